@@ -1,0 +1,57 @@
+"""Day: a calendar date in the pipeline's time zone, half-open."""
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone takes week dates too
+
+
+class DayFormatError(ValueError):
+    """A day was not written as YYYY-MM-DD."""
+
+
+@dataclass(frozen=True, order=True)
+class Day:
+    """One date in one time zone: `start <= t < end`, both aware, 23 to 25 hours apart."""
+
+    date: dt.date
+    zone: str
+
+    @classmethod
+    def parse(cls, text: str, zone: str) -> "Day":
+        """The day written as YYYY-MM-DD. Raises DayFormatError, which names the text and the form."""
+        try:
+            date = dt.date.fromisoformat(text if _DATE.fullmatch(text) else "")
+        except ValueError as exc:
+            raise DayFormatError(f"day {text!r}: not a date; write it as YYYY-MM-DD, for example 2026-11-20") from exc
+        return cls(date, zone)
+
+    @classmethod
+    def of(cls, instant: dt.datetime, zone: str) -> "Day":
+        """The day in which an aware instant lies. Raises ValueError for a naive one."""
+        if instant.tzinfo is None:
+            raise ValueError("a naive datetime has no day; give it a time zone")
+        return cls(instant.astimezone(ZoneInfo(zone)).date(), zone)
+
+    @property
+    def start(self) -> dt.datetime:
+        """First instant of the day, in UTC."""
+        return self._midnight(self.date)
+
+    @property
+    def end(self) -> dt.datetime:
+        """First instant of the next day, in UTC."""
+        return self._midnight(self.date + dt.timedelta(days=1))
+
+    def before(self, days: int = 1) -> "Day":
+        """The day that many days earlier."""
+        return Day(self.date - dt.timedelta(days=days), self.zone)
+
+    def __str__(self) -> str:
+        return self.date.isoformat()
+
+    def _midnight(self, date: dt.date) -> dt.datetime:
+        # fold=0: where midnight does not exist or exists twice, the earlier reading starts the day
+        return dt.datetime.combine(date, dt.time(), ZoneInfo(self.zone)).astimezone(dt.UTC)

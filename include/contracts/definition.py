@@ -1,0 +1,97 @@
+"""The pipeline, defined once as data. Every job, DAG, migration and page reads it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, Topic
+
+Side = Literal["stream", "table"]
+
+POSTGRES_TYPES = {"long": "bigint", "string": "text", "timestamp": "timestamptz"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the result: where it comes from and what it is called."""
+
+    side: Side
+    source: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A stream joined with a table, delivered to a topic and a relational view.
+
+    `join_field` is the stream's field that holds the table's key; `version_field` orders versions on both sides;
+    `day_field` places a stream record in a day.
+    """
+
+    name: str
+    stream: Topic
+    table: Topic
+    output: Topic
+    join_field: str
+    version_field: str
+    day_field: str
+    columns: tuple[Column, ...]
+
+    def column_name(self, column: Column) -> str:
+        """The relational name of a column."""
+        return self.output.field(column.output).column
+
+    @property
+    def relational_columns(self) -> tuple[str, ...]:
+        """The result's columns as tables name them, in order."""
+        return tuple(self.column_name(column) for column in self.columns)
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """Those of the columns that come from the table's side."""
+        return tuple(self.column_name(column) for column in self.columns if column.side == "table")
+
+    @property
+    def key_column(self) -> str:
+        """The relational name of the output's key."""
+        return self.output.field(self.output.key_field).column
+
+    @property
+    def version_column(self) -> str:
+        """The relational name of the stream's version field."""
+        return self.stream.field(self.version_field).column
+
+    def postgres_type(self, column: str) -> str:
+        """The PostgreSQL type of a relational column. Raises KeyError."""
+        for field in self.output.fields:
+            if field.column == column:
+                return POSTGRES_TYPES[field.type]
+        raise KeyError(f"{self.name} has no column {column}")
+
+    def description(self, column: str) -> str:
+        """What the column means, for comments and pages. Raises KeyError."""
+        for field in self.output.fields:
+            if field.column == column:
+                return field.description
+        raise KeyError(f"{self.name} has no column {column}")
+
+
+BOARD_DETAIL_PIPELINE = Definition(
+    name="board_detail",
+    stream=BOARD,
+    table=MEMBER,
+    output=BOARD_DETAIL,
+    join_field="memberId",
+    version_field="modifiedAt",
+    day_field="createdAt",
+    columns=(
+        Column("stream", "id", "boardId"),
+        Column("stream", "memberId", "memberId"),
+        Column("table", "nickname", "nickname"),
+        Column("table", "city", "city"),
+        Column("table", "phone", "phone"),
+        Column("stream", "title", "title"),
+        Column("stream", "body", "body"),
+        Column("stream", "modifiedAt", "modifiedAt"),
+        Column("stream", "createdAt", "createdAt"),
+    ),
+)

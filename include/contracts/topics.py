@@ -1,0 +1,118 @@
+"""The topics of the pipeline, as data: keys, values, partitions and how long they are kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from include.contracts.fields import Field
+
+KEPT_FOR_EVER = -1
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A Kafka topic and the JSON value it carries.
+
+    The record key is the value's `key_field`, as decimal text. `retention_days` is None for a topic kept for ever.
+    """
+
+    name: str
+    description: str
+    key_field: str
+    fields: tuple[Field, ...]
+    retention_days: int | None
+    tombstones: bool = True
+
+    def field(self, name: str) -> Field:
+        """The field of that JSON name. Raises KeyError."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise KeyError(f"topic {self.name} has no field {name}")
+
+    def json_schema(self) -> dict[str, object]:
+        """The value as a JSON Schema (draft 2020-12). Further properties are allowed and carried along."""
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": self.name,
+            "description": self.description,
+            "type": "object",
+            "properties": {field.name: field.json_schema() for field in self.fields},
+            "required": [field.name for field in self.fields if not field.nullable],
+            "additionalProperties": True,
+        }
+
+    def settings(self, min_insync_replicas: int, board_retention_days: int) -> dict[str, str]:
+        """The topic's Kafka configuration. `board_retention_days` is the rebuild window of the deployment."""
+        days = board_retention_days if self.retention_days is not None else None
+        return {
+            "cleanup.policy": "delete",
+            "retention.ms": str(KEPT_FOR_EVER if days is None else days * DAY_MS),
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(min_insync_replicas),
+            "unclean.leader.election.enable": "false",
+            "message.timestamp.type": "CreateTime",
+        }
+
+
+REBUILD_WINDOW_DAYS = 14
+
+MEMBER = Topic(
+    name="member",
+    description="Sign-ups and their changes; kept for ever, because a rebuild needs a member's history.",
+    key_field="id",
+    fields=(
+        Field("id", "id", "long", "Member id."),
+        Field("nickname", "nickname", "string", "Display name.", 64),
+        Field("city", "city", "string", "City of residence.", 64, nullable=True),
+        Field("phone", "phone", "string", "Phone number.", 32, nullable=True, personal=True),
+        Field("email", "email", "string", "E-mail address.", 254, nullable=True, personal=True),
+        Field("createdAt", "created_at", "timestamp", "When the member signed up."),
+        Field("modifiedAt", "modified_at", "timestamp", "When this version was made; the version field."),
+    ),
+    retention_days=None,
+)
+
+BOARD = Topic(
+    name="board",
+    description="Posts and their changes; kept for the rebuild window.",
+    key_field="id",
+    fields=(
+        Field("id", "id", "long", "Board id."),
+        Field("memberId", "member_id", "long", "The author's member id."),
+        Field("title", "title", "string", "Title.", 255),
+        Field("body", "body", "string", "Text.", 65_536),
+        Field(
+            "createdAt", "created_at", "timestamp", "When the board was posted; it decides the day and never changes."
+        ),
+        Field("modifiedAt", "modified_at", "timestamp", "When this version was made; the version field."),
+    ),
+    retention_days=REBUILD_WINDOW_DAYS,
+)
+
+BOARD_DETAIL = Topic(
+    name="board-detail",
+    description="Each board with its author, as the speed layer joined it.",
+    key_field="boardId",
+    fields=(
+        Field("boardId", "board_id", "long", "Board id."),
+        Field("memberId", "member_id", "long", "The author's member id."),
+        Field("nickname", "nickname", "string", "The author's display name.", 64),
+        Field("city", "city", "string", "The author's city.", 64, nullable=True),
+        Field("phone", "phone", "string", "The author's phone number.", 32, nullable=True, personal=True),
+        Field("title", "title", "string", "Title.", 255),
+        Field("body", "body", "string", "Text.", 65_536),
+        Field("modifiedAt", "modified_at", "timestamp", "When this version of the board was made."),
+        Field("createdAt", "created_at", "timestamp", "When the board was posted."),
+        Field(
+            "kafkaPartition", "kafka_partition", "long", "Always null in the topic; filled when served.", nullable=True
+        ),
+        Field("kafkaOffset", "kafka_offset", "long", "Always null in the topic; filled when served.", nullable=True),
+    ),
+    retention_days=REBUILD_WINDOW_DAYS,
+)
+
+TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in (MEMBER, BOARD, BOARD_DETAIL)}
+
+# What clients may send through the gateway; board-detail is the pipeline's own.
+RAW_TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in (MEMBER, BOARD)}

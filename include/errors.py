@@ -1,0 +1,59 @@
+"""The errors that cross our own borders. A docstring is the message's first half; keywords say where."""
+
+
+class PipelineError(Exception):
+    """The pipeline could not do what was asked."""
+
+    def __init__(self, message: str = "", **where: object) -> None:
+        self.where = where
+        text = message or (type(self).__doc__ or "").split("\n", 1)[0]
+        place = ", ".join(f"{name}={value}" for name, value in where.items())
+        super().__init__(f"{text} ({place})" if place else text)
+
+
+class Retryable(PipelineError):
+    """Trying again later may succeed."""
+
+
+class BrokerUnavailable(Retryable):
+    """Kafka did not acknowledge within the timeout."""
+
+
+class DatabaseUnavailable(Retryable):
+    """PostgreSQL cannot be reached."""
+
+
+class ConfigurationError(PipelineError):
+    """A setting is missing or wrong."""
+
+
+class ContractMismatch(PipelineError):
+    """What exists differs from the contract."""
+
+
+class LedgerConflict(PipelineError):
+    """Another writer advanced the offset ledger; this one writes nothing."""
+
+
+class CheckpointAhead(PipelineError):
+    """The checkpoint is ahead of the offset ledger; going on would lose records."""
+
+
+class MissingRange(PipelineError):
+    """Kafka no longer holds the records that this day needs."""
+
+
+class DayBusy(Retryable):
+    """Another run holds this day."""
+
+
+class StaleRun(PipelineError):
+    """This run lost its day to another one; it publishes nothing."""
+
+
+class NothingBuilt(PipelineError):
+    """There is no built generation to work on."""
+
+
+class BalanceBroken(PipelineError):
+    """The day's balance does not add up."""

@@ -1,0 +1,169 @@
+"""Settings, read from the environment once, at the edge. Nothing else reads environment variables."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from include.errors import ConfigurationError
+
+Role = Literal["pipeline_owner", "gateway", "stream", "batch", "analyst"]
+
+_PASSWORD_VARIABLES: dict[Role, str] = {
+    "pipeline_owner": "DB_OWNER_PASSWORD",
+    "gateway": "DB_GATEWAY_PASSWORD",
+    "stream": "DB_STREAM_PASSWORD",
+    "batch": "DB_BATCH_PASSWORD",
+    "analyst": "DB_ANALYST_PASSWORD",
+}
+
+DEFAULT_TIMEZONE = "Asia/Seoul"
+
+
+@dataclass(frozen=True)
+class DatabaseSettings:
+    """Where PostgreSQL is. A role's password is needed only by the process that connects as it."""
+
+    host: str
+    port: int
+    name: str
+    passwords: Mapping[Role, str] = field(repr=False)
+
+    def password(self, role: Role) -> str:
+        """The role's password. Raises ConfigurationError naming the variable that is missing."""
+        if not self.passwords.get(role):
+            raise ConfigurationError(f"{_PASSWORD_VARIABLES[role]} is not set; it is needed to connect as {role}")
+        return self.passwords[role]
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """Where Kafka is, and how topics are made there."""
+
+    bootstrap_servers: str
+    partitions: int
+    replication_factor: int
+    min_insync_replicas: int
+    board_retention_days: int
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """The gateway: where it listens, who may speak to it, where it keeps what Kafka did not take."""
+
+    host: str
+    port: int
+    url: str
+    token: str = field(repr=False)
+    admin_token: str = field(repr=False)
+    fallback_dir: Path = Path()
+    deadline_s: float = 2.0
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """The speed layer's driver."""
+
+    checkpoint_dir: Path
+    trigger_interval_s: float
+    metrics_port: int
+    driver_memory: str
+    max_boards_per_batch: int
+    max_details_per_batch: int
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """Where Spark runs, and the folder with the Kafka connector's jars."""
+
+    master: str
+    jars_dir: Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a process may need. Sections are checked when read, passwords when used."""
+
+    timezone: str
+    kafka: KafkaSettings
+    database: DatabaseSettings
+    gateway: GatewaySettings
+    stream: StreamSettings
+    spark: SparkSettings
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Read and check the settings. Raises ConfigurationError naming the variable, its value and the remedy."""
+        env = _Reader(os.environ if environment is None else environment)
+        return cls(
+            timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
+            kafka=KafkaSettings(
+                bootstrap_servers=env.text("KAFKA_BOOTSTRAP_SERVERS"),
+                partitions=env.integer("KAFKA_PARTITIONS", 8),
+                replication_factor=env.integer("KAFKA_REPLICATION_FACTOR", 3),
+                min_insync_replicas=env.integer("KAFKA_MIN_INSYNC_REPLICAS", 2),
+                board_retention_days=env.integer("BOARD_RETENTION_DAYS", 14),
+            ),
+            database=DatabaseSettings(
+                host=env.text("DATABASE_HOST"),
+                port=env.integer("DATABASE_PORT", 5432),
+                name=env.text("DATABASE_NAME", "pipeline"),
+                passwords={role: env.text(name, "") for role, name in _PASSWORD_VARIABLES.items()},
+            ),
+            gateway=GatewaySettings(
+                host=env.text("GATEWAY_HOST", "127.0.0.1"),
+                port=env.integer("GATEWAY_PORT", 18080),
+                url=env.text("GATEWAY_URL", "http://127.0.0.1:18080"),
+                token=env.text("GATEWAY_TOKEN", ""),
+                admin_token=env.text("GATEWAY_ADMIN_TOKEN", ""),
+                fallback_dir=Path(env.text("GATEWAY_FALLBACK_DIR", ".state/fallback")),
+                deadline_s=env.number("GATEWAY_DEADLINE_S", 2.0),
+            ),
+            stream=StreamSettings(
+                checkpoint_dir=Path(env.text("STREAM_CHECKPOINT_DIR", ".state/checkpoints")),
+                trigger_interval_s=env.number("STREAM_TRIGGER_INTERVAL_S", 0.5),
+                metrics_port=env.integer("STREAM_METRICS_PORT", 18081),
+                driver_memory=env.text("STREAM_DRIVER_MEMORY", "2g"),
+                max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 100_000),
+                max_details_per_batch=env.integer("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
+            ),
+            spark=SparkSettings(
+                master=env.text("SPARK_MASTER", "local[2]"),
+                jars_dir=Path(env.text("SPARK_JARS_DIR", ".state/jars/spark-kafka")),
+            ),
+        )
+
+
+class _Reader:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._environment.get(name, "") or default
+        if value is None:
+            raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
+        return value
+
+    def integer(self, name: str, default: int) -> int:
+        text = self.text(name, str(default))
+        try:
+            return int(text)
+        except ValueError as exc:
+            raise ConfigurationError(f"{name}={text!r}: not a whole number") from exc
+
+    def number(self, name: str, default: float) -> float:
+        text = self.text(name, str(default))
+        try:
+            return float(text)
+        except ValueError as exc:
+            raise ConfigurationError(f"{name}={text!r}: not a number") from exc
+
+    def zone(self, name: str, default: str) -> str:
+        text = self.text(name, default)
+        try:
+            ZoneInfo(text)
+        except (ZoneInfoNotFoundError, ValueError) as exc:
+            raise ConfigurationError(f"{name}={text!r}: no such time zone; use a name such as Asia/Seoul") from exc
+        return text
