@@ -1,0 +1,98 @@
+"""Topics from the contracts: `python -m include.adapters.kafka_admin create-topics`."""
+
+import argparse
+import logging
+import sys
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from include.contracts.topics import TOPICS, Topic
+from include.errors import BrokerUnavailable, ContractMismatch, PipelineError
+from include.settings import KafkaSettings, Settings
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 15
+
+
+def create_topics(kafka: KafkaSettings) -> list[str]:
+    """Create the topics that are missing; returns their names.
+
+    Raises ContractMismatch naming every setting in which an existing topic differs from the contract, and its remedy;
+    BrokerUnavailable.
+    """
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    existing = _existing(admin, kafka)
+    missing = [topic for topic in TOPICS.values() if topic.name not in existing]
+    for topic in missing:
+        new = NewTopic(
+            topic.name,
+            num_partitions=kafka.partitions,
+            replication_factor=kafka.replication_factor,
+            config=topic.settings(kafka.min_insync_replicas, kafka.board_retention_days),
+        )
+        try:
+            admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic.name].result()
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerUnavailable(topic=topic.name, reason=str(exc)) from exc
+    differences = topic_differences(kafka, [t for t in TOPICS.values() if t.name in existing])
+    if differences:
+        raise ContractMismatch("; ".join(differences))
+    return [topic.name for topic in missing]
+
+
+def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
+    """One line for each setting of an existing topic that differs from the contract, with the remedy."""
+    if not topics:
+        return []
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    found = []
+    try:
+        names = TopicCollection([topic.name for topic in topics])
+        described = {name: f.result() for name, f in admin.describe_topics(names, request_timeout=TIMEOUT_S).items()}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic.name) for topic in topics]
+        configs = {r.name: f.result() for r, f in admin.describe_configs(resources, request_timeout=TIMEOUT_S).items()}
+    except KafkaException as exc:
+        raise BrokerUnavailable(reason=str(exc)) from exc
+    for topic in topics:
+        partitions = described[topic.name].partitions
+        if len(partitions) != kafka.partitions:
+            found.append(f"topic {topic.name} has {len(partitions)} partitions, KAFKA_PARTITIONS says "
+                         f"{kafka.partitions}: change the setting, or move to a new topic")  # fmt: skip
+        replicas = {len(partition.replicas) for partition in partitions}
+        if replicas != {kafka.replication_factor}:
+            found.append(f"topic {topic.name} has {sorted(replicas)} replicas, KAFKA_REPLICATION_FACTOR says "
+                         f"{kafka.replication_factor}: reassign its partitions")  # fmt: skip
+        for name, wanted in topic.settings(kafka.min_insync_replicas, kafka.board_retention_days).items():
+            actual = configs[topic.name][name].value
+            if actual != wanted:
+                found.append(f"topic {topic.name} has {name}={actual}, the contract says {wanted}: alter the topic")
+    return found
+
+
+def _existing(admin: AdminClient, kafka: KafkaSettings) -> set[str]:
+    try:
+        return set(admin.list_topics(timeout=TIMEOUT_S).topics)
+    except KafkaException as exc:
+        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
+
+
+def main() -> int:
+    """Create the topics; exit code 1 with one line when one differs or the broker does not answer."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    parser = argparse.ArgumentParser(description="Topics of the pipeline.")
+    parser.add_argument("action", choices=["create-topics"])
+    parser.parse_args()
+    try:
+        created = create_topics(Settings.from_environment().kafka)
+    except PipelineError as exc:
+        log.error("%s", exc)
+        return 1
+    log.info("topics created: %s", ", ".join(created) or "none, all exist as the contract says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Where topics begin and end: offsets and ids, looked up from outside Spark."""
+
+import datetime as dt
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from include.clock import epoch_ms
+from include.errors import BrokerUnavailable, ContractMismatch
+
+Offsets = dict[int, int]  # partition → offset
+TIMEOUT_S = 30
+
+
+class OffsetReader:
+    """Looks up offsets and ids of topics. Each call blocks up to 30 s and raises BrokerUnavailable."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    def topic_id(self, topic: str) -> str:
+        """The id Kafka gave the topic when it was made: a topic deleted and made again has another."""
+        try:
+            described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic].result()
+        except KafkaException as exc:
+            raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
+        return str(described.topic_id)
+
+    def partitions(self, topic: str) -> list[int]:
+        """The topic's partitions. Raises ContractMismatch when it does not exist."""
+        try:
+            found = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        except KafkaException as exc:
+            raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
+        if not found:
+            raise ContractMismatch("the topic does not exist; create the topics first", topic=topic)
+        return sorted(found)
+
+    def earliest(self, topic: str) -> Offsets:
+        """The first offset still there, a partition."""
+        return self._list(topic, OffsetSpec.earliest())
+
+    def ends(self, topic: str) -> Offsets:
+        """The offset after the last record, a partition; of committed records only."""
+        return self._list(topic, OffsetSpec.latest())
+
+    def at(self, topic: str, instant: dt.datetime) -> Offsets:
+        """The first offset whose record is not older than the instant; the end where there is none."""
+        found = self._list(topic, OffsetSpec.for_timestamp(epoch_ms(instant)))
+        ends = self.ends(topic)
+        return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
+
+    def _list(self, topic: str, spec: OffsetSpec) -> Offsets:
+        wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
+        try:
+            futures = self._admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+            )
+            return {place.partition: future.result().offset for place, future in futures.items()}
+        except KafkaException as exc:
+            raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc

@@ -1,0 +1,108 @@
+"""Roles and schema: `python -m include.sql.migrate`. Idempotent; run it before anything else connects."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import psycopg2
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from psycopg2 import sql
+from psycopg2.extensions import connection as Connection
+
+from include.adapters.postgres import connect, open_connection
+from include.errors import DatabaseUnavailable, PipelineError
+from include.settings import DatabaseSettings, Role, Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "analyst")
+
+
+def migrate(settings: Settings, superuser_password: str | None = None, superuser: str = "postgres") -> str:
+    """Bring the database to the newest revision and return its name.
+
+    With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
+    """
+    if superuser_password:
+        _make_roles(settings.database, superuser, superuser_password)
+    with connect(settings.database, "pipeline_owner", "migrate") as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(query("lock_migrations"))
+        revision = _upgrade(settings.database)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                query("save_setting"),
+                {"name": "board_retention_days", "value": str(settings.kafka.board_retention_days)},
+            )
+    return revision
+
+
+def _make_roles(database: DatabaseSettings, superuser: str, password: str) -> None:
+    try:
+        connection: Connection = psycopg2.connect(
+            host=database.host,
+            port=database.port,
+            dbname=database.name,
+            user=superuser,
+            password=password,
+            connect_timeout=5,
+        )
+    except psycopg2.OperationalError as exc:
+        raise DatabaseUnavailable(
+            host=database.host, port=database.port, role=superuser, reason=str(exc).strip()
+        ) from exc
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(query("lock_migrations"))
+            for role in ROLES:
+                cursor.execute(query("select_role"), {"role": role})
+                verb = "ALTER" if cursor.fetchone() else "CREATE"
+                cursor.execute(
+                    sql.SQL(verb + " ROLE {} LOGIN PASSWORD {}").format(
+                        sql.Identifier(role), sql.Literal(database.password(role))
+                    )
+                )
+            name = sql.Identifier(database.name)
+            cursor.execute(sql.SQL("GRANT batch TO pipeline_owner"))
+            cursor.execute(sql.SQL("ALTER DATABASE {} OWNER TO pipeline_owner").format(name))
+            cursor.execute(sql.SQL("GRANT ALL ON SCHEMA public TO pipeline_owner"))
+            cursor.execute(
+                sql.SQL("GRANT TEMPORARY, CONNECT ON DATABASE {} TO stream, batch, gateway, analyst").format(name)
+            )
+    finally:
+        connection.close()
+
+
+def _upgrade(database: DatabaseSettings) -> str:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg2://", creator=lambda: open_connection(database, "pipeline_owner", "migrate")
+    )
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        return str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
+
+
+def main() -> int:
+    """Migrate and say to which revision. Exit code 1 with one line when the database refuses."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        settings = Settings.from_environment()
+        revision = migrate(
+            settings, os.environ.get("POSTGRES_SUPERUSER_PASSWORD"), os.environ.get("POSTGRES_SUPERUSER", "postgres")
+        )
+    except PipelineError as exc:
+        log.error("%s", exc)
+        return 1
+    log.info("database %s is at revision %s", settings.database.name, revision)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

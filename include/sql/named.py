@@ -1,0 +1,59 @@
+"""Named queries: every statement lives in queries/, one file each, with bound parameters only.
+
+`{{name}}` in a file stands for a list of columns of the pipeline definition; nothing else is ever put into the text.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from include.contracts.definition import BOARD_DETAIL_PIPELINE, Definition
+
+QUERIES = Path(__file__).parent / "queries"
+
+# Where a served row came from: the same in every table that holds rows of the result.
+COORDINATES = {
+    "event_id": ("text", "Identity of the event: the client's Idempotency-Key, else made by the gateway."),
+    "board_partition": ("integer", "Partition of the board record this row was made from."),
+    "board_offset": ("bigint", "Offset of the board record this row was made from."),
+    "member_partition": ("integer", "Partition of the member record this row was made from."),
+    "member_offset": ("bigint", "Offset of the member record this row was made from."),
+    "kafka_partition": ("integer", "Partition of the first board-detail record of this version; null if none."),
+    "kafka_offset": ("bigint", "Offset of the first board-detail record of this version; null if none."),
+}
+
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+
+
+@cache
+def query(name: str) -> str:
+    """The named statement. Raises FileNotFoundError for an unknown name, KeyError for an unknown placeholder."""
+    text = (QUERIES / f"{name}.sql").read_text(encoding="utf-8")
+    return fill(text, BOARD_DETAIL_PIPELINE)
+
+
+def fill(text: str, definition: Definition) -> str:
+    """The text with its placeholders replaced by lists of the definition's columns."""
+    lists = _column_lists(definition)
+    return _PLACEHOLDER.sub(lambda match: lists[match.group(1)], text)
+
+
+def _column_lists(definition: Definition) -> dict[str, str]:
+    result = definition.relational_columns
+    served = (*result, *COORDINATES)
+    key = definition.key_column
+    return {
+        "key": key,
+        "version": definition.version_column,
+        "columns": ", ".join(result),
+        "columns_b": ", ".join(f"b.{name}" for name in result),
+        "columns_s": ", ".join(f"s.{name}" for name in result),
+        "served": ", ".join(served),
+        "served_f": ", ".join(f"f.{name}" for name in served),
+        "served_l": ", ".join(f"l.{name}" for name in served),
+        "served_typed": ",\n    ".join(
+            [*(f"{n} {definition.postgres_type(n)}" for n in result)]
+            + [f"{n} {kind}" for n, (kind, _) in COORDINATES.items()]
+        ),
+        "served_excluded": ", ".join(f"{name} = excluded.{name}" for name in served if name != key),
+    }

@@ -1,0 +1,1 @@
+DELETE FROM dirty_day WHERE day = %(day)s

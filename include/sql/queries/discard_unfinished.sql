@@ -1,0 +1,4 @@
+-- An earlier try of the same run, killed half way: its table is dropped by the caller.
+UPDATE generation SET status = 'discarded'
+ WHERE day = %(day)s AND status IN ('building', 'built') AND (run_id = %(run_id)s OR status = 'building')
+RETURNING id
