@@ -1,0 +1,65 @@
+"""Has the speed layer caught up with what is in Kafka? The comparison of a rebuild is fairer when it has."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.postgres import connect
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Whether the speed layer caught up, and how many records it was behind when last looked at."""
+
+    is_settled: bool
+    join_lag: int
+    serve_lag: int
+
+
+def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
+    """Wait until both queries took what stood in their topics when called, at most that long.
+
+    A speed layer that is down does not stop a rebuild, which reads raw alone: the answer then says `is_settled` false,
+    and boards it did not serve are counted as missing. Raises BrokerUnavailable, DatabaseUnavailable.
+    """
+    deadline = time.monotonic() + timeout_s
+    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    boards = offsets.ends(PIPELINE.stream.name)
+    while True:
+        join_lag = _behind(boards, _join_offsets(settings))
+        # taken after the join's progress: what it sent by then is counted
+        details = offsets.ends(PIPELINE.output.name)
+        serve_lag = _behind(details, _ledger(settings, offsets.topic_id(PIPELINE.output.name)))
+        if join_lag == 0 and serve_lag == 0:
+            return Settled(True, 0, 0)
+        if time.monotonic() > deadline:
+            log.warning("the speed layer is %d boards and %d details behind; going on without it", join_lag, serve_lag)
+            return Settled(False, join_lag, serve_lag)
+        time.sleep(POLL_S)
+
+
+def _behind(ends: dict[int, int], at: dict[int, int]) -> int:
+    return sum(max(0, end - at.get(partition, 0)) for partition, end in ends.items())
+
+
+def _join_offsets(settings: Settings) -> dict[int, int]:
+    with connect(settings.database, "batch", "settled") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_progress"))
+        for name, _, _, offsets, _ in cursor.fetchall():
+            if name == "join" and offsets:
+                return {int(p): offset for p, offset in offsets.get(PIPELINE.stream.name, {}).items()}
+    return {}
+
+
+def _ledger(settings: Settings, topic_id: str) -> dict[int, int]:
+    with connect(settings.database, "batch", "settled") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_ledger"), {"consumer": "serve", "topic_id": topic_id})
+        return dict(cursor.fetchall())

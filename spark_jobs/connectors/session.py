@@ -1,0 +1,66 @@
+"""The Spark session, and what every driver does first."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from include.errors import ConfigurationError
+from include.settings import Settings
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """End this driver when its launcher ends.
+
+    Under spark-submit the parent is the JVM: killing it alone would leave this Python driver writing on.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def connector_jars(folder: Path) -> str:
+    """The Kafka connector's jars, comma-separated. Raises ConfigurationError when the folder has none."""
+    jars = sorted(folder.resolve().glob("*.jar"))
+    if not jars:
+        raise ConfigurationError(f"SPARK_JARS_DIR={folder}: no jars there; run `make setup`")
+    return ",".join(map(str, jars))
+
+
+def open_session(settings: Settings, name: str, driver_memory: str = "2g", shuffle_partitions: int = 4) -> SparkSession:
+    """A session with the Kafka connector. Under spark-submit the master given there wins."""
+    # PySpark hands timestamps to Python as naive local ones: with the process in UTC they mean what they say
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    builder = (
+        SparkSession.Builder()
+        .appName(name)
+        .config("spark.jars", connector_jars(settings.spark.jars_dir))
+        .config("spark.driver.memory", driver_memory)
+        .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC -Dlog4j2.level=warn")
+        .config("spark.sql.session.timeZone", "UTC")  # Day computes with the pipeline's zone explicitly
+        .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
+        .config("spark.sql.adaptive.enabled", "false")  # small, known batches: planning twice costs more than it saves
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.pyspark.driver.python", sys.executable)
+    )
+    if not _is_submitted():
+        builder = builder.master(settings.spark.master)
+        if settings.spark.master.startswith("local"):
+            loopback = "127.0.0.1"  # one machine: nothing of Spark's listens beyond it
+            builder = builder.config("spark.driver.host", loopback).config("spark.driver.bindAddress", loopback)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def _is_submitted() -> bool:
+    """Was this driver started by spark-submit, which then decides about the master?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
