@@ -1,0 +1,61 @@
+# `make demo` and `make test` do everything from nothing. `make help` says the rest.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# The first Python 3.11 or 3.12 that runs; a name on PATH may be a stub that does not.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+BIN := .state/venv/bin
+PY := $(BIN)/python
+STACK := $(PY) -m stack
+
+.PHONY: help setup up down status logs clean clean-all demo load test check lock
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: ## virtual environment and jars into .state/; seconds when they are there
+	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python 3.11 or 3.12 on PATH: install one, or make PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@"$(PYTHON)" -m stack.bootstrap
+
+up: setup ## start Kafka, PostgreSQL, gateway, stream and Airflow, in the order of their health
+	@$(STACK) up
+
+down: setup ## stop them all and leave no process behind
+	@$(STACK) down
+
+status: setup ## what runs, where, healthy or not, log file
+	@$(STACK) status
+
+logs: setup ## the last lines of every log; one service: make logs S=kafka; follow: make logs F=1
+	@$(STACK) logs $(if $(F),--follow) $(S)
+
+clean: setup ## down, then remove the data; the environment, the jars and .env stay
+	@$(STACK) clean
+
+clean-all: setup ## clean, then remove .state altogether; the next run downloads again
+	@$(STACK) clean
+	@rm -rf .state
+
+demo: up ## the story of the pipeline, told and checked on the terminal
+	@$(PY) -m demo
+
+load: up ## send the reference volume and wait until the view holds all of it
+	@$(PY) -m demo.load
+
+test: setup ## every test, on servers of its own
+	@$(PY) -m pytest
+
+check: setup ## format, lint, types, import rules, generated docs, unit tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(PY) -m include.contracts.export --check
+	@$(PY) -m pytest tests/unit -q
+
+lock: setup ## make requirements.lock and stack/jars.lock again; pins stay unless requirements.txt moves them; needs uv
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --output-file requirements.lock requirements.txt
+	@$(PY) -m stack.jars lock

@@ -1,0 +1,95 @@
+"""The local stack: python -m stack up | down | status | logs | clean | stop | start | kill."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from stack import control, status
+from stack.down import clean, down
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.up import up
+
+_TABLE_WIDTH = 140
+
+
+def main() -> int:
+    """0 when done, 1 when not or when something is unhealthy, 130 after Ctrl-C."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # progress, also through a pipe
+    arguments = _parser().parse_args()
+    layout = Layout.of(state=arguments.state, env_file=arguments.env_file)
+    try:
+        return _run(arguments, layout)
+    except StackError as exc:
+        print(f"{arguments.command}: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{arguments.command}: broken off", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: argparse.Namespace, layout: Layout) -> int:
+    match arguments.command:
+        case "up":
+            up(layout, tuple(name for name in arguments.only.split(",") if name))
+        case "down":
+            down(layout)
+        case "clean":
+            clean(layout)
+        case "status":
+            statuses = status.collect(layout)
+            console = Console()
+            if not console.is_terminal:
+                console.width = _TABLE_WIDTH  # a pipe has no width to fold to
+            status.show(statuses, layout, console)
+            return 0 if all(each.ailment is None for each in statuses) else 1
+        case "logs":
+            _logs(layout, arguments.names, arguments.lines, arguments.follow)
+        case "stop":
+            control.stop_service(arguments.name, layout)
+        case "start":
+            control.start_service(arguments.name, layout=layout)
+        case "kill":
+            print(f"killed pid {control.kill_service(arguments.name, layout)}")
+    return 0
+
+
+def _logs(layout: Layout, names: list[str], lines: int, follow: bool) -> None:
+    """Becomes `tail`; never returns."""
+    files = [layout.log_file(name) for name in names] or sorted(layout.logs.glob("*.log"))
+    missing = [path for path in files if not path.exists()]
+    if missing or not files:
+        raise StackError(
+            f"there is no {missing[0] if missing else 'log yet'}: run `make up` first, or see `make status`"
+        )
+    os.execvp("tail", ["tail", "-n", str(lines), *(["-F"] if follow else []), "--", *map(str, files)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stack", description=__doc__)
+    parser.add_argument("--state", type=Path, help="folder for all data (default: .state)")
+    parser.add_argument("--env-file", type=Path, help="ports and secrets (default: .env)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    start_all = commands.add_parser("up", help="start services in the order of their health")
+    start_all.add_argument("--only", default="", metavar="NAMES", help="these, comma separated, and what they need")
+    commands.add_parser("down", help="stop everything and leave no process behind")
+    commands.add_parser("clean", help="stop everything and remove the data")
+    commands.add_parser("status", help="what runs; exit code 1 when something is not healthy")
+    logs = commands.add_parser("logs", help="the end of the logs")
+    logs.add_argument("names", nargs="*", metavar="NAME")
+    logs.add_argument("-n", "--lines", type=int, default=20)
+    logs.add_argument("-f", "--follow", action="store_true")
+    for name, text in (
+        ("stop", "stop one service"),
+        ("start", "start one service and wait until it is healthy"),
+        ("kill", "SIGKILL one service; the supervisor starts it again"),
+    ):
+        commands.add_parser(name, help=text).add_argument("name")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Set-up: checks the machine, then makes the virtual environment and fetches the jars. Standard library only.
+
+Run by make with the system's Python as `python3 -m stack.bootstrap`. The first run takes minutes and downloads; any
+later one checks stamps and checksums, downloads nothing and ends in about a second.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from stack import jars
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.prerequisites import check_disk, check_python, find_java
+
+LOG_TAIL_LINES = 15
+
+
+def main() -> int:
+    """Exit code 0 when everything is in place, 1 after one line that says what is not."""
+    try:
+        set_up(Layout.of())
+    except StackError as exc:
+        print(f"setup: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def set_up(layout: Layout) -> None:
+    """Make the machine ready for every other target. Safe to run at any time and twice at once."""
+    check_python(sys.version_info[:2])
+    java_home = find_java(os.environ)
+    layout.state.mkdir(parents=True, exist_ok=True)
+    with (layout.state / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_file = layout.root / "requirements.lock"
+        if not is_current(layout.venv, lock_file):
+            check_disk(layout.state)
+            install(layout, lock_file)
+        jars.ensure(layout, jars.pyspark_jars(layout.venv), java_home)
+
+
+def is_current(venv: Path, lock_file: Path) -> bool:
+    """Whether the environment was made from this lock by this Python, and still runs."""
+    try:
+        recorded = (venv / "installed.json").read_text()
+    except FileNotFoundError:
+        return False
+    if recorded != _stamp(lock_file):
+        return False
+    return subprocess.run([venv / "bin" / "python", "-c", ""], check=False, capture_output=True).returncode == 0
+
+
+def install(layout: Layout, lock_file: Path) -> None:
+    """Make the environment anew from the lock, with uv when it is on PATH and pip otherwise."""
+    started = time.monotonic()
+    uv = shutil.which("uv")
+    print(f"setup: installing dependencies with {'uv' if uv else 'pip'}; minutes, the first time only", flush=True)
+    layout.logs.mkdir(mode=0o700, exist_ok=True)
+    log = layout.log_file("setup")
+    log.write_text("")
+    shutil.rmtree(layout.venv, ignore_errors=True)
+    python = str(layout.venv / "bin" / "python")
+    if uv:
+        _run([uv, "venv", "--no-project", "--python", sys.executable, str(layout.venv)], log, "making .state/venv")
+        arguments = ["--no-config", "--python", python, "--compile-bytecode", "--require-hashes", "-r", str(lock_file)]
+        _run([uv, "pip", "install", *arguments], log, "installing dependencies")
+    else:
+        _run(
+            [sys.executable, "-m", "venv", str(layout.venv)],
+            log,
+            "making .state/venv",
+            "on Debian and Ubuntu the venv module is a package of its own, `apt install python3-venv`",
+        )
+        arguments = ["--no-input", "--disable-pip-version-check", "--require-hashes", "-r", str(lock_file)]
+        _run([python, "-m", "pip", "install", *arguments], log, "installing dependencies")
+    (layout.venv / "installed.json").write_text(_stamp(lock_file))  # last: a broken-off install is made again
+    print(f"setup: dependencies installed in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _stamp(lock_file: Path) -> str:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return json.dumps({"python": version, "lock": hashlib.sha256(lock_file.read_bytes()).hexdigest()})
+
+
+def _run(command: list[str], log: Path, doing: str, remedy: str = "check the network and the package index") -> None:
+    with log.open("a") as output:
+        result = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
+    if result.returncode != 0:
+        for line in log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]:
+            print(f"    {line}", file=sys.stderr)
+        raise StackError(f"{doing} failed, see {log}: {remedy}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The databases and the two roles that must exist before anything can migrate. Runs as the superuser, at every `up`."""
+
+from collections.abc import Mapping
+
+import psycopg2
+from psycopg2 import sql
+from psycopg2.extensions import cursor as Cursor
+
+from stack.errors import StackError
+from stack.postgres import SUPERUSER
+from stack.services import port_of
+
+OWNER_ROLE = "pipeline_owner"
+AIRFLOW_ROLE = "airflow"
+AIRFLOW_DATABASE = "airflow"
+
+
+def create_databases(settings: Mapping[str, str]) -> None:
+    """Make roles, passwords and databases as `.env` says. Raises StackError when PostgreSQL refuses."""
+    if not settings.get("POSTGRES_SUPERUSER_PASSWORD"):
+        return  # a PostgreSQL of the user's own, prepared by its administrator
+    try:
+        connection = psycopg2.connect(
+            host=settings["DATABASE_HOST"],
+            port=port_of(settings, "DATABASE_PORT"),
+            user=SUPERUSER,
+            password=settings["POSTGRES_SUPERUSER_PASSWORD"],
+            dbname="postgres",
+            connect_timeout=5,
+        )
+        connection.autocommit = True  # CREATE DATABASE runs in no transaction
+        try:
+            with connection.cursor() as cursor:
+                # The owner makes the other roles in its migrations.
+                _ensure_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
+                _ensure_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
+                _ensure_database(cursor, settings["DATABASE_NAME"], OWNER_ROLE)
+                _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
+        finally:
+            connection.close()
+    except psycopg2.Error as exc:
+        raise StackError(f"the databases could not be made: {str(exc).strip().splitlines()[0]}") from exc
+
+
+def _ensure_role(cursor: Cursor, role: str, password: str, attribute: str) -> None:
+    cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
+    verb = "ALTER" if cursor.fetchone() else "CREATE"
+    statement = sql.SQL(verb + " ROLE {} LOGIN " + attribute + " PASSWORD {}")
+    cursor.execute(statement.format(sql.Identifier(role), sql.Literal(password)))
+
+
+def _ensure_database(cursor: Cursor, database: str, owner: str) -> None:
+    cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
+    if cursor.fetchone() is None:
+        statement = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE template0 ENCODING 'UTF8'")
+        cursor.execute(statement.format(sql.Identifier(database), sql.Identifier(owner)))

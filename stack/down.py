@@ -1,0 +1,56 @@
+"""Stopping the stack, and seeing to it that nothing it started remains."""
+
+import shutil
+from collections.abc import Callable
+
+from stack import environment, leftovers
+from stack.errors import StackError
+from stack.layout import DATA_FOLDERS, Layout
+from stack.lock import exclusive
+from stack.services import declare, stop_order
+from stack.supervisor import Supervisor
+
+Say = Callable[[str], None]
+
+
+def down(layout: Layout, say: Say = print) -> None:
+    """Stop every service, those first that others do not need, then the supervisor, then whatever else it started.
+
+    Nothing running is no error. Raises StackError when a process could not be ended.
+    """
+    with exclusive(layout):
+        _stop_all(layout, say)
+
+
+def clean(layout: Layout, say: Say = print) -> None:
+    """Stop everything and remove the data: topics, tables, fallback store, checkpoints, Airflow's history, logs.
+
+    Keeps `.env`, the virtual environment and the jars. Raises StackError, and removes nothing, when a process that is
+    not the stack's uses the data.
+    """
+    with exclusive(layout):
+        _stop_all(layout, say)
+        folders = [layout.state / name for name in DATA_FOLDERS]
+        users = leftovers.find_users(folders)
+        if users:
+            raise StackError(f"data in {layout.state} is in use, end it first: {leftovers.describe(users[0])}")
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        say("data removed")
+
+
+def _stop_all(layout: Layout, say: Say) -> None:
+    supervisor = Supervisor(layout)
+    if supervisor.is_running():
+        for names in stop_order(declare(environment.load_settings(layout))):
+            supervisor.stop(names)
+        supervisor.shut_down()
+    remaining = leftovers.find(layout.state)
+    if remaining:
+        leftovers.terminate(remaining)
+        for process in remaining:
+            say(f"ended what was left: {leftovers.describe(process)}")
+    stubborn = leftovers.find(layout.state)
+    if stubborn:
+        raise StackError(f"could not be ended: {leftovers.describe(stubborn[0])}; end it by hand")
+    say("down; no process is left")

@@ -1,0 +1,203 @@
+"""`.env`: the ports and secrets of one stack, made on its first run and the only place they are kept.
+
+The file is also read by docker compose and can be sourced by a shell, so it stays at NAME=value lines with `${NAME}`
+for what follows from another line.
+"""
+
+import base64
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.errors import StackError
+from stack.ports import next_free
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One line of the file. A port is moved to a free one when the file is made; a secret is made then."""
+
+    name: str
+    default: str = ""
+    port: bool = False
+    make_secret: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """Lines that belong together, under one comment."""
+
+    comment: str
+    variables: tuple[Variable, ...]
+
+
+def _password() -> str:
+    return secrets.token_hex(16)  # no character that a URL, a shell or compose would take for its own
+
+
+def _fernet_key() -> str:
+    return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+
+
+def _secret(name: str, make: Callable[[], str] = _password) -> Variable:
+    return Variable(name, make_secret=make)
+
+
+SECTIONS = (
+    Section(
+        "Services that are yours and not started here: kafka, postgres, or both with a comma. Set their address below.",
+        (Variable("STACK_EXTERNAL"),),
+    ),
+    Section("The zone whose midnight divides days.", (Variable("PIPELINE_TIMEZONE", "Asia/Seoul"),)),
+    Section(
+        "Kafka. One local broker: replication 1, which keeps nothing when its disk is lost.",
+        (
+            Variable("KAFKA_PORT", "19092", port=True),
+            Variable("KAFKA_CONTROLLER_PORT", "19093", port=True),
+            Variable("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:${KAFKA_PORT}"),
+            Variable("KAFKA_PARTITIONS", "8"),
+            Variable("KAFKA_REPLICATION_FACTOR", "1"),
+            Variable("KAFKA_MIN_INSYNC_REPLICAS", "1"),
+            Variable("KAFKA_HEAP", "768m"),
+            Variable("BOARD_RETENTION_DAYS", "14"),
+        ),
+    ),
+    Section(
+        "PostgreSQL, and one password for each role that connects.",
+        (
+            Variable("DATABASE_HOST", "127.0.0.1"),
+            Variable("DATABASE_PORT", "15432", port=True),
+            Variable("DATABASE_NAME", "pipeline"),
+            _secret("POSTGRES_SUPERUSER_PASSWORD"),
+            _secret("DB_OWNER_PASSWORD"),
+            _secret("DB_GATEWAY_PASSWORD"),
+            _secret("DB_STREAM_PASSWORD"),
+            _secret("DB_BATCH_PASSWORD"),
+            _secret("DB_ANALYST_PASSWORD"),
+            _secret("DB_AIRFLOW_PASSWORD"),
+        ),
+    ),
+    Section(
+        "Gateway. Clients send GATEWAY_TOKEN; the admin token also replays the fallback store.",
+        (
+            Variable("GATEWAY_HOST", "127.0.0.1"),
+            Variable("GATEWAY_PORT", "18080", port=True),
+            Variable("GATEWAY_URL", "http://127.0.0.1:${GATEWAY_PORT}"),
+            _secret("GATEWAY_TOKEN"),
+            _secret("GATEWAY_ADMIN_TOKEN"),
+            Variable("GATEWAY_FALLBACK_DIR", ".state/fallback"),
+            Variable("GATEWAY_DEADLINE_S", "2"),
+        ),
+    ),
+    Section(
+        "The streaming application.",
+        (
+            Variable("STREAM_CHECKPOINT_DIR", ".state/checkpoints"),
+            Variable("STREAM_TRIGGER_INTERVAL_S", "0.5"),
+            Variable("STREAM_METRICS_PORT", "18081", port=True),
+            Variable("STREAM_DRIVER_MEMORY", "2g"),
+        ),
+    ),
+    Section(
+        "Spark. Another master is the cluster that jobs run on.",
+        (Variable("SPARK_MASTER", "local[2]"), Variable("SPARK_JARS_DIR", ".state/jars/spark-kafka")),
+    ),
+    Section(
+        "Airflow: users admin, operator and viewer.",
+        (
+            Variable("AIRFLOW_PORT", "18082", port=True),
+            _secret("AIRFLOW_ADMIN_PASSWORD"),
+            _secret("AIRFLOW_OPERATOR_PASSWORD"),
+            _secret("AIRFLOW_VIEWER_PASSWORD"),
+            _secret("AIRFLOW_JWT_SECRET", lambda: secrets.token_hex(32)),
+            _secret("AIRFLOW_FERNET_KEY", _fernet_key),
+            Variable("AIRFLOW_HOME", ".state/airflow"),
+        ),
+    ),
+    Section("Java 17 or 21; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
+)
+
+PORT_VARIABLES = tuple(each.name for section in SECTIONS for each in section.variables if each.port)
+PATH_VARIABLES = ("GATEWAY_FALLBACK_DIR", "STREAM_CHECKPOINT_DIR", "SPARK_JARS_DIR", "AIRFLOW_HOME")
+
+_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
+    """Make the file when it is missing, and add variables it does not have yet; nothing in it is changed.
+
+    `overrides` replaces defaults. Returns what a person should know, one line each: ports that were moved, variables
+    that were added.
+    """
+    existing = read(path) if path.exists() else {}
+    values, notes = _new_values(existing, overrides or {})
+    if not values:
+        return notes
+    if existing:
+        notes.append(f"{path.name} had no {', '.join(values)}: added")
+        text = path.read_text().rstrip("\n") + "\n\n" + "".join(f"{name}={value}\n" for name, value in values.items())
+    else:
+        text = "".join(_render(SECTIONS, values))
+    _write_private(path, text)
+    return notes
+
+
+def read(path: Path) -> dict[str, str]:
+    """The variables of the file, references filled in. Raises StackError naming the line that is none."""
+    values: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise StackError(
+                f"{path} line {number} is not NAME=value: correct it, or remove the file to make a new one"
+            )
+        values[match.group(1)] = _REFERENCE.sub(lambda found: values.get(found.group(1), ""), _unquote(match.group(2)))
+    return values
+
+
+def _new_values(existing: Mapping[str, str], overrides: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    values: dict[str, str] = {}
+    notes: list[str] = []
+    taken = {int(existing[name]) for name in PORT_VARIABLES if existing.get(name, "").isdigit()}
+    for variable in (each for section in SECTIONS for each in section.variables if each.name not in existing):
+        value = overrides.get(variable.name, variable.default)
+        if variable.make_secret is not None and not value:
+            value = variable.make_secret()
+        if variable.port:
+            port = next_free(int(value), taken)
+            if port != int(value):
+                notes.append(f"port {value} is in use, {variable.name} is {port} instead")
+            taken.add(port)
+            value = str(port)
+        values[variable.name] = value
+    return values, notes
+
+
+def _render(sections: Iterable[Section], values: Mapping[str, str]) -> Iterable[str]:
+    yield "# Made on the first run; read by the stack, its tools and docker compose. Change it while all is down.\n"
+    for section in sections:
+        yield f"\n# {section.comment}\n"
+        for variable in section.variables:
+            yield f"{variable.name}={values[variable.name]}\n"
+
+
+def _write_private(path: Path, text: str) -> None:
+    scratch = path.with_name(path.name + ".new")
+    scratch.unlink(missing_ok=True)
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    scratch.replace(path)
+
+
+def _unquote(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text.split(" #", 1)[0].rstrip()

@@ -1,0 +1,68 @@
+"""From `.env` to the environment of a process: absolute paths, one Python, one Java, nothing of the caller's shell."""
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from stack import env_file
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.ports import LOOPBACK
+from stack.prerequisites import find_java
+
+# Every process the stack starts carries it, and so does what those start: this is how `down` finds what is left.
+MARKER = "STACK_STATE"
+
+_PASSED_ON = ("HOME", "USER", "LOGNAME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "POSTGRES_BIN_DIR")
+_SECRET_ENDINGS = ("_PASSWORD", "_TOKEN", "_SECRET", "_KEY")
+
+
+def load_settings(layout: Layout) -> dict[str, str]:
+    """The variables of `.env`, its relative paths made absolute. Raises StackError when there is no file yet."""
+    if not layout.env_file.exists():
+        raise StackError(f"there is no {layout.env_file} yet: run `make up` first")
+    settings = env_file.read(layout.env_file)
+    for name in env_file.PATH_VARIABLES:
+        if settings.get(name):
+            settings[name] = str(layout.root / settings[name])
+    return settings
+
+
+def load_environment(layout: Layout | None = None) -> dict[str, str]:
+    """The whole environment for a tool run by hand, such as the demo: every setting, secrets included."""
+    layout = layout or Layout.of()
+    settings = load_settings(layout)
+    variables = {**base_environment(layout, settings), **settings}
+    del variables[MARKER]  # a tool is the caller's own: `down` must not end it
+    return variables
+
+
+def base_environment(layout: Layout, settings: Mapping[str, str]) -> dict[str, str]:
+    """What every process of the stack needs and no setting of its own. Runs `java -version` once."""
+    java_home = java_home_of(settings)
+    path = [str(Path(sys.executable).parent), str(java_home / "bin"), os.environ.get("PATH", os.defpath)]
+    return {
+        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        "PATH": os.pathsep.join(path),
+        "JAVA_HOME": str(java_home),
+        "LANG": "C.UTF-8",  # Java 17 and Python take the encoding of files from it
+        "PYTHONPATH": str(layout.root),
+        "PYTHONUNBUFFERED": "1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        MARKER: str(layout.state),
+        "SPT_NOENV": "1",  # setproctitle, which Airflow uses, would overwrite the environment where it is looked up
+        # A driver in local mode needs no address but this one, and the machine's may change under it.
+        **({"SPARK_LOCAL_IP": LOOPBACK} if settings.get("SPARK_MASTER", "").startswith("local") else {}),
+    }
+
+
+def java_home_of(settings: Mapping[str, str]) -> Path:
+    """The Java that `.env` names, else the machine's. Raises StackError when there is no Java 17 or 21."""
+    return find_java({**os.environ, **({"JAVA_HOME": settings["JAVA_HOME"]} if settings.get("JAVA_HOME") else {})})
+
+
+def without_secrets(settings: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """The settings less every secret that is not in `keep`: a process gets the passwords it connects with, no other."""
+    return {name: value for name, value in settings.items() if name in keep or not name.endswith(_SECRET_ENDINGS)}

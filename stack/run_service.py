@@ -1,0 +1,110 @@
+"""Becomes a service: prepares its data, sets its environment, and replaces itself with its command.
+
+The supervisor runs `python -m stack.run_service NAME`, so no secret is in its configuration, and a service that is
+started again reads `.env` again.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stack import environment
+from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
+from stack.errors import StackError
+from stack.kafka import KafkaBroker
+from stack.layout import Layout
+from stack.postgres import PostgresServer
+from stack.postgres_binaries import choose
+from stack.services import port_of
+
+_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD", "GATEWAY_TOKEN", "GATEWAY_ADMIN_TOKEN")
+_STREAM_SECRETS = ("DB_STREAM_PASSWORD",)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command and the variables it gets beyond the base environment."""
+
+    command: list[str]
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def postgres_server(layout: Layout, settings: Mapping[str, str]) -> PostgresServer:
+    """The stack's PostgreSQL. Chooses its binaries on the first call and records the choice."""
+    return PostgresServer(
+        data=layout.postgres / "data",
+        binaries=choose(layout.postgres / "binaries.json", os.environ),
+        port=port_of(settings, "DATABASE_PORT"),
+        superuser_password=settings["POSTGRES_SUPERUSER_PASSWORD"],
+    )
+
+
+def kafka_broker(layout: Layout, settings: Mapping[str, str]) -> KafkaBroker:
+    """The stack's Kafka broker."""
+    return KafkaBroker(
+        folder=layout.kafka,
+        jars=layout.kafka_jars,
+        java_home=environment.java_home_of(settings),
+        port=port_of(settings, "KAFKA_PORT"),
+        controller_port=port_of(settings, "KAFKA_CONTROLLER_PORT"),
+        heap=settings["KAFKA_HEAP"],
+    )
+
+
+def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
+    """Make the service's data ready, for the first time or after a crash, and say how it is started."""
+    match name:
+        case "postgres":
+            server = postgres_server(layout, settings)
+            server.prepare()
+            return Launch(server.command())
+        case "kafka":
+            broker = kafka_broker(layout, settings)
+            broker.prepare()
+            return Launch(broker.command())
+        case "gateway":
+            variables = environment.without_secrets(settings, keep=_GATEWAY_SECRETS)
+            return Launch([sys.executable, "-m", "include.gateway"], variables)
+        case "stream":
+            variables = environment.without_secrets(settings, keep=_STREAM_SECRETS)
+            return Launch([sys.executable, "spark_jobs/stream.py"], variables)
+        case _ if name.removeprefix("airflow-") in COMPONENTS:
+            write_password_file(settings)
+            return Launch(
+                airflow_command(*COMPONENTS[name.removeprefix("airflow-")][1:]),
+                airflow_environment(settings, layout.root),
+            )
+        case _:
+            raise StackError(f"no service is called {name}")
+
+
+def airflow_command(*arguments: str) -> list[str]:
+    """An `airflow` command line, run by this very Python."""
+    return [sys.executable, str(Path(sys.executable).with_name("airflow")), *arguments]
+
+
+def main() -> None:
+    """Never returns: this process becomes the service, or exits 1 with one line."""
+    parser = argparse.ArgumentParser(prog="stack.run_service", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--env-file", type=Path, required=True)
+    parser.add_argument("name")
+    arguments = parser.parse_args()
+    layout = Layout.of(state=arguments.state, env_file=arguments.env_file)
+    try:
+        settings = environment.load_settings(layout)
+        launch = prepare(arguments.name, layout, settings)
+        variables = {**environment.base_environment(layout, settings), **launch.variables}
+    except StackError as exc:
+        sys.exit(f"{arguments.name}: {exc}")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a parent in the background of a shell has it ignored, and so had we
+    os.chdir(layout.root)
+    os.execve(launch.command[0], launch.command, variables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The services and jobs of the stack, and what each needs before it may start."""
+
+from collections.abc import Mapping
+
+from stack.errors import StackError
+from stack.postgres import SUPERUSER
+from stack.service import AirflowHealth, HttpHealth, Job, KafkaHealth, Node, PostgresHealth, Service
+
+EXTERNAL_CAPABLE = ("kafka", "postgres")
+
+
+def declare(settings: Mapping[str, str]) -> list[Node]:
+    """Every service and job, in an order that can be started one after another."""
+    external = external_services(settings)
+    airflow_url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
+    airflow_health = f"{airflow_url}/api/v2/monitor/health"
+
+    def ports(*names: str) -> dict[str, int]:
+        return {name: port_of(settings, name) for name in names}
+
+    return [
+        Service(
+            "postgres",
+            PostgresHealth(
+                settings["DATABASE_HOST"],
+                port_of(settings, "DATABASE_PORT"),
+                SUPERUSER,
+                settings.get("POSTGRES_SUPERUSER_PASSWORD", ""),
+            ),
+            address=f"{settings['DATABASE_HOST']}:{settings['DATABASE_PORT']}",
+            ports=ports("DATABASE_PORT"),
+            stop_signal="INT",
+            external="postgres" in external,
+        ),
+        Service(
+            "kafka",
+            KafkaHealth(settings["KAFKA_BOOTSTRAP_SERVERS"]),
+            address=settings["KAFKA_BOOTSTRAP_SERVERS"],
+            ports=ports("KAFKA_PORT", "KAFKA_CONTROLLER_PORT"),
+            stop_deadline_s=40,
+            external="kafka" in external,
+        ),
+        Job("databases", ("postgres",)),
+        Job("migrate", ("databases",)),
+        Job("topics", ("kafka",)),
+        Job("airflow-migrate", ("databases",), deadline_s=300),
+        Service(
+            "gateway",
+            HttpHealth(f"{settings['GATEWAY_URL']}/healthz"),
+            address=settings["GATEWAY_URL"],
+            depends_on=("migrate", "topics"),
+            ports=ports("GATEWAY_PORT"),
+        ),
+        Service(
+            "stream",
+            HttpHealth(f"http://127.0.0.1:{settings['STREAM_METRICS_PORT']}/healthz"),
+            address=f"http://127.0.0.1:{settings['STREAM_METRICS_PORT']}",
+            depends_on=("migrate", "topics"),
+            ports=ports("STREAM_METRICS_PORT"),
+            deadline_s=180,
+        ),
+        Service(
+            "airflow-api-server",
+            HttpHealth(airflow_health),
+            address=airflow_url,
+            depends_on=("airflow-migrate",),
+            ports=ports("AIRFLOW_PORT"),
+            deadline_s=180,
+            stop_deadline_s=30,
+        ),
+        *(
+            Service(
+                f"airflow-{component.replace('_', '-')}",
+                AirflowHealth(airflow_health, component),
+                address="",
+                depends_on=("airflow-migrate",),
+                deadline_s=180,
+                stop_deadline_s=30,
+            )
+            for component in ("scheduler", "dag_processor", "triggerer")
+        ),
+    ]
+
+
+def external_services(settings: Mapping[str, str]) -> set[str]:
+    """The services that are the user's own. Raises StackError for a name that cannot be external."""
+    names = {name.strip() for name in settings.get("STACK_EXTERNAL", "").split(",") if name.strip()}
+    unknown = sorted(names.difference(EXTERNAL_CAPABLE))
+    if unknown:
+        raise StackError(
+            f"STACK_EXTERNAL names {', '.join(unknown)}: only {', '.join(EXTERNAL_CAPABLE)} can be your own"
+        )
+    return names
+
+
+def needed_by(nodes: list[Node], names: tuple[str, ...]) -> list[Node]:
+    """The named services with all they depend on, in order; every node when no name is given."""
+    if not names:
+        return nodes
+    by_name = {node.name: node for node in nodes}
+    unknown = sorted(name for name in names if not isinstance(by_name.get(name), Service))
+    if unknown:
+        known = ", ".join(node.name for node in nodes if isinstance(node, Service))
+        raise StackError(f"no service is called {', '.join(unknown)}: there are {known}")
+    wanted: set[str] = set()
+    remaining = list(names)
+    while remaining:
+        name = remaining.pop()
+        if name not in wanted:
+            wanted.add(name)
+            remaining += by_name[name].depends_on
+    return [node for node in nodes if node.name in wanted]
+
+
+def stop_order(nodes: list[Node]) -> list[list[str]]:
+    """Services in groups, the first to stop first: nothing is stopped before what depends on it."""
+    depth: dict[str, int] = {}
+    for node in nodes:  # dependencies come first in the list
+        depth[node.name] = 1 + max((depth[name] for name in node.depends_on), default=-1)
+    services = [node for node in nodes if isinstance(node, Service) and not node.external]
+    depths = sorted({depth[service.name] for service in services}, reverse=True)
+    return [[service.name for service in services if depth[service.name] == level] for level in depths]
+
+
+def port_of(settings: Mapping[str, str], name: str) -> int:
+    """A port setting as a number. Raises StackError naming the variable."""
+    text = settings.get(name, "")
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise StackError(f"{name}={text!r} in .env is not a port: give a number from 1 to 65535")
+    return int(text)

@@ -1,0 +1,220 @@
+"""supervisord: its configuration, and talking to it over its Unix socket."""
+
+import hashlib
+import os
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from xmlrpc.client import Fault, ServerProxy
+
+from supervisor.xmlrpc import Faults, SupervisorTransport
+
+from stack import environment
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.service import Service
+
+_SOCKET_PATH_LIMIT = 100  # the kernel takes 107 bytes, and supervisord adds a suffix while it starts
+_DAEMON_DEADLINE_S = 20
+_SHUTDOWN_DEADLINE_S = 120
+_POLL_S = 0.1
+
+STOPPED = frozenset({"STOPPED", "FATAL", "UNKNOWN"})  # for good; EXITED and BACKOFF are about to be started again
+ALIVE = frozenset({"STARTING", "RUNNING"})
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What the supervisor knows of a process. `pid` is 0 and `started_at` (Unix time) meaningless unless it lives."""
+
+    name: str
+    state: str
+    pid: int
+    started_at: float
+    description: str
+
+
+class Supervisor:
+    """One stack's supervisord. Every call opens a connection of its own, so threads may share an instance."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    @property
+    def socket(self) -> Path:
+        """The control socket; in a short private folder of the system when the project's path is too long for one."""
+        path = self._layout.run / "supervisor.sock"
+        if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+            return path
+        digest = hashlib.sha256(os.fsencode(self._layout.state)).hexdigest()[:16]
+        return Path(tempfile.gettempdir(), f"stack-{os.geteuid()}-{digest}", "s")
+
+    def is_running(self) -> bool:
+        """Whether a supervisord answers on the socket."""
+        try:
+            self._call("getPID")
+        except (OSError, Fault):
+            return False
+        return True
+
+    def start_daemon(self, services: Iterable[Service]) -> None:
+        """Start supervisord with no service running yet; nothing happens when it already answers."""
+        if self.is_running():
+            return
+        self._make_socket_folder()
+        config = self._layout.run / "supervisord.conf"
+        config.write_text(self.render(services))
+        config.chmod(0o600)
+        settings = environment.load_settings(self._layout)
+        result = subprocess.run(
+            [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)],
+            cwd=self._layout.root,
+            env=environment.base_environment(self._layout, settings),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise StackError(f"supervisord did not start: {(result.stderr or result.stdout).strip()}")
+        deadline = time.monotonic() + _DAEMON_DEADLINE_S
+        while not self.is_running():
+            if time.monotonic() > deadline:
+                raise StackError(f"supervisord does not answer, see {self._layout.log_file('supervisord')}")
+            time.sleep(_POLL_S)
+
+    def render(self, services: Iterable[Service]) -> str:
+        """The configuration. Services are started by us when their turn comes, and by supervisord when they die."""
+        run = self._layout.run
+        lines = [
+            "[supervisord]",
+            f"logfile={_escape(self._layout.log_file('supervisord'))}",
+            "logfile_maxbytes=5MB",
+            "logfile_backups=1",
+            f"pidfile={_escape(run / 'supervisord.pid')}",
+            f"childlogdir={_escape(self._layout.logs)}",
+            f"directory={_escape(self._layout.root)}",
+            *(["user=root"] if os.geteuid() == 0 else []),  # as we are; without the line it warns
+            "[unix_http_server]",
+            f"file={_escape(self.socket)}",
+            "chmod=0600",
+            "[rpcinterface:supervisor]",
+            "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
+        ]
+        for service in services:
+            lines += self._render_service(service)
+        return "\n".join([*lines, ""])
+
+    def _render_service(self, service: Service) -> list[str]:
+        command = [sys.executable, "-m", "stack.run_service"]
+        command += ["--state", str(self._layout.state), "--env-file", str(self._layout.env_file), service.name]
+        return [
+            f"[program:{service.name}]",
+            f"command={_escape(shlex.join(command))}",
+            "autostart=false",
+            "autorestart=true",
+            "startsecs=3",
+            "startretries=100000",  # each wait is a second longer: an outage elsewhere must not end a service for good
+            f"stopsignal={service.stop_signal}",
+            f"stopwaitsecs={service.stop_deadline_s}",
+            "killasgroup=true",
+            "redirect_stderr=true",
+            f"stdout_logfile={_escape(_escape(self._layout.log_file(service.name)))}",  # it is expanded twice
+            "stdout_logfile_maxbytes=20MB",
+            "stdout_logfile_backups=2",
+        ]
+
+    def states(self) -> dict[str, ProcessState]:
+        """Every process by name; empty when supervisord does not run."""
+        try:
+            answer = self._call("getAllProcessInfo")
+        except OSError:
+            return {}
+        assert isinstance(answer, list)
+        return {
+            info["name"]: ProcessState(
+                info["name"], info["statename"], info["pid"], float(info["start"]), info["description"]
+            )
+            for info in answer
+        }
+
+    def state(self, name: str) -> ProcessState:
+        """One process. Raises StackError when supervisord does not run or does not know it."""
+        states = self.states()
+        if name not in states:
+            raise StackError(f"{name} is not under supervision now: run `make up`")
+        return states[name]
+
+    def start(self, name: str) -> None:
+        """Start a process without waiting for it. One that already runs is left alone."""
+        try:
+            self._call("startProcess", name, False)
+        except Fault as exc:
+            if exc.faultCode != Faults.ALREADY_STARTED:
+                raise StackError(f"{name} could not be started: {exc.faultString}") from exc
+
+    def stop(self, names: Iterable[str]) -> None:
+        """Stop processes together and wait until they are gone; SIGKILL follows after each one's stop deadline."""
+        wanted = set(names)
+        while True:
+            active = [each for each in self.states().values() if each.name in wanted and each.state not in STOPPED]
+            if not active:
+                return
+            for process in active:
+                if process.state != "STOPPING":
+                    self._stop(process.name)
+            time.sleep(_POLL_S)
+
+    def _stop(self, name: str) -> None:
+        try:
+            self._call("stopProcess", name, False)
+        except Fault as exc:
+            if exc.faultCode != Faults.NOT_RUNNING:  # it died just now and is about to be started: asked again
+                raise StackError(f"{name} could not be stopped: {exc.faultString}") from exc
+
+    def kill(self, name: str) -> int:
+        """Send SIGKILL to a running process, not to its group, and return the pid it had. It will be started again."""
+        pid = self.state(name).pid
+        try:
+            self._call("signalProcess", name, "KILL")
+        except Fault as exc:
+            raise StackError(f"{name} could not be killed: {exc.faultString}") from exc
+        return pid
+
+    def shut_down(self) -> None:
+        """End supervisord, and with it whatever still runs under it; returns when it is gone."""
+        try:
+            pid = self._call("getPID")
+            assert isinstance(pid, int)
+            daemon = os.pidfd_open(pid)
+        except OSError:
+            return
+        try:
+            self._call("shutdown")
+            select.select([daemon], [], [], _SHUTDOWN_DEADLINE_S)  # readable once it has exited
+        finally:
+            os.close(daemon)
+
+    def _call(self, method: str, *arguments: object) -> object:
+        transport = SupervisorTransport(None, None, f"unix://{self.socket}")
+        try:
+            return getattr(ServerProxy("http://127.0.0.1", transport=transport).supervisor, method)(*arguments)
+        finally:
+            transport.close()
+
+    def _make_socket_folder(self) -> None:
+        folder = self.socket.parent
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise StackError(f"{folder} is not ours alone: remove it, or clone the project to a shorter path")
+
+
+def _escape(value: object) -> str:
+    return str(value).replace("%", "%%")

@@ -1,0 +1,150 @@
+"""Starting the stack: every service as soon as what it needs is healthy, independent ones at once."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from stack import env_file, environment, jobs, leftovers
+from stack.errors import StackError
+from stack.health import probe
+from stack.layout import Layout
+from stack.lock import exclusive
+from stack.ports import is_free
+from stack.service import Job, Node, Service
+from stack.services import declare, needed_by
+from stack.supervisor import ALIVE, Supervisor
+
+_POLL_S = 0.2
+_LOG_LINES = 15
+
+Say = Callable[[str], None]
+
+
+def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
+    """Start the named services and all they need, or everything. What runs already is left as it is.
+
+    Blocks until all are healthy. Raises StackError, one line, when a port is taken, or when a service dies or is not
+    healthy by its deadline; the others stay up then.
+    """
+    started = time.monotonic()
+    layout.make_folders()
+    with exclusive(layout):
+        for note in env_file.ensure(layout.env_file, _own_paths(layout)):
+            say(note)
+        settings = environment.load_settings(layout)
+        nodes = declare(settings)
+        wanted = needed_by(nodes, only)
+        supervisor = Supervisor(layout)
+        if not supervisor.is_running():
+            _end_leftovers(layout, say)
+        _check_ports(wanted, supervisor)
+        supervisor.start_daemon(node for node in nodes if isinstance(node, Service) and not node.external)
+        _Start(layout, settings, supervisor, say).run(wanted)
+    say(f"up in {time.monotonic() - started:.1f} s")
+
+
+def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cancelled: threading.Event) -> None:
+    """Block until the service is healthy. Raises StackError when it dies, is too late, or the wait is cancelled."""
+    deadline = time.monotonic() + service.deadline_s
+    first_pid = 0
+    reason: str | None = "not asked yet"
+    while True:
+        started_at = 0.0
+        if not service.external:
+            process = supervisor.state(service.name)
+            first_pid = first_pid or process.pid
+            if process.state not in ALIVE or process.pid not in (0, first_pid):
+                raise _failed(service, layout, supervisor, f"died while starting ({process.description})")
+            started_at = process.started_at
+        reason = probe(service.health, started_at)
+        if reason is None:
+            return
+        if cancelled.is_set():
+            raise StackError(f"{service.name}: no longer waited for")
+        if time.monotonic() > deadline:
+            raise _failed(service, layout, supervisor, f"not healthy after {service.deadline_s:.0f} s ({reason})")
+        cancelled.wait(_POLL_S)
+
+
+class _Start:
+    """One walk through the nodes, each begun when those it depends on are done."""
+
+    def __init__(self, layout: Layout, settings: Mapping[str, str], supervisor: Supervisor, say: Say) -> None:
+        self._layout = layout
+        self._settings = settings
+        self._supervisor = supervisor
+        self._say = say
+        self._cancelled = threading.Event()
+
+    def run(self, nodes: Sequence[Node]) -> None:
+        """Raises the first failure, after what was under way has come to its end."""
+        waiting = {node.name: node for node in nodes}
+        running: dict[Future[None], str] = {}
+        done: set[str] = set()
+        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+            try:
+                while waiting or running:
+                    for node in [node for node in waiting.values() if done.issuperset(node.depends_on)]:
+                        running[pool.submit(self._begin, node)] = node.name
+                        del waiting[node.name]
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        future.result()
+                        done.add(running.pop(future))
+            except BaseException:  # a failure or Ctrl-C: the other threads must not wait for their deadlines
+                self._cancelled.set()
+                raise
+
+    def _begin(self, node: Node) -> None:
+        started = time.monotonic()
+        match node:
+            case Job():
+                jobs.run(node, self._layout, self._settings)
+                self._say(f"  {node.name:<24} done      {time.monotonic() - started:5.1f} s")
+            case Service():
+                if not node.external:
+                    self._supervisor.start(node.name)
+                wait_healthy(node, self._layout, self._supervisor, self._cancelled)
+                self._say(f"  {node.name:<24} healthy   {time.monotonic() - started:5.1f} s   {node.address}".rstrip())
+
+
+def _failed(service: Service, layout: Layout, supervisor: Supervisor, what: str) -> StackError:
+    log = layout.log_file(service.name)
+    if not service.external:
+        supervisor.stop([service.name])  # or it would be started again and again behind the error
+    tail = "".join(f"\n    {line}" for line in jobs.last_lines(log, _LOG_LINES))
+    return StackError(f"{service.name} {what}, see {log}{tail}")
+
+
+def _check_ports(nodes: Sequence[Node], supervisor: Supervisor) -> None:
+    running = {state.name for state in supervisor.states().values() if state.state in ALIVE}
+    for node in nodes:
+        if isinstance(node, Service) and not node.external and node.name not in running:
+            for variable, port in node.ports.items():
+                if not is_free(port):
+                    raise StackError(
+                        f"port {port} of {node.name} is in use by another program: stop that, "
+                        f"or set {variable} in .env to a free port"
+                    )
+
+
+def _end_leftovers(layout: Layout, say: Say) -> None:
+    """After a crash of the supervisor its services live on, hold their ports, and nobody watches them."""
+    found = leftovers.find(layout.state)
+    if found:
+        say(f"ending {len(found)} processes that an earlier run left: {', '.join(str(each.pid) for each in found)}")
+        leftovers.terminate(found)
+
+
+def _own_paths(layout: Layout) -> dict[str, str]:
+    """Where a stack with its state elsewhere keeps what the defaults put below the project."""
+    if layout.state == layout.root / ".state":
+        return {}
+    folders: dict[str, Path] = {
+        "GATEWAY_FALLBACK_DIR": layout.state / "fallback",
+        "STREAM_CHECKPOINT_DIR": layout.state / "checkpoints",
+        "AIRFLOW_HOME": layout.airflow,
+        "SPARK_JARS_DIR": layout.spark_jars,
+    }
+    return {name: str(path) for name, path in folders.items()}

@@ -1,0 +1,42 @@
+"""Servers for every test that asks for one: started when first asked for, once a session."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stack.layout import Layout
+from tests.servers import KafkaServer, PostgresTestServer, kafka_server, postgres_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """One real Spark for all tests, with the Kafka connector. It takes seconds to start."""
+    from include.settings import Settings
+    from spark_jobs.connectors.session import open_session
+
+    variables = {
+        "KAFKA_BOOTSTRAP_SERVERS": "none:1",
+        "DATABASE_HOST": "none",
+        "SPARK_JARS_DIR": str(Layout.of().spark_jars),
+    }
+    session = open_session(Settings.from_environment(variables), "tests", "1g", shuffle_partitions=2)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A real broker. A test that stops it starts it again."""
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresTestServer]:
+    """A real PostgreSQL. A test asks it for a database of its own."""
+    with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server

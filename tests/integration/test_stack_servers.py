@@ -1,0 +1,79 @@
+"""The servers that every other integration test stands on."""
+
+import os
+import uuid
+
+import psycopg2
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stack.postgres_binaries import from_wheel
+from tests.servers import KafkaServer, PostgresTestServer
+
+
+def produce(kafka: KafkaServer, topic: str, value: bytes) -> None:
+    errors = []
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
+    producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(20) == 0
+    assert errors == [None]
+
+
+def read_all(kafka: KafkaServer, topic: str, count: int) -> list[bytes]:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=20)]
+    finally:
+        consumer.close()
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer) -> str:
+    name = f"t-{uuid.uuid4()}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(20)
+    return name
+
+
+def test_kafka_keeps_what_it_acknowledged_over_stop_and_kill(kafka: KafkaServer, topic: str) -> None:
+    produce(kafka, topic, b"1")
+    kafka.stop()
+    kafka.start()
+    produce(kafka, topic, b"2")
+    kafka.kill()
+    kafka.start()
+    produce(kafka, topic, b"3")
+    assert read_all(kafka, topic, 3) == [b"1", b"2", b"3"]
+
+
+def test_postgres_is_the_wheels_and_serves_tcp_with_a_password(postgres: PostgresTestServer) -> None:
+    connection = psycopg2.connect(postgres.new_database("stack_test"))
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('server_version_num')::int / 10000, current_setting('server_encoding')")
+        major, encoding = cursor.fetchone()
+        cursor.execute("SELECT current_setting('client_connection_check_interval'), inet_server_addr()::text")
+        assert cursor.fetchone() == ("1s", "127.0.0.1/32")
+    connection.close()
+    wheel = from_wheel()
+    assert wheel is None or major == wheel.major
+    assert encoding == "UTF8"
+    with pytest.raises(psycopg2.OperationalError, match="password"):
+        psycopg2.connect(postgres.superuser_dsn().replace("password=test", "password=wrong"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is made another user")
+def test_postgres_of_root_runs_as_another_user(postgres: PostgresTestServer) -> None:
+    with open(f"/proc/{postgres.pid}/status") as status:  # noqa: PTH123
+        uids = next(line for line in status if line.startswith("Uid:")).split()[1:]
+    assert "0" not in uids
+
+
+def test_new_database_is_empty_each_time(postgres: PostgresTestServer) -> None:
+    for _ in range(2):
+        connection = psycopg2.connect(postgres.new_database("again"))
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE only_once (id int)")
+        connection.close()

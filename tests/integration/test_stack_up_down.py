@@ -1,0 +1,146 @@
+"""The supervisor on a scratch stack: Kafka and PostgreSQL up, watched, killed, down, with nothing left."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack import control, leftovers
+from stack.down import clean, down
+from stack.environment import MARKER
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.status import collect
+from stack.supervisor import Supervisor
+from stack.up import up
+from tests.servers import wait_until
+
+SERVICES = ("kafka", "postgres")
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+    # A folder closed to others, as /root is: PostgreSQL's user must get through all the same.
+    folder = tmp_path_factory.mktemp("stack folder 100%")
+    folder.chmod(0o700)
+    scratch = Layout.of(state=folder / "state", env_file=folder / ".env")
+    yield scratch
+    down(scratch)
+
+
+@pytest.fixture
+def running(layout: Layout) -> Layout:
+    up(layout, only=SERVICES)
+    return layout
+
+
+def healthy(layout: Layout) -> set[str]:
+    return {each.service.name for each in collect(layout) if each.ailment is None}
+
+
+def test_up_twice_leaves_what_runs_as_it_is(running: Layout) -> None:
+    pids = {name: control.service_pid(name, running) for name in SERVICES}
+    said: list[str] = []
+    up(running, only=SERVICES, say=said.append)
+    assert {name: control.service_pid(name, running) for name in SERVICES} == pids
+    assert healthy(running) == set(SERVICES)
+
+
+def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
+    control.stop_service("kafka", running)
+    assert control.service_pid("kafka", running) == 0
+    assert healthy(running) == {"postgres"}
+    control.start_service("kafka", layout=running)
+    assert healthy(running) == set(SERVICES)
+
+
+def test_killed_service_comes_back(running: Layout) -> None:
+    killed = control.kill_service("postgres", running)
+    wait_until(lambda: control.service_pid("postgres", running) not in (0, killed), 30, "postgres started again")
+    control.wait_until_healthy("postgres", running)
+
+
+def test_second_stack_on_the_same_ports_is_told_which(running: Layout, tmp_path: Path) -> None:
+    other = Layout.of(state=tmp_path / "state", env_file=running.env_file)
+    with pytest.raises(StackError, match=r"port \d+ of postgres is in use .* DATABASE_PORT in \.env"):
+        up(other, only=("postgres",))
+    assert healthy(running) == set(SERVICES)
+
+
+def test_second_stack_beside_it_takes_other_ports(running: Layout, tmp_path: Path) -> None:
+    other = Layout.of(state=tmp_path / "state", env_file=tmp_path / ".env")
+    try:
+        up(other, only=("postgres",))
+        assert healthy(other) == {"postgres"}
+        assert healthy(running) == set(SERVICES)
+    finally:
+        down(other)
+    assert healthy(running) == set(SERVICES)
+
+
+def test_service_that_dies_is_named_with_the_end_of_its_log(running: Layout) -> None:
+    control.stop_service("kafka", running)
+    before = running.env_file.read_text()
+    running.env_file.write_text(before.replace("KAFKA_HEAP=768m", "KAFKA_HEAP=nonsense"))
+    try:
+        with pytest.raises(StackError, match="kafka died while starting") as caught:
+            up(running, only=SERVICES)
+    finally:
+        running.env_file.write_text(before)
+    assert "Invalid maximum heap size" in str(caught.value)
+    up(running, only=SERVICES)
+    assert healthy(running) == set(SERVICES)
+
+
+def test_up_after_a_crash_of_the_supervisor(running: Layout) -> None:
+    os.kill(int((running.run / "supervisord.pid").read_text()), signal.SIGKILL)
+    wait_until(lambda: not Supervisor(running).is_running(), 10, "supervisor gone")
+    assert leftovers.find(running.state)
+    up(running, only=SERVICES)
+    assert healthy(running) == set(SERVICES)
+
+
+def test_down_ends_processes_that_left_the_supervisors_family(running: Layout) -> None:
+    stray = subprocess.Popen(
+        [sys.executable, "-c", "import signal; signal.pause()"],
+        env={MARKER: str(running.state)},
+        start_new_session=True,
+    )
+    try:
+        said: list[str] = []
+        down(running, say=said.append)
+        assert stray.wait(10) == -signal.SIGTERM
+        assert any(f"pid {stray.pid}" in line for line in said)
+        assert leftovers.find(running.state) == []
+    finally:
+        stray.kill()
+
+
+def test_down_again_is_no_error(layout: Layout) -> None:
+    down(layout)
+    down(layout)
+    assert leftovers.find(layout.state) == []
+
+
+def test_clean_removes_data_and_keeps_secrets(running: Layout) -> None:
+    secrets = running.env_file.read_bytes()
+    clean(running)
+    assert not running.kafka.exists()
+    assert not running.postgres.exists()
+    assert running.env_file.read_bytes() == secrets
+
+
+def test_clean_refuses_while_another_program_uses_the_data(layout: Layout) -> None:
+    layout.make_folders()
+    user = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], cwd=layout.kafka)
+    try:
+        with pytest.raises(StackError, match=f"pid {user.pid}"):
+            clean(layout)
+        assert layout.kafka.exists()
+    finally:
+        user.kill()
+        user.wait()

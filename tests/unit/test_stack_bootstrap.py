@@ -1,0 +1,120 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stack import jars, postgres_binaries, prerequisites
+from stack.errors import StackError
+from stack.jars import Jar, first_difference, read_lock
+
+
+def java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def no_java_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(prerequisites, "_JAVA_FOLDERS", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "21.0.2"])
+def test_takes_java_of_java_home(tmp_path: Path, version: str) -> None:
+    home = java(tmp_path / "jdk", version)
+    assert prerequisites.find_java({"JAVA_HOME": str(home), "PATH": ""}) == home
+
+
+def test_takes_java_on_path_when_java_home_is_too_old(tmp_path: Path) -> None:
+    old, good = java(tmp_path / "old", "1.8.0_402"), java(tmp_path / "good", "17.0.1")
+    assert prerequisites.find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")}) == good
+
+
+def test_missing_java_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    old = java(tmp_path / "old", "11.0.2")
+    with pytest.raises(StackError) as caught:
+        prerequisites.find_java({"JAVA_HOME": str(old), "PATH": ""})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"{old} is Java 11" in message
+    assert "install" in message
+
+
+def test_full_disk_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"GB are free on the disk of .* set-up needs .*: free some") as caught:
+        prerequisites.check_disk(tmp_path, needed_bytes=2**62)
+    assert "\n" not in str(caught.value)
+
+
+def test_enough_disk_passes(tmp_path: Path) -> None:
+    prerequisites.check_disk(tmp_path, needed_bytes=1)
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 13)])
+def test_other_python_is_refused_with_the_remedy(version: tuple[int, int]) -> None:
+    with pytest.raises(StackError, match=r"install Python 3\.11 or 3\.12"):
+        prerequisites.check_python(version)
+
+
+@pytest.mark.parametrize("version", [(3, 11), (3, 12)])
+def test_supported_python_passes(version: tuple[int, int]) -> None:
+    prerequisites.check_python(version)
+
+
+def test_lock_names_each_jar_once_with_its_checksum() -> None:
+    locked = read_lock()
+    assert {jar.set_name for jar in locked} == set(jars.ROOTS)
+    assert len({(jar.set_name, jar.artifact) for jar in locked}) == len(locked)
+    assert all(len(jar.sha256) == 64 for jar in locked)
+
+
+def test_jars_for_spark_repeat_none_of_its_own(tmp_path: Path) -> None:
+    import pyspark
+
+    in_spark = {path.name.rpartition("-")[0] for path in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    assert in_spark, "pyspark has no jars"
+    assert not [jar for jar in read_lock() if jar.set_name == "spark-kafka" and jar.artifact in in_spark]
+
+
+def test_folder_as_locked_has_no_difference(tmp_path: Path) -> None:
+    assert first_difference(tmp_path, [jar_file(tmp_path, "a", b"1"), jar_file(tmp_path, "b", b"2")]) is None
+
+
+def test_changed_missing_and_foreign_jars_are_named(tmp_path: Path) -> None:
+    locked = [jar_file(tmp_path, "a", b"1"), jar_file(tmp_path, "b", b"2")]
+    (tmp_path / "b-1.jar").write_bytes(b"changed")
+    assert first_difference(tmp_path, locked) == "b-1.jar"
+    (tmp_path / "b-1.jar").unlink()
+    assert first_difference(tmp_path, locked) == "b-1.jar"
+    (tmp_path / "b-1.jar").write_bytes(b"2")
+    (tmp_path / "c-1.jar").write_bytes(b"foreign")
+    assert first_difference(tmp_path, locked) == "c-1.jar"
+
+
+def jar_file(folder: Path, artifact: str, content: bytes) -> Jar:
+    import hashlib
+
+    (folder / f"{artifact}-1.jar").write_bytes(content)
+    return Jar("set", "group", artifact, "1", hashlib.sha256(content).hexdigest())
+
+
+def test_named_folder_without_postgresql_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="POSTGRES_BIN_DIR"):
+        postgres_binaries.find({"POSTGRES_BIN_DIR": str(tmp_path)})
+
+
+def test_choice_of_postgresql_is_recorded_and_its_loss_named(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("initdb", "postgres"):
+        (folder / name).write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 16.3'\n")
+        (folder / name).chmod(0o755)
+    record = tmp_path / "binaries.json"
+    chosen = postgres_binaries.choose(record, {"POSTGRES_BIN_DIR": str(folder)})
+    assert chosen.major == 16
+    assert postgres_binaries.choose(record, {}) == chosen
+    shutil.rmtree(folder)
+    with pytest.raises(StackError, match=r"PostgreSQL 16 .* gone"):
+        postgres_binaries.choose(record, {})

@@ -1,0 +1,109 @@
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.settings import Settings
+from stack import env_file
+from stack.environment import load_environment, load_settings, without_secrets
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.ports import LOOPBACK, unused
+
+
+@pytest.fixture
+def busy_port() -> Iterator[int]:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def layout_in(folder: Path) -> Layout:
+    return Layout.of(root=folder)
+
+
+def test_file_is_private_and_has_every_variable(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    env_file.ensure(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(env_file.read(path)) == {each.name for section in env_file.SECTIONS for each in section.variables}
+
+
+def test_secrets_differ_from_each_other_and_between_files(tmp_path: Path) -> None:
+    names = [each.name for section in env_file.SECTIONS for each in section.variables if each.make_secret]
+    values = []
+    for path in (tmp_path / "one", tmp_path / "two"):
+        env_file.ensure(path)
+        values += [env_file.read(path)[name] for name in names]
+    assert len(set(values)) == 2 * len(names)
+    assert min(len(value) for value in values) >= 32
+
+
+def test_busy_default_port_gives_way_and_says_so(tmp_path: Path, busy_port: int) -> None:
+    notes = env_file.ensure(tmp_path / ".env", {"GATEWAY_PORT": str(busy_port)})
+    values = env_file.read(tmp_path / ".env")
+    assert int(values["GATEWAY_PORT"]) > busy_port
+    assert values["GATEWAY_URL"] == f"http://127.0.0.1:{values['GATEWAY_PORT']}"
+    assert f"port {busy_port} is in use, GATEWAY_PORT is {values['GATEWAY_PORT']} instead" in notes
+
+
+def test_no_two_variables_get_one_port(tmp_path: Path) -> None:
+    (port,) = unused(1)
+    env_file.ensure(tmp_path / ".env", dict.fromkeys(env_file.PORT_VARIABLES, str(port)))
+    values = env_file.read(tmp_path / ".env")
+    assert len({values[name] for name in env_file.PORT_VARIABLES}) == len(env_file.PORT_VARIABLES)
+
+
+def test_second_run_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    env_file.ensure(path)
+    first = path.read_bytes()
+    assert env_file.ensure(path) == []
+    assert path.read_bytes() == first
+
+
+def test_missing_variables_are_added_and_the_rest_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("# mine\nKAFKA_PORT=40001\n")
+    notes = env_file.ensure(path)
+    assert path.read_text().startswith("# mine\nKAFKA_PORT=40001\n")
+    assert env_file.read(path)["KAFKA_BOOTSTRAP_SERVERS"] == "127.0.0.1:40001"
+    assert any("added" in note for note in notes)
+
+
+def test_reads_quotes_comments_references_and_export(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("# c\n\nexport A=1 # one\nB='x y'\nC=\"${A}${B}${UNKNOWN}\"\nD=\n")
+    assert env_file.read(path) == {"A": "1", "B": "x y", "C": "1x y", "D": ""}
+
+
+def test_line_that_is_no_assignment_is_named(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("A=1\nnonsense\n")
+    with pytest.raises(StackError, match="line 2"):
+        env_file.read(path)
+
+
+def test_environment_of_a_tool_satisfies_the_settings(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file)
+    variables = load_environment(layout)
+    settings = Settings.from_environment(variables)
+    assert settings.gateway.fallback_dir == tmp_path / ".state" / "fallback"
+    assert settings.spark.jars_dir == layout.spark_jars
+    assert "STACK_STATE" not in variables
+
+
+def test_environment_before_the_first_run_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="make up"):
+        load_settings(layout_in(tmp_path))
+
+
+def test_a_process_gets_only_the_secrets_it_asks_for(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file)
+    kept = without_secrets(load_settings(layout), keep=["DB_STREAM_PASSWORD"])
+    secret = {each.name for section in env_file.SECTIONS for each in section.variables if each.make_secret}
+    assert secret.intersection(kept) == {"DB_STREAM_PASSWORD"}
+    assert kept["KAFKA_PORT"]
