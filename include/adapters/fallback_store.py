@@ -1,0 +1,233 @@
+"""The fallback store: SQLite behind one writer thread with group commit, awaited from the event loop."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from include.adapters.fallback_file import Contents, FallbackFile, Removed, Returned, Row, row_of
+from include.adapters.waiting_keys import WaitingKeys
+from include.clock import Clock, epoch_ms
+from include.gateway.ports import Backlog, Record, StoreFull, StoreUnavailable, Waiting
+
+Result = TypeVar("Result")
+
+DEFAULT_MAX_BYTES = 1 << 30
+_GROUP = 2000  # operations taken at once: a commit costs one fsync, whatever it holds
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    row: Row
+    future: asyncio.Future[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    work: Callable[[], Any]  # in the thread
+    apply: Callable[[Any], None]  # in the loop, with its result, before anything later is settled
+    future: asyncio.Future[Any]
+
+
+_Done = tuple[_Put | _Call, Any, Exception | None]
+
+
+class SqliteFallbackStore:
+    """Keeps the promises of `ports.FallbackStore`.
+
+    All counts live in the event loop; the thread only touches the file. `max_bytes` bounds what waiting and refused
+    records amount to; the file can be somewhat larger.
+    """
+
+    def __init__(self, directory: Path, clock: Clock, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._file = FallbackFile(directory)
+        self._operations: queue.SimpleQueue[_Put | _Call | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._keys = WaitingKeys()
+        self._done: list[_Done] = []
+        self._unsettled: dict[int, _Put] = {}
+        self._count(Contents(0, 0, 0, 0, None, 0))
+        self._last_id = 0
+
+    def open(self) -> None:
+        """See ports.FallbackStore.open."""
+        self._loop = asyncio.get_running_loop()
+        contents = self._file.open()
+        self._count(contents)
+        self._last_id = contents.last_id
+        for topic, key in self._file.iter_keys():
+            self._keys.add(topic, key)
+        self._thread = threading.Thread(target=self._work, name="fallback-store", daemon=True)
+        self._thread.start()
+
+    def put(self, record: Record, error: str, may_be_in_kafka: bool) -> asyncio.Future[int]:
+        """See ports.FallbackStore.put."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        row = row_of(self._last_id + 1, record, error, may_be_in_kafka, epoch_ms(self._clock.now()))
+        if self._thread is None:
+            future.set_exception(StoreUnavailable("the fallback store is closed"))
+        elif self._bytes + row[-1] > self._max_bytes:
+            future.set_exception(StoreFull(bytes=self._bytes, max_bytes=self._max_bytes))
+        else:
+            self._last_id += 1
+            self._bytes += row[-1]
+            self._keys.add(record.topic, record.key)
+            put = _Put(row, future)
+            self._unsettled[row[0]] = put
+            self._operations.put(put)
+        return future
+
+    def is_waiting(self, record: Record) -> bool:
+        """See ports.FallbackStore.is_waiting."""
+        return self._keys.holds(record.topic, record.key)
+
+    async def oldest(self, limit: int, after_id: int = 0) -> list[Waiting]:
+        """See ports.FallbackStore.oldest."""
+        return await self._call(lambda: self._file.oldest(limit, after_id))
+
+    async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
+        """See ports.FallbackStore.settle."""
+        await self._call(lambda: self._file.settle(sent, refused), self._apply_settled)
+
+    async def retry_refused(self) -> int:
+        """See ports.FallbackStore.retry_refused."""
+        count, first_id = self._refused, self._last_id + 1
+        self._last_id += count
+        returned, _ = await self._call(lambda: self._file.retry_refused(first_id, count), self._apply_returned)
+        return len(returned)
+
+    async def check(self) -> bool:
+        """See ports.FallbackStore.check."""
+        try:
+            await self._call(self._file.beat)
+        except StoreUnavailable:
+            return False
+        return self._bytes < self._max_bytes
+
+    def backlog(self) -> Backlog:
+        """See ports.FallbackStore.backlog."""
+        return Backlog(self._waiting, self._ambiguous, self._refused, self._bytes, self._max_bytes, self._oldest)
+
+    async def close(self) -> None:
+        """See ports.FallbackStore.close."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            self._operations.put(None)
+            await asyncio.to_thread(thread.join)
+            await asyncio.sleep(0)  # the thread's last reports lie in the loop's queue: let them settle
+        self._file.close()
+
+    def _count(self, contents: Contents) -> None:
+        self._waiting = contents.waiting
+        self._ambiguous = contents.ambiguous
+        self._refused = contents.refused
+        self._bytes = contents.bytes
+        self._oldest = contents.oldest_kept_at_ms
+
+    async def _call(self, work: Callable[[], Result], apply: Callable[[Result], None] = lambda result: None) -> Result:
+        if self._thread is None:
+            raise StoreUnavailable("the fallback store is closed")
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._operations.put(_Call(work, apply, future))
+        return await future
+
+    def _work(self) -> None:
+        # The writer thread. What piled up while the last commit was on its way to the disk goes into the next one.
+        closing = False
+        while not closing:
+            operations = [self._operations.get()]
+            while len(operations) < _GROUP and not self._operations.empty():
+                operations.append(self._operations.get())
+            puts: list[_Put] = []
+            for operation in operations:
+                if isinstance(operation, _Put):
+                    puts.append(operation)
+                    continue
+                self._insert(puts)  # before anything that was asked after them
+                puts = []
+                if isinstance(operation, _Call):
+                    self._attempt(operation)
+                closing = closing or operation is None
+            self._insert(puts)
+            self._report()
+
+    def _insert(self, puts: list[_Put]) -> None:
+        if not puts:
+            return
+        try:
+            self._file.guarded(lambda: self._file.insert([put.row for put in puts]), self._damaged)
+        except StoreUnavailable as exc:
+            self._done.extend((put, None, exc) for put in puts)
+        else:
+            self._done.extend((put, None, None) for put in puts)
+
+    def _attempt(self, call: _Call) -> None:
+        try:
+            self._done.append((call, self._file.guarded(call.work, self._damaged), None))
+        except StoreUnavailable as exc:
+            self._done.append((call, None, exc))
+
+    def _report(self) -> None:
+        done, self._done = self._done, []
+        self._loop.call_soon_threadsafe(self._settled, done)
+
+    def _damaged(self) -> None:
+        self._report()  # first what still went into the old file
+        self._loop.call_soon_threadsafe(self._begin_anew)
+
+    def _settled(self, done: list[_Done]) -> None:
+        # In the loop, in the order of the work, so that the counts are those of the file.
+        for operation, value, error in done:
+            if isinstance(operation, _Put):
+                value = operation.row[0]
+                self._put_settled(operation.row, error)
+            elif error is None:
+                operation.apply(value)
+            if operation.future.done():
+                continue  # its request was cancelled; the work counts all the same
+            if error is None:
+                operation.future.set_result(value)
+            else:
+                operation.future.set_exception(error)
+
+    def _put_settled(self, row: Row, error: Exception | None) -> None:
+        del self._unsettled[row[0]]
+        if error is not None:
+            self._keys.remove(row[1], row[2])
+            self._bytes -= row[-1]
+            return
+        self._waiting += 1
+        self._ambiguous += row[7]
+        if self._oldest is None:
+            self._oldest = row[8]
+
+    def _apply_settled(self, result: tuple[list[Removed], int | None]) -> None:
+        removed, self._oldest = result
+        for row in removed:
+            self._keys.remove(row.topic, row.key)
+            self._waiting -= 1
+            self._ambiguous -= row.ambiguous
+            if row.refused:
+                self._refused += 1
+            else:
+                self._bytes -= row.bytes
+
+    def _apply_returned(self, result: tuple[list[Returned], int | None]) -> None:
+        returned, self._oldest = result
+        for row in returned:
+            self._keys.add(row.topic, row.key)
+            self._waiting += 1
+            self._refused -= 1
+            self._ambiguous += row.ambiguous
+
+    def _begin_anew(self) -> None:
+        # What the damaged file held is out of reach; only what is on its way to the new one still waits.
+        self._keys = WaitingKeys()
+        for put in self._unsettled.values():
+            self._keys.add(put.row[1], put.row[2])
+        self._count(Contents(0, 0, 0, sum(put.row[-1] for put in self._unsettled.values()), None, 0))

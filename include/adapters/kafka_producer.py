@@ -1,0 +1,221 @@
+"""The gateway's producer: confluent-kafka, settled into asyncio futures."""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Producer as LibrdkafkaProducer
+
+from include.gateway.ports import Failure, Record
+from include.gateway.supervision import CLOSED, DEADLINE
+
+log = logging.getLogger(__name__)
+client_log = logging.getLogger("include.adapters.librdkafka")
+
+_ClientHeaders = list[tuple[str, str | bytes | None]]
+
+Settled = asyncio.Future[Failure | None]
+
+_SWEEP_S = 0.05  # how late a deadline may be noticed
+_POLL_S = 0.1
+_BUFFER_KIB = 64 * 1024  # memory bound of what waits for the broker; beyond it records go to the fallback store
+
+
+def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float = 2) -> dict[str, object]:
+    """The client's settings. The partitioner is the Java clients': a key lands where every other producer puts it."""
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "client.id": "gateway",
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "snappy",
+        "partitioner": "murmur2_random",
+        "linger.ms": linger_ms,
+        "message.timeout.ms": max(int(deadline_s * 1000), int(linger_ms) + 1),
+        "queue.buffering.max.kbytes": _BUFFER_KIB,
+        "socket.timeout.ms": 10_000,
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 1000,
+        "log.connection.close": False,
+        "error_cb": None,
+        "logger": client_log,
+    }
+
+
+class _Seldom(logging.Filter):
+    """Lets one line of each facility through in a while: a broker that is out says so twenty times a second."""
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging.Filter."""
+        facility = record.getMessage().partition(" ")[0]
+        if record.created < self._next.get(facility, 0.0):
+            return False
+        self._next[facility] = record.created + self._interval_s
+        return True
+
+
+client_log.addFilter(_Seldom(interval_s=30))
+
+
+class KafkaProducer:
+    """Keeps the promises of `ports.Producer`. One thread polls librdkafka; futures settle in the loop, in batches."""
+
+    def __init__(self, bootstrap_servers: str, deadline_s: float) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._deadline_s = deadline_s
+        self._on_failure: Callable[[Failure], None] = lambda failure: None
+        self._generation = 0
+        self._producer: LibrdkafkaProducer | None = None
+        self._retired: list[LibrdkafkaProducer] = []
+        self._in_flight: deque[tuple[float, Settled]] = deque()
+        self._reports: deque[tuple[Settled, KafkaError | None, int]] = deque()
+        self._wake_pending = False
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def start(self, on_failure: Callable[[Failure], None]) -> None:
+        """See ports.Producer.start."""
+        self._loop = asyncio.get_running_loop()
+        self._on_failure = on_failure
+        self._producer = self._new_producer()
+        self._thread = threading.Thread(target=self._poll, name="kafka-poll", daemon=True)
+        self._thread.start()
+        self._sweep()
+
+    def send(self, record: Record) -> Settled:
+        """See ports.Producer.send."""
+        future: Settled = self._loop.create_future()
+        if self._producer is None:
+            future.set_result(Failure(CLOSED, "the producer is closed"))
+            return future
+        try:
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                on_delivery=partial(self._reported, future, self._generation),
+                timestamp=record.timestamp_ms,
+                headers=cast(_ClientHeaders, record.headers),
+            )
+        except BufferError:
+            future.set_result(Failure("_QUEUE_FULL", "the producer's buffer is full", generation=self._generation))
+        except KafkaException as exc:
+            future.set_result(_failure(exc.args[0], self._generation))
+        else:
+            self._in_flight.append((self._loop.time() + self._deadline_s, future))
+        return future
+
+    def abandon(self) -> None:
+        """See ports.Producer.abandon. librdkafka reports each, and whether it had been sent, within milliseconds."""
+        if self._producer is not None:
+            self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def restart(self, generation: int) -> bool:
+        """See ports.Producer.restart."""
+        if self._producer is None or generation != self._generation:
+            return False
+        retired, self._generation = self._producer, self._generation + 1
+        self._producer = self._new_producer()
+        retired.purge(in_queue=True, in_flight=True, blocking=False)
+        self._retired.append(retired)
+        self._fail_in_flight(Failure("_PURGE_INFLIGHT", "the producer was restarted", generation=generation))
+        return True
+
+    async def is_reachable(self, timeout_s: float) -> bool:
+        """See ports.Producer.is_reachable."""
+        producer = self._producer
+        if producer is None:
+            return False
+        try:
+            await asyncio.to_thread(producer.list_topics, timeout=timeout_s)
+        except KafkaException as exc:
+            log.debug("broker not reachable: %s", exc.args[0].name())
+            return False
+        return True
+
+    async def close(self, timeout_s: float) -> None:
+        """See ports.Producer.close."""
+        if self._producer is None:
+            return
+        producer, self._producer = self._producer, None
+        await asyncio.to_thread(producer.flush, timeout_s)
+        producer.purge(in_queue=True, in_flight=True, blocking=False)
+        await asyncio.to_thread(producer.flush, 1.0)
+        self._closed.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._settle()
+        self._fail_in_flight(Failure(CLOSED, "the producer was closed", generation=self._generation))
+
+    def _new_producer(self) -> LibrdkafkaProducer:
+        config = producer_config(self._bootstrap_servers, self._deadline_s)
+        config["error_cb"] = partial(self._failed, self._generation)
+        return LibrdkafkaProducer(config)
+
+    def _poll(self) -> None:
+        while not self._closed.is_set():
+            producer = self._producer
+            if producer is None:
+                self._closed.wait(_POLL_S)
+                continue
+            producer.poll(_POLL_S)
+            for retired in list(self._retired):
+                if retired.poll(0) == 0 and len(retired) == 0:
+                    self._retired.remove(retired)
+
+    def _reported(self, future: Settled, generation: int, error: KafkaError | None, _message: Message) -> None:
+        # In the poll thread. One wake-up of the loop settles all reports that came until it runs; the flag is read
+        # after the append and lowered before the drain, so no report is left lying.
+        self._reports.append((future, error, generation))
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._wake_pending = False
+        reports = self._reports
+        while reports:
+            future, error, generation = reports.popleft()
+            if not future.done():
+                future.set_result(None if error is None else _failure(error, generation))
+
+    def _failed(self, generation: int, error: KafkaError) -> None:
+        # In the poll thread: an error of the client itself, of no record in particular.
+        self._loop.call_soon_threadsafe(self._on_failure, _failure(error, generation))
+
+    def _sweep(self) -> None:
+        # librdkafka looks for time-outs about once a second only; the deadline of a request is ours to keep.
+        now = self._loop.time()
+        in_flight = self._in_flight
+        while in_flight:
+            deadline, future = in_flight[0]
+            if not future.done():
+                if deadline > now:
+                    break
+                reason = f"not acknowledged within {self._deadline_s} s"
+                future.set_result(Failure(DEADLINE, reason, generation=self._generation))
+            in_flight.popleft()
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _fail_in_flight(self, failure: Failure) -> None:
+        while self._in_flight:
+            _, future = self._in_flight.popleft()
+            if not future.done():
+                future.set_result(failure)
+
+
+def _failure(error: KafkaError, generation: int) -> Failure:
+    return Failure(error.name(), error.str(), fatal=error.fatal(), generation=generation)

@@ -1,0 +1,163 @@
+"""Speaking to a gateway: blocking helpers for tasks, the demo and the load."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from include.errors import ConfigurationError, PipelineError, Retryable
+from include.gateway.limits import MAX_BODY_BYTES, MAX_EVENTS
+from include.settings import GatewaySettings, Settings
+
+_TIMEOUT_S = 15.0
+_POLL_S = 0.2
+
+
+class GatewayUnavailable(Retryable):
+    """The gateway cannot be reached, or cannot keep anything now."""
+
+
+class GatewayRefused(PipelineError):
+    """The gateway refused the call."""
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """What a replay did: records sent and set aside while it was watched, and those that still wait."""
+
+    sent: int
+    left: int
+    refused: int
+
+
+class GatewayClient:
+    """One connection pool to a gateway; close it, or use it as a context. Not for the event loop: every call blocks."""
+
+    def __init__(self, settings: GatewaySettings, timeout_s: float = _TIMEOUT_S) -> None:
+        self._url = settings.url
+        self._data = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
+        self._admin = {"Authorization": f"Bearer {settings.admin_token}"} if settings.admin_token else {}
+        self._http = httpx.Client(base_url=settings.url, timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def post_event(self, topic: str, value: object, idempotency_key: str | None = None) -> dict[str, Any]:
+        """Send one event; {"eventId", "keptIn"}. Raises GatewayUnavailable, GatewayRefused."""
+        extra = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._answer(self._call("POST", f"/topics/{topic}/events", self._data | extra, value))
+
+    def post_events(self, topic: str, values: Sequence[object]) -> list[dict[str, Any]]:
+        """Send events in as few calls as the gateway's caps allow; one result each, in order, with its `status`.
+
+        An event that is invalid has its status 400 and details here; it raises nothing. Raises GatewayUnavailable
+        when the gateway cannot be reached: then events of the calls before are kept, and sent again they are double.
+        """
+        results: list[dict[str, Any]] = []
+        for body in _bodies(values):
+            response = self._call("POST", f"/topics/{topic}/events", self._data, body)
+            content = response.json()
+            if "results" not in content:
+                self._answer(response)
+            results += content["results"]
+        return results
+
+    def post_member(self, fields: Mapping[str, object]) -> dict[str, Any]:
+        """Sign a member up; the answer has its `id`."""
+        return self._answer(self._call("POST", "/members", self._data, fields))
+
+    def put_member(self, member_id: int, fields: Mapping[str, object]) -> dict[str, Any]:
+        """Change a member: all fields are replaced."""
+        return self._answer(self._call("PUT", f"/members/{member_id}", self._data, fields))
+
+    def post_board(self, fields: Mapping[str, object]) -> dict[str, Any]:
+        """Post a board; the answer has its `id`."""
+        return self._answer(self._call("POST", "/boards", self._data, fields))
+
+    def put_board(self, board_id: int, fields: Mapping[str, object]) -> dict[str, Any]:
+        """Change a board: all fields are replaced."""
+        return self._answer(self._call("PUT", f"/boards/{board_id}", self._data, fields))
+
+    def fallback(self) -> dict[str, Any]:
+        """What the fallback store holds; see GET /fallback."""
+        return self._answer(self._call("GET", "/fallback", self._admin))
+
+    def replay(self) -> dict[str, Any]:
+        """Ask for a drain now; returns before it is done."""
+        return self._answer(self._call("POST", "/fallback/replay", self._admin))
+
+    def is_ready(self) -> bool:
+        """Can the gateway keep an event? False also when it cannot be reached."""
+        try:
+            return self._call("GET", "/readyz", {}).status_code == httpx.codes.OK
+        except GatewayUnavailable:
+            return False
+
+    def _call(self, method: str, path: str, headers: Mapping[str, str], body: object = None) -> httpx.Response:
+        content = None
+        if body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
+            content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        try:
+            return self._http.request(method, path, headers=headers, content=content)
+        except httpx.TransportError as exc:
+            raise GatewayUnavailable(url=self._url, call=f"{method} {path}", reason=type(exc).__name__) from exc
+
+    def _answer(self, response: httpx.Response) -> dict[str, Any]:
+        if response.is_success:
+            answer: dict[str, Any] = response.json()
+            return answer
+        call = f"{response.request.method} {response.request.url.path}"
+        reason = response.json().get("error", "")
+        if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            raise GatewayUnavailable(url=self._url, call=call, reason=reason)
+        details = "; ".join(f"{d['pointer'] or '/'}: {d['problem']}, {d['remedy']}" for d in response.json()["details"])
+        raise GatewayRefused(call=call, status=response.status_code, reason=details or reason)
+
+
+def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:
+    """Have the gateway drain its fallback store, and watch until nothing waits or the time is over.
+
+    `left` is then what still waits. Raises GatewayUnavailable (Retryable) when the gateway cannot be reached, and
+    ConfigurationError without an admin token.
+    """
+    if not settings.gateway.admin_token:
+        raise ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; the replay calls need it")
+    deadline = time.monotonic() + timeout_s
+    with GatewayClient(settings.gateway) as gateway:
+        before = gateway.fallback()
+        now = gateway.replay()
+        while now["backlog"] > 0 and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            now = gateway.fallback()
+    return ReplayReport(
+        sent=max(0, now["replayed"] - before["replayed"]),
+        left=now["backlog"],
+        refused=max(0, now["setAside"] - before["setAside"]),
+    )
+
+
+def _bodies(values: Sequence[object]) -> Iterator[bytes]:
+    """JSON arrays of the values, each within the gateway's caps."""
+    batch: list[bytes] = []
+    size = 2
+    for value in values:
+        encoded = msgspec.json.encode(value)
+        if batch and (len(batch) == MAX_EVENTS or size + len(encoded) + 1 > MAX_BODY_BYTES):
+            yield b"[" + b",".join(batch) + b"]"
+            batch, size = [], 2
+        batch.append(encoded)
+        size += len(encoded) + 1
+    if batch:
+        yield b"[" + b",".join(batch) + b"]"

@@ -1,0 +1,84 @@
+"""What the gateway counts, and how Prometheus reads it. Plain integers: the hot path takes no lock."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from include.clock import Clock
+from include.gateway.ports import Backlog
+
+
+class Counters:
+    """Counts since the start of the process."""
+
+    def __init__(self) -> None:
+        self.kept: Tally[tuple[str, str]] = Tally()  # topic, where
+        self.answered_with_fault: Tally[int] = Tally()  # status, one an event or a request
+        self.failures: Tally[tuple[str, str]] = Tally()  # kind, action
+        self.in_flight = 0
+        self.replayed = 0
+        self.set_aside = 0
+
+    def count_failure(self, kind: str, action: str) -> None:
+        """One failure, and what was decided about it."""
+        self.failures[kind, str(action)] += 1
+
+
+def age_s(backlog: Backlog, clock: Clock) -> float:
+    """Seconds since the oldest waiting record was kept; 0 when none waits."""
+    if backlog.oldest_kept_at_ms is None:
+        return 0.0
+    return max(0.0, clock.now().timestamp() - backlog.oldest_kept_at_ms / 1000)
+
+
+class GatewayMetrics(Collector):
+    """Reads the counters and the store's backlog when Prometheus asks."""
+
+    def __init__(
+        self, counters: Counters, backlog: Callable[[], Backlog], is_circuit_open: Callable[[], bool], clock: Clock
+    ) -> None:
+        self._counters = counters
+        self._backlog = backlog
+        self._is_circuit_open = is_circuit_open
+        self._clock = clock
+        self._registry = CollectorRegistry()
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        if not self._registry.get_target_info():
+            self._registry.set_target_info({"service": "gateway"})
+            self._registry.register(self)
+            ProcessCollector(registry=self._registry)
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client.registry.Collector."""
+        kept = CounterMetricFamily("gateway_events_kept", "Events answered 201.", labels=("topic", "where"))
+        for (topic, where), count in list(self._counters.kept.items()):
+            kept.add_metric((topic, where), count)
+        yield kept
+        faults = CounterMetricFamily("gateway_faults", "Events and requests answered otherwise.", labels=("status",))
+        for status, count in list(self._counters.answered_with_fault.items()):
+            faults.add_metric((str(status),), count)
+        yield faults
+        failures = CounterMetricFamily("gateway_failures", "Failures and what was decided.", labels=("kind", "action"))
+        for (kind, action), count in list(self._counters.failures.items()):
+            failures.add_metric((kind, action), count)
+        yield failures
+        yield CounterMetricFamily("gateway_replayed", "Records replayed to Kafka.", value=self._counters.replayed)
+        yield CounterMetricFamily("gateway_set_aside", "Records Kafka refused.", value=self._counters.set_aside)
+        yield GaugeMetricFamily("gateway_in_flight", "Events not answered yet.", value=self._counters.in_flight)
+        yield GaugeMetricFamily("gateway_circuit_open", "1 while events bypass Kafka.", value=self._is_circuit_open())
+        backlog = self._backlog()
+        for name, text, value in (
+            ("waiting", "Records waiting in the fallback store.", backlog.waiting),
+            ("ambiguous", "Waiting records that may be in Kafka already.", backlog.ambiguous),
+            ("refused", "Records set aside because Kafka refuses them.", backlog.refused),
+            ("bytes", "Bytes held in the fallback store.", backlog.bytes),
+            ("max_bytes", "Ceiling of the fallback store.", backlog.max_bytes),
+            ("oldest_age_seconds", "Age of the oldest waiting record.", age_s(backlog, self._clock)),
+        ):
+            yield GaugeMetricFamily(f"gateway_fallback_{name}", text, value=value)

@@ -1,0 +1,108 @@
+"""All calls but the hot one, as a Starlette application."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from include.contracts.topics import BOARD, MEMBER, TOPICS
+from include.gateway import asgi
+from include.gateway.metrics import age_s
+from include.gateway.rows import Rows
+from include.gateway.services import Services
+
+
+def application(services: Services) -> Starlette:
+    """The calls, over the gateway's parts."""
+    operations = Operations(services)
+    routes = [
+        Route("/healthz", operations.health, methods=["GET"]),
+        Route("/readyz", operations.readiness, methods=["GET"]),
+        Route("/metrics", operations.metrics, methods=["GET"]),
+        Route("/fallback", operations.fallback, methods=["GET"]),
+        Route("/fallback/replay", operations.replay, methods=["POST"]),
+        Route("/schemas/{topic}", operations.schema, methods=["GET"]),
+    ]
+    for path, topic in (("/members", MEMBER), ("/boards", BOARD)):
+        rows = Rows(services, topic)
+        routes += [
+            Route(path, rows.create, methods=["POST"]),
+            Route(path + "/{row_id}", rows.update, methods=["PUT"]),
+            Route(path + "/{row_id}", rows.delete, methods=["DELETE"]),
+        ]
+
+    async def on_fault(request: Request, refusal: Exception) -> Response:
+        assert isinstance(refusal, asgi.Fault)
+        services.counters.answered_with_fault[refusal.status] += 1
+        headers = {name.decode(): value.decode() for name, value in refusal.headers}
+        body = asgi.encode(asgi.error_body(refusal.error, refusal.details))
+        return Response(body, refusal.status, headers, media_type="application/json")
+
+    async def on_http_exception(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, HTTPException)
+        error = {404: "no such call", 405: "not with this method"}.get(exc.status_code, exc.detail)
+        problem = asgi.fault(exc.status_code, "", error, "see the README for the calls")
+        body = asgi.encode(asgi.error_body(problem.error, problem.details))
+        return Response(body, exc.status_code, dict(exc.headers or {}), media_type="application/json")
+
+    async def on_unexpected(request: Request, exc: Exception) -> Response:
+        return JSONResponse(asgi.error_body(asgi.UNEXPECTED.error, asgi.UNEXPECTED.details), 500)
+
+    handlers = {asgi.Fault: on_fault, HTTPException: on_http_exception, Exception: on_unexpected}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+class Operations:
+    """Health, metrics, the fallback store and the schemas."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def health(self, request: Request) -> Response:
+        """200 while the process answers."""
+        return JSONResponse({"status": "alive"})
+
+    async def readiness(self, request: Request) -> Response:
+        """200 while something durable would take an event: Kafka, or else the fallback store."""
+        services = self._services
+        kafka = not services.circuit.is_open
+        store = await services.store.check()
+        return JSONResponse({"kafka": kafka, "fallback": store}, 200 if kafka or store else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' text format."""
+        return PlainTextResponse(self._services.metrics.page(), media_type="text/plain; version=0.0.4")
+
+    async def fallback(self, request: Request) -> Response:
+        """What the fallback store holds, and how far the replay is."""
+        self._services.tokens.require(asgi.read_head(request.scope), "admin")
+        return JSONResponse(self._backlog())
+
+    async def replay(self, request: Request) -> Response:
+        """202: a drain starts now if a broker can be reached; watch it with GET /fallback."""
+        self._services.tokens.require(asgi.read_head(request.scope), "admin")
+        self._services.drain.wake()
+        return JSONResponse(self._backlog(), 202)
+
+    async def schema(self, request: Request) -> Response:
+        """The JSON Schema of a topic's value."""
+        self._services.tokens.require(asgi.read_head(request.scope), "data")
+        topic = TOPICS.get(request.path_params["topic"])
+        if topic is None:
+            raise asgi.fault(404, "", "no such topic", f"use one of: {', '.join(TOPICS)}")
+        return JSONResponse(topic.json_schema(), media_type="application/schema+json")
+
+    def _backlog(self) -> dict[str, object]:
+        services, backlog = self._services, self._services.store.backlog()
+        return {
+            "backlog": backlog.waiting,
+            "oldestAgeS": round(age_s(backlog, services.clock), 3),
+            "ambiguous": backlog.ambiguous,
+            "refused": backlog.refused,
+            "bytes": backlog.bytes,
+            "maxBytes": backlog.max_bytes,
+            "circuit": "open" if services.circuit.is_open else "closed",
+            "replayed": services.counters.replayed,
+            "setAside": services.counters.set_aside,
+        }

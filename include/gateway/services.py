@@ -1,0 +1,62 @@
+"""The gateway's parts, joined: made once by the entrypoint, used by every call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from include.clock import Clock
+from include.gateway.asgi import Tokens
+from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.drain import Drain
+from include.gateway.intake import Intake
+from include.gateway.metrics import Counters, GatewayMetrics
+from include.gateway.ports import Failure, FallbackStore, Producer, SystemOfRecord
+from include.gateway.supervision import client_rule_for
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the calls need."""
+
+    intake: Intake
+    drain: Drain
+    producer: Producer
+    store: FallbackStore
+    system_of_record: SystemOfRecord
+    circuit: Circuit
+    supervisor: Supervisor
+    counters: Counters
+    metrics: GatewayMetrics
+    tokens: Tokens
+    clock: Clock
+
+    def on_client_failure(self, failure: Failure) -> None:
+        """For the producer: a failure that belongs to no record."""
+        rule = client_rule_for(failure)
+        if rule is not None:
+            self.supervisor.act(failure, rule)
+
+
+def join(
+    producer: Producer,
+    store: FallbackStore,
+    system_of_record: SystemOfRecord,
+    tokens: Tokens,
+    clock: Clock,
+    stop: Callable[[str], None],
+) -> Services:
+    """The gateway over its ports. `stop` is called when supervision decides that it must end."""
+    counters, circuit = Counters(), Circuit()
+    supervisor = Supervisor(producer, circuit, counters, stop)
+    return Services(
+        intake=Intake(producer, store, circuit, supervisor, clock, counters),
+        drain=Drain(producer, store, circuit, supervisor, clock, counters),
+        producer=producer,
+        store=store,
+        system_of_record=system_of_record,
+        circuit=circuit,
+        supervisor=supervisor,
+        counters=counters,
+        metrics=GatewayMetrics(counters, store.backlog, lambda: circuit.is_open, clock),
+        tokens=tokens,
+        clock=clock,
+    )

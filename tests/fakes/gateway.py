@@ -1,0 +1,224 @@
+"""In-memory stand-ins for the gateway's ports. tests/contracts holds them to the same suites as the real ones."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from include.clock import epoch_ms, rfc3339
+from include.contracts.definition import BOARD_DETAIL_PIPELINE
+from include.contracts.topics import Topic
+from include.errors import DatabaseUnavailable
+from include.gateway.ports import Backlog, Failure, Record, Saved, StoreFull, StoreInUse, StoreUnavailable, Waiting
+from include.gateway.supervision import CLOSED, DEADLINE
+
+ROW_BYTES = 100
+
+
+class FixedClock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self, instant: dt.datetime = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)) -> None:
+        self.instant = instant
+
+    def now(self) -> dt.datetime:
+        return self.instant
+
+    def advance(self, seconds: float) -> None:
+        self.instant += dt.timedelta(seconds=seconds)
+
+
+class MemoryProducer:
+    """A broker in a list. `is_up` is the broker's; `refuses` may answer a record with a failure of any kind."""
+
+    def __init__(self, deadline_s: float = 0.05) -> None:
+        self.is_up = True
+        self.refuses: Callable[[Record], Failure | None] = lambda record: None
+        self.records: list[Record] = []
+        self.generation = 0
+        self._deadline_s = deadline_s
+        self._is_closed = False
+        self._in_flight: list[asyncio.Future[Failure | None]] = []
+        self._on_failure: Callable[[Failure], None] = lambda failure: None
+
+    def start(self, on_failure: Callable[[Failure], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_failure = on_failure
+
+    def report(self, failure: Failure) -> None:
+        """As if the client had met a failure that belongs to no record."""
+        self._on_failure(failure)
+
+    def send(self, record: Record) -> asyncio.Future[Failure | None]:
+        future: asyncio.Future[Failure | None] = self._loop.create_future()
+        if self._is_closed:
+            future.set_result(Failure(CLOSED, "closed"))
+            return future
+        if not self.is_up:
+            self._in_flight.append(future)
+            self._loop.call_later(self._deadline_s, self._settle, future, DEADLINE)
+            return future
+        failure = self.refuses(record)
+        if failure is None:
+            self.records.append(record)
+        else:
+            failure = replace(failure, generation=self.generation)
+        self._loop.call_soon(lambda: future.done() or future.set_result(failure))
+        return future
+
+    def abandon(self) -> None:
+        for future in self._in_flight:
+            self._settle(future, "_PURGE_INFLIGHT")
+        self._in_flight.clear()
+
+    def restart(self, generation: int) -> bool:
+        if generation != self.generation:
+            return False
+        self.generation += 1
+        self.abandon()
+        return True
+
+    async def is_reachable(self, timeout_s: float) -> bool:
+        return self.is_up and not self._is_closed
+
+    async def close(self, timeout_s: float) -> None:
+        self._is_closed = True
+        self.abandon()
+
+    def event_ids(self) -> list[str]:
+        return [record.event_id for record in self.records]
+
+    def _settle(self, future: asyncio.Future[Failure | None], kind: str) -> None:
+        if not future.done():
+            future.set_result(Failure(kind, "the broker is down", generation=self.generation))
+
+
+class MemoryFallbackStore:
+    """A store in a list. `is_writable` is its disk's; `shelf` may be shared, to stand for one folder."""
+
+    def __init__(self, clock: FixedClock, max_bytes: int = 1 << 20, shelf: dict[str, object] | None = None) -> None:
+        self.is_writable = True
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._shelf = {} if shelf is None else shelf
+        self._is_open = False
+
+    def open(self) -> None:
+        if self._shelf.get("held"):
+            raise StoreInUse(process="another")
+        self._shelf["held"] = True
+        self.rows: list[Waiting] = self._shelf.setdefault("rows", [])  # type: ignore[assignment]
+        self.refused: dict[int, tuple[Waiting, str]] = self._shelf.setdefault("refused", {})  # type: ignore[assignment]
+        self._shelf.setdefault("last_id", 0)
+        self._loop = asyncio.get_running_loop()
+        self._is_open = True
+
+    def put(self, record: Record, error: str, may_be_in_kafka: bool) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = self._loop.create_future()
+        if not self._is_open or not self.is_writable:
+            future.set_exception(StoreUnavailable(reason="the test says so"))
+        elif self._bytes() + _size(record) > self._max_bytes:
+            future.set_exception(StoreFull(max_bytes=self._max_bytes))
+        else:
+            self._shelf["last_id"] += 1  # type: ignore[operator]
+            row_id: int = self._shelf["last_id"]  # type: ignore[assignment]
+            self.rows.append(Waiting(row_id, record, error, may_be_in_kafka, epoch_ms(self._clock.now())))
+            self._loop.call_soon(lambda: future.done() or future.set_result(row_id))
+        return future
+
+    def is_waiting(self, record: Record) -> bool:
+        return any((row.record.topic, row.record.key) == (record.topic, record.key) for row in self.rows)
+
+    async def oldest(self, limit: int, after_id: int = 0) -> list[Waiting]:
+        return [row for row in self.rows if row.id > after_id][:limit]
+
+    async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
+        if not self.is_writable:
+            raise StoreUnavailable(reason="the test says so")
+        self.refused.update({row.id: (row, refused[row.id]) for row in self.rows if row.id in refused})
+        self.rows[:] = [row for row in self.rows if row.id not in refused and row.id not in set(sent)]
+
+    async def retry_refused(self) -> int:
+        count = len(self.refused)
+        for row, _ in self.refused.values():
+            self._shelf["last_id"] += 1  # type: ignore[operator]
+            self.rows.append(replace(row, id=self._shelf["last_id"]))  # type: ignore[arg-type]
+        self.refused.clear()
+        return count
+
+    async def check(self) -> bool:
+        return self.is_writable and self._bytes() < self._max_bytes
+
+    def backlog(self) -> Backlog:
+        return Backlog(
+            waiting=len(self.rows),
+            ambiguous=sum(row.may_be_in_kafka for row in self.rows),
+            refused=len(self.refused),
+            bytes=self._bytes(),
+            max_bytes=self._max_bytes,
+            oldest_kept_at_ms=self.rows[0].kept_at_ms if self.rows else None,
+        )
+
+    async def close(self) -> None:
+        self._is_open = False
+        self._shelf["held"] = False
+
+    def _bytes(self) -> int:
+        return sum(_size(row.record) for row in (*self.rows, *(row for row, _ in self.refused.values())))
+
+
+class MemorySystemOfRecord:
+    """Rows in a dictionary. `is_up` is the database's."""
+
+    def __init__(self, clock: FixedClock) -> None:
+        self.is_up = True
+        self.rows: dict[tuple[str, int], dict[str, object] | None] = {}
+        self._modified: dict[tuple[str, int], dt.datetime] = {}
+        self._clock = clock
+
+    async def create(self, topic: Topic, fields: Mapping[str, object]) -> Saved:
+        self._require_up()
+        row_id = 1 + max((known for name, known in self.rows if name == topic.name), default=0)
+        return self._save(topic, row_id, fields, self._clock.now())
+
+    async def update(self, topic: Topic, row_id: int, fields: Mapping[str, object]) -> Saved | None:
+        self._require_up()
+        current = self.rows.get((topic.name, row_id))
+        if current is None:
+            return None
+        created = dt.datetime.fromisoformat(str(current[BOARD_DETAIL_PIPELINE.day_field]))
+        return self._save(topic, row_id, fields, created)
+
+    async def delete(self, topic: Topic, row_id: int) -> Saved | None:
+        self._require_up()
+        if self.rows.get((topic.name, row_id)) is None:
+            return None
+        self.rows[topic.name, row_id] = None
+        return Saved(row_id, None, self._next_version((topic.name, row_id)), None)
+
+    async def close(self) -> None:
+        return None
+
+    def _save(self, topic: Topic, row_id: int, fields: Mapping[str, object], created: dt.datetime) -> Saved:
+        modified = self._next_version((topic.name, row_id))
+        made = {
+            topic.key_field: row_id,
+            BOARD_DETAIL_PIPELINE.day_field: rfc3339(created),
+            BOARD_DETAIL_PIPELINE.version_field: rfc3339(modified),
+        }
+        value = {field.name: made.get(field.name, fields.get(field.name)) for field in topic.fields}
+        self.rows[topic.name, row_id] = value
+        return Saved(row_id, created, modified, value)
+
+    def _next_version(self, key: tuple[str, int]) -> dt.datetime:
+        now, before = self._clock.now(), self._modified.get(key)
+        self._modified[key] = now if before is None or now > before else before + dt.timedelta(milliseconds=1)
+        return self._modified[key]
+
+    def _require_up(self) -> None:
+        if not self.is_up:
+            raise DatabaseUnavailable(reason="the test says so")
+
+
+def _size(record: Record) -> int:
+    return ROW_BYTES + len(record.key or b"") + len(record.value or b"")

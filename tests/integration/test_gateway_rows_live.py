@@ -1,0 +1,88 @@
+"""Members and boards through the real gateway: saved in PostgreSQL, then in Kafka."""
+
+import json
+
+import httpx
+import pytest
+
+from include.adapters.postgres import connect
+from tests.support.database import database_environment, migrated
+from tests.support.gateway_process import GatewayProcess
+
+HEADERS = {"Authorization": "Bearer data-token"}
+BOARD = {"memberId": 7, "title": "제목", "body": "본문"}
+
+
+@pytest.fixture
+def broker(gateway_broker):
+    return gateway_broker
+
+
+@pytest.fixture(scope="module")
+def database(postgres):
+    return migrated(postgres, "gateway_rows")
+
+
+@pytest.fixture
+def gateway(broker, database, postgres, tmp_path):
+    process = GatewayProcess.over(
+        tmp_path, broker.bootstrap_servers, **database_environment(postgres, "gateway_rows")
+    ).start()
+    yield process
+    process.kill()
+
+
+def of_key(broker, topic, key):
+    return [message for message in broker.messages(topic) if message.key() == str(key).encode()]
+
+
+def test_member_is_saved_then_produced_through_its_whole_life(broker, database, gateway):
+    with gateway.client() as client:
+        made = client.post_member({"nickname": "하늘", "city": "서울"})
+        changed = client.put_member(made["id"], {"nickname": "바다"})
+    deleted = httpx.delete(f"{gateway.url}/members/{made['id']}", headers=HEADERS, trust_env=False).json()
+    assert {made["keptIn"], changed["keptIn"], deleted["keptIn"]} == {"kafka"}
+    with connect(database, "gateway") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT nickname, city, deleted_at IS NULL FROM member WHERE id = %s", (made["id"],))
+        assert cursor.fetchone() == ("바다", None, False)
+    first, second, tombstone = of_key(broker, "member", made["id"])
+    assert json.loads(first.value()) == {
+        "id": made["id"],
+        "nickname": "하늘",
+        "city": "서울",
+        "phone": None,
+        "email": None,
+        "createdAt": made["createdAt"],
+        "modifiedAt": made["modifiedAt"],
+    }
+    assert json.loads(second.value())["nickname"] == "바다"
+    assert changed["modifiedAt"] > made["modifiedAt"]
+    assert tombstone.value() is None
+    assert dict(tombstone.headers())["event-id"].decode() == deleted["eventId"]
+
+
+def test_board_is_a_document_with_its_whole_value(broker, database, gateway):
+    with gateway.client() as client:
+        made = client.post_board(BOARD)
+        client.put_board(made["id"], BOARD | {"title": "새 제목"})
+    with connect(database, "gateway") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT document FROM board_document WHERE id = %s", (made["id"],))
+        [document] = cursor.fetchone()
+    newest = of_key(broker, "board", made["id"])[-1]
+    assert json.loads(newest.value()) == document
+    assert (document["title"], document["createdAt"]) == ("새 제목", made["createdAt"])
+
+
+def test_database_down_is_503_and_back_again(postgres, broker, gateway):
+    url = f"{gateway.url}/boards"
+    assert httpx.post(url, json=BOARD, headers=HEADERS, trust_env=False).status_code == 201
+    before = len(broker.messages("board"))
+    postgres.stop()
+    try:
+        response = httpx.post(url, json=BOARD, headers=HEADERS, trust_env=False)
+    finally:
+        postgres.start()
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+    assert len(broker.messages("board")) == before
+    assert httpx.post(url, json=BOARD, headers=HEADERS, trust_env=False).status_code == 201

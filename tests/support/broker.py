@@ -1,0 +1,86 @@
+"""The test broker, seen by a test of the gateway: its topics, what is in them, and how it may fail."""
+
+import os
+import signal
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from include.adapters.kafka_admin import create_topics
+from include.settings import KafkaSettings
+from tests.servers import KafkaServer, wait_until
+
+PARTITIONS = 8
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running server, to be left running."""
+
+    server: KafkaServer
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.server.bootstrap_servers
+
+    def make_topics(self, *names: str) -> None:
+        """The pipeline's topics, or those of these names."""
+        if not names:
+            create_topics(KafkaSettings(self.bootstrap_servers, PARTITIONS, 1, 1, 14))
+            return
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+            future.result()
+
+    def kill(self) -> None:
+        """As a crash."""
+        self.server.kill()
+
+    def start(self) -> None:
+        self.server.start()
+
+    def freeze(self) -> None:
+        """Connected, and silent: what is sent to it may be appended later."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def mend(self) -> None:
+        """Make it run again, however a failed test left it."""
+        if self.server.pid is None:
+            self.start()
+        self.thaw()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self.server.pid is not None
+        os.kill(self.server.pid, number)
+
+    def messages(self, topic: str) -> list[Message]:
+        """Everything in the topic now, in the order of each partition."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap_servers, "group.id": "test", "enable.auto.commit": False}
+        )
+        found: list[Message] = []
+        ends: dict[int, int] = {}
+
+        def is_read() -> bool:
+            for message in consumer.consume(1000, timeout=0.2):
+                assert message.error() is None, message.error()
+                found.append(message)
+                if message.offset() + 1 >= ends.get(message.partition(), 0):
+                    ends.pop(message.partition(), None)
+            return not ends
+
+        try:
+            for partition in range(PARTITIONS):
+                low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+                if high > low:
+                    ends[partition] = high
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+            if ends:
+                wait_until(is_read, 30, f"{topic} is read to its end")
+        finally:
+            consumer.close()
+        return found

@@ -1,0 +1,92 @@
+"""The real gateway, as a process."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from include.gateway.client import GatewayClient
+from include.settings import Settings
+from stack.ports import unused
+from tests.servers import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class GatewayProcess:
+    """One gateway over one folder; may be killed and started again on the same."""
+
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    @classmethod
+    def over(cls, folder: Path, bootstrap_servers: str, **more: str) -> "GatewayProcess":
+        [port] = unused(1)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "DATABASE_HOST": "127.0.0.1",
+            "DATABASE_PORT": "9",
+            "DB_GATEWAY_PASSWORD": "none",
+            "GATEWAY_PORT": str(port),
+            "GATEWAY_URL": f"http://127.0.0.1:{port}",
+            "GATEWAY_TOKEN": "data-token",
+            "GATEWAY_ADMIN_TOKEN": "admin-token",
+            "GATEWAY_FALLBACK_DIR": str(folder / "fallback"),
+            **more,
+        }
+        return cls(environment, folder / "gateway.log")
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.from_environment(self.environment)
+
+    @property
+    def url(self) -> str:
+        return self.environment["GATEWAY_URL"]
+
+    def client(self) -> GatewayClient:
+        return GatewayClient(self.settings.gateway)
+
+    def start(self) -> "GatewayProcess":
+        self.launch()
+        wait_until(self._answers, 30, "the gateway answers")
+        return self
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it without waiting."""
+        self.process = self.run("include.gateway")
+        return self.process
+
+    def run(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Another module with the gateway's environment, its output in the gateway's log."""
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", module, *arguments]
+            return subprocess.Popen(command, env=self.environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self) -> None:
+        """As a crash."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the gateway ended: {self.log.read_text()}"
+        try:
+            return httpx.get(f"{self.url}/healthz", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False

@@ -1,0 +1,300 @@
+"""The calls and their answers, over fakes and without sockets."""
+
+import asyncio
+import json
+
+import pytest
+
+from include.gateway.limits import MAX_BODY_BYTES, MAX_EVENTS
+from include.gateway.ports import Failure
+from tests.fakes.events import board
+from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN, FakeGateway
+
+EVENTS = "/topics/board/events"
+FIELDS = {"memberId": 7, "title": "제목", "body": "본문"}
+
+
+def call(method, path, *, gateway_setup=lambda gateway: None, token=DATA_TOKEN, **options):
+    """One call to a fresh gateway: the gateway and the response."""
+
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway_setup(gateway)
+        async with gateway.client(token) as client:
+            return gateway, await client.request(method, path, **options)
+
+    return asyncio.run(scenario())
+
+
+def post_raw(body, **headers):
+    headers = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return call("POST", EVENTS, content=body, headers=headers)[1]
+
+
+def test_single_event_answers_201_with_its_id_and_where():
+    gateway, response = call("POST", EVENTS, json=board(), headers={"Idempotency-Key": "my-key"})
+    assert (response.status_code, response.json()) == (201, {"eventId": "my-key", "keptIn": "kafka"})
+    assert gateway.producer.event_ids() == ["my-key"]
+
+
+def test_event_without_a_key_gets_an_id_of_its_own():
+    _, response = call("POST", EVENTS, json=board())
+    assert len(response.json()["eventId"]) == 36
+
+
+def test_array_answers_200_207_or_400_with_each_outcome():
+    good, bad = board(), board(title=7)
+    gateway, all_kept = call("POST", EVENTS, json=[good, good], headers={"Idempotency-Key": "k"})
+    _, mixed = call("POST", EVENTS, json=[good, bad])
+    _, all_bad = call("POST", EVENTS, json=[bad, bad])
+    assert [response.status_code for response in (all_kept, mixed, all_bad)] == [200, 207, 400]
+    assert [result["eventId"] for result in all_kept.json()["results"]] == ["k/0", "k/1"]
+    assert gateway.producer.event_ids() == ["k/0", "k/1"]
+    kept, refused = mixed.json()["results"]
+    assert (kept["status"], kept["keptIn"]) == (201, "kafka")
+    assert refused["status"] == 400
+    assert refused["details"] == [{"pointer": "/title", "problem": "not a string", "remedy": "give a string"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("no json", b"{"),
+        ("empty", b""),
+        ("NaN", b'{"id": NaN}'),
+        ("infinity", b'{"id": -Infinity}'),
+        ("lone surrogate", b'{"id":1,"title":"\\ud800"}'),
+        ("encoded surrogate", b'{"title":"\xed\xa0\x80"}'),
+        ("not UTF-8", b'{"title":"\xff"}'),
+        ("huge integer", b'{"id":' + b"9" * 5000 + b"}"),
+        ("integer beyond 64 bits", json.dumps(board(2**70)).encode()),
+        ("huge integer in a field of the sender's own", json.dumps(board(extra=10**30)).encode()),
+        ("huge float", b'{"id":1e999}'),
+        ("deep array", b"[" * 100_000 + b"]" * 100_000),
+        ("deep object", b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
+        (
+            "deep field of the sender's own",
+            json.dumps(board())[:-1].encode() + b',"x":' + b"[" * 900 + b"]" * 900 + b"}",
+        ),
+        ("control character", b'{"title":"a\x01b"}'),
+        ("null", b"null"),
+        ("text", b'"text"'),
+        ("empty array", b"[]"),
+        ("NUL", json.dumps(board(title="a\x00b")).encode()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_poison_is_the_senders_fault_and_never_a_500(name, body):
+    response = post_raw(body)
+    if name in ("huge integer in a field of the sender's own", "deep field of the sender's own"):
+        assert response.status_code in (201, 400)  # fields beyond the contract are carried along when they can be
+        return
+    assert response.status_code == 400
+    [detail, *_] = response.json()["details"]
+    assert detail["problem"]
+    assert detail["remedy"]
+    assert "pointer" in detail
+
+
+def test_invalid_event_names_each_breach_by_pointer_with_its_remedy():
+    _, response = call("POST", EVENTS, json=board(memberId=None, createdAt="yesterday"))
+    assert response.status_code == 400
+    assert [detail["pointer"] for detail in response.json()["details"]] == ["/memberId", "/createdAt"]
+
+
+def test_caps():
+    _, too_many = call("POST", EVENTS, json=[1] * (MAX_EVENTS + 1))
+    too_large = post_raw(b"x" * (MAX_BODY_BYTES + 1))
+    assert (too_many.status_code, too_large.status_code) == (413, 413)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "application/json; charset=euc-kr"},
+        {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+    ],
+)
+def test_other_kinds_of_body_are_415(headers):
+    _, response = call("POST", EVENTS, content=b"{}", headers=headers)
+    assert response.status_code == 415
+
+
+def test_charset_utf8_is_welcome():
+    assert post_raw(json.dumps(board()).encode(), Content_Type="application/json; charset=UTF-8").status_code == 201
+
+
+def test_unusable_idempotency_key_is_400():
+    assert post_raw(json.dumps(board()).encode(), Idempotency_Key="two words").status_code == 400
+
+
+@pytest.mark.parametrize("topic", ["nothing", "board-detail", ""])
+def test_topic_that_is_not_a_clients_is_404(topic):
+    _, response = call("POST", f"/topics/{topic}/events", json=board())
+    assert response.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "token", "status"),
+    [
+        ("POST", EVENTS, None, 401),
+        ("POST", EVENTS, "wrong", 401),
+        ("POST", EVENTS, ADMIN_TOKEN, 403),
+        ("POST", "/members", None, 401),
+        ("PUT", "/boards/1", "wrong", 401),
+        ("DELETE", "/boards/1", None, 401),
+        ("GET", "/schemas/board", None, 401),
+        ("GET", "/fallback", None, 401),
+        ("GET", "/fallback", DATA_TOKEN, 403),
+        ("POST", "/fallback/replay", DATA_TOKEN, 403),
+        ("GET", "/healthz", None, 200),
+        ("GET", "/readyz", None, 200),
+        ("GET", "/metrics", None, 200),
+    ],
+)
+def test_who_may_do_what(method, path, token, status):
+    _, response = call(method, path, token=token)
+    assert response.status_code == status
+
+
+def test_unknown_call_and_wrong_method_have_the_same_form_of_error():
+    for method, path, status in (("GET", "/nothing", 404), ("PATCH", "/members", 405), ("GET", EVENTS, 404)):
+        _, response = call(method, path)
+        assert response.status_code == status
+        assert response.json()["error"]
+
+
+def test_nothing_durable_is_503_with_a_time_to_come_back():
+    def out(gateway):
+        gateway.producer.is_up = False
+        gateway.store.is_writable = False
+        gateway.services.circuit.open("test")
+
+    for body in (board(), [board()]):
+        _, response = call("POST", EVENTS, gateway_setup=out, json=body)
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "2"
+    assert call("GET", "/readyz", gateway_setup=out)[1].status_code == 503
+    assert call("GET", "/healthz", gateway_setup=out)[1].status_code == 200
+
+
+def test_ready_while_the_store_takes_what_kafka_does_not():
+    _, response = call("GET", "/readyz", gateway_setup=lambda gateway: gateway.services.circuit.open("test"))
+    assert (response.status_code, response.json()) == (200, {"kafka": False, "fallback": True})
+
+
+def test_row_is_saved_then_produced_with_the_contracts_value():
+    async def scenario():
+        gateway = FakeGateway().start()
+        async with gateway.client() as client:
+            made = await client.post("/boards", json=FIELDS)
+            changed = await client.put("/boards/1", json=FIELDS | {"title": "새 제목"})
+            deleted = await client.delete("/boards/1")
+            gone = [await client.delete("/boards/1"), await client.put("/boards/1", json=FIELDS)]
+        return gateway, made, changed, deleted, gone
+
+    gateway, made, changed, deleted, gone = asyncio.run(scenario())
+    assert (made.status_code, changed.status_code, deleted.status_code) == (201, 200, 200)
+    assert [response.status_code for response in gone] == [404, 404]
+    first, second, tombstone = gateway.producer.records
+    assert {record.key for record in gateway.producer.records} == {b"1"}
+    assert json.loads(first.value) == FIELDS | {"id": 1} | {
+        name: made.json()[name] for name in ("createdAt", "modifiedAt")
+    }
+    assert json.loads(second.value)["title"] == "새 제목"
+    assert json.loads(second.value)["createdAt"] == json.loads(first.value)["createdAt"]
+    assert json.loads(second.value)["modifiedAt"] > json.loads(first.value)["modifiedAt"]
+    assert tombstone.value is None
+    assert tombstone.event_id == deleted.json()["eventId"]
+
+
+def test_row_refuses_what_the_server_makes_and_what_it_does_not_know():
+    _, ours = call("POST", "/members", json={"nickname": "a", "id": 4, "modifiedAt": "2026-11-20T09:30:00Z"})
+    _, unknown = call("POST", "/members", json={"nickname": "a", "nick/name": "b"})
+    _, invalid = call("POST", "/members", json={"nickname": "x" * 65, "city": 3})
+    assert (ours.status_code, unknown.status_code, invalid.status_code) == (422, 400, 400)
+    assert [detail["pointer"] for detail in ours.json()["details"]] == ["/id", "/modifiedAt"]
+    assert [detail["pointer"] for detail in unknown.json()["details"]] == ["/nick~1name"]
+    assert [detail["pointer"] for detail in invalid.json()["details"]] == ["/nickname", "/city"]
+
+
+@pytest.mark.parametrize("row_id", ["0x1", "-1", "9" * 30, "1e3", "٣", "none"])
+def test_id_that_cannot_be_is_404(row_id):
+    _, response = call("DELETE", f"/members/{row_id}")
+    assert response.status_code == 404
+
+
+def test_database_down_is_503_and_nothing_is_produced():
+    def out(gateway):
+        gateway.system_of_record.is_up = False
+
+    gateway, response = call("POST", "/boards", gateway_setup=out, json=FIELDS)
+    assert response.status_code == 503
+    assert gateway.producer.records == []
+
+
+def test_row_whose_record_is_kept_nowhere_is_503():
+    def out(gateway):
+        gateway.services.circuit.open("test")
+        gateway.store.is_writable = False
+
+    gateway, response = call("POST", "/boards", gateway_setup=out, json=FIELDS)
+    assert response.status_code == 503
+    assert ("board", 1) in gateway.system_of_record.rows
+
+
+def test_fallback_tells_its_backlog_and_replay_drains_it():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.services.circuit.open("test")
+        running = asyncio.create_task(gateway.services.drain.run())
+        async with gateway.client() as client:
+            await client.post(EVENTS, json=board())
+        gateway.clock.advance(5)
+        async with gateway.client(ADMIN_TOKEN) as admin:
+            before = (await admin.get("/fallback")).json()
+            asked = await admin.post("/fallback/replay")
+            async with asyncio.timeout(5):
+                while (after := (await admin.get("/fallback")).json())["backlog"]:
+                    await asyncio.sleep(0)
+            page = (await admin.get("/metrics")).text
+        running.cancel()
+        return before, asked, after, page
+
+    before, asked, after, page = asyncio.run(scenario())
+    assert (before["backlog"], before["oldestAgeS"], before["circuit"]) == (1, 5.0, "open")
+    assert asked.status_code == 202
+    assert (after["backlog"], after["replayed"], after["circuit"]) == (0, 1, "closed")
+    assert 'gateway_events_kept_total{topic="board",where="fallback"} 1.0' in page
+    assert "gateway_replayed_total 1.0" in page
+
+
+def test_schema_is_the_contracts():
+    _, response = call("GET", "/schemas/board")
+    assert response.json()["properties"]["memberId"]["type"] == "integer"
+    assert call("GET", "/schemas/nothing")[1].status_code == 404
+
+
+def test_what_nobody_expected_is_a_500_without_the_payload(caplog):
+    def broken(gateway):
+        def explode(record):
+            raise RuntimeError(f"cannot send {record.value!r}")
+
+        gateway.producer.refuses = explode
+
+    for path, body in ((EVENTS, board(title="secret")), ("/boards", FIELDS | {"title": "secret"})):
+        _, response = call("POST", path, gateway_setup=broken, json=body)
+        assert (response.status_code, response.json()["error"]) == (500, "the gateway failed")
+    assert "unexpected RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_failure_is_counted_by_kind_and_decision():
+    def out(gateway):
+        gateway.producer.refuses = lambda record: Failure("MSG_SIZE_TOO_LARGE", "no")
+
+    gateway, response = call("POST", EVENTS, gateway_setup=out, json=board())
+    assert response.status_code == 413
+    assert gateway.services.counters.failures == {("MSG_SIZE_TOO_LARGE", "resume"): 1}

@@ -1,0 +1,152 @@
+"""What becomes of an event, over fakes."""
+
+import asyncio
+
+import pytest
+
+from include.contracts.topics import BOARD
+from include.gateway.intake import Kept, NotKept, Rejected
+from include.gateway.ports import Failure
+from tests.fakes.events import board, record
+from tests.fakes.harness import FakeGateway
+
+
+def test_keeps_event_in_kafka_with_key_headers_and_time_of_acceptance():
+    async def scenario():
+        gateway = FakeGateway().start()
+        outcome = await gateway.services.intake.accept(BOARD, board(5), "id-1")
+        return gateway, outcome
+
+    gateway, outcome = asyncio.run(scenario())
+    assert outcome == Kept("id-1", "kafka")
+    [sent] = gateway.producer.records
+    assert (sent.topic, sent.key) == ("board", b"5")
+    assert sent.headers == [("event-id", b"id-1"), ("accepted-at", b"2026-11-20T09:30:00.000Z")]
+    assert sent.timestamp_ms == 1_795_167_000_000
+    assert '"title":"제목"'.encode() in sent.value
+    assert b", " not in sent.value
+
+
+def test_rejects_event_that_breaks_the_contract_and_keeps_nothing():
+    async def scenario():
+        gateway = FakeGateway().start()
+        return gateway, await gateway.services.intake.accept(BOARD, board(memberId="seven"), "id-1")
+
+    gateway, outcome = asyncio.run(scenario())
+    assert isinstance(outcome, Rejected)
+    assert [detail.pointer for detail in outcome.details] == ["/memberId"]
+    assert (gateway.producer.records, gateway.store.rows) == ([], [])
+
+
+def test_keeps_event_when_broker_is_down_and_spares_the_next_one_the_deadline():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer.is_up = False
+        outcomes = [await gateway.services.intake.keep(record(n, f"e-{n}")) for n in (1, 2)]
+        return gateway, outcomes
+
+    gateway, outcomes = asyncio.run(scenario())
+    assert outcomes == [Kept("e-1", "fallback"), Kept("e-2", "fallback")]
+    kept = [(row.record.event_id, row.error, row.may_be_in_kafka) for row in gateway.store.rows]
+    assert kept == [("e-1", "gateway.deadline", True), ("e-2", "gateway.circuit_open", False)]
+
+
+def test_what_is_in_flight_when_the_circuit_opens_does_not_wait_for_its_deadline():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer._deadline_s = 60.0
+        gateway.producer.is_up = False
+        waiting = asyncio.create_task(gateway.services.intake.keep(record()))
+        await asyncio.sleep(0)
+        gateway.producer.report(Failure("_ALL_BROKERS_DOWN", "1/1 brokers are down"))
+        async with asyncio.timeout(5):
+            return gateway, await waiting
+
+    gateway, outcome = asyncio.run(scenario())
+    assert outcome == Kept("e-1", "fallback")
+    assert [row.may_be_in_kafka for row in gateway.store.rows] == [True]
+
+
+def test_a_broken_connection_to_one_broker_opens_no_circuit():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer.report(Failure("_TRANSPORT", "one broker of three"))
+        return gateway.services.circuit.is_open
+
+    assert asyncio.run(scenario()) is False
+
+
+def test_event_goes_behind_an_earlier_one_of_its_key_that_waits():
+    async def scenario():
+        gateway = FakeGateway().start()
+        await gateway.store.put(record(1, "first"), "test", may_be_in_kafka=False)
+        outcomes = [await gateway.services.intake.keep(record(n, f"e-{n}")) for n in (1, 2)]
+        return gateway, outcomes
+
+    gateway, outcomes = asyncio.run(scenario())
+    assert outcomes == [Kept("e-1", "fallback"), Kept("e-2", "kafka")]
+    assert [row.record.event_id for row in gateway.store.rows] == ["first", "e-1"]
+
+
+def test_nothing_durable_is_not_kept():
+    async def scenario():
+        gateway = FakeGateway(max_bytes=10).start()
+        gateway.producer.is_up = False
+        full = await gateway.services.intake.keep(record())
+        gateway.store.is_writable = False
+        return full, await gateway.services.intake.keep(record())
+
+    full, broken = asyncio.run(scenario())
+    assert full == NotKept("e-1", "the fallback store is full")
+    assert broken == NotKept("e-1", "the fallback store cannot write")
+
+
+@pytest.mark.parametrize(("kind", "status"), [("MSG_SIZE_TOO_LARGE", 413), ("INVALID_RECORD", 422)])
+def test_what_kafka_refuses_for_ever_is_the_senders_to_hear_and_is_not_spilled(kind, status):
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer.refuses = lambda record: Failure(kind, "no")
+        return gateway, await gateway.services.intake.keep(record())
+
+    gateway, outcome = asyncio.run(scenario())
+    assert isinstance(outcome, Rejected)
+    assert outcome.status == status
+    assert gateway.store.rows == []
+    assert not gateway.services.circuit.is_open
+
+
+def test_fatal_error_restarts_the_producer_once_and_keeps_every_event():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer.refuses = lambda record: Failure("OUT_OF_ORDER_SEQUENCE_NUMBER", "no", fatal=True)
+        outcomes = await gateway.services.intake.keep_all([record(n, f"e-{n}") for n in range(3)])
+        return gateway, outcomes
+
+    gateway, outcomes = asyncio.run(scenario())
+    assert outcomes == [Kept(f"e-{n}", "fallback") for n in range(3)]
+    assert gateway.producer.generation == 1
+    assert gateway.stops == []
+
+
+def test_error_that_no_restart_cures_stops_the_gateway_after_the_event_is_kept():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer.refuses = lambda record: Failure("CLUSTER_AUTHORIZATION_FAILED", "no", fatal=True)
+        return gateway, await gateway.services.intake.keep(record())
+
+    gateway, outcome = asyncio.run(scenario())
+    assert outcome == Kept("e-1", "fallback")
+    assert gateway.stops == ["CLUSTER_AUTHORIZATION_FAILED"]
+
+
+def test_array_has_an_outcome_for_each_event_in_order():
+    async def scenario():
+        gateway = FakeGateway().start()
+        await gateway.store.put(record(3, "first"), "test", may_be_in_kafka=False)
+        gateway.producer.refuses = lambda r: Failure("MSG_SIZE_TOO_LARGE", "no") if r.key == b"4" else None
+        values = [board(1), board(2, title=None), board(3), board(4)]
+        return await gateway.services.intake.accept_all(BOARD, values, ["a", "b", "c", "d"])
+
+    kafka, rejected, fallback, refused = asyncio.run(scenario())
+    assert (kafka, fallback) == (Kept("a", "kafka"), Kept("c", "fallback"))
+    assert (rejected.status, refused.status) == (400, 413)

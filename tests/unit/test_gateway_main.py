@@ -1,0 +1,54 @@
+"""What the entrypoint refuses, and the client's pieces."""
+
+import dataclasses
+
+import msgspec
+import pytest
+
+from include.errors import ConfigurationError
+from include.gateway.__main__ import check_exposure
+from include.gateway.client import GatewayUnavailable, _bodies, replay_fallback
+from include.gateway.limits import MAX_BODY_BYTES, MAX_EVENTS
+from include.settings import GatewaySettings, Settings
+
+
+def gateway(host="127.0.0.1", token="a", admin_token="b"):
+    return GatewaySettings(host=host, port=0, url="http://127.0.0.1:9", token=token, admin_token=admin_token)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_tokens(host):
+    check_exposure(gateway(host, token="", admin_token=""))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+@pytest.mark.parametrize("tokens", [("", ""), ("a", ""), ("", "b")])
+def test_refuses_to_listen_beyond_loopback_without_tokens(host, tokens):
+    with pytest.raises(ConfigurationError, match=r"GATEWAY_.*TOKEN"):
+        check_exposure(gateway(host, *tokens))
+
+
+def test_listens_beyond_loopback_with_tokens():
+    check_exposure(gateway("0.0.0.0"))
+
+
+def test_refuses_one_token_for_both():
+    with pytest.raises(ConfigurationError, match="same"):
+        check_exposure(gateway(token="a", admin_token="a"))
+
+
+def test_client_cuts_events_into_bodies_within_the_caps():
+    large = {"body": "x" * (MAX_BODY_BYTES // 3)}
+    values = [{"id": n} for n in range(MAX_EVENTS + 1)] + [large] * 4
+    bodies = list(_bodies(values))
+    assert all(len(body) <= MAX_BODY_BYTES for body in bodies)
+    parts = [msgspec.json.decode(body) for body in bodies]
+    assert [value for part in parts for value in part] == values
+    assert max(len(part) for part in parts) == MAX_EVENTS
+
+
+def test_replay_of_a_gateway_that_is_not_there_can_be_tried_again():
+    environment = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "DATABASE_HOST": "127.0.0.1"}
+    settings = dataclasses.replace(Settings.from_environment(environment), gateway=gateway())
+    with pytest.raises(GatewayUnavailable, match=r"127\.0\.0\.1:9"):
+        replay_fallback(settings)
