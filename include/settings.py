@@ -1,4 +1,7 @@
-"""Settings, read from the environment once, at the edge. Nothing else reads environment variables."""
+"""Settings, read from the environment once, at the edge.
+
+The one other reader is `include.airflow_support.defaults`, which DAG files need at parse time, without any check.
+"""
 
 import os
 from collections.abc import Mapping
@@ -30,6 +33,8 @@ class DatabaseSettings:
     port: int
     name: str
     passwords: Mapping[Role, str] = field(repr=False)
+    superuser: str = "postgres"
+    superuser_password: str = field(default="", repr=False)
 
     def password(self, role: Role) -> str:
         """The role's password. Raises ConfigurationError naming the variable that is missing."""
@@ -68,6 +73,7 @@ class StreamSettings:
 
     checkpoint_dir: Path
     trigger_interval_s: float
+    metrics_host: str
     metrics_port: int
     driver_memory: str
     max_boards_per_batch: int
@@ -111,6 +117,8 @@ class Settings:
                 port=env.integer("DATABASE_PORT", 5432),
                 name=env.text("DATABASE_NAME", "pipeline"),
                 passwords={role: env.text(name, "") for role, name in _PASSWORD_VARIABLES.items()},
+                superuser=env.text("POSTGRES_SUPERUSER", "postgres"),
+                superuser_password=env.text("POSTGRES_SUPERUSER_PASSWORD", ""),
             ),
             gateway=GatewaySettings(
                 host=env.text("GATEWAY_HOST", "127.0.0.1"),
@@ -124,6 +132,7 @@ class Settings:
             stream=StreamSettings(
                 checkpoint_dir=Path(env.text("STREAM_CHECKPOINT_DIR", ".state/checkpoints")),
                 trigger_interval_s=env.number("STREAM_TRIGGER_INTERVAL_S", 0.5),
+                metrics_host=env.text("STREAM_METRICS_HOST", "127.0.0.1"),
                 metrics_port=env.integer("STREAM_METRICS_PORT", 18081),
                 driver_memory=env.text("STREAM_DRIVER_MEMORY", "2g"),
                 max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 100_000),

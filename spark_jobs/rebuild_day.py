@@ -1,6 +1,7 @@
-"""Rebuild one day into a new generation: `spark-submit spark_jobs/rebuild_day.py --day 2026-11-20 --run-id R`.
+"""Rebuild one day into a new generation: `python spark_jobs/rebuild_day.py --day 2026-11-20 --run-id R`.
 
-Publishes nothing; `python -m include.integrity.publish` does. Can be run again: the same raw gives the same rows.
+Under spark-submit, give it the connector's jars with --jars. Publishes nothing; `python -m include.integrity publish`
+does. Can be run again: the same raw gives the same rows.
 """
 
 import argparse

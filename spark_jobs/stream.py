@@ -18,9 +18,10 @@ from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import PipelineError
+from include.errors import PipelineError, Retryable
+from include.patience import patiently
 from include.settings import Settings
-from spark_jobs.connectors.kafka import stream_reader
+from spark_jobs.connectors.kafka import read_range, stream_reader
 from spark_jobs.connectors.session import die_with_parent, open_session
 from spark_jobs.speed.checkpoints import refuse_checkpoint_ahead
 from spark_jobs.speed.join import BoardJoin
@@ -52,12 +53,15 @@ def run(settings: Settings, stop: threading.Event) -> int:
     session = open_session(settings, "board-detail-stream", settings.stream.driver_memory)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     store = SpeedStore(settings.database)
-    monitor = Monitor(store, settings.stream.metrics_port)
+    monitor = Monitor(store, settings.stream.metrics_host, settings.stream.metrics_port)
 
     members = MemberTable(session, offsetter, PIPELINE, TABLE_PARTITIONS)
-    members.load()
+    patiently(members.load)
     join = BoardJoin(session, members, store, PIPELINE, settings.kafka.bootstrap_servers, settings.timezone)
-    queries = [start_join(session, settings, join), start_serve(session, settings, offsetter)]
+    offsets = patiently(lambda: offsetter.ends(PIPELINE.stream.name))
+    nothing = read_range(session, settings.kafka.bootstrap_servers, PIPELINE.stream.name, offsets, offsets)
+    join.warm_up(nothing)
+    queries = [start_join(session, settings, join), start_serve(session, settings, offsetter, nothing)]
     monitor.start(queries)
     log.info("both queries run; health at port %d", settings.stream.metrics_port)
     try:
@@ -66,8 +70,11 @@ def run(settings: Settings, stop: threading.Event) -> int:
             if failed:
                 log.error("query %s ended: %s", failed[0].name, failed[0].exception())
                 return 1
-            join.resolve_pending()
-            monitor.beat()
+            try:
+                join.resolve_pending()
+                monitor.beat()
+            except Retryable as exc:
+                log.warning("waiting: %s", exc)
         return 0
     finally:
         monitor.stop()
@@ -84,13 +91,16 @@ def start_join(session: SparkSession, settings: Settings, join: BoardJoin) -> St
     return _start(reader, "join", settings, join.process)
 
 
-def start_serve(session: SparkSession, settings: Settings, offsetter: OffsetReader) -> StreamingQuery:
+def start_serve(
+    session: SparkSession, settings: Settings, offsetter: OffsetReader, nothing: DataFrame
+) -> StreamingQuery:
     """board-detail → board_detail_live. Raises CheckpointAhead."""
     topic = PIPELINE.output.name
     store = ServingStore(settings.database, "serve", topic, offsetter.topic_id(topic))
     ledger = store.open_ledger(offsetter.earliest(topic))
     refuse_checkpoint_ahead(_checkpoint(settings, "serve"), topic, ledger)
     serve = Serve(store, PIPELINE, settings.timezone)
+    serve.warm_up(nothing)
     reader = stream_reader(
         session, settings.kafka.bootstrap_servers, topic, ledger, settings.stream.max_details_per_batch
     )

@@ -1,6 +1,5 @@
 """Generations of a day: made, loaded, attached, measured. Used by the rebuild's driver and by its executors."""
 
-import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -170,8 +169,3 @@ class GenerationStore:
 def table_name(generation_id: int) -> sql.Identifier:
     """The table that holds a generation's rows."""
     return sql.Identifier(f"board_detail_final_g{generation_id}")
-
-
-def window_end(day: Day, retention_days: int) -> dt.date:
-    """The last date on which raw can still rebuild the day."""
-    return day.date + dt.timedelta(days=retention_days)

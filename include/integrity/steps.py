@@ -102,16 +102,20 @@ def publish(settings: Settings, day: Day, run_id: str | None = None) -> int:
         place = {"day": day.date, "generation_id": generation.generation_id}
         if generation.status == "built":
             cursor.execute(query("open_day"), place)
-            cursor.execute(query("select_publication"), place)
-            expected = cursor.fetchone()[0]
-            cursor.execute(query("point_day"), place | {"expected": expected})
+            cursor.execute(query("point_day"), place)
             if cursor.rowcount != 1:
-                raise StaleRun(day=day, generation=generation.generation_id)
+                raise StaleRun(
+                    "the day was published by another run after this build began; rebuild it to publish",
+                    day=day,
+                    generation=generation.generation_id,
+                )
             # the pointer first: it waits for a batch of the speed layer that is about to write into this day
+            cursor.execute(query("place_live_tombstones"), place)
             cursor.execute(query("delete_covered_live"), place)
             covered = cursor.rowcount
             cursor.execute(query("mark_published"), place)
             cursor.execute(query("clear_dirty_day"), place)
+            cursor.execute(query("mark_day_dirty_again"), place)
             log.info("day %s: published generation %d, %d live rows covered", day, generation.generation_id, covered)
     prune(settings, day)
     return generation.generation_id

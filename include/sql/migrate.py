@@ -1,7 +1,6 @@
 """Roles and schema: `python -m include.sql.migrate`. Idempotent; run it before anything else connects."""
 
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -22,13 +21,13 @@ log = logging.getLogger(__name__)
 ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "analyst")
 
 
-def migrate(settings: Settings, superuser_password: str | None = None, superuser: str = "postgres") -> str:
+def migrate(settings: Settings) -> str:
     """Bring the database to the newest revision and return its name.
 
     With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
     """
-    if superuser_password:
-        _make_roles(settings.database, superuser, superuser_password)
+    if settings.database.superuser_password:
+        _make_roles(settings.database)
     with connect(settings.database, "pipeline_owner", "migrate") as connection:
         with connection.cursor() as cursor:
             cursor.execute(query("lock_migrations"))
@@ -41,19 +40,19 @@ def migrate(settings: Settings, superuser_password: str | None = None, superuser
     return revision
 
 
-def _make_roles(database: DatabaseSettings, superuser: str, password: str) -> None:
+def _make_roles(database: DatabaseSettings) -> None:
     try:
         connection: Connection = psycopg2.connect(
             host=database.host,
             port=database.port,
             dbname=database.name,
-            user=superuser,
-            password=password,
+            user=database.superuser,
+            password=database.superuser_password,
             connect_timeout=5,
         )
     except psycopg2.OperationalError as exc:
         raise DatabaseUnavailable(
-            host=database.host, port=database.port, role=superuser, reason=str(exc).strip()
+            host=database.host, port=database.port, role=database.superuser, reason=str(exc).strip()
         ) from exc
     try:
         with connection, connection.cursor() as cursor:
@@ -94,9 +93,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         settings = Settings.from_environment()
-        revision = migrate(
-            settings, os.environ.get("POSTGRES_SUPERUSER_PASSWORD"), os.environ.get("POSTGRES_SUPERUSER", "postgres")
-        )
+        revision = migrate(settings)
     except PipelineError as exc:
         log.error("%s", exc)
         return 1

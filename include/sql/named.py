@@ -51,6 +51,7 @@ def _column_lists(definition: Definition) -> dict[str, str]:
         "served": ", ".join(served),
         "served_f": ", ".join(f"f.{name}" for name in served),
         "served_l": ", ".join(f"l.{name}" for name in served),
+        "built": ", ".join((*result, *(name for name in COORDINATES if not name.startswith("kafka_")))),
         "served_typed": ",\n    ".join(
             [*(f"{n} {definition.postgres_type(n)}" for n in result)]
             + [f"{n} {kind}" for n, (kind, _) in COORDINATES.items()]

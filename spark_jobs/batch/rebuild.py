@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
@@ -16,8 +16,10 @@ from pyspark.sql import functions as F
 from include.adapters.generation_store import Built, Counts, Duplicate, Excluded, GenerationStore
 from include.adapters.kafka_offsets import OffsetReader, Offsets
 from include.adapters.speed_store import Reject
+from include.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
+from include.errors import MissingRange
 from include.settings import Settings
 from include.sql.named import COORDINATES
 from spark_jobs.connectors.kafka import read_range
@@ -57,6 +59,25 @@ def fix_ranges(offsetter: OffsetReader, day: Day, definition: Definition) -> Ran
     )
 
 
+def refuse_lost_day(
+    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime
+) -> None:
+    """Raise MissingRange when the stream's topic no longer holds all of the day: building what is left would lose rows.
+
+    Kafka keeps a record for the retention. Past that, only a partition that never dropped anything still has it all.
+    """
+    if day.start >= now - timedelta(days=retention_days):
+        return
+    dropped = {partition: first for partition, first in offsetter.earliest(definition.stream.name).items() if first > 0}
+    if dropped:
+        raise MissingRange(
+            f"the topic keeps {retention_days} days, and records of this day may be gone; it can't be rebuilt any more",
+            topic=definition.stream.name,
+            day=day,
+            first_offsets=dropped,
+        )
+
+
 def rebuild_day(
     session: SparkSession, settings: Settings, definition: Definition, day: Day, run_id: str, reason: str | None
 ) -> Built:
@@ -64,6 +85,8 @@ def rebuild_day(
     store = GenerationStore(settings.database)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     with store.hold(day):
+        retention_days = settings.kafka.board_retention_days
+        refuse_lost_day(offsetter, day, definition, retention_days, SystemClock().now())
         ranges = fix_ranges(offsetter, day, definition)
         generation_id = store.begin(day, run_id, reason, ranges.cut)
         log.info("day %s: generation %d, run %s", day, generation_id, run_id)
@@ -132,7 +155,7 @@ def _save_the_rest(
     store.save_duplicates(generation_id, day, doubled)
     kinds = Counter(each.kind for each in excluded)
     return Counts(
-        raw_distinct=parts.identities.count() - kinds["deleted"],
+        raw_distinct=parts.identities.count() - kinds["deleted"] - kinds["moved"],
         pending=kinds["pending"],
         rejected=kinds["rejected"],
         duplicates=sum(each.copies - 1 for each in doubled),

@@ -11,11 +11,12 @@ from pyspark.sql import functions as F
 from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
 from include.contracts import headers as h
 from include.contracts.definition import Definition
+from include.patience import patiently
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.connectors.postgres import plain_values
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.members import MemberTable
-from spark_jobs.transforms.decode import decode, rejects, valid
+from spark_jobs.transforms.decode import REJECT_COLUMNS, decode, valid
 from spark_jobs.transforms.details import day_of, to_records, to_rows
 from spark_jobs.transforms.join_rule import board_details
 
@@ -82,31 +83,35 @@ class BoardJoin:
             self._changed = []
             return len(sent)
 
+    def warm_up(self, nothing: DataFrame) -> None:
+        """Run the path once over records that are none of ours, sending nothing, so that its code is compiled."""
+        details = self._details(valid(decode(nothing, self._definition.stream)))
+        to_records(to_rows(details, self._definition, self._timezone), self._definition).collect()
+
     def _refresh(self) -> None:
-        changed = self._members.refresh()
+        changed = patiently(self._members.refresh)
         if changed and self._changed is not None:
             self._changed += changed
         for rejected in self._members.take_rejects():
-            self._save_rejects(rejected)
+            self._keep_rejects([Reject._make(plain_values(row)) for row in rejected.collect()])
 
     def _emit(self, decoded: DataFrame, batch_id: int) -> None:
         boards = valid(decoded)
         details = self._details(boards.where(~F.col("deleted"))).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            tombstones = boards.where("deleted").select(
-                *[column for column in details.columns if column in boards.columns],
-                F.lit(True).alias("author_known"),
-                *[F.lit(None).cast(details.schema[c].dataType).alias(c) for c in details.columns
-                  if c not in boards.columns and c != "author_known"],
-            )  # fmt: skip
-            self._send(details.where("author_known").unionByName(tombstones))
-            pending = details.where(~F.col("author_known"))
-            self._save_pending(pending, batch_id)
-            gone = [(row[0], row[1]) for row in tombstones.select(self._board_key, "offset").collect()]
-            self._store.delete_superseded_pending(gone)
-            self._save_rejects(rejects(decoded))
+            tombstones = boards.where("deleted").withColumn("author_known", F.lit(True))
+            self._send(details.where("author_known").unionByName(tombstones, allowMissingColumns=True))
+            self._save_pending(details.where(~F.col("author_known")), batch_id)
+            self._settle_the_rest(decoded.where(F.col("reason").isNotNull() | F.col("deleted")))
         finally:
             details.unpersist()
+
+    def _settle_the_rest(self, rest: DataFrame) -> None:
+        """Rejects and tombstones, which are few, in one look."""
+        rows = rest.select(self._board_key, *REJECT_COLUMNS).collect()
+        gone = [(row[self._board_key], row["offset"]) for row in rows if row["reason"] is None]
+        self._store.delete_superseded_pending(gone)
+        self._keep_rejects([Reject._make(plain_values(row[1:])) for row in rows if row["reason"] is not None])
 
     @property
     def _board_key(self) -> str:
@@ -133,12 +138,10 @@ class BoardJoin:
         if count:
             log.info("batch %d: %d boards wait for their member", batch_id, count)
 
-    def _save_rejects(self, rejected: DataFrame) -> None:
-        count = self._store.save_rejects(
-            (Reject._make(plain_values(row)) for row in rejected.collect()), rejected_by="join"
-        )
-        if count:
-            log.warning("%d records rejected; the reasons are in table reject", count)
+    def _keep_rejects(self, rejected: list[Reject]) -> None:
+        if rejected:
+            self._store.save_rejects(rejected, rejected_by="join")
+            log.warning("%d records rejected; the reasons are in table reject", len(rejected))
 
     def _records(self, waiting: Sequence[tuple[object, ...]]) -> DataFrame:
         rows = []

@@ -2,9 +2,9 @@
 
 import logging
 import time
+from dataclasses import dataclass
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from include.adapters.kafka_offsets import OffsetReader, Offsets
@@ -19,11 +19,21 @@ COMPACT_AFTER_ROWS = 50_000
 COMPACT_AFTER_DELTAS = 50
 
 
+@dataclass(frozen=True)
+class _Delta:
+    """Records of the topic up to `ends`, not read yet; `rejected` is counted while `rows` is."""
+
+    rows: DataFrame
+    rejects: DataFrame
+    rejected: Observation
+    ends: Offsets
+
+
 class MemberTable:
     """Base plus recent changes. Not thread-safe: the caller holds a lock around refresh and lookup.
 
-    The base is hash-partitioned by key and persisted (spilling to disk, so memory stays bounded by Spark's own
-    setting). Changes are kept beside it as a small second relation until compaction.
+    The base is hash-partitioned by key and kept in memory, spilling to disk. Changes are kept beside it as a small
+    second relation until compaction; local checkpoints cut the lineage, which would otherwise grow for ever.
     """
 
     def __init__(self, session: SparkSession, offsetter: OffsetReader, definition: Definition, partitions: int) -> None:
@@ -39,19 +49,15 @@ class MemberTable:
         self._deltas = 0
         self._rejected: list[DataFrame] = []
 
-    @property
-    def offsets(self) -> Offsets:
-        """The offset after the last member record taken, a partition."""
-        return dict(self._next)
-
     def load(self) -> int:
         """Read the whole topic up to its current end. Blocks for as long as that takes; returns the table's rows."""
         started = time.monotonic()
         topic = self._definition.table.name
         self._next = self._offsetter.earliest(topic)
         log.info("loading the table from topic %s", topic)
-        rows = self._take_to_end()
-        self._base = self._compacted(rows)
+        delta = self._delta()
+        self._base = self._compacted(delta.rows)
+        self._take(delta)
         count = self._base.count()
         log.info("loaded %d members in %.1f s", count, time.monotonic() - started)
         return count
@@ -60,14 +66,17 @@ class MemberTable:
         """Take what reached the topic since; returns the keys that changed, or None when nothing came.
 
         Called after the boards' offsets are fixed: a member that reached Kafka before its board is then always seen.
+        A refresh that fails changes nothing: the next one reads the same records again.
         """
         if self._offsetter.ends(self._definition.table.name) == self._next:
             return None
-        delta = newest_versions(self._take_to_end(), self._key).coalesce(1).localCheckpoint(eager=True)
-        keys = [row[0] for row in delta.select(self._key).collect()]
-        self._recent = delta if self._recent is None else self._recent.union(delta)
+        delta = self._delta()
+        changed = newest_versions(delta.rows, self._key).coalesce(1).localCheckpoint(eager=True)
+        keys = [row[0] for row in changed.select(self._key).collect()]
+        self._recent = changed if self._recent is None else self._recent.union(changed)
         self._recent_rows += len(keys)
         self._deltas += 1
+        self._take(delta)
         if self._recent_rows > COMPACT_AFTER_ROWS or self._deltas >= COMPACT_AFTER_DELTAS:
             self._compact()
         return keys
@@ -86,29 +95,32 @@ class MemberTable:
         taken, self._rejected = self._rejected, []
         return taken
 
-    def _take_to_end(self) -> DataFrame:
+    def _delta(self) -> _Delta:
         topic = self._definition.table
         ends = self._offsetter.ends(topic.name)
         # a partition added since starts at 0
         start = {partition: self._next.get(partition, 0) for partition in ends}
-        records = read_range(self._session, self._offsetter.bootstrap_servers, topic.name, start, ends)
-        decoded = decode(records, topic)
-        self._rejected.append(rejects(decoded))
-        self._next = ends
-        return valid(decoded).select(
+        decoded = decode(read_range(self._session, self._offsetter.bootstrap_servers, topic.name, start, ends), topic)
+        rejected = Observation()
+        counted = decoded.observe(rejected, F.count("reason").alias("count"))
+        rows = valid(counted).select(
             "partition", "offset", "version_at", "deleted", *[field.column for field in topic.fields]
         )
+        return _Delta(rows, rejects(decoded), rejected, ends)
+
+    def _take(self, delta: _Delta) -> None:
+        """The delta's rows were read: go on after them. Rejects are rare, so only then the range is read once more."""
+        self._next = delta.ends
+        if delta.rejected.get["count"]:
+            self._rejected.append(delta.rejects)
 
     def _compacted(self, rows: DataFrame) -> DataFrame:
         spread = rows.repartition(self._partitions, self._key)
-        return newest_versions(spread, self._key).persist(StorageLevel.MEMORY_AND_DISK)
+        return newest_versions(spread, self._key).localCheckpoint(eager=True)
 
     def _compact(self) -> None:
         assert self._base is not None
         assert self._recent is not None
-        old = self._base
-        # a checkpoint cuts the lineage: without it every compaction would remember all before it
-        self._base = self._compacted(old.union(self._recent)).localCheckpoint(eager=True)
-        old.unpersist()
+        self._base = self._compacted(self._base.union(self._recent))
         log.info("compacted %d changed members into the table", self._recent_rows)
         self._recent, self._recent_rows, self._deltas = None, 0, 0

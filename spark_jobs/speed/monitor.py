@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class Monitor:
     """Follows the queries. `beat` is called by the driver's main loop; HTTP answers come from threads of their own."""
 
-    def __init__(self, store: SpeedStore, port: int) -> None:
+    def __init__(self, store: SpeedStore, host: str, port: int) -> None:
         self._store = store
         self._driver_id = uuid.uuid4().hex
         self._registry = CollectorRegistry()
@@ -29,7 +29,7 @@ class Monitor:
         self._seen: dict[str, int] = {}
         self._totals: dict[str, int] = {}
         self._queries: list[StreamingQuery] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self._server = ThreadingHTTPServer((host, port), self._handler())
 
     def start(self, queries: list[StreamingQuery]) -> None:
         """Follow these queries, and answer HTTP from now on."""

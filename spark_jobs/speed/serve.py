@@ -49,6 +49,11 @@ class Serve:
         finally:
             decoded.unpersist()
 
+    def warm_up(self, nothing: DataFrame) -> None:
+        """Run the path once over records that are none of ours, writing nothing, so that its code is compiled."""
+        decoded = decode(source_coordinates(nothing), self._definition.output, CARRIED)
+        to_served(valid(self._without_source(decoded)), self._definition, self._timezone).toArrow()
+
     @staticmethod
     def _without_source(decoded: DataFrame) -> DataFrame:
         """A record that names no source cannot be told from a duplicate: it is a reject too."""

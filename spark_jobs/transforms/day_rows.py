@@ -18,8 +18,8 @@ class DayRows:
     """The parts of a day.
 
     `rows`: its boards with their authors. `excluded`: kind, identity, board_id, board_partition, board_offset, reason
-    of each board that is not a row. `identities`: one row a distinct board of the day in raw, counted on its own so
-    that the balance can fail.
+    of each board that is not a row; `moved` ones said another day in an older version. `identities`: one row a
+    distinct board of the day in raw, counted before versions are chosen and authors joined: the balance can fail.
     """
 
     rows: DataFrame
@@ -31,24 +31,26 @@ def day_rows(boards: DataFrame, members: DataFrame, definition: Definition, day:
     """The day's parts out of decoded board records and valid member versions, in any order and multiplicity."""
     key = definition.stream.field(definition.stream.key_field).column
     in_day = _record_day(definition, day.zone) == F.lit(day.date)
-    events = first_of_each_event(valid(boards))
+    events = first_of_each_event(valid(boards), key)
     newest = newest_versions(events, key)
+    of_day = events.where(~F.col("deleted") & in_day).select(key).distinct()
 
     details = board_details(newest.where(~F.col("deleted") & in_day), members, definition)
-    pending = _excluded(details.where(~F.col("author_known")), "pending", key, F.lit("its member is not known"))
-    of_day = events.where(~F.col("deleted") & in_day).select(key).distinct()
+    pending = details.where(~F.col("author_known"))
     deleted = newest.where("deleted").join(of_day, key, how="left_semi")
+    moved = newest.where(~F.col("deleted") & ~in_day).join(of_day, key, how="left_semi")
     broken = boards.where(F.col("reason").isNotNull() & in_day).withColumn("_identity", _identity(key))
     kept_anyway = events.select(F.col(key).cast("string").alias("_identity"))
     rejected = broken.join(kept_anyway, "_identity", how="left_anti").dropDuplicates(["_identity"])
 
-    return DayRows(
-        rows=to_rows(details.where("author_known"), definition, day.zone),
-        excluded=pending.unionByName(_excluded(deleted, "deleted", key, F.lit("it was deleted"))).unionByName(
-            _excluded(rejected, "rejected", key, F.col("reason"))
-        ),
-        identities=boards.where(~F.col("deleted") & in_day).select(_identity(key).alias("identity")).distinct(),
+    excluded = (
+        _excluded(pending, "pending", key, F.lit("its member is not known"))
+        .unionByName(_excluded(deleted, "deleted", key, F.lit("it was deleted")))
+        .unionByName(_excluded(moved, "moved", key, F.lit("a newer version says another day")))
+        .unionByName(_excluded(rejected, "rejected", key, F.col("reason")))
     )
+    identities = of_day.select(F.col(key).cast("string").alias("identity")).union(rejected.select("_identity"))
+    return DayRows(to_rows(details.where("author_known"), definition, day.zone), excluded, identities.distinct())
 
 
 def first_records(details: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ The column-wise twin of `include.contracts.validation`: a test holds both agains
 known: where text is wanted, `from_json` takes a number, a boolean or an object as its JSON text.
 """
 
-from functools import reduce
+from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -15,6 +15,7 @@ from include.contracts.topics import Topic
 from spark_jobs.schemas import json_type
 from spark_jobs.transforms.headers import header_text
 
+REJECT_COLUMNS = ("topic", "partition", "offset", "reason", "key", "value", "kafka_timestamp")
 FIRST_INSTANT = "0001-01-01T00:00:00Z"
 LAST_INSTANT = "9999-12-31T23:59:59.999999Z"
 # An escaped surrogate without its other half; from_json would turn it into "?" without a word.
@@ -47,11 +48,7 @@ def decode(records: DataFrame, topic: Topic, carried: tuple[str, ...] = ()) -> D
         header_text(h.REPLAYED_AT).isNotNull().alias("replayed"),
         *carried,
     )
-    key_id = F.expr("try_cast(_key as bigint)")
-    typed = parsed.select(
-        "*",
-        *[_typed(field, topic, key_id).alias(field.column) for field in topic.fields],
-    )
+    typed = parsed.select("*", *_typed_columns(topic))
     version = F.when(F.col("deleted"), F.coalesce("accepted_at", "kafka_timestamp")).otherwise(F.col("modified_at"))
     return typed.select(
         "topic", "partition", "offset", "kafka_timestamp", "key", "value", "event_id", "accepted_at", "replayed",
@@ -70,9 +67,7 @@ def valid(decoded: DataFrame) -> DataFrame:
 
 def rejects(decoded: DataFrame) -> DataFrame:
     """The records that break it, whole, with the reason."""
-    return decoded.where(F.col("reason").isNotNull()).select(
-        "topic", "partition", "offset", "reason", "key", "value", "kafka_timestamp"
-    )
+    return decoded.where(F.col("reason").isNotNull()).select(*REJECT_COLUMNS)
 
 
 def _typed(field: Field, topic: Topic, key_id: Column) -> Column:
@@ -82,6 +77,13 @@ def _typed(field: Field, topic: Topic, key_id: Column) -> Column:
     return F.try_to_timestamp(value) if field.type == "timestamp" else value
 
 
+@cache
+def _typed_columns(topic: Topic) -> tuple[Column, ...]:
+    key_id = F.expr("try_cast(_key as bigint)")
+    return tuple(_typed(field, topic, key_id).alias(field.column) for field in topic.fields)
+
+
+@cache  # a Column is only a description; making this one takes hundreds of calls to the JVM, in every batch
 def _reason(topic: Topic) -> Column:
     text, key = F.col("_text"), F.col("_key")
     key_column = F.col(topic.field(topic.key_field).column)
@@ -89,13 +91,20 @@ def _reason(topic: Topic) -> Column:
         (key_column.isNull(), f"/key: a tombstone's key is not a {topic.name} id; use the id as decimal text"),
     ]
     unescaped = F.regexp_replace(text, r"\\\\", "")
+    nothing_read = F.coalesce(*[F.col("_json")[field.name].cast("string") for field in topic.fields]).isNull()
+    is_object = F.coalesce(F.ltrim(text).startswith("{"), F.lit(False))
     checks = [
         (~F.expr("is_valid_utf8(_text)"), "/: not UTF-8 text; encode the value as UTF-8"),
-        (~F.coalesce(F.ltrim(text).startswith("{"), F.lit(False)) | F.col("_json").isNull(),
-         f"/: not a JSON object; send an object with the fields of {topic.name}"),
-        (F.contains(F.lower(text), F.lit("\\ud")) & unescaped.rlike(LONE_SURROGATE),
-         "/: contains a lone surrogate; send well-formed Unicode text"),
-    ]  # fmt: skip
+        (
+            # from_json gives an object of nulls for what is no JSON; parsing again settles it, only then
+            ~is_object | (nothing_read & F.expr("try_parse_json(_text)").isNull()),
+            f"/: not a JSON object; send an object with the fields of {topic.name}",
+        ),
+        (
+            F.contains(F.lower(text), F.lit("\\ud")) & unescaped.rlike(LONE_SURROGATE),
+            "/: contains a lone surrogate; send well-formed Unicode text",
+        ),
+    ]
     for field in topic.fields:
         checks += _field_checks(field)
     checks.append(

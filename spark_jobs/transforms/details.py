@@ -29,6 +29,7 @@ def to_rows(details: DataFrame, definition: Definition, timezone: str) -> DataFr
         "member_partition",
         "member_offset",
         day_of(F.col(day_column), timezone).alias("day"),
+        "accepted_at",
         "version_at",
         "deleted",
         "replayed",
@@ -45,6 +46,8 @@ def to_records(rows: DataFrame, definition: Definition) -> DataFrame:
         else F.lit(None).cast("long").alias(f.name)
         for f in output.fields
     ]
+    # a tombstone has no value to carry its version in
+    accepted = F.when(F.col("deleted"), F.col("version_at")).otherwise(F.col("accepted_at"))
     value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
     return rows.select(
         F.col(definition.key_column).cast("string").cast("binary").alias("key"),
@@ -52,7 +55,7 @@ def to_records(rows: DataFrame, definition: Definition) -> DataFrame:
         F.array_compact(
             F.array(
                 header(h.EVENT_ID, F.col("event_id")),
-                header(h.ACCEPTED_AT, _rfc3339(F.col("version_at"))),
+                header(h.ACCEPTED_AT, _rfc3339(accepted)),
                 header(h.BOARD_TOPIC, F.lit(definition.stream.name)),
                 header(h.BOARD_PARTITION, F.col("board_partition")),
                 header(h.BOARD_OFFSET, F.col("board_offset")),

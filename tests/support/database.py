@@ -11,7 +11,13 @@ PASSWORDS = {
 
 def database_environment(server: PostgresTestServer, name: str) -> dict[str, str]:
     """The variables of a database on that server."""
-    return {"DATABASE_HOST": server.host, "DATABASE_PORT": str(server.port), "DATABASE_NAME": name, **PASSWORDS}
+    return {
+        "DATABASE_HOST": server.host,
+        "DATABASE_PORT": str(server.port),
+        "DATABASE_NAME": name,
+        "POSTGRES_SUPERUSER_PASSWORD": server.superuser_password,
+        **PASSWORDS,
+    }
 
 
 def migrated(server: PostgresTestServer, name: str) -> DatabaseSettings:
@@ -20,5 +26,5 @@ def migrated(server: PostgresTestServer, name: str) -> DatabaseSettings:
     settings = Settings.from_environment(
         {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", **database_environment(server, name)}
     )
-    migrate(settings, server.superuser_password, server.superuser)
+    migrate(settings)
     return settings.database

@@ -1,5 +1,8 @@
 INSERT INTO dirty_day AS d (day, cause, count)
-SELECT s.day, 'late board', count(*)
+SELECT s.day,
+       CASE WHEN s.board_offset < (p.cut -> 'board' ->> s.board_partition::text)::bigint
+            THEN 'late member' ELSE 'late board' END AS cause,
+       count(*)
   FROM stage_detail s JOIN day_publication p ON p.day = s.day AND p.generation_id IS NOT NULL
- GROUP BY s.day
+ GROUP BY 1, 2
 ON CONFLICT (day, cause) DO UPDATE SET count = d.count + excluded.count, last_at = now()

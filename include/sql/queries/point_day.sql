@@ -5,4 +5,4 @@ UPDATE day_publication p
        published_at = now(), certified_at = NULL
   FROM generation g
  WHERE p.day = %(day)s AND g.id = %(generation_id)s AND g.status = 'built'
-   AND p.generation_id IS NOT DISTINCT FROM %(expected)s
+   AND p.generation_id IS NOT DISTINCT FROM g.base_generation_id

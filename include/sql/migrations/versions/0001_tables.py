@@ -109,6 +109,7 @@ CREATE TABLE generation (
     status text NOT NULL DEFAULT 'building'
         CHECK (status IN ('building', 'built', 'published', 'superseded', 'discarded')),
     cut jsonb NOT NULL,
+    base_generation_id bigint,
     raw_distinct bigint,
     row_count bigint,
     pending_count bigint,
@@ -121,6 +122,7 @@ CREATE TABLE generation (
 );
 CREATE INDEX generation_day ON generation (day, id);
 COMMENT ON TABLE generation IS 'One build of one day from the raw topics up to a cut.';
+COMMENT ON COLUMN generation.base_generation_id IS 'What the day showed when the build began: it replaces only that.';
 COMMENT ON COLUMN generation.cut IS 'End offset (exclusive) a raw topic and partition.';
 
 CREATE TABLE generation_load (
@@ -133,7 +135,7 @@ COMMENT ON TABLE generation_load IS 'Parts already loaded: a retried task finds 
 
 CREATE TABLE generation_excluded (
     generation_id bigint NOT NULL REFERENCES generation ON DELETE CASCADE,
-    kind text NOT NULL CHECK (kind IN ('pending', 'rejected', 'deleted')),
+    kind text NOT NULL CHECK (kind IN ('pending', 'rejected', 'deleted', 'moved')),
     identity text NOT NULL,
     board_id bigint,
     board_partition integer NOT NULL,
@@ -141,7 +143,7 @@ CREATE TABLE generation_excluded (
     reason text,
     PRIMARY KEY (generation_id, kind, identity)
 );
-COMMENT ON TABLE generation_excluded IS 'Boards of the day that are not rows: pending, rejected or deleted.';
+COMMENT ON TABLE generation_excluded IS 'Boards of the day that are not rows: pending, rejected, deleted or moved.';
 
 CREATE TABLE board_detail_final (
     generation_id bigint NOT NULL,
@@ -171,7 +173,7 @@ CREATE TABLE board_detail_correction (
     day date NOT NULL,
     board_id bigint NOT NULL,
     class text NOT NULL CHECK (class IN ('duplicate', 'missing', 'recovered_from_fallback', 'member_version_changed',
-        'late', 'rejected', 'pending', 'deleted', 'unexplained')),
+        'late', 'rejected', 'pending', 'deleted', 'moved', 'unexplained')),
     shown jsonb,
     rebuilt jsonb,
     PRIMARY KEY (generation_id, board_id, class)
@@ -228,7 +230,7 @@ VIEW_COMMENTS = {
 STATUS_COMMENTS = {
     "day": "Date in the pipeline's time zone.",
     "status": "provisional (speed layer only), rebuilt (published) or certified (its balance adds up).",
-    "raw_distinct": "Distinct boards of the day in the raw topic at the cut, deleted ones not counted.",
+    "raw_distinct": "Distinct boards of the day in the raw topic at the cut, without those deleted or moved.",
     "row_count": "Rows of the published generation.",
     "pending_count": "Boards waiting for their member.",
     "rejected_count": "Boards whose records break the contract.",
@@ -237,7 +239,7 @@ STATUS_COMMENTS = {
     "dirty_count": "Records that reached the day after it was published.",
     "generation_id": "The published generation; null while provisional.",
     "published_at": "When it was published.",
-    "rebuildable_until": "Last date on which raw can still rebuild the day.",
+    "rebuildable_until": "The first date on which raw no longer holds all of the day.",
 }
 
 GRANTS = """
@@ -246,10 +248,10 @@ GRANT USAGE ON SEQUENCE member_id_seq, board_id_seq TO gateway;
 GRANT SELECT, INSERT, UPDATE, DELETE ON board_detail_live, offset_ledger, reject, pending_board, stream_progress,
     dirty_day TO stream;
 GRANT SELECT, INSERT, UPDATE ON day_publication TO stream;
-GRANT SELECT ON board_detail_final, generation, board_detail TO stream;
+GRANT SELECT ON board_detail_final, generation, generation_excluded, board_detail TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON generation, generation_load, generation_excluded, day_publication,
     board_detail_correction, dirty_day, reject TO batch;
-GRANT SELECT, DELETE ON board_detail_live TO batch;
+GRANT SELECT, UPDATE, DELETE ON board_detail_live TO batch;
 GRANT SELECT ON board_detail, day_status, pending_board, offset_ledger, stream_progress, pipeline_setting TO batch;
 GRANT CREATE ON SCHEMA public TO batch;
 GRANT SELECT ON board_detail, day_status TO analyst;

@@ -1,0 +1,1 @@
+SELECT * FROM day_status WHERE day = %(day)s

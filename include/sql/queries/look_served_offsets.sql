@@ -1,0 +1,1 @@
+SELECT COALESCE(sum(next_offset), 0)::bigint AS count FROM offset_ledger WHERE consumer = 'serve'

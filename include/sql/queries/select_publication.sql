@@ -1,1 +1,0 @@
-SELECT generation_id, content_hash, status FROM day_publication WHERE day = %(day)s FOR UPDATE

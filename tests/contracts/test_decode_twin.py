@@ -1,0 +1,112 @@
+"""Spark's decode and the gateway's validation are two readers of one contract: they must agree on every value."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from include.contracts.topics import BOARD
+from include.contracts.validation import violations
+from spark_jobs.transforms.decode import decode
+from tests.fakes.events import AT, board
+from tests.support.spark import RawRecord, encoded, raw
+
+LONGS = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.sampled_from([2**63, -(2**63) - 1, 10**30, 1.5, "7", True, None, [], {}])
+)
+TEXTS = st.one_of(
+    st.text(max_size=30), st.sampled_from([None, "가" * 255, "가" * 256, "\x00", "\\ud800", "😀", "", '"', "\\"])
+)
+TIMES = st.one_of(
+    st.datetimes(timezones=st.just(None)).map(lambda t: t.isoformat(timespec="milliseconds") + "Z"),
+    st.sampled_from([AT, "2026-11-20T09:30:00+14:59", "2026-11-20T09:30:00.1234567Z", "2026-02-30T00:00:00Z",
+                     "2026-11-20 09:30:00Z", "2026-11-20T24:00:00Z", "2026-11-20T09:30:00Z\n", "", None, 5,
+                     "0000-01-01T00:00:00Z", "9999-12-31T23:59:59.999999-09:00", "2024-02-29T00:00:00Z"]))  # fmt: skip
+VALUES = st.fixed_dictionaries(
+    {"id": LONGS, "memberId": LONGS, "title": TEXTS, "body": TEXTS, "createdAt": TIMES, "modifiedAt": TIMES}
+)
+
+
+def reasons(spark, values):
+    """The reason, or None, that decode gives each value."""
+    records = [RawRecord("board", 0, n, str(v.get("id")), encoded(v)) for n, v in enumerate(values)]
+    rows = decode(raw(spark, records), BOARD).select("offset", "reason").collect()
+    return [reason for _, reason in sorted(rows)]
+
+
+def has_known_leniency(value):
+    """Where text is wanted, Spark's JSON reader takes another scalar as its text; see decode's docstring."""
+    return any(value.get(field.name) is not None and not isinstance(value.get(field.name), str)
+               for field in BOARD.fields if field.type != "long")  # fmt: skip
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=st.lists(VALUES, min_size=60, max_size=90))
+def test_both_readers_agree(spark, values):
+    values = [value for value in values if not has_known_leniency(value)]
+    for value, reason in zip(values, reasons(spark, values), strict=True):
+        pointers = [violation.pointer for violation in violations(BOARD, value)]
+        if pointers:
+            assert reason is not None, f"only the gateway refuses {value}"
+            assert reason.split(":")[0] in {*pointers, "/"}, f"another place is named for {value}"
+        else:
+            assert reason is None, f"only Spark refuses {value}"
+
+
+POISON = {
+    "broken": (b"{nonsense", "not a JSON object"),
+    "array": (b"[]", "not a JSON object"),
+    "empty": (b"", "not a JSON object"),
+    "null": (b"null", "not a JSON object"),
+    "bytes": (b"\xff\xfe", "not UTF-8"),
+    "object in an array": (b'[{"id":1}]', "not a JSON object"),
+    "high surrogate": (json.dumps(board(1)).replace("\\ubcf8", "\\ud800").encode(), "lone surrogate"),
+    "swapped surrogates": (json.dumps(board(1)).replace("\\ubcf8", "\\udc00\\ud800").encode(), "lone surrogate"),
+    "NUL": (json.dumps(board(1)).replace("\\ubcf8", "\\u0000").encode(), "/body: contains the NUL"),
+    "endless number": (b'{"id":' + b"9" * 5_000 + b"}", "/"),
+    "endless depth": (b'{"a":' * 5_000, "/"),
+}
+
+
+@pytest.fixture(scope="module")
+def poisoned(spark):
+    """The reason decode gives each kind of poison, all of it in one batch."""
+    records = [RawRecord("board", 0, n, "1", value) for n, (value, _) in enumerate(POISON.values())]
+    rows = decode(raw(spark, records), BOARD).select("offset", "reason").collect()
+    return dict(zip(POISON, (reason for _, reason in sorted(rows)), strict=True))
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_poison_is_a_reject_with_its_reason(poisoned, kind):
+    assert poisoned[kind] is not None
+    assert POISON[kind][1] in poisoned[kind]
+
+
+def test_an_escaped_pair_of_surrogates_is_a_character(spark):
+    value = json.dumps(board(1, body="😀 \\ud800")).encode()
+    assert b"\\ud83d\\ude00" in value
+    (row,) = decode(raw(spark, [RawRecord("board", 0, 0, "1", value)]), BOARD).collect()
+    assert (row.reason, row.body) == (None, "😀 \\ud800")
+
+
+def test_the_record_key_must_be_the_id(spark):
+    records = [RawRecord("board", 0, n, key, encoded(board(1))) for n, key in enumerate(["2", "x", None])]
+    for row in decode(raw(spark, records), BOARD).collect():
+        assert row.reason.startswith("/key")
+
+
+def test_a_tombstone_takes_its_id_from_the_key_and_its_version_from_when_it_was_accepted(spark):
+    records = [
+        RawRecord("board", 0, 0, "7", None, accepted_at="2026-11-21T00:00:00.000Z"),
+        RawRecord("board", 0, 1, "x", None),
+    ]
+    good, bad = decode(raw(spark, records), BOARD).orderBy("offset").collect()
+    assert (good.id, good.deleted, good.reason, good.version_at.isoformat()) == (7, True, None, "2026-11-21T00:00:00")
+    assert bad.reason.startswith("/key")
+
+
+def test_headers_become_columns(spark):
+    records = [RawRecord("board", 0, 0, "1", encoded(board(1)), event_id="e-1", accepted_at=AT)]
+    (row,) = decode(raw(spark, records), BOARD).collect()
+    assert (row.event_id, row.accepted_at.isoformat(), row.replayed) == ("e-1", "2026-11-20T09:30:00", False)

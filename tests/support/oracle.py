@@ -1,0 +1,81 @@
+"""The pipeline's rules once more, in plain Python and without Spark: what the tables must hold for given events."""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from include.contracts.day import Day
+
+
+@dataclass(frozen=True)
+class Version:
+    """One record of a member or a board, in the log's order. `deleted` marks a tombstone."""
+
+    topic: str
+    key: int
+    offset: int
+    at: dt.datetime
+    event_id: str
+    created: dt.datetime | None = None
+    member: int | None = None
+    name: str = ""
+    deleted: bool = False
+
+    @property
+    def version(self) -> tuple[dt.datetime, int]:
+        """What orders versions of a key: modifiedAt, then the offset."""
+        return self.at, self.offset
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A day: author by board, and the boards that are not rows, as (kind, board)."""
+
+    rows: dict[int, str]
+    excluded: set[tuple[str, int]]
+
+
+def author(board: Version, members: Sequence[Version]) -> Version | None:
+    """The member version that a board takes, or None while it is pending."""
+    known = sorted((m for m in members if m.key == board.member), key=lambda m: m.version)
+    not_newer = [m for m in known if m.at <= board.at]
+    if not_newer:
+        return None if not_newer[-1].deleted else not_newer[-1]
+    alive = [m for m in known if not m.deleted]
+    return alive[0] if alive else None
+
+
+def day_of(events: Sequence[Version], day: Day) -> Expected:
+    """What the rebuild of the day must give."""
+    boards = first_copies([e for e in events if e.topic == "board"])
+    members = [e for e in events if e.topic == "member"]
+    newest: dict[int, Version] = {}
+    for board in boards:
+        if board.key not in newest or board.version > newest[board.key].version:
+            newest[board.key] = board
+    rows, excluded = {}, set()
+    for key, board in newest.items():
+        seen = any(in_day(b, day) for b in boards if b.key == key and not b.deleted)
+        if board.deleted:
+            excluded |= {("deleted", key)} if seen else set()
+        elif not in_day(board, day):
+            excluded |= {("moved", key)} if seen else set()
+        elif (chosen := author(board, members)) is None:
+            excluded.add(("pending", key))
+        else:
+            rows[key] = f"{chosen.name}/{board.name}"
+    return Expected(rows, excluded)
+
+
+def in_day(board: Version, day: Day) -> bool:
+    """Does the board's creation lie in the day?"""
+    assert board.created is not None
+    return day.start <= board.created < day.end
+
+
+def first_copies(events: Sequence[Version]) -> list[Version]:
+    """One record an event id and key: the first in the log."""
+    seen: dict[tuple[str, int], Version] = {}
+    for event in sorted(events, key=lambda e: e.offset):
+        seen.setdefault((event.event_id, event.key), event)
+    return list(seen.values())

@@ -1,0 +1,96 @@
+"""Settings, databases and topics for tests that run the pipeline on real servers."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from confluent_kafka import Producer
+
+from include.adapters.kafka_admin import create_topics
+from include.contracts.headers import ACCEPTED_AT, EVENT_ID
+from include.settings import Settings
+from include.sql.migrate import migrate
+from stack.layout import Layout
+from tests.servers import KafkaServer, PostgresTestServer
+from tests.support.database import database_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path) -> dict[str, str]:
+    """The variables a process of the pipeline needs."""
+    return {
+        "PIPELINE_TIMEZONE": "Asia/Seoul",
+        "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers if kafka else "127.0.0.1:1",
+        "KAFKA_PARTITIONS": "4",
+        "KAFKA_REPLICATION_FACTOR": "1",
+        "KAFKA_MIN_INSYNC_REPLICAS": "1",
+        **database_environment(postgres, database),
+        "STREAM_CHECKPOINT_DIR": str(state / "checkpoints"),
+        "STREAM_TRIGGER_INTERVAL_S": "0.2",
+        "SPARK_MASTER": "local[2]",
+        "SPARK_JARS_DIR": str(Layout.of().spark_jars),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def migrated(kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path) -> Settings:
+    """A new database with the pipeline's schema, and the settings that lead to it."""
+    postgres.new_database(database)
+    settings = Settings.from_environment(environment(kafka, postgres, database, state))
+    migrate(settings)
+    return settings
+
+
+def with_topics(kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path) -> Settings:
+    """The same, with the topics made on the broker."""
+    settings = migrated(kafka, postgres, database, state)
+    create_topics(settings.kafka)
+    return settings
+
+
+def rows(
+    settings: Settings, statement: str, parameters: Any = None, role: str = "pipeline_owner"
+) -> list[tuple[Any, ...]]:
+    """What a statement returns, as that role."""
+    database = settings.database
+    connection = psycopg2.connect(
+        host=database.host, port=database.port, dbname=database.name, user=role,
+        password=database.passwords[role], options="-c timezone=UTC")  # fmt: skip
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+    finally:
+        connection.close()
+
+
+def produce(settings: Settings, records: Sequence[tuple[str, object, object]], accepted_at: str | None = None) -> None:
+    """Send (topic, key, value) records in order; a dict is sent as JSON, None is a tombstone, bytes go as they are."""
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers, "partitioner": "murmur2_random"})
+    for number, (topic, key, value) in enumerate(records):
+        encoded = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
+        headers = [(EVENT_ID, f"{id(records)}-{number}".encode())]
+        if accepted_at:
+            headers.append((ACCEPTED_AT, accepted_at.encode()))
+        producer.produce(
+            topic, encoded, str(key), headers=headers, on_delivery=lambda e, _: failed.append(e) if e else 0
+        )
+    assert producer.flush(30) == 0
+    assert not failed
+
+
+def run_module(arguments: Sequence[str], variables: Mapping[str, str], timeout_s: float = 240) -> str:
+    """Run a Python script or module of the project to its end and return its standard output. Fails with its log."""
+    import os
+
+    finished = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, timeout=timeout_s, text=True, capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables})  # fmt: skip
+    assert finished.returncode == 0, f"{arguments} exited with {finished.returncode}:\n{finished.stderr[-4000:]}"
+    return finished.stdout

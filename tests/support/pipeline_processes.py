@@ -1,0 +1,121 @@
+"""The batch side of the pipeline as processes: gateway and Airflow, over a broker and a PostgreSQL of their own."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.airflow_client import AirflowClient, AirflowUnavailable
+from include.settings import Settings
+from stack import env_file, leftovers
+from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
+from stack.databases import create_databases
+from stack.environment import MARKER, load_settings
+from stack.layout import Layout
+from stack.ports import unused
+from tests.servers import kafka_server, postgres_server, wait_until
+from tests.support.gateway_process import GatewayProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+START_DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True)
+class BatchSide:
+    """Where everything is, with the settings that the local stack would have."""
+
+    variables: Mapping[str, str]
+    gateway: GatewayProcess
+
+    @property
+    def settings(self) -> Settings:
+        """All of it as the product reads it."""
+        return Settings.from_environment(self.variables)
+
+    @property
+    def airflow_url(self) -> str:
+        """Where Airflow's API server answers."""
+        return f"http://127.0.0.1:{self.variables['AIRFLOW_PORT']}"
+
+    def airflow(self, user: str = "operator") -> AirflowClient:
+        """A client that has the user's password."""
+        return AirflowClient(self.airflow_url, user, self.variables[f"AIRFLOW_{user.upper()}_PASSWORD"])
+
+
+@contextlib.contextmanager
+def batch_side(folder: Path) -> Iterator[BatchSide]:
+    """Everything running and healthy; nothing is left at the end."""
+    layout = Layout.of(state=folder / "state", env_file=folder / ".env")
+    layout.make_folders()
+    with kafka_server(layout.kafka) as kafka, postgres_server(layout.postgres) as postgres:
+        gateway_port, airflow_port = unused(2)
+        overrides = {
+            "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "DATABASE_PORT": str(postgres.port),
+            "POSTGRES_SUPERUSER_PASSWORD": postgres.superuser_password,
+            "GATEWAY_PORT": str(gateway_port),
+            "GATEWAY_URL": f"http://127.0.0.1:{gateway_port}",
+            "GATEWAY_FALLBACK_DIR": str(layout.state / "fallback"),
+            "AIRFLOW_PORT": str(airflow_port),
+            "AIRFLOW_HOME": str(layout.airflow),
+        }
+        env_file.ensure(layout.env_file)
+        variables = {**load_settings(layout), **overrides}
+        create_databases(variables)
+        for module, *arguments in (("include.sql.migrate",), ("include.adapters.kafka_admin", "create-topics")):
+            _run([sys.executable, "-m", module, *arguments], {**os.environ, **variables}, folder / f"{module}.log")
+        gateway = GatewayProcess.over(folder, kafka.bootstrap_servers, **variables)
+        try:
+            gateway.start()
+            with _airflow(variables, layout, folder):
+                yield BatchSide(variables, gateway)
+        finally:
+            gateway.kill()
+
+
+@contextlib.contextmanager
+def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iterator[None]:
+    environment = {**os.environ, **airflow_environment(variables, ROOT), MARKER: str(layout.state)}
+    write_password_file(variables)
+    _run([sys.executable, "-m", "include.airflow_support.init"], environment, folder / "airflow-init.log")
+    processes = [_start(command, environment, folder / f"{name}.log") for name, command in COMPONENTS.items()]
+    try:
+        with AirflowClient(f"http://127.0.0.1:{variables['AIRFLOW_PORT']}", "none", "none") as client:
+            wait_until(lambda: _is_healthy(client, processes, folder), START_DEADLINE_S, "Airflow healthy")
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=15)
+        leftovers.terminate(leftovers.find(layout.state))
+
+
+def _is_healthy(client: AirflowClient, processes: list[subprocess.Popen[bytes]], folder: Path) -> bool:
+    ended = [process.args for process in processes if process.poll() is not None]
+    assert not ended, f"ended: {ended}; see the logs in {folder}"
+    try:
+        return set(client.health().values()) == {"healthy"}
+    except AirflowUnavailable:
+        return False
+
+
+def _run(command: list[str], environment: Mapping[str, str], log: Path) -> None:
+    with log.open("ab") as output:
+        code = subprocess.run(
+            command, env=environment, cwd=ROOT, stdout=output, stderr=output, check=False, timeout=120
+        ).returncode
+    assert code == 0, log.read_text()[-3000:]
+
+
+def _start(command: tuple[str, ...], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+        )

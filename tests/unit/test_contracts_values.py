@@ -1,0 +1,75 @@
+"""The contract of values: what fits, what does not, and what the refusal says."""
+
+import jsonschema
+import pytest
+
+from include.contracts.export import drifted, schema_files
+from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
+from include.contracts.validation import violations
+from tests.fakes.events import board, member
+
+
+def test_the_builders_fit():
+    assert violations(BOARD, board()) == []
+    assert violations(MEMBER, member()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "problem"),
+    [
+        ({"memberId": "7"}, "/memberId", "not an integer"),
+        ({"memberId": 7.0}, "/memberId", "not an integer"),
+        ({"memberId": True}, "/memberId", "not an integer"),
+        ({"memberId": 2**63}, "/memberId", "out of range"),
+        ({"title": None}, "/title", "missing or null"),
+        ({"title": 5}, "/title", "not a string"),
+        ({"title": "가" * 256}, "/title", "longer than 255 characters"),
+        ({"body": "a\x00b"}, "/body", "contains the NUL character"),
+        ({"body": "a\ud800b"}, "/body", "contains a lone surrogate"),
+        ({"createdAt": "2026-11-20"}, "/createdAt", "not an RFC 3339 time with an offset"),
+        ({"createdAt": "2026-11-20T09:30:00"}, "/createdAt", "not an RFC 3339 time with an offset"),
+        ({"createdAt": "2026-02-30T00:00:00Z"}, "/createdAt", "not an RFC 3339 time with an offset"),
+        ({"createdAt": "0001-01-01T00:00:00+09:00"}, "/createdAt", "not an RFC 3339 time with an offset"),
+        ({"createdAt": "10000-01-01T00:00:00Z"}, "/createdAt", "not an RFC 3339 time with an offset"),
+        ({"createdAt": "2026-11-20T09:30:00Z\n"}, "/createdAt", "not an RFC 3339 time with an offset"),
+    ],
+)
+def test_a_breach_is_named_with_its_place_and_a_remedy(change, pointer, problem):
+    (found,) = violations(BOARD, board() | change)
+    assert (found.pointer, found.problem) == (pointer, problem)
+    assert found.remedy
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 7])
+def test_a_value_must_be_an_object(value):
+    (found,) = violations(BOARD, value)
+    assert found.problem == "not a JSON object"
+
+
+def test_further_properties_are_carried_along():
+    assert violations(BOARD, board(tags=["a"])) == []
+
+
+def test_the_schemas_agree_with_the_contract():
+    for topic, value in ((BOARD, board()), (MEMBER, member())):
+        jsonschema.Draft202012Validator.check_schema(topic.json_schema())
+        jsonschema.validate(value, topic.json_schema())
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**value, "id": "1"}, topic.json_schema())
+
+
+def test_the_written_schemas_are_current(tmp_path):
+    assert drifted() == []
+    assert sorted(drifted(tmp_path)) == sorted(schema_files())
+
+
+def test_the_output_has_every_column_of_the_contract():
+    assert [field.name for field in BOARD_DETAIL.fields] == [
+        "boardId", "memberId", "nickname", "city", "phone", "title", "body", "modifiedAt", "createdAt",
+        "kafkaPartition", "kafkaOffset"]  # fmt: skip
+
+
+def test_members_are_kept_for_ever_and_boards_for_the_window():
+    assert TOPICS["member"].settings(2, 14)["retention.ms"] == "-1"
+    assert TOPICS["board"].settings(2, 14)["retention.ms"] == str(14 * 24 * 3600 * 1000)
+    assert TOPICS["board"].settings(2, 14)["min.insync.replicas"] == "2"

@@ -1,0 +1,127 @@
+"""The Integrity page: what it says of a day, and what it says when it can't."""
+
+import datetime as dt
+
+import pytest
+from fastapi import HTTPException
+from fastapi.testclient import TestClient
+
+from include.errors import DatabaseUnavailable
+from include.integrity.page import create_app
+from include.integrity.page_model import DayStatus, select_rows
+
+TODAY = dt.date(2026, 11, 21)
+
+
+def day_status(date: str, **changes: object) -> DayStatus:
+    fields = {
+        "day": dt.date.fromisoformat(date),
+        "status": "certified",
+        "row_count": 447017,
+        "pending_count": 1,
+        "rejected_count": 2,
+        "correction_count": 3,
+        "live_row_count": 4,
+        "dirty_count": 5,
+        "generation_id": 12,
+        "published_at": dt.datetime(2026, 11, 20, 17, 5, tzinfo=dt.UTC),
+        "rebuildable_until": dt.date.fromisoformat(date) + dt.timedelta(days=14),
+    }
+    return DayStatus(**(fields | changes))
+
+
+def page(*days: DayStatus) -> TestClient:
+    return TestClient(create_app(lambda: None, lambda: select_rows(list(days), TODAY)))
+
+
+class TestRows:
+    @pytest.mark.parametrize(
+        ("date", "days_left", "can_rebuild"),
+        [
+            ("2026-11-21", 14, False),  # not over
+            ("2026-11-20", 13, True),
+            ("2026-11-08", 1, True),
+            ("2026-11-07", 0, False),  # the topics no longer hold all of it
+            ("2026-10-01", 0, False),
+        ],
+    )
+    def test_a_day_can_be_rebuilt_when_over_and_still_in_the_topics(self, date, days_left, can_rebuild):
+        row = select_rows([day_status(date)], TODAY)[0]
+
+        assert (row.days_left, row.can_rebuild) == (days_left, can_rebuild)
+
+    def test_without_a_known_window_nobody_knows_how_long(self):
+        row = select_rows([day_status("2026-11-20", rebuildable_until=None)], TODAY)[0]
+
+        assert (row.days_left, row.can_rebuild) == (None, True)
+
+    def test_agrees_with_what_the_form_accepts(self):
+        from include.airflow_support.days import DayChoiceError, days_between
+
+        for age in range(20):
+            day = TODAY - dt.timedelta(days=age)
+            try:
+                accepted = bool(days_between(str(day), str(day), 14, TODAY))
+            except DayChoiceError:
+                accepted = False
+            assert select_rows([day_status(str(day))], TODAY)[0].can_rebuild == accepted
+
+
+class TestPage:
+    def test_shows_a_day_with_its_counts_and_a_button(self):
+        answer = page(day_status("2026-11-20")).get("/")
+
+        assert answer.status_code == 200
+        for text in ("2026-11-20", "certified", "447,017", "13 more days", 'data-day="2026-11-20"'):
+            assert text in answer.text
+
+    def test_has_no_button_where_a_rebuild_would_be_refused(self):
+        answer = page(day_status("2026-11-21"), day_status("2026-11-01")).get("/")
+
+        assert "data-day=" not in answer.text
+        assert "no longer" in answer.text
+
+    def test_says_so_when_there_is_no_day_yet(self):
+        assert "No day has been rebuilt" in page().get("/").text
+
+    def test_an_unpublished_day_has_no_generation(self):
+        text = page(day_status("2026-11-20", generation_id=None, published_at=None)).get("/").text
+
+        assert "not published" in text
+        assert "None" not in text
+
+    def test_database_down_is_a_503_that_says_so(self):
+        def read() -> list:
+            raise DatabaseUnavailable(host="db.internal", reason="secret details")
+
+        answer = TestClient(create_app(lambda: None, read)).get("/")
+
+        assert answer.status_code == 503
+        assert "The database does not answer." in answer.text
+        assert "db.internal" not in answer.text
+
+    def test_text_from_the_database_is_escaped(self):
+        text = page(day_status("2026-11-20", status="<script>alert(1)</script>")).get("/").text
+
+        assert "<script>alert" not in text
+        assert "&lt;script&gt;" in text
+
+    def test_scripts_and_styles_need_this_answers_nonce(self):
+        client = page(day_status("2026-11-20"))
+        first, second = client.get("/"), client.get("/")
+
+        policy = first.headers["content-security-policy"]
+        nonce = policy.split("script-src 'nonce-")[1].split("'")[0]
+        assert first.text.count(f'nonce="{nonce}"') == 2
+        assert "frame-ancestors 'self'" in policy  # Airflow shows it in a frame
+        assert policy != second.headers["content-security-policy"]
+
+    @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])
+    def test_shows_nothing_to_who_may_not_look(self, path):
+        def refuse() -> None:
+            raise HTTPException(401)
+
+        answer = TestClient(create_app(refuse, list)).get(path)
+
+        assert answer.status_code in (401, 404)
+        assert "Integrity" not in answer.text
