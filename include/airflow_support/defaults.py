@@ -1,0 +1,83 @@
+"""What every DAG of ours has in common. Imported at parse time: no I/O, no driver, no pyspark."""
+
+import datetime as dt
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+from include.errors import PipelineError, Retryable
+from include.settings import DEFAULT_TIMEZONE
+
+log = logging.getLogger(__name__)
+
+OWNER = "data-platform"
+REBUILD_POOL = "rebuild"
+ROOT = Path(__file__).resolve().parents[2]
+REBUILD_JOB = str(ROOT / "spark_jobs" / "rebuild_day.py")
+
+
+def log_runbook(context: Mapping[str, Any]) -> None:
+    """On a task's failure, logs one line: what failed, and which runbook says what to do. Never raises."""
+    task = context.get("task_instance")
+    dag_id = getattr(task, "dag_id", "unknown")
+    log.error(
+        "task %s of %s failed in run %s; what to do: docs/runbooks/%s.md",
+        getattr(task, "task_id", "unknown"),
+        dag_id,
+        getattr(task, "run_id", "unknown"),
+        dag_id,
+    )
+
+
+def default_args() -> dict[str, Any]:
+    """Arguments of every task: its owner, how it is tried again, when it is given up, who is told."""
+    return {
+        "owner": OWNER,
+        "depends_on_past": False,
+        "retries": 3,
+        "retry_delay": dt.timedelta(seconds=10),
+        "retry_exponential_backoff": 2.0,  # 10-20 s, 20-40 s, 40-80 s
+        "max_retry_delay": dt.timedelta(minutes=10),
+        "retry_policy": retry_policy(),
+        "execution_timeout": dt.timedelta(minutes=30),
+        "on_failure_callback": log_runbook,
+    }
+
+
+def retry_policy() -> ExceptionRetryPolicy:
+    """Our own errors say by their type whether trying again can help; every other failure is tried again."""
+    return ExceptionRetryPolicy(
+        rules=[
+            RetryRule(exception=Retryable, action=RetryAction.DEFAULT),
+            RetryRule(exception=PipelineError, action=RetryAction.FAIL, reason="trying again can't change this"),
+        ]
+    )
+
+
+def pipeline_timezone() -> str:
+    """The pipeline's time zone, which the schedule needs at parse time. Tasks check it when they read the settings."""
+    return os.environ.get("PIPELINE_TIMEZONE") or DEFAULT_TIMEZONE
+
+
+def rebuild_submission() -> dict[str, Any]:
+    """Arguments of the SparkSubmitOperator that rebuilds a day; what is missing are the job's own arguments."""
+    jars_dir = os.environ.get("SPARK_JARS_DIR") or str(ROOT / ".state" / "jars" / "spark-kafka")
+    return {
+        "conn_id": "spark_default",
+        "application": REBUILD_JOB,
+        "name": "rebuild_day",
+        "jars": f"{jars_dir}/*.jar",  # spark-submit expands it when the task runs
+        "conf": {
+            "spark.log.level": "WARN",  # the task's log is for people
+            "spark.ui.enabled": "false",  # it would listen on every interface, and no one is there to look
+            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Dlog4j2.level=warn",  # too late in the session itself
+        },
+        "driver_memory": os.environ.get("REBUILD_DRIVER_MEMORY") or "2g",
+        "env_vars": {"PYTHONPATH": str(ROOT)},
+        "pool": REBUILD_POOL,
+        "execution_timeout": dt.timedelta(hours=2),
+    }

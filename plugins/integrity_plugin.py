@@ -1,0 +1,22 @@
+"""Adds the Integrity page to Airflow. Registration only: the page is include/integrity/page.py."""
+
+from airflow.plugins_manager import AirflowPlugin
+
+from include.integrity.page import airflow_app
+
+_APP = {"app": airflow_app(), "url_prefix": "/integrity", "name": "Integrity"}
+_VIEW = {
+    "name": "Integrity",
+    "href": "/integrity/",
+    "destination": "nav",
+    "url_route": "integrity",
+    "nav_top_level": True,
+}
+
+
+class IntegrityPlugin(AirflowPlugin):
+    """Serves the page under /integrity and puts it into the navigation."""
+
+    name = "integrity"
+    fastapi_apps = [_APP]  # noqa: RUF012 - Airflow's way of declaring a plugin
+    external_views = [_VIEW]  # noqa: RUF012

@@ -1,0 +1,29 @@
+"""A real DagBag of the project's DAGs, read once, with an Airflow home of its own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from airflow.dag_processing.dagbag import DagBag
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def dag_bag(tmp_path_factory: pytest.TempPathFactory) -> "DagBag":
+    """The DAGs as the DAG processor reads them. Airflow is imported here: it reads its environment on import."""
+    own = {
+        "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "PIPELINE_TIMEZONE": "Asia/Seoul",
+        "SPARK_JARS_DIR": "/jars",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in own.items():
+            patch.setenv(name, value)
+        from airflow.dag_processing.dagbag import DagBag
+
+        return DagBag(dag_folder=str(ROOT / "dags"))

@@ -1,0 +1,87 @@
+"""What every DAG of ours owes its operator."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DAG_IDS = ("nightly_rebuild", "reprocess_days")
+
+
+def test_every_file_imports_and_holds_the_dag_it_is_named_for(dag_bag):
+    assert dag_bag.import_errors == {}
+    assert sorted(dag_bag.dags) == sorted(path.stem for path in (ROOT / "dags").glob("*.py"))
+    assert sorted(dag_bag.dags) == sorted(DAG_IDS)
+
+
+@pytest.mark.parametrize("dag_id", DAG_IDS)
+class TestEveryDag:
+    def test_tells_its_operator_purpose_danger_and_how_to_run_it_again(self, dag_bag, dag_id):
+        doc = dag_bag.dags[dag_id].doc_md
+
+        assert doc.strip().startswith(f"# {dag_id}")
+        assert "**Danger**" in doc
+        assert "**How to run again**" in doc
+        assert dag_bag.dags[dag_id].description
+
+    def test_starts_at_a_fixed_date_and_does_not_catch_up(self, dag_bag, dag_id):
+        dag = dag_bag.dags[dag_id]
+
+        assert dag.start_date == dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
+        assert dag.catchup is False
+        assert dag.max_active_runs == 1
+
+    def test_every_task_has_an_owner_retries_with_backoff_a_time_limit_and_a_runbook(self, dag_bag, dag_id):
+        for task in dag_bag.dags[dag_id].tasks:
+            assert task.owner == "data-platform", task.task_id
+            assert task.retries == 3, task.task_id
+            assert task.retry_exponential_backoff == 2.0, task.task_id
+            assert task.execution_timeout > dt.timedelta(0), task.task_id
+            assert [callback.__name__ for callback in task.on_failure_callback] == ["log_runbook"], task.task_id
+
+    def test_has_the_runbook_that_its_failures_name(self, dag_bag, dag_id):
+        assert (ROOT / "docs" / "runbooks" / f"{dag_id}.md").is_file()
+
+    def test_rebuilds_one_day_at_a_time_by_the_named_connection(self, dag_bag, dag_id):
+        rebuilds = [task for task in dag_bag.dags[dag_id].tasks if task.task_id.endswith("rebuild")]
+
+        assert len(rebuilds) == 1
+        arguments = _arguments(rebuilds[0])
+        assert rebuilds[0].pool == "rebuild"
+        assert arguments["conn_id"] == "spark_default"
+        assert arguments["application"] == str(ROOT / "spark_jobs" / "rebuild_day.py")
+        assert arguments["name"] == "rebuild_day"
+        assert arguments["jars"].endswith("/*.jar")
+
+    def test_survives_serialisation(self, dag_bag, dag_id):
+        from airflow.serialization.serialized_objects import DagSerialization
+
+        copy = DagSerialization.from_dict(DagSerialization.to_dict(dag_bag.dags[dag_id]))
+
+        assert copy.dag_id == dag_id
+
+
+class TestRetryPolicy:
+    @pytest.mark.parametrize(
+        ("error", "action"),
+        [("BrokerUnavailable", "default"), ("DatabaseUnavailable", "default"), ("BalanceBroken", "fail")],
+    )
+    def test_tries_again_only_where_our_error_says_it_can_help(self, dag_bag, error, action):
+        from include import errors
+        from include.airflow_support.defaults import retry_policy
+
+        decision = retry_policy().evaluate(getattr(errors, error)(), try_number=1, max_tries=3)
+
+        assert decision.action.value == action
+
+    def test_leaves_what_is_not_ours_to_airflow(self, dag_bag):
+        from include.airflow_support.defaults import retry_policy
+
+        assert retry_policy().evaluate(OSError("disk"), try_number=1, max_tries=3).action.value == "default"
+
+
+def _arguments(task):
+    """An operator's arguments, whether it is mapped or not."""
+    public = {"conn_id": getattr(task, "_conn_id", None)}
+    return public | {name: getattr(task, name) for name in ("application", "name", "jars")}

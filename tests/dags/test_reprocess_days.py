@@ -1,0 +1,66 @@
+"""The DAG for people: its form, and what a dry run leaves out."""
+
+from itertools import pairwise
+
+import pytest
+
+FORM = {"from": "2026-11-19", "to": "2026-11-20", "reason": "late members"}
+
+
+@pytest.fixture
+def dag(dag_bag):
+    return dag_bag.dags["reprocess_days"]
+
+
+def submit(dag, values):
+    """The values a run gets, as Airflow's API checks and completes them: on its own copy of the DAG."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    return DagSerialization.from_dict(DagSerialization.to_dict(dag)).params.deep_merge(values).validate()
+
+
+def test_is_a_dry_run_unless_told_otherwise(dag):
+    assert submit(dag, FORM)["dry_run"] is True
+
+
+def test_takes_a_full_form(dag):
+    assert submit(dag, FORM | {"dry_run": False})["dry_run"] is False
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("from", "20/11/2026"),
+        ("from", "yesterday"),
+        ("to", "2026-11-31"),
+        ("dry_run", "no"),
+        ("reason", "ab"),
+        ("reason", ""),
+    ],
+)
+def test_refuses_a_wrong_value(dag, field, value):
+    with pytest.raises(ValueError, match=field):
+        submit(dag, FORM | {field: value})
+
+
+@pytest.mark.parametrize("field", ["from", "to", "reason"])
+def test_refuses_a_form_without_a_required_value(dag, field):
+    with pytest.raises(ValueError, match=field):
+        submit(dag, {name: value for name, value in FORM.items() if name != field})
+
+
+def test_each_day_is_built_verified_published_and_certified_in_that_order(dag):
+    order = [f"reprocess.{name}" for name in ("rebuild", "verify", "publish", "certify")]
+
+    for before, after in pairwise(order):
+        assert dag.get_task(before).downstream_task_ids == {after}
+    assert dag.get_task("days").downstream_task_ids == {
+        "reprocess.rebuild",
+        "reprocess.verify",
+        "reprocess.publish",
+        "reprocess.certify",
+    }
+
+
+def test_can_be_started_as_soon_as_airflow_has_read_it(dag):
+    assert dag.is_paused_upon_creation is False

@@ -1,0 +1,180 @@
+"""Airflow as an operator uses it: its four components, the real DAGs, the real Spark job, a real broker and database.
+
+No stream runs here: the batch layer must be right without it.
+"""
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+import httpx
+import pytest
+
+from demo.airflow_client import AirflowRefused, RunFailed
+from include.adapters.postgres import connect
+from include.clock import rfc3339
+from include.contracts.day import Day
+from tests.fakes.events import board, member
+from tests.support.pipeline_processes import batch_side
+
+RUN_DEADLINE_S = 240.0
+pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    with batch_side(tmp_path_factory.mktemp("airflow")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def today(pipeline):
+    return Day.of(dt.datetime.now(dt.UTC), pipeline.settings.timezone)
+
+
+@pytest.fixture(scope="module")
+def day(today):
+    """A day whose run is not due any more: switched on, the DAG makes up for last night's at once."""
+    return today.before(3)
+
+
+@pytest.fixture
+def operator(pipeline):
+    with pipeline.airflow("operator") as client:
+        client.wait_for_dag("nightly_rebuild")
+        client.wait_for_dag("reprocess_days")
+        yield client
+
+
+def noon(day):
+    """An instant of the day, as a topic carries it."""
+    return rfc3339(dt.datetime.combine(day.date, dt.time(12), ZoneInfo(day.zone)))
+
+
+def post(pipeline, topic, value):
+    with pipeline.gateway.client() as gateway:
+        assert gateway.post_event(topic, value)["keptIn"] == "kafka"
+
+
+def post_board(pipeline, day, board_id, member_id=7):
+    post(pipeline, "board", board(board_id, member_id, createdAt=noon(day), modifiedAt=noon(day)))
+
+
+def shown(pipeline, day):
+    """The day's rows as an analyst reads them: (board id, nickname, finality)."""
+    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT board_id, nickname, finality FROM board_detail"
+            " WHERE created_at >= %s AND created_at < %s ORDER BY board_id",
+            (day.start, day.end),
+        )
+        return cursor.fetchall()
+
+
+def status(pipeline, day):
+    """The day's status: (status, rows, pending, generation)."""
+    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT status, row_count, pending_count, generation_id FROM day_status WHERE day = %s", (day.date,)
+        )
+        return cursor.fetchone()
+
+
+def backfill(operator, day):
+    run = operator.backfill_day("nightly_rebuild", day.date, {"settle_timeout_s": 0})
+    assert run.partition_key == str(day)
+    return operator.wait(run, RUN_DEADLINE_S)
+
+
+def test_switched_on_the_nightly_dag_makes_up_for_last_nights_run_alone(operator, today):
+    operator.unpause("nightly_rebuild")
+
+    made = [run for age in range(1, 6) for run in operator.runs_of_day("nightly_rebuild", today.before(age).date)]
+
+    assert [run.run_id.partition("__")[0] for run in made] == ["scheduled"]
+    assert made[0].partition_key in (str(today.before(1)), str(today.before(2)))  # the latter until two at night
+    operator.stop(made[0])  # it would wait for a stream, and there is none
+
+
+def test_one_day_backfill_publishes_and_certifies_the_day_as_often_as_one_likes(pipeline, operator, day):
+    post(pipeline, "member", member(7, nickname="하늘", createdAt=noon(day.before(1)), modifiedAt=noon(day.before(1))))
+    post_board(pipeline, day, board_id=1)
+    post_board(pipeline, day, board_id=2)
+    post_board(pipeline, day, board_id=3, member_id=404)
+    post_board(pipeline, day.before(1), board_id=4)
+
+    first = backfill(operator, day)
+
+    assert set(operator.task_states(first).values()) == {"success"}
+    assert shown(pipeline, day) == [(1, "하늘", "final"), (2, "하늘", "final")]
+    assert status(pipeline, day)[:3] == ("certified", 2, 1)
+
+    post_board(pipeline, day, board_id=5)
+    second = backfill(operator, day)
+
+    assert second.run_id != first.run_id
+    assert [row[0] for row in shown(pipeline, day)] == [1, 2, 5]
+    assert status(pipeline, day)[:3] == ("certified", 3, 1)
+
+
+def test_dry_run_builds_and_publishes_nothing(pipeline, operator, day):
+    post(pipeline, "member", member(8, createdAt=noon(day.before(1)), modifiedAt=noon(day.before(1))))
+    post_board(pipeline, day, board_id=6, member_id=8)
+    rows, published = shown(pipeline, day), status(pipeline, day)
+    form = {"from": str(day), "to": str(day), "dry_run": True, "reason": "--what 'would' change? 변경"}
+
+    run = operator.wait(operator.trigger("reprocess_days", form), RUN_DEADLINE_S)
+
+    assert operator.task_states(run) == {
+        "days": "success",
+        "reprocess.rebuild[0]": "success",
+        "reprocess.verify[0]": "success",
+        "reprocess.publish[0]": "skipped",
+        "reprocess.certify[0]": "skipped",
+    }
+    assert shown(pipeline, day) == rows
+    assert status(pipeline, day)[3:] == published[3:]
+
+
+def test_a_day_that_is_not_over_is_refused_at_once_with_the_remedy(pipeline, operator, today):
+    form = {"from": str(today), "to": str(today), "reason": "too early"}
+
+    with pytest.raises(RunFailed, match=f"newest day that can be rebuilt is {today.before(1)}"):
+        operator.wait(operator.trigger("reprocess_days", form), RUN_DEADLINE_S)
+
+
+def test_form_is_checked_before_a_run_starts(operator):
+    with pytest.raises(AirflowRefused, match="reason"):
+        operator.trigger("reprocess_days", {"from": "2026-11-20", "to": "2026-11-20", "reason": "no"})
+
+
+def test_nightly_run_by_hand_is_refused_since_it_has_no_day(operator):
+    with pytest.raises(AirflowRefused, match="manual"):
+        operator.trigger("nightly_rebuild", {})
+
+
+def test_viewer_may_look_but_not_run(pipeline):
+    with pipeline.airflow("viewer") as viewer:
+        viewer.wait_for_dag("reprocess_days")
+        with pytest.raises(AirflowRefused, match="Forbidden"):
+            viewer.trigger("reprocess_days", {"from": "2026-11-20", "to": "2026-11-20", "reason": "may I"})
+
+
+class TestIntegrityPage:
+    def test_refuses_who_has_no_token(self, pipeline):
+        assert httpx.get(f"{pipeline.airflow_url}/integrity/").status_code == 401
+
+    def test_shows_the_days_to_a_viewer(self, pipeline):
+        with pipeline.airflow("viewer") as viewer:
+            page = httpx.get(f"{pipeline.airflow_url}/integrity/", headers=viewer.authorization())
+
+        assert page.status_code == 200
+        assert "<h1>Integrity</h1>" in page.text
+
+    def test_is_in_the_navigation(self, pipeline):
+        with pipeline.airflow("admin") as admin:
+            plugins = httpx.get(f"{pipeline.airflow_url}/api/v2/plugins", headers=admin.authorization()).json()[
+                "plugins"
+            ]
+
+        views = [view for plugin in plugins for view in plugin["external_views"]]
+        assert [(view["name"], view["href"]) for view in views] == [("Integrity", "/integrity/")]

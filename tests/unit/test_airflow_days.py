@@ -1,0 +1,52 @@
+"""Which days a person may ask for, with the 21st as today and 14 days in the topics."""
+
+import datetime as dt
+
+import pytest
+
+from include.airflow_support.days import DayChoiceError, days_between
+
+TODAY = dt.date(2026, 11, 21)
+OLDEST, NEWEST = "2026-11-08", "2026-11-20"
+
+
+def choose(first: str, last: str) -> list[str]:
+    return days_between(first, last, window_days=14, today=TODAY)
+
+
+def test_both_ends_are_included_and_the_oldest_comes_first():
+    assert choose("2026-11-18", "2026-11-20") == ["2026-11-18", "2026-11-19", "2026-11-20"]
+
+
+def test_one_day():
+    assert choose(NEWEST, NEWEST) == [NEWEST]
+
+
+def test_the_whole_window_can_be_asked_for():
+    days = choose(OLDEST, NEWEST)
+
+    assert (days[0], days[-1], len(days)) == (OLDEST, NEWEST, 13)
+
+
+def test_days_pass_the_end_of_a_month_and_of_a_year():
+    assert days_between("2026-12-31", "2027-01-01", 14, dt.date(2027, 1, 2)) == ["2026-12-31", "2027-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "field", "remedy"),
+    [
+        ("2026-11-07", NEWEST, "from=2026-11-07", f"oldest day that can be rebuilt is {OLDEST}"),
+        (NEWEST, "2026-11-21", "to=2026-11-21", f"newest day that can be rebuilt is {NEWEST}"),
+        (NEWEST, "2027-01-01", "to=2027-01-01", f"newest day that can be rebuilt is {NEWEST}"),
+        ("2026-11-20", "2026-11-19", "from=2026-11-20", "swap them"),
+        ("20.11.2026", NEWEST, "from='20.11.2026'", "YYYY-MM-DD"),
+        (NEWEST, "2026-11-31", "to='2026-11-31'", "YYYY-MM-DD"),
+        (NEWEST, "", "to=''", "YYYY-MM-DD"),
+    ],
+)
+def test_refusal_names_the_field_and_the_remedy(first, last, field, remedy):
+    with pytest.raises(DayChoiceError) as refusal:
+        choose(first, last)
+
+    assert field in str(refusal.value)
+    assert remedy in str(refusal.value)
