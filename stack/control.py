@@ -1,6 +1,7 @@
 """Stopping, starting and killing one service of the running stack, for people and for the demo."""
 
 import threading
+import time
 
 from stack import environment, up
 from stack.errors import StackError
@@ -8,6 +9,8 @@ from stack.layout import Layout
 from stack.service import Service
 from stack.services import declare
 from stack.supervisor import Supervisor
+
+_POLL_S = 0.1
 
 
 def stop_service(name: str, layout: Layout | None = None) -> None:
@@ -38,6 +41,21 @@ def service_pid(name: str, layout: Layout | None = None) -> int:
     """The pid of the service's process; 0 when it does not run. Raises StackError when the stack is down."""
     layout = layout or Layout.of()
     return Supervisor(layout).state(_own_service(name, layout).name).pid
+
+
+def wait_until_restarted(name: str, killed_pid: int, layout: Layout | None = None) -> int:
+    """Block until the supervisor has started the killed service again and it is healthy; returns the new pid.
+
+    Raises StackError when it is not within the service's own deadline.
+    """
+    layout = layout or Layout.of()
+    supervisor, deadline = Supervisor(layout), time.monotonic() + _own_service(name, layout).deadline_s
+    while (pid := supervisor.state(name).pid) in (0, killed_pid):
+        if time.monotonic() > deadline:
+            raise StackError(f"{name}: the supervisor did not start it again after pid {killed_pid}")
+        time.sleep(_POLL_S)
+    wait_until_healthy(name, layout)
+    return pid
 
 
 def wait_until_healthy(name: str, layout: Layout | None = None) -> None:

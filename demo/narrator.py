@@ -1,0 +1,80 @@
+"""How the demo speaks: chapters, facts, progress, and checks that end it when something is not as told."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+Found = TypeVar("Found")
+
+POLL_S = 0.2
+_WIDTH = 120
+
+
+class NotAsTold(Exception):
+    """A step of the story did not come out as it should."""
+
+
+class Narrator:
+    """Tells the story on one console."""
+
+    def __init__(self) -> None:
+        console = Console()
+        self._console = console if console.is_terminal else Console(width=_WIDTH)
+        self._begun = time.monotonic()
+        self._chapter = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the story began."""
+        return time.monotonic() - self._begun
+
+    def chapter(self, title: str) -> None:
+        """Begin the next step."""
+        self._chapter += 1
+        self._console.print(f"\n[bold cyan]{self._chapter}. {title}[/]  [dim]({self.elapsed_s:.0f} s)[/]")
+
+    def say(self, text: str) -> None:
+        """Tell one fact."""
+        self._console.print(f"   {text}", highlight=False)
+
+    def table(self, headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+        """Show rows."""
+        table = Table(box=None, padding=(0, 2), header_style="dim")
+        for heading in headings:
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            table.add_row(*["" if value is None else str(value) for value in row])
+        self._console.print(table)
+
+    def check(self, fact: bool, told: str) -> None:
+        """Say what holds. Raises NotAsTold when it does not."""
+        if not fact:
+            raise NotAsTold(told)
+        self._console.print(f"   [green]✓[/] {told}", highlight=False)
+
+    def until(
+        self,
+        what: str,
+        look: Callable[[], Found],
+        is_done: Callable[[Found], bool],
+        timeout_s: float,
+        progress: Callable[[Found], str] | None = None,
+    ) -> tuple[Found, float]:
+        """Look until it is done; returns what was seen and the seconds it took. Raises NotAsTold after the timeout."""
+        begun = time.monotonic()
+        told = ""
+        while True:
+            seen = look()
+            took = time.monotonic() - begun
+            if is_done(seen):
+                return seen, took
+            if took > timeout_s:
+                raise NotAsTold(f"{what}: not after {timeout_s:.0f} s; last seen: {seen}")
+            text = progress(seen) if progress else ""
+            if text != told:
+                told = text
+                self.say(f"[dim]{text}[/]")
+            time.sleep(POLL_S)

@@ -1,0 +1,99 @@
+"""The reference volume: deterministic members and boards, Korean and English, the same for the same seed."""
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from include.clock import rfc3339
+
+MEMBERS = 442_128
+BOARDS = 447_017
+FIRST_ID = 1_000_000_000  # below are the ids that the system of record gives
+EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+SPAN_S = 730 * 24 * 3600
+BODY_BYTES = (300, 600)
+BODIES = 20_000
+
+SENTENCES = (
+    "서울에는 어제부터 비가 내리고 있습니다.",
+    "이 제품을 한 달 동안 사용해 본 후기를 남깁니다.",
+    "다음 주 모임 장소를 아직 정하지 못했습니다.",
+    "배송이 예정보다 하루 늦게 도착했네요.",
+    "스트리밍과 배치의 결과가 다를 때는 어떻게 하시나요?",
+    "주말에 다녀온 산책길이 정말 아름다웠습니다.",
+    "비밀번호를 잊어버렸을 때의 절차가 궁금합니다.",
+    "The bakery on the corner opens an hour earlier now.",
+    "I followed the guide and it worked on the second try.",
+    "Could someone explain what the last update changed?",
+    "We moved the meeting to Thursday because of the holiday.",
+    "After three months of use the battery still holds well.",
+)
+TITLES = (
+    "질문이 있어요",
+    "사용 후기",
+    "모임 안내",
+    "나눔합니다",
+    "A short question",
+    "Notes from the trip",
+    "Lost and found",
+)
+CITIES = (
+    "서울특별시",
+    "부산광역시",
+    "대구광역시",
+    "인천광역시",
+    "광주광역시",
+    "대전광역시",
+    "수원시",
+    "제주시",
+    "전주시",
+    "포항시",
+)
+FIRST_WORDS = ("조용한", "빠른", "따뜻한", "용감한", "bright", "quiet", "lucky")
+SECOND_WORDS = ("고래", "별빛", "단풍", "나그네", "falcon", "maple", "harbor")
+
+
+def members(count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """`count` members with ids from FIRST_ID, one version each."""
+    chance = random.Random(f"member {seed}")
+    for number in range(count):
+        created = chance.randrange(SPAN_S)
+        yield {
+            "id": FIRST_ID + number,
+            "nickname": f"{chance.choice(FIRST_WORDS)} {chance.choice(SECOND_WORDS)} {number}",
+            "city": chance.choice(CITIES),
+            "phone": f"010-{chance.randrange(10_000):04}-{chance.randrange(10_000):04}",
+            "email": f"member{number}@example.com",
+            "createdAt": _at(created),
+            "modifiedAt": _at(created + chance.randrange(SPAN_S - created + 1)),
+        }
+
+
+def boards(count: int, member_count: int, seed: int, created_on: dt.datetime | None = None) -> Iterator[dict[str, Any]]:
+    """`count` boards with ids from FIRST_ID, by any of the members; all of one day when it is given (its start)."""
+    chance = random.Random(f"board {seed}")
+    bodies = [_body(chance) for _ in range(BODIES)]
+    day_s = None if created_on is None else int((created_on - EPOCH).total_seconds())
+    for number in range(count):
+        created = chance.randrange(SPAN_S) if day_s is None else day_s + chance.randrange(24 * 3600)
+        yield {
+            "id": FIRST_ID + number,
+            "memberId": FIRST_ID + chance.randrange(member_count),
+            "title": f"{chance.choice(TITLES)} #{number}",
+            "body": f"{chance.choice(bodies)} [{number}]",
+            "createdAt": _at(created),
+            "modifiedAt": _at(created + chance.randrange(3600)),
+        }
+
+
+def _body(chance: random.Random) -> str:
+    """Whole sentences, 300 to 600 bytes of UTF-8 together with the running number."""
+    wanted, text = chance.randrange(BODY_BYTES[0], BODY_BYTES[1] - 110), ""
+    while len(text.encode()) < wanted:
+        text += chance.choice(SENTENCES) + " "
+    return text.rstrip()
+
+
+def _at(seconds: int) -> str:
+    return rfc3339(EPOCH + dt.timedelta(seconds=seconds))

@@ -1,0 +1,67 @@
+"""The site whose members post: values of events, in Korean and English, with ids of their own for each run."""
+
+import datetime as dt
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from include.clock import rfc3339
+from include.contracts.day import Day
+
+POSTS = (
+    ("오늘의 점심 추천", "회사 근처에서 김치찌개가 맛있는 집을 찾았습니다. 줄이 길지만 기다릴 만해요."),
+    ("Weekend hike", "We met at the station at seven and walked up to the old fortress; the view was worth it."),
+    ("카프카 질문 있습니다", "컨슈머 오프셋은 언제 커밋하는 것이 안전한가요? 작업이 끝난 뒤라고 들었습니다."),
+    ("Looking for a book", "Has anyone read the one about logs? I want to borrow it for a week."),
+)
+NICKNAMES = ("행복한고양이", "swift panda", "푸른바다", "lazy river")
+CITIES = ("서울특별시", "부산광역시", "제주시", "Incheon")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Makes values for one run of the demo; `day` is the day that will be rebuilt."""
+
+    day: Day
+    first_id: int
+
+    @classmethod
+    def opened_now(cls, day: Day) -> "Site":
+        """Ids begin at the present millisecond: another run on the same stack never meets them."""
+        return cls(day, time.time_ns() // 1_000_000)
+
+    def member_id(self, number: int) -> int:
+        """Id of the run's member of that number, from 0."""
+        return self.first_id + number
+
+    def board_id(self, number: int) -> int:
+        """Id of the run's board of that number, from 0."""
+        return self.first_id + number
+
+    def at(self, hour: float) -> str:
+        """A time on the day."""
+        return rfc3339(self.day.start + dt.timedelta(hours=hour))
+
+    def member(self, number: int, modified_hour: float = 1, nickname: str | None = None) -> dict[str, Any]:
+        """A member of the day, as the topic's contract wants it."""
+        return {
+            "id": self.member_id(number),
+            "nickname": nickname or f"{NICKNAMES[number % len(NICKNAMES)]} {number}",
+            "city": CITIES[number % len(CITIES)],
+            "phone": f"010-{number % 10_000:04}-{(number * 7) % 10_000:04}",
+            "email": f"member{number}@example.com",
+            "createdAt": self.at(0.5),
+            "modifiedAt": self.at(modified_hour),
+        }
+
+    def board(self, number: int, member: int, hour: float = 9) -> dict[str, Any]:
+        """A board of the day by that member."""
+        title, body = POSTS[number % len(POSTS)]
+        return {
+            "id": self.board_id(number),
+            "memberId": self.member_id(member),
+            "title": f"{title} #{number}",
+            "body": body,
+            "createdAt": self.at(hour),
+            "modifiedAt": self.at(hour),
+        }

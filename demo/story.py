@@ -1,0 +1,280 @@
+"""The story: a post travels from HTTP to the analyst's view, outages lose nothing, and last night corrects a day."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from demo.airflow_client import AirflowClient, TaskStates
+from demo.narrator import Narrator, NotAsTold
+from demo.site import Site
+from demo.warehouse import Warehouse
+from include.adapters.kafka_offsets import OffsetReader
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.gateway.client import GatewayClient, GatewayRefused
+from include.settings import Settings
+from stack import control
+
+MEMBERS = 20
+BOARDS = 200
+OUTAGE_BOARDS = 300
+BURST = 4_000
+BURSTS_AT_MOST = 4
+NIGHTLY = "nightly_rebuild"
+
+
+@dataclass
+class Story:
+    """One telling. `next_board` is the first number not used yet, so that every chapter counts what it sent."""
+
+    settings: Settings
+    gateway: GatewayClient
+    warehouse: Warehouse
+    airflow: AirflowClient
+    site: Site
+    narrator: Narrator
+    next_board: int = 0
+    _killed_pid: int = 0
+
+    def tell(self) -> None:
+        """All chapters, in order. Raises NotAsTold at the first thing that is not as told."""
+        self._switch_on_the_nightly_run()
+        self.a_post_arrives()
+        self.the_broker_goes_out()
+        self.the_stream_is_killed()
+        self.bad_records_come()
+        self.the_night_corrects_the_day()
+        self.the_analyst_asks()
+
+    def a_post_arrives(self) -> None:
+        """Chapter 1."""
+        tell = self.narrator
+        tell.chapter("Members sign up and post; a post reaches the analyst's view")
+        member = self.gateway.post_member({"nickname": "행복한고양이", "city": "서울특별시", "phone": "010-1234-5678"})
+        board = self.gateway.post_board(
+            {"memberId": member["id"], "title": "첫 글입니다 · Hello", "body": "안녕하세요! Nice to meet you all."}
+        )
+        tell.say(
+            f"POST /members → id {member['id']} ({member['keptIn']}), "
+            f"POST /boards → id {board['id']} ({board['keptIn']})"
+        )
+        row, seconds = tell.until("the post in the view", lambda: self.warehouse.board(board["id"]), bool, 60)
+        assert row is not None
+        tell.table(
+            ("board_id", "nickname", "title", "finality", "kafka_partition", "kafka_offset"),
+            [[row[n] for n in ("board_id", "nickname", "title", "finality", "kafka_partition", "kafka_offset")]],
+        )
+        tell.check(row["nickname"] == "행복한고양이", f"joined with its author, {seconds:.1f} s after the HTTP answer")
+
+        tell.say(f"now {MEMBERS} members and {BOARDS} posts that carry dates of {self.site.day}, as array calls")
+        members = [self.site.member(number) for number in range(MEMBERS)]
+        # member 0 took another name in the evening: the stream knows only that one, the morning's posts carry it too
+        members.append(self.site.member(0, modified_hour=20, nickname="저녁에 바꾼 이름"))
+        self._kept(self.gateway.post_events("member", members))
+        self._kept(self.gateway.post_events("board", self._boards(BOARDS)))
+        self._all_in_view(60)
+
+        late = self.next_board
+        self._kept(self.gateway.post_events("board", [self.site.board(late, member=MEMBERS)]))
+        tell.until(
+            "the post without a member is kept", lambda: self.warehouse.pending(self.site.board_id(late)), bool, 30
+        )
+        tell.say("a post whose author nobody knows yet waits as pending")
+        self._kept(self.gateway.post_events("member", [self.site.member(MEMBERS)]))
+        self.next_board += 1
+        self._all_in_view(60)
+        tell.check(True, "it appeared when its author signed up")
+
+    def the_broker_goes_out(self) -> None:
+        """Chapter 2."""
+        tell = self.narrator
+        tell.chapter("The broker goes out; nothing is lost")
+        control.stop_service("kafka")
+        tell.say("Kafka is stopped; the site goes on posting")
+        results = self.gateway.post_events("board", self._boards(OUTAGE_BOARDS))
+        self._kept(results)
+        where = Counter(result["keptIn"] for result in results)
+        tell.check(where["fallback"] == OUTAGE_BOARDS, f"every post answered 2xx, kept in: {dict(where)}")
+        store = self.gateway.fallback()
+        tell.say(f"GET /fallback → backlog {store['backlog']}, oldest {store['oldestAgeS']:.1f} s")
+        tell.check(store["backlog"] >= OUTAGE_BOARDS, "the messages lie in the fallback store, on disk")
+        tell.say("Kafka starts again")
+        control.start_service("kafka")
+        _, seconds = tell.until(
+            "the drain",
+            lambda: int(self.gateway.fallback()["backlog"]),
+            lambda backlog: backlog == 0,
+            60,
+            lambda backlog: f"backlog {backlog}",
+        )
+        tell.check(True, f"drained by itself in {seconds:.1f} s")
+        self._all_in_view(120)
+
+    def the_stream_is_killed(self) -> None:
+        """Chapter 3."""
+        tell = self.narrator
+        tell.chapter("The streaming driver is killed in mid-batch")
+        for _ in range(BURSTS_AT_MOST):
+            if self._killed_in_mid_batch():
+                break
+            tell.say("that batch had just ended; once more")
+            control.wait_until_restarted("stream", self._killed_pid)
+        else:
+            raise NotAsTold(f"the driver was never caught in mid-batch in {BURSTS_AT_MOST} tries")
+        pid = control.wait_until_restarted("stream", self._killed_pid)
+        tell.check(True, f"the supervisor started it again, pid {pid}")
+        self._all_in_view(180)
+
+    def bad_records_come(self) -> None:
+        """Chapter 4."""
+        tell = self.narrator
+        tell.chapter("Bad records come")
+        number = self.next_board
+        try:
+            self.gateway.post_event("board", {**self.site.board(number, 0), "memberId": "seven"})
+        except GatewayRefused as refusal:
+            tell.check("/memberId" in str(refusal), f"the gateway refuses: {refusal.where['reason']}")
+        else:
+            raise NotAsTold("the gateway took a board without a member id")
+        good = self.site.board(number, 0)
+        key = str(good["id"])
+        bad = {
+            "not JSON": (key, b"{nonsense"),
+            "a wrong type": (key, _json({**good, "memberId": "seven"})),
+            "a date that does not exist": (key, _json({**good, "createdAt": "2026-02-30T00:00:00Z"})),
+            "NUL in a text": (key, _json({**good, "title": "a\x00b"})),
+            "another key": ("0", _json(good)),
+        }
+        tell.say("a careless producer writes to the topic directly: " + ", ".join(bad))
+        places = self._produce_directly(list(bad.values()))
+        rows, _ = tell.until(
+            "the rejects", lambda: self.warehouse.rejects(places), lambda rows: len(rows) == len(places), 60
+        )
+        tell.table(("topic", "partition", "offset", "reason"), [row.values() for row in rows])
+        tell.check(len(rows) == len(bad), "each is a reject with its reason; the batches went on")
+
+    def the_night_corrects_the_day(self) -> None:
+        """Chapter 5."""
+        tell = self.narrator
+        day = self.site.day
+        tell.chapter(f"An operator runs {NIGHTLY} for {day}, as a one-day backfill in Airflow")
+        run = self.airflow.backfill_day(NIGHTLY, day.date)
+        tell.say(f"run {run.run_id}")
+        self.airflow.wait(run, 600, _task_progress(tell))
+
+        status = self.warehouse.day_status(day)
+        corrections = self.warehouse.corrections(day)
+        tell.say("what the rebuild corrected:")
+        tell.table(("class", "boards"), corrections.items())
+        changed = self.warehouse.changed_authors(day, [self.site.board_id(0)])
+        tell.table(("board_id", "the stream had", "the rebuild says"), [row.values() for row in changed])
+        tell.check(len(changed) == 1, "the morning's post has the author's name of the morning again")
+        tell.check(corrections.get("unexplained", 0) == 0, "no difference is unexplained")
+        raw, rows, pending, rejected = (
+            status[name] for name in ("raw_distinct", "row_count", "pending_count", "rejected_count")
+        )
+        tell.check(
+            raw == rows + pending + rejected and status["status"] == "certified",
+            f"the day is {status['status']}: {raw} boards in raw = {rows} rows + {pending} pending "
+            f"+ {rejected} rejected",
+        )
+        tell.check(
+            self._in_view() == self.next_board, f"all {self.next_board} boards of this story are in the view, once"
+        )
+
+    def the_analyst_asks(self) -> None:
+        """Chapter 6."""
+        tell = self.narrator
+        tell.chapter("The analyst asks")
+        names = ("board_id", "nickname", "city", "title", "created_at", "finality")
+        rows = self.warehouse.sample(self.site.day, 5)
+        tell.table(names, [[row[name] for name in names] for row in rows])
+        tell.check(len(rows) == 5 and all(row["finality"] == "final" for row in rows), "the day's rows are final")
+
+    def _switch_on_the_nightly_run(self) -> None:
+        """Unpause it. Airflow at once makes the run that was due last night; it is for the story's day, too early."""
+        self.airflow.wait_for_dag(NIGHTLY, timeout_s=120)
+        self.airflow.unpause(NIGHTLY)
+        for run in self.airflow.runs_of_day(NIGHTLY, self.site.day.date):
+            if not run.is_finished:
+                self.airflow.stop(run)
+
+    def _boards(self, count: int) -> list[dict[str, Any]]:
+        first = self.next_board
+        self.next_board += count
+        return [self.site.board(number, number % MEMBERS) for number in range(first, first + count)]
+
+    def _kept(self, results: list[dict[str, Any]]) -> None:
+        refused = [result for result in results if result["status"] >= 300]
+        if refused:
+            raise NotAsTold(f"{len(refused)} of {len(results)} events were not kept; the first: {refused[0]}")
+
+    def _in_view(self) -> int:
+        return self.warehouse.count(self.site.board_id(0), self.site.board_id(self.next_board))
+
+    def _all_in_view(self, timeout_s: float) -> None:
+        wanted = self.next_board
+        _, seconds = self.narrator.until(
+            f"{wanted} boards in the view", self._in_view, lambda count: count == wanted, timeout_s
+        )
+        self.narrator.check(True, f"{wanted} of {wanted} boards are in the view, {seconds:.1f} s later")
+
+    def _killed_in_mid_batch(self) -> bool:
+        offsets = OffsetReader(self.settings.kafka.bootstrap_servers)
+        output = PIPELINE.output.name
+        before = sum(offsets.ends(output).values())
+        self._kept(self.gateway.post_events("board", self._boards(BURST)))
+        self.narrator.until(
+            "the join writes", lambda: sum(offsets.ends(output).values()), lambda count: count > before, 60
+        )
+        pid = self._killed_pid = control.kill_service("stream")
+        batches = _unfinished_batches(self.settings.stream.checkpoint_dir)
+        self.narrator.say(f"{BURST} posts sent, SIGKILL to pid {pid}; batches under way: {batches or 'none'}")
+        return bool(batches)
+
+    def _produce_directly(self, records: list[tuple[str, bytes]]) -> list[tuple[str, int, int]]:
+        places: list[tuple[str, int, int]] = []
+        producer = Producer(
+            {"bootstrap.servers": self.settings.kafka.bootstrap_servers, "partitioner": "murmur2_random"}
+        )
+
+        def delivered(error: object, message: Any) -> None:
+            if error is None:
+                places.append((message.topic(), message.partition(), message.offset()))
+
+        for key, value in records:
+            producer.produce(PIPELINE.stream.name, value, key, on_delivery=delivered)
+        producer.flush(10)
+        if len(places) != len(records):
+            raise NotAsTold(f"Kafka took {len(places)} of {len(records)} bad records")
+        return places
+
+
+def _unfinished_batches(checkpoints: Path) -> list[str]:
+    """Batches that Spark planned and had not committed, as `query/number`."""
+    found = []
+    for query in sorted(checkpoints.glob("*")):
+        planned, committed = (
+            {path.name for path in (query / part).glob("*") if path.name.isdigit()} for part in ("offsets", "commits")
+        )
+        found += [f"{query.name}/{number}" for number in sorted(planned - committed)]
+    return found
+
+
+def _task_progress(tell: Narrator) -> Any:
+    told: TaskStates = {}
+
+    def show(states: TaskStates) -> None:
+        for task, state in states.items():
+            if told.get(task) != state and state in {"running", "success", "failed", "up_for_retry"}:
+                tell.say(f"[dim]{tell.elapsed_s:4.0f} s  {task}: {state}[/]")
+            told[task] = state
+
+    return show
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
