@@ -1,0 +1,145 @@
+"""The documents name only what exists: files, headings, make targets, variables, modules, DAGs, decisions."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DAG_FILES = sorted((ROOT / "dags").glob("*.py"))
+ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+FOLDERS = ("include", "spark_jobs", "dags", "plugins", "stack", "demo", "docs", "deploy")
+
+# Variables of the shell that are no settings, and the file that reads them.
+OTHER_VARIABLES = {"MAVEN_MIRROR_URL": "stack/jars.py"}
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
+MAKE = re.compile(r"(?:`|^|\| )make ((?:[A-Z]+=\S+ )*)([a-z][a-z-]*)", re.MULTILINE)
+MODULE = re.compile(r"python[0-9.]* -m ([A-Za-z_][\w.]*)")
+PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
+QUERY = re.compile(r"`(\w+\.sql)`")
+
+each_doc = pytest.mark.parametrize("doc", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def text_of(doc: Path) -> str:
+    return doc.read_text(encoding="utf-8")
+
+
+def slugs(doc: Path) -> set[str]:
+    """Anchors of the headings, as code hosts make them."""
+    headings = re.findall(r"^#{1,6} (.+)$", FENCE.sub("", text_of(doc)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(doc: Path) -> list[str]:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", text_of(doc))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        file = (doc.parent / place).resolve() if place else doc
+        if not file.exists() or (anchor and anchor not in slugs(file)):
+            broken.append(target)
+    return broken
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", text_of(ROOT / "Makefile"), re.MULTILINE))
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+
+
+def dag_ids() -> set[str]:
+    """The dag_id of every DAG that is declared in dags/."""
+    found = set()
+    for file in DAG_FILES:
+        for node in ast.walk(ast.parse(text_of(file))):
+            if isinstance(node, ast.keyword) and node.arg == "dag_id":
+                assert isinstance(node.value, ast.Constant), f"{file.name}: dag_id is no literal"
+                found.add(node.value.value)
+    return found
+
+
+@each_doc
+def test_links_lead_to_files_and_headings(doc: Path) -> None:
+    assert broken_links(doc) == []
+
+
+@each_doc
+def test_make_targets_exist(doc: Path) -> None:
+    named = {target for _, target in MAKE.findall(text_of(doc))}
+    assert named - make_targets() == set()
+
+
+@each_doc
+def test_modules_exist(doc: Path) -> None:
+    named = set(MODULE.findall(text_of(doc)))
+    assert {name for name in named if not is_module(name)} == set()
+
+
+@each_doc
+def test_paths_and_queries_exist(doc: Path) -> None:
+    text = text_of(doc)
+    missing = [path for path in PATH.findall(text) if not (ROOT / path).exists()]
+    missing += [name for name in QUERY.findall(text) if not (ROOT / "include" / "sql" / "queries" / name).exists()]
+    assert missing == []
+
+
+def test_variables_of_the_readme_are_settings() -> None:
+    sources = text_of(ROOT / "stack" / "env_file.py") + text_of(ROOT / "include" / "settings.py")
+    known = set(re.findall(r'"([A-Z][A-Z0-9_]*)"', sources))
+    named = set(VARIABLE.findall(text_of(ROOT / "README.md")))
+    assert named - known - OTHER_VARIABLES.keys() == set()
+    for variable, reader in OTHER_VARIABLES.items():
+        assert f'"{variable}"' in text_of(ROOT / reader)
+
+
+def test_ports_of_the_readme_are_the_defaults() -> None:
+    from stack import env_file
+
+    defaults = {v.default for section in env_file.SECTIONS for v in section.variables if v.port}
+    named = set(re.findall(r"127\.0\.0\.1:(\d+)", text_of(ROOT / "README.md")))
+    assert named
+    assert named <= defaults
+
+
+def test_every_make_target_of_daily_use_is_in_the_readme() -> None:
+    named = {target for _, target in MAKE.findall(text_of(ROOT / "README.md"))}
+    assert make_targets() - {"help"} - named == set()
+
+
+def test_every_dag_has_its_runbook() -> None:
+    assert dag_ids()
+    missing = {dag_id for dag_id in dag_ids() if not (ROOT / "docs" / "runbooks" / f"{dag_id}.md").is_file()}
+    assert missing == set()
+
+
+def test_every_runbook_is_in_the_index() -> None:
+    index = set(LINK.findall(text_of(ROOT / "docs" / "runbooks" / "README.md")))
+    runbooks = {path.name for path in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README.md"}
+    assert runbooks - index == set()
+
+
+def test_every_decision_is_in_the_index_and_numbered_as_its_file() -> None:
+    index = set(LINK.findall(text_of(ROOT / "docs" / "adr" / "README.md")))
+    assert {path.name for path in ADRS} - index == set()
+    numbers = [int(path.name[:4]) for path in ADRS]
+    assert numbers == list(range(1, len(ADRS) + 1))
+    for number, path in zip(numbers, ADRS, strict=True):
+        assert text_of(path).startswith(f"# {number}. ")
+
+
+def test_a_broken_document_is_noticed(tmp_path: Path) -> None:
+    doc = tmp_path / "doc.md"
+    doc.write_text("# Title\n[a](none.md) [b](#title) [c](#none) `make nothing` `python -m include.nothing`\n")
+    assert broken_links(doc) == ["none.md", "#none"]
+    assert [target for _, target in MAKE.findall(text_of(doc))] == ["nothing"]
+    assert not is_module(MODULE.findall(text_of(doc))[0])
