@@ -10,7 +10,7 @@ BIN := .state/venv/bin
 PY := $(BIN)/python
 STACK := $(PY) -m stack
 
-.PHONY: help setup up down status logs clean clean-all demo load test check lock
+.PHONY: help setup env up down status logs clean clean-all demo load test check lock
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -18,6 +18,9 @@ help: ## this list
 setup: ## virtual environment and jars into .state/; seconds when they are there
 	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python 3.11 or 3.12 on PATH: install one, or make PYTHON=/path/to/python3.11" >&2; exit 1; fi
 	@"$(PYTHON)" -m stack.bootstrap
+
+env: setup ## make .env, ports and secrets, if there is none; docker compose reads it too
+	@"$(PYTHON)" -m deploy.make_env
 
 up: setup ## start Kafka, PostgreSQL, gateway, stream and Airflow, in the order of their health
 	@$(STACK) up

@@ -140,7 +140,7 @@ class Settings:
             ),
             spark=SparkSettings(
                 master=env.text("SPARK_MASTER", "local[2]"),
-                jars_dir=Path(env.text("SPARK_JARS_DIR", ".state/jars/spark-kafka")),
+                jars_dir=Path(env.text("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
             ),
         )
 

@@ -103,7 +103,7 @@ SECTIONS = (
     ),
     Section(
         "Spark. Another master is the cluster that jobs run on.",
-        (Variable("SPARK_MASTER", "local[2]"), Variable("SPARK_JARS_DIR", ".state/jars/spark-kafka")),
+        (Variable("SPARK_MASTER", "local[2]"), Variable("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
     ),
     Section(
         "Airflow: users admin, operator and viewer.",
@@ -121,7 +121,7 @@ SECTIONS = (
 )
 
 PORT_VARIABLES = tuple(each.name for section in SECTIONS for each in section.variables if each.port)
-PATH_VARIABLES = ("GATEWAY_FALLBACK_DIR", "STREAM_CHECKPOINT_DIR", "SPARK_JARS_DIR", "AIRFLOW_HOME")
+PATH_VARIABLES = ("GATEWAY_FALLBACK_DIR", "STREAM_CHECKPOINT_DIR", "SPARK_KAFKA_JARS_DIR", "AIRFLOW_HOME")
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -145,6 +145,6 @@ def _own_paths(layout: Layout) -> dict[str, str]:
         "GATEWAY_FALLBACK_DIR": layout.state / "fallback",
         "STREAM_CHECKPOINT_DIR": layout.state / "checkpoints",
         "AIRFLOW_HOME": layout.airflow,
-        "SPARK_JARS_DIR": layout.spark_jars,
+        "SPARK_KAFKA_JARS_DIR": layout.spark_jars,
     }
     return {name: str(path) for name, path in folders.items()}

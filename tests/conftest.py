@@ -21,7 +21,7 @@ def spark() -> Iterator["SparkSession"]:
     variables = {
         "KAFKA_BOOTSTRAP_SERVERS": "none:1",
         "DATABASE_HOST": "none",
-        "SPARK_JARS_DIR": str(Layout.of().spark_jars),
+        "SPARK_KAFKA_JARS_DIR": str(Layout.of().spark_jars),
     }
     session = open_session(Settings.from_environment(variables), "tests", "1g", shuffle_partitions=2)
     yield session

@@ -65,7 +65,7 @@ def pipeline_timezone() -> str:
 
 def rebuild_submission() -> dict[str, Any]:
     """Arguments of the SparkSubmitOperator that rebuilds a day; what is missing are the job's own arguments."""
-    jars_dir = os.environ.get("SPARK_JARS_DIR") or str(ROOT / ".state" / "jars" / "spark-kafka")
+    jars_dir = os.environ.get("SPARK_KAFKA_JARS_DIR") or str(ROOT / ".state" / "jars" / "spark-kafka")
     return {
         "conn_id": "spark_default",
         "application": REBUILD_JOB,

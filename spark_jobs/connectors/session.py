@@ -28,7 +28,7 @@ def connector_jars(folder: Path) -> str:
     """The Kafka connector's jars, comma-separated. Raises ConfigurationError when the folder has none."""
     jars = sorted(folder.resolve().glob("*.jar"))
     if not jars:
-        raise ConfigurationError(f"SPARK_JARS_DIR={folder}: no jars there; run `make setup`")
+        raise ConfigurationError(f"SPARK_KAFKA_JARS_DIR={folder}: no jars there; run `make setup`")
     return ",".join(map(str, jars))
 
 
@@ -37,6 +37,7 @@ def open_session(settings: Settings, name: str, driver_memory: str = "2g", shuff
     # PySpark hands timestamps to Python as naive local ones: with the process in UTC they mean what they say
     os.environ["TZ"] = "UTC"
     time.tzset()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run the first python3 on PATH
     builder = (
         SparkSession.Builder()
         .appName(name)
@@ -48,8 +49,6 @@ def open_session(settings: Settings, name: str, driver_memory: str = "2g", shuff
         .config("spark.sql.adaptive.enabled", "false")  # small, known batches: planning twice costs more than it saves
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.pyspark.python", sys.executable)
-        .config("spark.pyspark.driver.python", sys.executable)
     )
     if not _is_submitted():
         builder = builder.master(settings.spark.master)

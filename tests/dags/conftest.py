@@ -19,7 +19,7 @@ def dag_bag(tmp_path_factory: pytest.TempPathFactory) -> "DagBag":
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "PIPELINE_TIMEZONE": "Asia/Seoul",
-        "SPARK_JARS_DIR": "/jars",
+        "SPARK_KAFKA_JARS_DIR": "/jars",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own.items():

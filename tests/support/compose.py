@@ -28,7 +28,7 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "STREAM_CHECKPOINT_DIR": "a path in the container",
     "STREAM_METRICS_PORT": "not published",
     "SPARK_MASTER": "an address",
-    "SPARK_JARS_DIR": "a path in the image",
+    "SPARK_KAFKA_JARS_DIR": "a path in the image",
     "AIRFLOW_HOME": "a path in the container",
     "JAVA_HOME": "the image's",
 }

@@ -33,7 +33,7 @@ def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, databas
         "STREAM_CHECKPOINT_DIR": str(state / "checkpoints"),
         "STREAM_TRIGGER_INTERVAL_S": "0.2",
         "SPARK_MASTER": "local[2]",
-        "SPARK_JARS_DIR": str(Layout.of().spark_jars),
+        "SPARK_KAFKA_JARS_DIR": str(Layout.of().spark_jars),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 

@@ -37,7 +37,7 @@ def settings(tmp_path):
         "GATEWAY_ADMIN_TOKEN": "gateway-admin-token",
         "PIPELINE_TIMEZONE": "Asia/Seoul",
         "SPARK_MASTER": "local[2]",
-        "SPARK_JARS_DIR": "/jars",
+        "SPARK_KAFKA_JARS_DIR": "/jars",
         "JAVA_HOME": "",
     }
 

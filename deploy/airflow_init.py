@@ -1,0 +1,31 @@
+"""Airflow before its components start: `python -m deploy.airflow_init`. Idempotent; renews the users' passwords."""
+
+import sys
+
+from deploy.environment import required
+from stack.airflow_env import USERS, write_password_file
+from stack.errors import StackError
+
+VARIABLES = (
+    "AIRFLOW_HOME",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+    *(f"AIRFLOW_{user.upper()}_PASSWORD" for user in USERS),
+)
+
+
+def main() -> int:
+    """Writes the password file, migrates the metadata database, makes the pool. Exit code 1 with one line."""
+    try:
+        write_password_file(required(VARIABLES))
+    except StackError as exc:
+        print(f"airflow_init: {exc}", file=sys.stderr)
+        return 1
+    from include.airflow_support.init import prepare  # Airflow reads its settings and makes its home when imported
+
+    prepare()
+    print("Airflow's database is migrated, its pool and password file are there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

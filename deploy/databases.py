@@ -1,0 +1,31 @@
+"""The databases and first roles, as the local stack makes them: `python -m deploy.databases`. Idempotent."""
+
+import sys
+
+from deploy.environment import required
+from stack.databases import create_databases
+from stack.errors import StackError
+
+VARIABLES = (
+    "DATABASE_HOST",
+    "DATABASE_PORT",
+    "DATABASE_NAME",
+    "POSTGRES_SUPERUSER_PASSWORD",
+    "DB_OWNER_PASSWORD",
+    "DB_AIRFLOW_PASSWORD",
+)
+
+
+def main() -> int:
+    """Exit code 1 with one line when PostgreSQL refuses or a variable is missing."""
+    try:
+        create_databases(required(VARIABLES))
+    except StackError as exc:
+        print(f"databases: {exc}", file=sys.stderr)
+        return 1
+    print("databases and their owners are there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

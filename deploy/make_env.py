@@ -1,0 +1,29 @@
+"""Make `.env`, ports and secrets, if there is none: `python3 -m deploy.make_env`, before the first `docker compose up`.
+
+Standard library only: a machine that only runs containers has no virtual environment. A file that is there is kept;
+variables it does not have yet are added.
+"""
+
+import sys
+from pathlib import Path
+
+from stack import env_file
+from stack.errors import StackError
+
+ENV_FILE = Path(__file__).resolve().parent.parent / ".env"
+
+
+def main() -> int:
+    """Exit code 0 when the file is complete, 1 with one line when it is not readable."""
+    try:
+        for note in env_file.ensure(ENV_FILE):
+            print(note)
+    except (StackError, OSError) as exc:
+        print(f"make_env: {exc}", file=sys.stderr)
+        return 1
+    print(f"{ENV_FILE} is complete")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

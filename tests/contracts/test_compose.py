@@ -1,0 +1,252 @@
+"""docker-compose.yaml and deploy/Dockerfile: what can be known without running a container."""
+
+import re
+import shutil
+import subprocess
+import warnings
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stack import env_file
+from stack.layout import PROJECT_ROOT
+from tests.support.compose import COMPOSE_FILE, LOCAL_ONLY, Compose, MissingVariable, parse, references, texts
+from tests.support.compose import generated_variables as make_variables
+from tests.support.image import copy_tree, ignore_rules, is_ignored, read_stages
+
+SECRET = re.compile(r"_(PASSWORD|TOKEN|SECRET|KEY)$")
+OWN_IMAGE = "board-detail-pipeline"
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return make_variables(tmp_path_factory.mktemp("env"))
+
+
+@pytest.fixture(scope="module")
+def compose(variables: dict[str, str]) -> Compose:
+    return Compose.load(variables)
+
+
+def written() -> str:
+    return COMPOSE_FILE.read_text(encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ the file as a whole
+
+
+def test_docker_itself_accepts_the_file(tmp_path: Path) -> None:
+    """With Docker Compose on the machine it has the last word; without it, its rules that the tests below know do."""
+    make_variables(tmp_path)
+    docker = _docker_compose()
+    if docker is None:
+        # not a skip: the module's other tests are what is checked then, and the run says so
+        warnings.warn("no `docker compose` on this machine: docker-compose.yaml was not shown to it", stacklevel=1)
+        return
+    command = [*docker, "--env-file", str(tmp_path / ".env"), "-f", str(COMPOSE_FILE), "config", "--quiet"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_key_is_one_that_compose_knows() -> None:
+    known = {"build", "cap_drop", "command", "depends_on", "deploy", "environment", "healthcheck", "hostname", "image",
+             "init", "logging", "networks", "ports", "restart", "security_opt", "shm_size", "stop_grace_period",
+             "stop_signal", "ulimits", "volumes"}  # fmt: skip
+    content = parse(written())
+    assert {key for key in content if not key.startswith("x-")} == {"name", "services", "networks", "volumes"}
+    unknown = {name: service.keys() - known for name, service in content["services"].items() if service.keys() - known}
+    assert not unknown
+
+
+def test_every_variable_is_in_the_generated_env_or_has_a_default(variables: dict[str, str]) -> None:
+    for reference in _references():
+        if reference.name in variables:
+            assert reference.operator == ":?", f"{reference.name} is in .env: write ${{{reference.name}:?…}}"
+        else:
+            assert reference.operator == ":-", f"{reference.name} is not in .env and has no default"
+
+
+def test_every_variable_of_the_env_is_used_or_is_the_local_stacks_alone(variables: dict[str, str]) -> None:
+    used = {reference.name for reference in _references()}
+    assert variables.keys() - used == LOCAL_ONLY.keys()
+
+
+@pytest.mark.parametrize("name", [v.name for s in env_file.SECTIONS for v in s.variables if v.make_secret])
+def test_nothing_starts_without_a_secret(variables: dict[str, str], name: str) -> None:
+    with pytest.raises(MissingVariable, match=name):
+        Compose.load({**variables, name: ""})
+
+
+def test_says_where_to_read_on_when_there_is_no_env_file() -> None:
+    with pytest.raises(MissingVariable, match=r"docs/deployment\.md"):
+        Compose.load({})
+    assert (PROJECT_ROOT / "docs" / "deployment.md").is_file()
+
+
+def test_no_secret_is_written_into_the_file() -> None:
+    for name, service in parse(written())["services"].items():
+        for variable, value in service.get("environment", {}).items():
+            if SECRET.search(variable):
+                assert value.startswith("${"), f"{name}: {variable} is written out"
+    for text in texts(parse(written())):
+        for user_info in re.findall(r"://([^/@\s]+)@", text):
+            assert re.fullmatch(r"\w+:\$\{\w+:\?[^}]*\}", user_info), f"a password in {text}"
+
+
+# ------------------------------------------------------------------------------------------------------ each service
+
+
+def test_every_image_is_pinned(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        image, _, tag = service["image"].partition(":")
+        assert re.fullmatch(r"\d+\.\d+(\.\d+)?(-[\w.-]+)?", tag), f"{name}: {service['image']}"
+        assert ("build" in service) == (image == OWN_IMAGE)
+
+
+def test_our_image_has_the_projects_version(compose: Compose) -> None:
+    version = re.search(r'^version = "(.+)"$', (PROJECT_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version
+    tags = {s["image"] for s in compose.services.values() if s["image"].startswith(OWN_IMAGE)}
+    assert tags == {f"{OWN_IMAGE}:{version.group(1)}"}
+
+
+def test_every_dependency_can_be_met(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        for target, dependency in service.get("depends_on", {}).items():
+            assert target in compose.services, f"{name} depends on {target}, which is not there"
+            match dependency["condition"]:
+                case "service_completed_successfully":
+                    assert target in compose.once(), f"{name} waits for the end of {target}, which never ends"
+                case "service_healthy":
+                    assert "healthcheck" in compose.services[target], f"{name} waits for the health of {target}"
+                case condition:
+                    raise AssertionError(f"{name}: {condition} of {target} decides nothing")
+
+
+def test_dependencies_have_no_circle(compose: Compose) -> None:
+    graph = {name: set(service.get("depends_on", {})) for name, service in compose.services.items()}
+    order = list(TopologicalSorter(graph).static_order())
+    assert len(order) == len(compose.services)
+
+
+def test_what_lasts_is_watched_and_started_again(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        if name in compose.once():
+            assert "healthcheck" not in service
+            continue
+        assert service["restart"] == "unless-stopped", name
+        assert {"test", "interval", "timeout", "retries", "start_period"} <= service["healthcheck"].keys(), name
+        assert _seconds(service["stop_grace_period"]) >= 30, name
+        assert {"limits", "reservations"} <= service["deploy"]["resources"].keys(), name
+
+
+def test_no_log_fills_the_disk(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        assert service["logging"]["options"] == {"max-size": "20m", "max-file": "3"}, name
+
+
+def test_volumes_are_declared_and_used(compose: Compose) -> None:
+    mounted = [v.split(":")[0] for s in compose.services.values() for v in s.get("volumes", [])]
+    assert set(mounted) == compose.content["volumes"].keys()
+    shared = {name for name in mounted if mounted.count(name) > 1}
+    assert shared == {"airflow"}, "two processes on one folder must be on purpose"
+
+
+def test_networks_are_declared_and_spark_has_one_address(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        assert set(service["networks"]) <= compose.content["networks"].keys()
+        assert "internal" in service["networks"], name
+        assert ("published" in service["networks"]) == ("ports" in service), name
+        if "SPARK_LOCAL_HOSTNAME" in service.get("environment", {}):
+            # with two networks the name would have two addresses, and Spark listens on one of them
+            assert service["networks"] == ["internal"], name
+            assert service["environment"]["SPARK_LOCAL_HOSTNAME"] == service["hostname"] == name
+    assert compose.content["networks"]["internal"] == {"internal": True}
+
+
+def test_ports_are_published_on_this_machine_only(compose: Compose, variables: dict[str, str]) -> None:
+    published = {}
+    for name, service in compose.services.items():
+        for port in service.get("ports", []):
+            address, outside, inside = port.split(":")
+            assert address == "127.0.0.1", f"{name}: {port}"
+            published[name] = (outside, inside)
+    assert published == {
+        "postgres": (variables["DATABASE_PORT"], "5432"),
+        "gateway": (variables["GATEWAY_PORT"], compose.environment("gateway")["GATEWAY_PORT"]),
+        "airflow-api-server": (
+            variables["AIRFLOW_PORT"],
+            compose.environment("airflow-api-server")["AIRFLOW__API__PORT"],
+        ),
+    }
+
+
+def test_our_containers_have_no_privileges(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        assert "no-new-privileges:true" in service["security_opt"], name
+        if "build" in service:
+            assert service["cap_drop"] == ["ALL"], name
+            assert service["init"] is True, f"{name}: nobody would bury its dead children"
+
+
+# ---------------------------------------------------------------------------------------------------------- the image
+
+
+def test_the_base_image_is_pinned_to_a_python_we_support() -> None:
+    base = read_stages()[0].base
+    assert re.fullmatch(r"python:3\.1[12]\.\d+-slim-bookworm", base)
+    assert {stage.base for stage in read_stages()[1:]} <= {stage.name for stage in read_stages()}
+
+
+def test_the_image_runs_as_an_ordinary_user_who_owns_the_data(compose: Compose) -> None:
+    final = read_stages()[-1]
+    assert final.user == "pipeline"
+    made = " ".join(final.runs)
+    for name, service in compose.services.items():
+        for volume in service.get("volumes", []) if "build" in service else []:
+            folder = volume.split(":")[1]
+            assert f" {folder} " in f"{made} ", f"{name}: {folder} would belong to root"
+
+
+def test_everything_copied_exists_and_code_comes_last(tmp_path: Path) -> None:
+    stages = read_stages()
+    for number, stage in enumerate(stages):
+        copy_tree(stage, tmp_path / str(number))
+    for origin, _ in stages[-1].copies_from:
+        assert origin in {stage.name for stage in stages[:-1]}
+    before_the_code = [source for stage in stages[:-1] for copy in stage.copies for source in copy.sources]
+    assert not {"include", "spark_jobs", "dags", "plugins", "."} & set(before_the_code), "code would reinstall all"
+
+
+@pytest.mark.parametrize("path", [".env", ".state/venv/x", ".git/config", "tests/conftest.py", "stack/__pycache__/x"])
+def test_secrets_data_and_history_do_not_go_to_the_builder(path: str) -> None:
+    assert is_ignored(path, ignore_rules())
+
+
+def test_dependencies_are_installed_by_hash() -> None:
+    install = " ".join(run for stage in read_stages() for run in stage.runs if "pip install" in run)
+    assert "--require-hashes -r /build/requirements.lock" in install
+
+
+# -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _references() -> list[Any]:
+    return [reference for text in texts(parse(written())) for reference in references(text)]
+
+
+def _docker_compose() -> list[str] | None:
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]):
+            version = subprocess.run([*command, "version"], capture_output=True, check=False)
+            if version.returncode == 0:
+                return command
+    return None
+
+
+def _seconds(duration: str) -> int:
+    match = re.fullmatch(r"(\d+)s", duration)
+    assert match, duration
+    return int(match.group(1))

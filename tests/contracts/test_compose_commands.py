@@ -1,0 +1,182 @@
+"""Every command of docker-compose.yaml starts, in the tree of files that deploy/Dockerfile would copy."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.servers import PostgresTestServer, postgres_server
+from tests.support.compose import Compose, generated_variables
+from tests.support.image import copy_tree, read_stages
+
+BIN = Path(sys.executable).parent
+PROGRAMS = {"python", "airflow", "spark-class"}  # of the image; PostgreSQL's and Kafka's are their own images'
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
+    return Compose.load(generated_variables(tmp_path_factory.mktemp("env")))
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder the image's processes run in."""
+    return copy_tree(read_stages()[-1], tmp_path_factory.mktemp("image"))
+
+
+class Moved:
+    """A PostgreSQL of the test's own where the deployment has its service."""
+
+    def __init__(self, server: PostgresTestServer) -> None:
+        self._server = server
+
+    def environment(self, compose: Compose, name: str) -> dict[str, str]:
+        environment = compose.environment(name)
+        assert (environment["DATABASE_HOST"], environment["DATABASE_PORT"]) == ("postgres", "5432")
+        here = {"DATABASE_HOST": self._server.host, "DATABASE_PORT": str(self._server.port)}
+        return {**environment, **here, "POSTGRES_SUPERUSER_PASSWORD": self._server.superuser_password}
+
+    def connect(self, user: str, password: str, database: str) -> psycopg2.extensions.connection:
+        return psycopg2.connect(
+            host=self._server.host, port=self._server.port, user=user, password=password, dbname=database
+        )
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Moved]:
+    # not the session's server: roles belong to a whole server, and these get passwords of their own
+    with postgres_server(tmp_path) as server:
+        yield Moved(server)
+
+
+def run(image: Path, command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the command as the image would, with these variables and no other."""
+    base = {"PATH": f"{BIN}:{os.environ['PATH']}", "LANG": "C.UTF-8", "PYTHONPATH": str(image)}
+    return subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=image,
+        env={**base, **environment},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def test_every_program_is_one_of_the_image_that_these_tests_start(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        if "build" in service:
+            assert compose.command(name)[0] in PROGRAMS, name
+            assert (BIN / compose.command(name)[0]).exists()
+
+
+@pytest.mark.parametrize("name", ["databases", "migrate", "topics", "airflow-init", "gateway", "stream"])
+def test_a_python_command_starts_and_asks_for_its_settings(compose: Compose, image: Path, name: str) -> None:
+    """It gets through its imports to its settings; there are none, and it says so and ends."""
+    result = run(image, compose.command(name), {})
+    assert result.returncode not in (0, 2), result.stderr  # 2: argparse does not know an argument
+    assert "is not set" in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_airflow_knows_every_command_and_option(compose: Compose, image: Path, tmp_path: Path) -> None:
+    commands = [command[1:] for command in map(compose.command, compose.services) if command[:1] == ["airflow"]]
+    assert len(commands) == 4
+    program = (
+        "import json, sys\n"
+        "from airflow.cli.cli_parser import get_parser\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    print(get_parser().parse_args(command).subcommand)\n"
+    )
+    environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__UNIT_TEST_MODE": "False"}
+    result = run(image, ["python", "-c", program, json.dumps(commands)], environment)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[-4:] == [command[0] for command in commands]
+
+
+def test_the_image_has_what_fetching_jars_needs(tmp_path: Path) -> None:
+    stage = next(stage for stage in read_stages() if stage.name == "jars")
+    result = run(copy_tree(stage, tmp_path), ["python", "-m", "deploy.fetch_jars", "--help"], {})
+    assert result.returncode == 0, result.stderr
+
+
+def test_databases_are_made_and_migrated_by_the_deployments_commands(compose: Compose, image: Path, db: Moved) -> None:
+    for name in ("databases", "migrate") * 2:  # at every `docker compose up` again
+        result = run(image, compose.command(name), db.environment(compose, name))
+        assert result.returncode == 0, f"{name}: {result.stderr}"
+    gateway = compose.environment("gateway")
+    with db.connect("gateway", gateway["DB_GATEWAY_PASSWORD"], gateway["DATABASE_NAME"]) as connection:
+        assert connection.info.server_version >= 180000
+    db.connect("airflow", compose.environment("databases")["DB_AIRFLOW_PASSWORD"], "airflow").close()
+
+
+class TestHealthChecks:
+    @pytest.fixture
+    def server(self) -> Iterator[ThreadingHTTPServer]:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+        server.server_close()
+
+    def checks(self, compose: Compose) -> dict[str, list[str]]:
+        found = {}
+        for name, service in compose.services.items():
+            if "build" in service and "healthcheck" in service:
+                kind, *command = service["healthcheck"]["test"]
+                assert kind == "CMD", name
+                found[name] = command
+        return found
+
+    def test_each_asks_its_own_service(self, compose: Compose) -> None:
+        ports = {
+            "gateway": f"127.0.0.1:{compose.environment('gateway')['GATEWAY_PORT']}/healthz",
+            "stream": f"127.0.0.1:{compose.environment('stream')['STREAM_METRICS_PORT']}/healthz",
+            "spark-master": "127.0.0.1:8080/",
+            "spark-worker-1": "127.0.0.1:8081/",
+            "spark-worker-2": "127.0.0.1:8081/",
+            "airflow-api-server": "127.0.0.1:18082/api/v2/monitor/health",
+            "airflow-scheduler": "airflow-api-server:18082/api/v2/monitor/health",
+            "airflow-dag-processor": "airflow-api-server:18082/api/v2/monitor/health",
+            "airflow-triggerer": "airflow-api-server:18082/api/v2/monitor/health",
+        }
+        assert {name: command[-1] for name, command in self.checks(compose).items()} == {
+            name: f"http://{address}" for name, address in ports.items()
+        }
+        for name in ("spark-master", "spark-worker-1", "spark-worker-2"):
+            command = compose.command(name)
+            assert command[command.index("--webui-port") + 1] == ports[name].split(":")[1].strip("/")
+        for component in ("scheduler", "dag_processor", "triggerer"):
+            assert component in self.checks(compose)[f"airflow-{component.replace('_', '-')}"]
+
+    @pytest.mark.parametrize("name", ["gateway", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"])
+    def test_tells_healthy_from_not(
+        self, compose: Compose, image: Path, server: ThreadingHTTPServer, name: str
+    ) -> None:
+        command = self.checks(compose)[name][:-1]
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        assert run(image, [*command, f"{address}/well"], {}).returncode == 0
+        for path in ("/ill", "/gone"):
+            result = run(image, [*command, f"{address}{path}"], {})
+            assert result.returncode == 1, result.stderr
+            assert result.stdout.strip(), "it does not say why"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        components = ("scheduler", "dag_processor", "triggerer")
+        states = {c: {"status": "healthy", f"latest_{c}_heartbeat": "2026-11-20T00:00:00Z"} for c in components}
+        self.send_response({"/well": 200, "/ill": 503}.get(self.path, 404))
+        self.end_headers()
+        self.wfile.write(json.dumps(states).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

@@ -1,0 +1,294 @@
+"""docker-compose.yaml holds the local stack's settings; what differs is listed here, each with its reason."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from include.settings import Settings
+from stack.airflow_env import airflow_environment, spark_connection
+from stack.environment import without_secrets
+from stack.kafka import KafkaBroker
+from stack.layout import Layout
+from stack.postgres import PostgresServer
+from stack.postgres_binaries import from_wheel
+from stack.run_service import prepare
+from stack.service import Service
+from stack.services import declare
+from tests.support.compose import BROKERS, Compose, broker_properties, generated_variables
+from tests.support.image import read_stages
+
+AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
+PIPELINE = ("databases", "migrate", "topics", "gateway", "stream", "airflow-init", *AIRFLOW)
+
+# local service or job → the deployment's, where the name is another
+NAMES = {"kafka": BROKERS, "airflow-migrate": ("airflow-init",)}
+DEPLOYMENT_ONLY = {"spark-master", "spark-worker-1", "spark-worker-2"}  # locally Spark runs inside its drivers
+
+DIFFERENT_SETTINGS = {
+    *("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST", "DATABASE_PORT", "GATEWAY_HOST", "GATEWAY_PORT", "GATEWAY_URL"),
+    *("SPARK_MASTER", "STREAM_METRICS_PORT"),  # addresses
+    *("GATEWAY_FALLBACK_DIR", "STREAM_CHECKPOINT_DIR", "SPARK_KAFKA_JARS_DIR", "AIRFLOW_HOME"),  # paths
+    *("KAFKA_REPLICATION_FACTOR", "KAFKA_MIN_INSYNC_REPLICAS"),  # three brokers
+}
+
+# settings that the local stack does not set either
+DEFAULTS_HOLD = {"STREAM_MAX_BOARDS_PER_BATCH", "STREAM_MAX_DETAILS_PER_BATCH", "POSTGRES_SUPERUSER"}
+
+USER_PASSWORDS = {"AIRFLOW_ADMIN_PASSWORD", "AIRFLOW_OPERATOR_PASSWORD", "AIRFLOW_VIEWER_PASSWORD"}
+
+AIRFLOW_DIFFERENT_VALUES = {
+    "AIRFLOW__CORE__DAGS_FOLDER": "a path in the image",
+    "AIRFLOW__CORE__PLUGINS_FOLDER": "a path in the image",
+    "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": "an address",
+    "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": "a path on the volume",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "an address",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": "an address",
+    "AIRFLOW__API__HOST": "all of the container's interfaces",
+    "AIRFLOW__API__PORT": "the one in the container; which one the host publishes is another matter",
+    "AIRFLOW__API__SECRET_KEY": "compose cannot derive it from the same secret as the local stack does",
+    "AIRFLOW__LOGGING__BASE_LOG_FOLDER": "a path on the volume",
+}
+
+# property → the deployment's value: one local broker has nobody to copy to, three have
+KAFKA_DIFFERENT_VALUES = {
+    "controller.quorum.voters": "1@kafka-1:9093,2@kafka-2:9093,3@kafka-3:9093",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "log.dirs": "/var/lib/kafka/data",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+}
+KAFKA_DEPLOYMENT_ONLY = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+}
+KAFKA_LOCAL_ONLY = {
+    "broker.session.timeout.ms": "a single broker waits for its own earlier session; three have time for a pause",
+    "broker.heartbeat.interval.ms": "belongs to it",
+}
+KAFKA_ONE_EACH = {"node.id", "advertised.listeners"}
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return generated_variables(tmp_path_factory.mktemp("env"))
+
+
+@pytest.fixture(scope="module")
+def compose(variables: dict[str, str]) -> Compose:
+    return Compose.load(variables)
+
+
+class Recorder(Mapping[str, str]):
+    """An environment that remembers which variables were asked for."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.asked.add(name)
+        return self._variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+
+# --------------------------------------------------------------------------------------------- services and their order
+
+
+def test_services_are_those_of_the_local_stack(compose: Compose, variables: dict[str, str]) -> None:
+    local = {name for node in declare(variables) for name in NAMES.get(node.name, (node.name,))}
+    assert compose.services.keys() == local | DEPLOYMENT_ONLY
+
+
+def test_jobs_end_and_services_last_as_locally(compose: Compose, variables: dict[str, str]) -> None:
+    jobs = [node.name for node in declare(variables) if not isinstance(node, Service)]
+    assert compose.once() == {name for job in jobs for name in NAMES.get(job, (job,))}
+
+
+def test_each_waits_for_what_it_waits_for_locally(compose: Compose, variables: dict[str, str]) -> None:
+    for node in declare(variables):
+        needed = {name for each in node.depends_on for name in NAMES.get(each, (each,))}
+        for name in NAMES.get(node.name, (node.name,)):
+            waits = set(compose.services[name].get("depends_on", {}))
+            assert waits - DEPLOYMENT_ONLY == needed, name
+
+
+def test_each_is_stopped_as_locally(compose: Compose, variables: dict[str, str]) -> None:
+    for node in declare(variables):
+        for name in NAMES.get(node.name, (node.name,)) if isinstance(node, Service) else ():
+            service = compose.services[name]
+            assert service["stop_signal"] == f"SIG{node.stop_signal}", name
+            assert int(service["stop_grace_period"].removesuffix("s")) >= node.stop_deadline_s, name
+
+
+@pytest.mark.parametrize("name", ["gateway", "stream", *AIRFLOW])
+def test_each_runs_the_local_command(compose: Compose, variables: dict[str, str], name: str, tmp_path: Path) -> None:
+    settings = {**variables, "AIRFLOW_HOME": str(tmp_path)}
+    local = [Path(part).name if Path(part).is_absolute() else part for part in _local_command(name, settings)]
+    ours = compose.command(name)
+    assert local[-len(ours[1:]) :] == ours[1:], f"{local} locally, {ours} here"
+
+
+# --------------------------------------------------------------------------------------------------- settings, secrets
+
+
+@pytest.mark.parametrize("name", PIPELINE)
+def test_settings_are_complete_and_valid(compose: Compose, name: str) -> None:
+    environment = Recorder({**_image_environment(), **compose.environment(name)})
+    settings = Settings.from_environment(environment)
+    secret = {asked for asked in environment.asked if asked not in without_secrets({asked: ""})}
+    assert environment.asked - secret - DEFAULTS_HOLD <= set(environment), "a setting is not passed on"
+    assert (settings.kafka.replication_factor, settings.kafka.min_insync_replicas) == (3, 2)
+    assert settings.kafka.bootstrap_servers.split(",") == [f"{broker}:9092" for broker in BROKERS]
+
+
+def test_settings_that_are_no_address_are_the_local_ones(compose: Compose, variables: dict[str, str]) -> None:
+    for name in PIPELINE:
+        for variable, value in compose.environment(name).items():
+            if variable in variables and variable not in DIFFERENT_SETTINGS:
+                assert value == variables[variable], f"{name}: {variable}"
+
+
+@pytest.mark.parametrize("name", ["gateway", "stream"])
+def test_a_process_gets_the_local_ones_secrets_and_no_other(
+    compose: Compose, variables: dict[str, str], name: str, tmp_path: Path
+) -> None:
+    local = prepare(name, Layout.of(state=tmp_path), variables).variables
+    assert _secrets(compose.environment(name)) == _secrets(local)
+
+
+def test_the_superuser_is_known_to_those_who_make_roles_only(compose: Compose) -> None:
+    superuser = compose.environment("migrate")["POSTGRES_SUPERUSER_PASSWORD"]
+    knowing = {name for name in compose.services if superuser in compose.environment(name).values()}
+    assert knowing == {"postgres", "databases", "migrate"}
+
+
+def test_what_the_local_stack_gives_every_process_is_in_the_image() -> None:
+    image = _image_environment()
+    assert {"PATH", "JAVA_HOME", "LANG", "PYTHONPATH", "PYTHONUNBUFFERED", "PYSPARK_PYTHON"} <= image.keys()
+    assert image["LANG"] == "C.UTF-8"
+    assert image["PYTHONPATH"] == read_stages()[-1].workdir
+    assert image["PYSPARK_PYTHON"] == image["PYSPARK_DRIVER_PYTHON"] == "/opt/venv/bin/python"
+    assert image["TZ"] == "UTC"
+    assert ("jars", image["SPARK_KAFKA_JARS_DIR"]) in read_stages()[-1].copies_from
+
+
+# ------------------------------------------------------------------------------------------------------------- Airflow
+
+
+@pytest.mark.parametrize("name", ["airflow-init", *AIRFLOW])
+def test_airflow_is_configured_as_locally(compose: Compose, variables: dict[str, str], name: str) -> None:
+    local = _airflow_options(airflow_environment(variables, Path("/opt/pipeline")))
+    ours = _airflow_options(compose.environment(name))
+    assert ours.keys() == local.keys()
+    different = {option for option in local if ours[option] != local[option]}
+    assert different <= AIRFLOW_DIFFERENT_VALUES.keys()
+
+
+def test_airflows_addresses_agree_with_the_services(compose: Compose, variables: dict[str, str]) -> None:
+    environment = compose.environment("airflow-scheduler")
+    port = environment["AIRFLOW__API__PORT"]
+    assert environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == f"http://airflow-api-server:{port}/execution/"
+    assert environment["AIRFLOW__API__BASE_URL"] == f"http://127.0.0.1:{variables['AIRFLOW_PORT']}"
+    database = f"airflow:{variables['DB_AIRFLOW_PASSWORD']}@postgres:5432/airflow"
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"postgresql+psycopg2://{database}"
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == f"postgresql+asyncpg://{database}"
+
+
+def test_the_spark_connection_is_the_local_one_with_the_clusters_master(compose: Compose) -> None:
+    environment = compose.environment("airflow-scheduler")
+    expected = json.loads(spark_connection("spark://spark-master:7077"))
+    assert json.loads(environment["AIRFLOW_CONN_SPARK_DEFAULT"]) == expected
+    assert environment["SPARK_MASTER"] == expected["host"]
+
+
+def test_files_of_airflow_lie_on_its_volume(compose: Compose) -> None:
+    environment = compose.environment("airflow-init")
+    home = environment["AIRFLOW_HOME"]
+    assert environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"] == f"{home}/passwords.json"
+    assert environment["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] == f"{home}/logs"
+    for name in ("airflow-init", *AIRFLOW):
+        assert compose.services[name]["volumes"] == [f"airflow:{home}"]
+
+
+def test_airflows_users_passwords_are_known_to_its_preparation_only(compose: Compose) -> None:
+    for name in compose.services:
+        known = [each for each in compose.environment(name) if each in USER_PASSWORDS]
+        assert len(known) == (3 if name == "airflow-init" else 0), name
+
+
+# ---------------------------------------------------------------------------------------------------- Kafka, PostgreSQL
+
+
+@pytest.mark.parametrize("name", BROKERS)
+def test_a_broker_is_configured_as_locally_but_for_copies(compose: Compose, name: str) -> None:
+    local = KafkaBroker(Path("/x"), Path("/x"), Path("/x"), 9092, 9093).properties()
+    ours = broker_properties(compose.environment(name))
+    assert ours.keys() - local.keys() == KAFKA_DEPLOYMENT_ONLY.keys()
+    assert local.keys() - ours.keys() == KAFKA_LOCAL_ONLY.keys()
+    different = {key: ours[key] for key in ours.keys() & local.keys() - KAFKA_ONE_EACH if ours[key] != local[key]}
+    assert different == KAFKA_DIFFERENT_VALUES
+    assert {key: ours[key] for key in KAFKA_DEPLOYMENT_ONLY} == KAFKA_DEPLOYMENT_ONLY
+
+
+def test_brokers_agree_with_each_other(compose: Compose) -> None:
+    found = {name: broker_properties(compose.environment(name)) for name in BROKERS}
+    common = [{k: v for k, v in each.items() if k not in KAFKA_ONE_EACH} for each in found.values()]
+    assert common[0] == common[1] == common[2]
+    voters = dict(voter.split("@") for voter in common[0]["controller.quorum.voters"].split(","))
+    assert voters == {found[name]["node.id"]: f"{name}:9093" for name in BROKERS}
+    for name in BROKERS:
+        assert found[name]["advertised.listeners"] == f"PLAINTEXT://{name}:9092"
+        assert compose.services[name]["hostname"] == name
+    assert len({compose.environment(name)["CLUSTER_ID"] for name in BROKERS}) == 1
+
+
+def test_a_brokers_heap_leaves_room_in_its_container(compose: Compose, variables: dict[str, str]) -> None:
+    for name in BROKERS:
+        assert compose.environment(name)["KAFKA_HEAP_OPTS"] == f"-Xmx{variables['KAFKA_HEAP']}"
+        limit = compose.services[name]["deploy"]["resources"]["limits"]["memory"]
+        assert int(limit.removesuffix("m")) >= 1.5 * int(variables["KAFKA_HEAP"].removesuffix("m"))
+
+
+def test_postgres_is_configured_as_locally(compose: Compose) -> None:
+    local = PostgresServer(Path("/x"), from_wheel(), 5432, "x").command()  # type: ignore[arg-type]
+    addresses = {"listen_addresses", "port", "unix_socket_directories"}
+    expected = [option for option in _options(local) if option.split("=")[0] not in addresses]
+    assert _options(compose.command("postgres")) == expected
+    image = compose.services["postgres"]["image"]
+    assert image.startswith("postgres:18."), "the image keeps its data below the volume from 18 on"
+    assert compose.services["postgres"]["volumes"] == ["postgres:/var/lib/postgresql"]
+
+
+# -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _airflow_options(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith("AIRFLOW__")}
+
+
+def _image_environment() -> dict[str, str]:
+    return read_stages()[-1].environment
+
+
+def _local_command(name: str, settings: Mapping[str, str]) -> list[str]:
+    return prepare(name, Layout.of(), settings).command
+
+
+def _options(command: list[str]) -> list[str]:
+    return [value for flag, value in pairwise(command) if flag == "-c"]
+
+
+def _secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in without_secrets(environment)}
