@@ -20,7 +20,7 @@ def patiently(call: Callable[[], Result], patience_s: float = PATIENCE_S) -> Res
     """What the call returns, tried again with growing pauses while it raises a Retryable; then that is raised."""
     tries = Retrying(
         retry=retry_if_exception_type(Retryable),
-        wait=wait_exponential_jitter(initial=0.2, max=LONGEST_PAUSE_S),
+        wait=wait_exponential_jitter(multiplier=0.2, max=LONGEST_PAUSE_S),
         stop=stop_after_delay(patience_s),
         before_sleep=before_sleep_log(log, logging.WARNING),
         reraise=True,

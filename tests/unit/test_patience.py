@@ -1,0 +1,32 @@
+"""Waiting out what passes by itself, and nothing else."""
+
+import pytest
+
+from include.errors import BrokerUnavailable, ContractMismatch
+from include.patience import patiently
+
+
+def failing(times, error):
+    """A call that fails so often, then answers."""
+    left = iter(range(times))
+
+    def call():
+        if next(left, None) is not None:
+            raise error
+        return "answer"
+
+    return call
+
+
+def test_a_retryable_error_is_waited_out():
+    assert patiently(failing(2, BrokerUnavailable())) == "answer"
+
+
+def test_after_its_patience_the_error_itself_is_raised():
+    with pytest.raises(BrokerUnavailable):
+        patiently(failing(1_000, BrokerUnavailable()), patience_s=0.01)
+
+
+def test_another_error_is_not_tried_again():
+    with pytest.raises(ContractMismatch):
+        patiently(failing(1, ContractMismatch()))
