@@ -9,11 +9,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.contracts.topics import TOPICS, Topic
 from include.errors import BrokerUnavailable, ContractMismatch, PipelineError
+from include.patience import patiently
 from include.settings import KafkaSettings, Settings
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 15
+SETTLE_S = 15.0  # a topic just made may be unknown to a broker for a moment
 
 
 def create_topics(kafka: KafkaSettings) -> list[str]:
@@ -24,23 +26,12 @@ def create_topics(kafka: KafkaSettings) -> list[str]:
     """
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     existing = _existing(admin, kafka)
-    missing = [topic for topic in TOPICS.values() if topic.name not in existing]
-    for topic in missing:
-        new = NewTopic(
-            topic.name,
-            num_partitions=kafka.partitions,
-            replication_factor=kafka.replication_factor,
-            config=topic.settings(kafka.min_insync_replicas, kafka.board_retention_days),
-        )
-        try:
-            admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic.name].result()
-        except KafkaException as exc:
-            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerUnavailable(topic=topic.name, reason=str(exc)) from exc
-    differences = topic_differences(kafka, [t for t in TOPICS.values() if t.name in existing])
+    created = [topic.name for topic in TOPICS.values() if topic.name not in existing and _create(admin, topic, kafka)]
+    # all of them, also those just made: metadata may not show yet a topic that another one made a moment ago
+    differences = patiently(lambda: topic_differences(kafka, list(TOPICS.values())), SETTLE_S)
     if differences:
         raise ContractMismatch("; ".join(differences))
-    return [topic.name for topic in missing]
+    return created
 
 
 def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
@@ -77,6 +68,23 @@ def _existing(admin: AdminClient, kafka: KafkaSettings) -> set[str]:
         return set(admin.list_topics(timeout=TIMEOUT_S).topics)
     except KafkaException as exc:
         raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
+
+
+def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
+    """Create the topic; False when there is one already."""
+    new = NewTopic(
+        topic.name,
+        num_partitions=kafka.partitions,
+        replication_factor=kafka.replication_factor,
+        config=topic.settings(kafka.min_insync_replicas, kafka.board_retention_days),
+    )
+    try:
+        admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic.name].result()
+    except KafkaException as exc:
+        if exc.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, topic=topic.name, reason=str(exc)) from exc
+    return True
 
 
 def main() -> int:
