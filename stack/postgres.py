@@ -1,5 +1,6 @@
 """A PostgreSQL server of our own: TCP on loopback, passwords always, no Unix socket."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -24,8 +25,17 @@ class PostgresServer:
     superuser_password: str = field(repr=False)
 
     def prepare(self) -> None:
-        """Make the data folder when there is none. Takes a second or two; raises StackError with initdb's reason."""
+        """Make the data folder when there is none. Takes a second or two; raises StackError with initdb's reason.
+
+        Raises StackError too when the data was made with another password: the server would start and let nobody in.
+        """
+        fingerprint = self.data.with_name("superuser.sha256")
         if (self.data / "PG_VERSION").exists():
+            if fingerprint.exists() and fingerprint.read_text() != self._fingerprint():
+                raise StackError(
+                    f"POSTGRES_SUPERUSER_PASSWORD is not the one that {self.data} was made with: "
+                    "put the old .env back, or remove the data with `make clean`"
+                )
             return
         fresh = self.data.with_name(self.data.name + ".new")
         password_file = self.data.with_name("superuser.password")
@@ -44,6 +54,8 @@ class PostgresServer:
             password_file.unlink()
         if result.returncode != 0:
             raise StackError(f"initdb could not make {self.data}: {result.stderr.strip().splitlines()[-1:]}")
+        fingerprint.touch(mode=0o600)
+        fingerprint.write_text(self._fingerprint())
         fresh.rename(self.data)  # last: a broken-off initdb leaves nothing that looks like a data folder
 
     def command(self, death_signal: str | None = None) -> list[str]:
@@ -63,6 +75,9 @@ class PostgresServer:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._prefix(death_signal), str(self.binaries.postgres), "-D", str(self.data), *options]
+
+    def _fingerprint(self) -> str:
+        return hashlib.sha256(self.superuser_password.encode()).hexdigest()
 
     def _initdb(self, folder: Path, password_file: Path) -> list[str]:
         # The C collation is the same everywhere; the machine's locales are not, and an index depends on them.

@@ -7,6 +7,7 @@ the test run however that ends: by teardown, by `atexit`, and by the kernel's pa
 import atexit
 import contextlib
 import ctypes
+import dataclasses
 import os
 import signal
 import subprocess
@@ -176,6 +177,10 @@ class PostgresTestServer:
         finally:
             connection.close()
         return self.superuser_dsn(name)
+
+    def with_password(self, password: str) -> PostgresServer:
+        """The same server as somebody with another password in `.env` would start it."""
+        return dataclasses.replace(self._server, superuser_password=password)
 
     def start(self) -> None:
         """Start and wait until it answers; the data folder is made the first time."""

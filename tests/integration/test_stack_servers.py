@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from stack.errors import StackError
 from stack.postgres_binaries import from_wheel
 from tests.servers import KafkaServer, PostgresTestServer
 
@@ -77,3 +78,8 @@ def test_new_database_is_empty_each_time(postgres: PostgresTestServer) -> None:
         with connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE only_once (id int)")
         connection.close()
+
+
+def test_data_made_with_another_password_is_refused_with_the_remedy(postgres: PostgresTestServer) -> None:
+    with pytest.raises(StackError, match=r"put the old \.env back, or remove the data with `make clean`"):
+        postgres.with_password("another").prepare()
