@@ -59,7 +59,7 @@ def run(settings: Settings, stop: threading.Event) -> int:
     patiently(members.load)
     join = BoardJoin(session, members, store, PIPELINE, settings.kafka.bootstrap_servers, settings.timezone)
     offsets = patiently(lambda: offsetter.ends(PIPELINE.stream.name))
-    nothing = read_range(session, settings.kafka.bootstrap_servers, PIPELINE.stream.name, offsets, offsets)
+    nothing = read_range(session, offsetter, PIPELINE.stream.name, offsets, offsets)
     join.warm_up(nothing)
     queries = [start_join(session, settings, join), start_serve(session, settings, offsetter, nothing)]
     monitor.start(queries)

@@ -92,7 +92,7 @@ class GenerationStore:
             cursor.execute(sql.SQL(query("create_generation_table")).format(table=table_name(generation_id)))
             return generation_id
 
-    def load_part(self, generation_id: int, part: int, row_count: int, copy: Callable[[Cursor, str], None]) -> bool:
+    def load_part(self, generation_id: int, part: int, row_count: int, copy: Callable[[Cursor, str], int]) -> bool:
         """Load one part, once: a retried task finds its part claimed and loads nothing. Returns whether it loaded."""
         with connect(self._database, "batch", "rebuild load") as connection, connection.cursor() as cursor:
             cursor.execute(query("claim_load"), {"generation_id": generation_id, "part": part, "row_count": row_count})

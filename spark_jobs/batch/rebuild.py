@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
-from psycopg2.extensions import cursor as Cursor
 from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -90,15 +89,14 @@ def rebuild_day(
         ranges = fix_ranges(offsetter, day, definition)
         generation_id = store.begin(day, run_id, reason, ranges.cut)
         log.info("day %s: generation %d, run %s", day, generation_id, run_id)
-        bootstrap = settings.kafka.bootstrap_servers
 
         boards = decode(
-            read_range(session, bootstrap, definition.stream.name, *ranges.boards), definition.stream
+            read_range(session, offsetter, definition.stream.name, *ranges.boards), definition.stream
         ).persist(StorageLevel.MEMORY_AND_DISK)
         members = valid(
-            decode(read_range(session, bootstrap, definition.table.name, *ranges.members), definition.table)
+            decode(read_range(session, offsetter, definition.table.name, *ranges.members), definition.table)
         )
-        details = source_coordinates(read_range(session, bootstrap, definition.output.name, *ranges.details))
+        details = source_coordinates(read_range(session, offsetter, definition.output.name, *ranges.details))
 
         parts = day_rows(boards, members, definition, day)
         rows = parts.rows.join(first_records(details), ["board_partition", "board_offset"], how="left").persist(
@@ -134,16 +132,12 @@ def _load(rows: DataFrame, settings: Settings, definition: Definition, generatio
         table = pa.Table.from_batches(part) if part else None
         if table is not None:
             GenerationStore(database).load_part(
-                generation_id, context.partitionId(), table.num_rows, partial(_copy, table=table)
+                generation_id, context.partitionId(), table.num_rows, partial(copy_arrow, table=table)
             )
         yield pa.RecordBatch.from_pydict({"loaded": [table.num_rows if table is not None else 0]})
 
     total = sum(row[0] for row in loaded.mapInArrow(load_part, LOADED_COUNT).collect())
     log.info("day %s: %d rows loaded", day, total)
-
-
-def _copy(cursor: Cursor, statement: str, table: pa.Table) -> None:
-    copy_arrow(cursor, statement, table)
 
 
 def _save_the_rest(

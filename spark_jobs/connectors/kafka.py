@@ -26,18 +26,18 @@ CONSUMER_OPTIONS = {
 }
 
 
-def read_range(session: SparkSession, bootstrap_servers: str, topic: str, start: Offsets, end: Offsets) -> DataFrame:
+def read_range(session: SparkSession, offsetter: OffsetReader, topic: str, start: Offsets, end: Offsets) -> DataFrame:
     """The records of `start <= offset < end`, with headers.
 
     Raises MissingRange when Kafka no longer holds the start; a range lost while reading fails the Spark job.
     """
-    earliest = OffsetReader(bootstrap_servers).earliest(topic)
+    earliest = offsetter.earliest(topic)
     lost = {p: (start[p], first) for p, first in earliest.items() if start[p] < first and start[p] < end[p]}
     if lost:
         raise MissingRange(topic=topic, wanted_and_first=lost)
     return (
         session.read.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.bootstrap.servers", offsetter.bootstrap_servers)
         .option("subscribe", topic)
         .option("startingOffsets", _as_json(topic, start))
         .option("endingOffsets", _as_json(topic, end))

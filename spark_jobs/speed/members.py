@@ -100,7 +100,7 @@ class MemberTable:
         ends = self._offsetter.ends(topic.name)
         # a partition added since starts at 0
         start = {partition: self._next.get(partition, 0) for partition in ends}
-        decoded = decode(read_range(self._session, self._offsetter.bootstrap_servers, topic.name, start, ends), topic)
+        decoded = decode(read_range(self._session, self._offsetter, topic.name, start, ends), topic)
         rejected = Observation()
         counted = decoded.observe(rejected, F.count("reason").alias("count"))
         rows = valid(counted).select(

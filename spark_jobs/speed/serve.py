@@ -32,8 +32,7 @@ class Serve:
 
     def process(self, records: DataFrame, batch_id: int) -> None:
         """One micro-batch, one transaction."""
-        decoded = decode(source_coordinates(records), self._definition.output, CARRIED)
-        decoded = self._without_source(decoded).persist(StorageLevel.MEMORY_AND_DISK)
+        decoded = self._decoded(records).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             ends = {row[0]: row[1] + 1 for row in
                     decoded.groupBy("partition").agg(F.max("offset")).collect()}  # fmt: skip
@@ -51,12 +50,11 @@ class Serve:
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the path once over records that are none of ours, writing nothing, so that its code is compiled."""
-        decoded = decode(source_coordinates(nothing), self._definition.output, CARRIED)
-        to_served(valid(self._without_source(decoded)), self._definition, self._timezone).toArrow()
+        to_served(valid(self._decoded(nothing)), self._definition, self._timezone).toArrow()
 
-    @staticmethod
-    def _without_source(decoded: DataFrame) -> DataFrame:
+    def _decoded(self, records: DataFrame) -> DataFrame:
         """A record that names no source cannot be told from a duplicate: it is a reject too."""
+        decoded = decode(source_coordinates(records), self._definition.output, CARRIED)
         missing = F.col("board_offset").isNull() | F.col("board_partition").isNull()
         reason = F.when(
             missing, F.lit("headers: board-partition or board-offset is missing; only the join writes here")

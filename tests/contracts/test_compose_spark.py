@@ -29,6 +29,7 @@ import json, sys, time
 import pyarrow as pa
 from include.settings import Settings
 from spark_jobs.connectors.session import open_session
+from include.adapters.kafka_offsets import OffsetReader
 from spark_jobs.connectors.kafka import read_range
 
 def on_executor(batches):
@@ -38,7 +39,7 @@ def on_executor(batches):
 
 settings = Settings.from_environment()
 session = open_session(settings, "compose-test", "512m")
-records = read_range(session, settings.kafka.bootstrap_servers, "compose-spark", {0: 0}, {0: 3})
+records = read_range(session, OffsetReader(settings.kafka.bootstrap_servers), "compose-spark", {0: 0}, {0: 3})
 rows = records.mapInArrow(on_executor, "file string, tz string, rows long").collect()
 print(json.dumps({"rows": [row.asDict() for row in rows], "master": session.sparkContext.master,
                   "host": session.conf.get("spark.driver.host"),

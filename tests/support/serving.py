@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -73,12 +74,8 @@ def build(
     generation_id = store.begin(DAY, run_id, None, {"board": {0: cut}, "member": {0: 0}})
     listed = [{**r, "generation_id": generation_id} for r in rows]
     table = pa.Table.from_pylist(listed, schema=_FINAL)
-    store.load_part(generation_id, 0, table.num_rows, lambda cursor, statement: _copy(cursor, statement, table))
+    store.load_part(generation_id, 0, table.num_rows, partial(copy_arrow, table=table))
     store.save_excluded(generation_id, [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending])
     distinct = len(listed) + len(pending) if raw_distinct is None else raw_distinct
     store.finish(generation_id, DAY, Counts(distinct, len(pending), 0, 0))
     return generation_id
-
-
-def _copy(cursor: Any, statement: str, table: pa.Table) -> None:
-    copy_arrow(cursor, statement, table)
