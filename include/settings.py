@@ -55,8 +55,23 @@ class KafkaSettings:
 
 
 @dataclass(frozen=True)
+class GatewayLimits:
+    """What one gateway takes on at a time. Beyond `max_connections` and `max_in_flight_bytes` it answers 503."""
+
+    max_events: int = 1000
+    max_body_bytes: int = 4 << 20
+    receive_timeout_s: float = 10.0
+    max_connections: int = 1024
+    max_in_flight_bytes: int = 128 << 20
+
+
+@dataclass(frozen=True)
 class GatewaySettings:
-    """The gateway: where it listens, who may speak to it, where it keeps what Kafka did not take."""
+    """The gateway: where it listens, who may speak to it, where it keeps what Kafka did not take.
+
+    `token` and `admin_token` are what a client presents; the gateway itself knows the hashes in `tokens_file`.
+    `circuit_failures` is after how many failures in a row the circuit opens; `replay_max_rate` in records a second.
+    """
 
     host: str
     port: int
@@ -65,6 +80,13 @@ class GatewaySettings:
     admin_token: str = field(repr=False)
     fallback_dir: Path = Path()
     deadline_s: float = 2.0
+    tokens_file: Path | None = None
+    fallback_max_bytes: int = 1 << 30
+    replay_max_rate: int = 50_000
+    circuit_failures: int = 5
+    idempotency_window_s: float = 86_400.0
+    idempotency_max_keys: int = 100_000
+    limits: GatewayLimits = GatewayLimits()
 
 
 @dataclass(frozen=True)
@@ -127,7 +149,20 @@ class Settings:
                 token=env.text("GATEWAY_TOKEN", ""),
                 admin_token=env.text("GATEWAY_ADMIN_TOKEN", ""),
                 fallback_dir=Path(env.text("GATEWAY_FALLBACK_DIR", ".state/fallback")),
-                deadline_s=env.number("GATEWAY_DEADLINE_S", 2.0),
+                deadline_s=env.positive("GATEWAY_DEADLINE_S", 2.0),
+                tokens_file=env.path("GATEWAY_TOKENS_FILE"),
+                fallback_max_bytes=env.count("GATEWAY_FALLBACK_MAX_BYTES", 1 << 30),
+                replay_max_rate=env.count("GATEWAY_REPLAY_MAX_RATE", 50_000),
+                circuit_failures=env.count("GATEWAY_CIRCUIT_FAILURES", 5),
+                idempotency_window_s=env.positive("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
+                idempotency_max_keys=env.count("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
+                limits=GatewayLimits(
+                    max_events=env.count("GATEWAY_MAX_EVENTS", 1000),
+                    max_body_bytes=env.count("GATEWAY_MAX_BODY_BYTES", 4 << 20),
+                    receive_timeout_s=env.positive("GATEWAY_RECEIVE_TIMEOUT_S", 10.0),
+                    max_connections=env.count("GATEWAY_MAX_CONNECTIONS", 1024),
+                    max_in_flight_bytes=env.count("GATEWAY_MAX_IN_FLIGHT_BYTES", 128 << 20),
+                ),
             ),
             stream=StreamSettings(
                 checkpoint_dir=Path(env.text("STREAM_CHECKPOINT_DIR", ".state/checkpoints")),
@@ -168,6 +203,22 @@ class _Reader:
             return float(text)
         except ValueError as exc:
             raise ConfigurationError(f"{name}={text!r}: not a number") from exc
+
+    def count(self, name: str, default: int) -> int:
+        value = self.integer(name, default)
+        if value < 1:
+            raise ConfigurationError(f"{name}={value}: not at least 1")
+        return value
+
+    def positive(self, name: str, default: float) -> float:
+        value = self.number(name, default)
+        if not 0 < value < float("inf"):
+            raise ConfigurationError(f"{name}={value}: not a number of seconds above 0")
+        return value
+
+    def path(self, name: str) -> Path | None:
+        text = self.text(name, "")
+        return Path(text) if text else None
 
     def zone(self, name: str, default: str) -> str:
         text = self.text(name, default)
