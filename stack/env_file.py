@@ -81,13 +81,14 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Gateway. Clients send GATEWAY_TOKEN; the admin token also replays the fallback store.",
+        "Gateway. Clients send GATEWAY_TOKEN, the fallback store's calls the admin token; the gateway has hashes.",
         (
             Variable("GATEWAY_HOST", "127.0.0.1"),
             Variable("GATEWAY_PORT", "18080", port=True),
             Variable("GATEWAY_URL", "http://127.0.0.1:${GATEWAY_PORT}"),
             _secret("GATEWAY_TOKEN"),
             _secret("GATEWAY_ADMIN_TOKEN"),
+            Variable("GATEWAY_TOKENS_FILE", ".state/run/gateway-tokens.json"),
             Variable("GATEWAY_FALLBACK_DIR", ".state/fallback"),
             Variable("GATEWAY_DEADLINE_S", "2"),
         ),
@@ -121,7 +122,13 @@ SECTIONS = (
 )
 
 PORT_VARIABLES = tuple(each.name for section in SECTIONS for each in section.variables if each.port)
-PATH_VARIABLES = ("GATEWAY_FALLBACK_DIR", "STREAM_CHECKPOINT_DIR", "SPARK_KAFKA_JARS_DIR", "AIRFLOW_HOME")
+PATH_VARIABLES = (
+    "GATEWAY_TOKENS_FILE",
+    "GATEWAY_FALLBACK_DIR",
+    "STREAM_CHECKPOINT_DIR",
+    "SPARK_KAFKA_JARS_DIR",
+    "AIRFLOW_HOME",
+)
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from include.errors import ConfigurationError
+from include.gateway import token_file
 from stack import environment
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.errors import StackError
@@ -21,7 +23,7 @@ from stack.postgres import PostgresServer
 from stack.postgres_binaries import choose
 from stack.services import port_of
 
-_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD", "GATEWAY_TOKEN", "GATEWAY_ADMIN_TOKEN")
+_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD",)  # its tokens it knows by their hashes
 _STREAM_SECRETS = ("DB_STREAM_PASSWORD",)
 
 
@@ -67,6 +69,7 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
             broker.prepare()
             return Launch(broker.command())
         case "gateway":
+            write_gateway_tokens(settings)
             variables = environment.without_secrets(settings, keep=_GATEWAY_SECRETS)
             return Launch([sys.executable, "-m", "include.gateway"], variables)
         case "stream":
@@ -80,6 +83,19 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
             )
         case _:
             raise StackError(f"no service is called {name}")
+
+
+def write_gateway_tokens(settings: Mapping[str, str]) -> None:
+    """Put the hashes of `.env`'s tokens into the gateway's file; other tokens in it stay. Raises StackError."""
+    if not settings.get("GATEWAY_TOKENS_FILE"):
+        raise StackError("GATEWAY_TOKENS_FILE is not in .env: `make up` adds it")
+    path = Path(settings["GATEWAY_TOKENS_FILE"])
+    try:
+        notes = token_file.ensure(path, settings["GATEWAY_TOKEN"], settings["GATEWAY_ADMIN_TOKEN"])
+    except ConfigurationError as exc:
+        raise StackError(str(exc)) from exc
+    for note in notes:
+        print(note, flush=True)
 
 
 def airflow_command(*arguments: str) -> list[str]:

@@ -141,10 +141,11 @@ def _own_paths(layout: Layout) -> dict[str, str]:
     """Where a stack with its state elsewhere keeps what the defaults put below the project."""
     if layout.state == layout.root / ".state":
         return {}
-    folders: dict[str, Path] = {
+    paths: dict[str, Path] = {
+        "GATEWAY_TOKENS_FILE": layout.run / "gateway-tokens.json",
         "GATEWAY_FALLBACK_DIR": layout.state / "fallback",
         "STREAM_CHECKPOINT_DIR": layout.state / "checkpoints",
         "AIRFLOW_HOME": layout.airflow,
         "SPARK_KAFKA_JARS_DIR": layout.spark_jars,
     }
-    return {name: str(path) for name, path in folders.items()}
+    return {name: str(path) for name, path in paths.items()}

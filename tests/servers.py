@@ -12,8 +12,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psycopg2
 from psycopg2 import sql
@@ -93,13 +94,24 @@ class ServerProcess:
         return probe(self._health) is None
 
 
-class KafkaServer:
-    """A broker that a test may stop, kill and start again; its data and port stay."""
+@dataclasses.dataclass(frozen=True)
+class _Broker(KafkaBroker):
+    """The stack's broker with more configuration."""
 
-    def __init__(self, folder: Path) -> None:
+    more: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def properties(self) -> dict[str, str]:
+        return {**super().properties(), **self.more}
+
+
+class KafkaServer:
+    """A broker that a test may stop, kill and start again; its data and port stay. `more` are properties."""
+
+    def __init__(self, folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
         port, controller_port = unused(2)
         layout = Layout.of()
-        self._broker = KafkaBroker(folder, layout.kafka_jars, find_java(os.environ), port, controller_port, "512m")
+        java = find_java(os.environ)
+        self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more)
         health = KafkaHealth(self._broker.bootstrap_servers)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
 
@@ -193,9 +205,9 @@ class PostgresTestServer:
 
 
 @contextlib.contextmanager
-def kafka_server(folder: Path) -> Iterator[KafkaServer]:
+def kafka_server(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[KafkaServer]:
     """A running broker, stopped at the end of the block."""
-    server = KafkaServer(folder)
+    server = KafkaServer(folder, more)
     try:
         server.start()
         yield server

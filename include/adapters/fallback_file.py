@@ -1,30 +1,37 @@
-"""One SQLite file of kept records, and its lock: everything here blocks and belongs to one thread at a time."""
+"""One SQLite file of kept records: everything here blocks and belongs to one thread at a time."""
 
-import fcntl
 import logging
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from include.adapters import fallback_schema as sql
+from include.adapters.fallback_folder import FallbackFolder
+from include.adapters.waiting_keys import WaitingKeys
 from include.errors import ConfigurationError
-from include.gateway.ports import Record, StoreInUse, StoreUnavailable, Waiting
+from include.gateway.ports import Record, SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
 
 _FILE = "fallback.sqlite"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _OVERHEAD_BYTES = 100  # of a row, beside what it carries
+_READ_BYTES = 8 << 20  # what one call of `oldest` brings into memory, unless a single record is larger
+# Room that new records leave on the disk: settling takes some too, and a store that filled its own disk to the last
+# byte could never be emptied.
+_ROOM_BYTES = 16 << 20
+_WORTH_COMPACTING_BYTES = 4 << 20
+_COMPACTED_BYTES = 16 << 20  # what may be left to copy then: in memory, and while others wait
 
 Result = TypeVar("Result")
-Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int]
+Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -37,152 +44,158 @@ class Contents:
     bytes: int
     oldest_kept_at_ms: int | None
     last_id: int
+    keys: WaitingKeys
 
 
-@dataclass(frozen=True)
-class Removed:
-    """A row that waits no longer: its key, its size, whether it was ambiguous, and whether it was set aside."""
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A row that waits no longer, or again."""
 
     topic: str
     key: bytes | None
     bytes: int
     ambiguous: bool
-    refused: bool
 
 
-@dataclass(frozen=True)
-class Returned:
-    """A refused row that waits again."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a settlement removed and set aside, and when the row that is now the oldest was kept."""
 
-    topic: str
-    key: bytes | None
-    ambiguous: bool
+    sent: list[Changed]
+    refused: list[Changed]
+    oldest_kept_at_ms: int | None
 
 
 def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_at_ms: int) -> Row:
-    """The row of a record, its size last."""
-    headers = msgspec.json.encode([(name, value.decode()) for name, value in record.headers])
+    """The row of a record."""
+    headers = msgspec.json.encode([(name, value.decode("latin-1")) for name, value in record.headers])
     size = len(record.key or b"") + len(record.value or b"") + len(headers) + _OVERHEAD_BYTES
     return (row_id, record.topic, record.key, record.value, headers, record.timestamp_ms, error, may_be_in_kafka,
-            kept_at_ms, size)  # fmt: skip
+            kept_at_ms, size, _checksum(record.key, record.value, headers))  # fmt: skip
 
 
 class FallbackFile:
     """The file `fallback.sqlite` in a folder that one process holds. WAL, synchronous=FULL: a commit is on the disk."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, room_bytes: int = _ROOM_BYTES) -> None:
+        self._folder = FallbackFolder(directory)
         self._path = directory / _FILE
-        self._lock_fd = -1
+        self._room_bytes = room_bytes
         self._connection: sqlite3.Connection | None = None
+        self._nothing_waits_up_to: dict[frozenset[str], int] = {}  # rows of these topics apart
 
     def open(self) -> Contents:
         """Take the lock, check the file (a damaged one is set aside), and tell what it holds.
 
         Raises StoreInUse, ConfigurationError (cannot write there), StoreUnavailable.
         """
-        self._take_lock()
+        self._folder.hold()
+        found: list[Contents] = []
         try:
-            return self.guarded(self._contents)
+            self.guarded(lambda: None, found.append)
         except BaseException:
             self.close()
             raise
+        return found[-1]
 
-    def guarded(self, work: Callable[[], Result], damaged: Callable[[], None] | None = None) -> Result:
-        """Do the work. A damaged file is set aside and the work done on a new one; `damaged` is told of it.
+    def guarded(
+        self, work: Callable[[], Result], renewed: Callable[[Contents], None] = lambda contents: None
+    ) -> Result:
+        """Do the work. A damaged file is set aside, and the work done on a new one.
 
-        Raises StoreUnavailable for every other trouble of SQLite or the disk; then the file is unchanged.
+        `renewed` is told what the file holds whenever it had to be opened, a new one or the same. Raises
+        StoreUnavailable for every other trouble of SQLite or the disk; then the file is unchanged, or it will be
+        opened and told anew.
         """
         try:
             try:
-                self._connect()
+                self._connect(renewed)
                 return work()
             except sqlite3.DatabaseError as exc:
                 if not _is_damage(exc):
                     raise
-                self._set_aside(exc)
-                if damaged is not None:
-                    damaged()
-                self._connect()
+                self._disconnect()
+                aside = self._folder.set_aside(_FILE)
+                log.critical(
+                    "fallback store damaged (%s): set aside as %s in %s; a new one is begun; see the runbook",
+                    exc,
+                    aside,
+                    self._folder.path,
+                )
+                self._connect(renewed)
                 return work()
         except (sqlite3.Error, OSError) as exc:
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
-                self._disconnect()  # what the connection remembers of the file may be wrong: the next call reads anew
+                self._disconnect()  # a commit may or may not be on the disk: the next call reads anew
             reason = getattr(exc, "sqlite_errorname", None) or getattr(exc, "strerror", None) or type(exc).__name__
             raise StoreUnavailable(path=self._path, reason=reason) from exc
 
     def insert(self, rows: Sequence[Row]) -> None:
         """Keep the rows, all or none; on the disk on return."""
+        self._require_room(sum(row[9] for row in rows))
         with self._transaction():
             self._db.executemany(sql.INSERT, rows)
 
-    def oldest(self, limit: int, after_id: int) -> list[Waiting]:
-        """Rows in the order of their ids, from beyond that one."""
-        return [
-            Waiting(
-                id=row[0],
-                record=Record(row[1], row[2], row[3], _headers(row[4]), row[5]),
-                error=row[6],
-                may_be_in_kafka=bool(row[7]),
-                kept_at_ms=row[8],
-            )
-            for row in self._db.execute(sql.OLDEST, (after_id, limit))
-        ]
+    def oldest(self, limit: int, after_id: int, without_topics: Collection[str]) -> list[Waiting]:
+        """Waiting rows in the order of their ids, from beyond that one; fewer if they are large, none only at the end.
 
-    def iter_keys(self) -> Iterator[tuple[str, bytes | None]]:
-        """Topic and key of every waiting row."""
-        yield from self._db.execute(sql.KEYS)
+        Never reads again what it once passed over: it stays fast with millions set aside or of a topic left out.
+        """
+        left_out = frozenset(without_topics)
+        known = self._nothing_waits_up_to.get(left_out, 0)
+        topics = msgspec.json.encode(sorted(left_out)).decode()
+        found: list[Waiting] = []
+        size = 0
+        for row in self._db.execute(sql.OLDEST, (max(known, after_id), topics, limit)):
+            found.append(_waiting(row))
+            size += row[9]
+            if size >= _READ_BYTES:
+                break
+        if after_id <= known:
+            self._nothing_waits_up_to[left_out] = found[0].id - 1 if found else max(known, self._last_id())
+        return found
 
-    def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> tuple[list[Removed], int | None]:
-        """Delete what was sent, set aside what was refused; tells both, and when the then oldest row was kept."""
-        removed: list[Removed] = []
+    def set_aside(self, limit: int, after_id: int) -> list[SetAside]:
+        """Refused rows in the order of their ids, from beyond that one."""
+        rows = self._db.execute(sql.REFUSED, (after_id, limit))
+        return [SetAside(row[0], _waiting(row[:11]).record, row[11], row[8]) for row in rows]
+
+    def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> Settled:
+        """Delete what was sent, set aside what was refused. Ids that do not wait are passed over."""
+        removed: list[Changed] = []
         with self._transaction():
-            for row_id in (*sent, *refused):
-                found = self._db.execute(sql.SELECT_ONE, (row_id,)).fetchone()
-                if found is None:
-                    continue  # it went with a damaged file
-                if row_id in refused:
-                    self._db.execute(sql.SET_ASIDE, (refused[row_id], row_id))
-                self._db.execute(sql.DELETE, (row_id,))
-                topic, key, size, ambiguous = found
-                removed.append(Removed(topic, key, size, bool(ambiguous), row_id in refused))
-        return removed, self._oldest_kept_at()
+            for first, last in _runs(sent):
+                removed += [Changed(*row) for row in self._db.execute(sql.DELETE, (first, last))]
+            aside = [
+                Changed(*row)
+                for row_id, reason in refused.items()
+                for row in self._db.execute(sql.SET_ASIDE, (reason, row_id)).fetchall()
+            ]
+        self._compact()
+        return Settled(removed, aside, self._oldest_kept_at())
 
-    def retry_refused(self, first_id: int, count: int) -> tuple[list[Returned], int | None]:
+    def wait_again(self, first_id: int, count: int) -> tuple[list[Changed], int | None]:
         """Put up to `count` refused rows back among the waiting ones, under ids from `first_id`."""
         with self._transaction():
-            rows = self._db.execute(sql.REFUSED, (count,)).fetchall()
-            self._db.executemany(sql.INSERT, [(first_id + n, *row[1:]) for n, row in enumerate(rows)])
-            self._db.executemany(sql.DELETE_REFUSED, [row[:1] for row in rows])
-        return [Returned(topic=row[1], key=row[2], ambiguous=bool(row[7])) for row in rows], self._oldest_kept_at()
+            ids = [row[0] for row in self._db.execute(sql.REFUSED, (0, count))]
+            returned = [
+                Changed(*row)
+                for number, row_id in enumerate(ids)
+                for row in self._db.execute(sql.WAIT_AGAIN, (first_id + number, row_id)).fetchall()
+            ]
+            self._db.execute(sql.SET_LAST_ID, (first_id + count,))
+        return returned, self._oldest_kept_at()
 
     def beat(self) -> None:
-        """Write something to the disk; raises when that fails."""
+        """Write something to the disk; raises when that fails, or when there is no room for a record."""
+        self._require_room(0)
         with self._transaction():
             self._db.execute(sql.BEAT, (int(time.time() * 1000),))
 
     def close(self) -> None:
         """Close the file and let go of the lock."""
         self._disconnect()
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-
-    def _take_lock(self) -> None:
-        try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock_fd = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as exc:
-            message = f"cannot write to the fallback folder {self._directory}: {exc.strerror}; make it writable"
-            raise ConfigurationError(message) from exc
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            holder = os.pread(self._lock_fd, 20, 0).decode(errors="replace").strip()
-            self.close()
-            raise StoreInUse(path=self._directory, process=holder or "unknown") from exc
-        os.truncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, str(os.getpid()).encode(), 0)
+        self._folder.let_go()
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -190,31 +203,39 @@ class FallbackFile:
             raise sqlite3.OperationalError("the file is not open")
         return self._connection
 
-    def _connect(self) -> None:
+    def _require_room(self, more_bytes: int) -> None:
+        if self._folder.free_bytes() < self._room_bytes + more_bytes:
+            raise StoreUnavailable(path=self._path, reason=f"less than {self._room_bytes} bytes left on its disk")
+
+    def _connect(self, renewed: Callable[[Contents], None]) -> None:
         if self._connection is not None:
             return
         self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(self._connection)
-        except sqlite3.DatabaseError as exc:
-            if not _is_damage(exc):
-                self._disconnect()
+            contents = self._contents()
+        except BaseException:
+            self._disconnect()
             raise
+        self._nothing_waits_up_to.clear()
+        renewed(contents)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.execute("PRAGMA journal_size_limit = 16777216")
+        connection.execute("PRAGMA temp_store = MEMORY")
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise _Damaged("quick_check found damage")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            connection.executescript(f"BEGIN; {sql.CREATE} PRAGMA user_version = {sql.VERSION}; COMMIT;")
-            self._path.chmod(0o600)
-            self._sync_directory()
-        elif version != sql.VERSION:
+        steps = {0: sql.CREATE, 1: sql.MIGRATE_FROM_1, sql.VERSION: ""}.get(version)
+        if steps is None:
             raise ConfigurationError(f"{self._path} has version {version}; this gateway writes {sql.VERSION}")
+        if steps:
+            connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {sql.VERSION}; COMMIT;")
+            self._path.chmod(0o600)
+            self._folder.sync()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -222,13 +243,40 @@ class FallbackFile:
             self._connection = None
 
     def _contents(self) -> Contents:
-        waiting, ambiguous, refused, size = self._db.execute(sql.TOTALS).fetchone()
-        last_id = self._db.execute(sql.LAST_ID).fetchone()[0]
-        return Contents(waiting, ambiguous, refused, size, self._oldest_kept_at(), last_id)
+        keys, waiting, ambiguous, refused, size = WaitingKeys(), 0, 0, 0, 0
+        try:
+            for topic, key, row_bytes, may_be_in_kafka, is_refused in self._db.execute(sql.CONTENTS):
+                size += row_bytes
+                if is_refused:
+                    refused += 1
+                else:
+                    waiting += 1
+                    ambiguous += may_be_in_kafka
+                    keys.add(topic, key)
+        except TypeError as exc:  # a number that is none: quick_check looks for no types
+            raise _Damaged(f"a row cannot be read: {exc}") from exc
+        return Contents(waiting, ambiguous, refused, size, self._oldest_kept_at(), self._last_id(), keys)
+
+    def _last_id(self) -> int:
+        return int(self._db.execute(sql.LAST_ID).fetchone()[0])
 
     def _oldest_kept_at(self) -> int | None:
-        row = self._db.execute(sql.OLDEST_KEPT_AT).fetchone()
+        known = self._nothing_waits_up_to.get(frozenset(), 0)
+        row = self._db.execute(sql.OLDEST_KEPT_AT, (known,)).fetchone()
         return None if row is None else int(row[0])
+
+    def _compact(self) -> None:
+        # Give the disk back what an outage took, once nearly nothing of it is left. Ids go on from where they were.
+        page = self._db.execute("PRAGMA page_size").fetchone()[0]
+        free = self._db.execute("PRAGMA freelist_count").fetchone()[0] * page
+        total = self._db.execute("PRAGMA page_count").fetchone()[0] * page
+        if free < _WORTH_COMPACTING_BYTES or total - free > min(_COMPACTED_BYTES, free / 2):
+            return
+        try:
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.OperationalError as exc:  # no room to do it in: what was settled is settled all the same
+            log.warning("the fallback store stays at %d bytes: %s", total, exc)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -241,31 +289,46 @@ class FallbackFile:
                 self._db.execute("ROLLBACK")
             raise
 
-    def _set_aside(self, cause: sqlite3.DatabaseError) -> None:
-        self._disconnect()
-        suffix = f".damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 1_000_000:06}"
-        for extension in ("", "-wal", "-shm"):
-            part = self._path.with_name(_FILE + extension)
-            if part.exists():
-                part.rename(part.with_name(_FILE + suffix + extension))
-        self._sync_directory()
-        log.critical("fallback store damaged (%s): set aside as %s%s; a new one is begun", cause, self._path, suffix)
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
 
 class _Damaged(sqlite3.DatabaseError):
-    """quick_check found damage that opening alone did not."""
+    """Damage that SQLite itself does not raise."""
 
 
 def _is_damage(exc: sqlite3.DatabaseError) -> bool:
     return isinstance(exc, _Damaged) or getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
-def _headers(text: bytes) -> list[tuple[str, bytes]]:
-    return [(name, value.encode()) for name, value in msgspec.json.decode(text)]
+def _checksum(key: bytes | None, value: bytes | None, headers: bytes) -> int:
+    # SQLite finds damage in its own structure, not in what a row carries.
+    return zlib.crc32(headers, zlib.crc32(value or b"", zlib.crc32(key or b"")))
+
+
+def _waiting(row: tuple[Any, ...]) -> Waiting:
+    row_id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, _, checksum = row
+    damage = None
+    pairs: list[tuple[str, bytes]] = []
+    try:
+        if checksum is not None and checksum != _checksum(key, value, headers):
+            raise ValueError("its checksum differs")
+        pairs = [(name, text.encode("latin-1")) for name, text in _decode_headers(headers)]
+    except (TypeError, ValueError) as exc:
+        damage = f"damaged on the disk: {exc}"
+    record = Record(topic, key, value, pairs, timestamp_ms)
+    return Waiting(row_id, record, error, bool(may_be_in_kafka), kept_at_ms, damage)
+
+
+_decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
+
+
+def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    # Ids that follow each other without a gap: one statement each.
+    first = last = 0
+    for row_id in sorted(ids):
+        if first and row_id == last + 1:
+            last = row_id
+            continue
+        if first:
+            yield first, last
+        first = last = row_id
+    if first:
+        yield first, last

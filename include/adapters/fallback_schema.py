@@ -1,8 +1,9 @@
-"""The file of the fallback store: its tables and its statements, all of them."""
+"""The file of the fallback store: its table and its statements, all of them."""
 
-# user_version: a file of another version is refused, not guessed at
-VERSION = 1
+# user_version: a file of an unknown version is refused, not guessed at
+VERSION = 2
 
+# One table: a row that is set aside keeps its place and gets its reason. The index holds those rows only.
 CREATE = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -14,54 +15,47 @@ CREATE TABLE message (
     error TEXT NOT NULL,
     may_be_in_kafka INTEGER NOT NULL,
     kept_at_ms INTEGER NOT NULL,
-    bytes INTEGER NOT NULL
-);
-CREATE TABLE refused (
-    id INTEGER PRIMARY KEY,
-    topic TEXT NOT NULL,
-    key BLOB,
-    value BLOB,
-    headers BLOB NOT NULL,
-    timestamp_ms INTEGER NOT NULL,
-    error TEXT NOT NULL,
-    may_be_in_kafka INTEGER NOT NULL,
-    kept_at_ms INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    reason TEXT NOT NULL
+    checksum INTEGER,
+    refused TEXT
 );
+CREATE INDEX message_refused ON message (id) WHERE refused IS NOT NULL;
 CREATE TABLE heartbeat (id INTEGER PRIMARY KEY CHECK (id = 1), at_ms INTEGER NOT NULL);
+"""
+# Version 1 had a table of its own for what was set aside, and no checksums.
+MIGRATE_FROM_1 = """
+ALTER TABLE message ADD COLUMN checksum INTEGER;
+ALTER TABLE message ADD COLUMN refused TEXT;
+CREATE INDEX message_refused ON message (id) WHERE refused IS NOT NULL;
+INSERT INTO message
+SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, NULL, reason
+FROM refused;
+DROP TABLE refused;
 """
 
 INSERT = """
-INSERT INTO message (id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO message (id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-LAST_ID = """
-SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'message'), 0),
-    coalesce((SELECT max(id) FROM refused), 0))
-"""
+LAST_ID = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'message'), 0)"
 OLDEST = """
-SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms
-FROM message WHERE id > ? ORDER BY id LIMIT ?
+SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum
+FROM message
+WHERE id > ? AND refused IS NULL AND topic NOT IN (SELECT value FROM json_each(?))
+ORDER BY id LIMIT ?
 """
-KEYS = "SELECT topic, key FROM message"
-TOTALS = """
-SELECT (SELECT count(*) FROM message),
-       (SELECT count(*) FROM message WHERE may_be_in_kafka),
-       (SELECT count(*) FROM refused),
-       (SELECT coalesce(sum(bytes), 0) FROM message) + (SELECT coalesce(sum(bytes), 0) FROM refused)
+CONTENTS = "SELECT topic, key, bytes, may_be_in_kafka, refused IS NOT NULL FROM message"
+OLDEST_KEPT_AT = "SELECT kept_at_ms FROM message WHERE id > ? AND refused IS NULL ORDER BY id LIMIT 1"
+DELETE = """
+DELETE FROM message WHERE id BETWEEN ? AND ? AND refused IS NULL RETURNING topic, key, bytes, may_be_in_kafka
 """
-OLDEST_KEPT_AT = "SELECT kept_at_ms FROM message ORDER BY id LIMIT 1"
-SELECT_ONE = "SELECT topic, key, bytes, may_be_in_kafka FROM message WHERE id = ?"
-DELETE = "DELETE FROM message WHERE id = ?"
 SET_ASIDE = """
-INSERT INTO refused (id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, reason)
-SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, ?
-FROM message WHERE id = ?
+UPDATE message SET refused = ? WHERE id = ? AND refused IS NULL RETURNING topic, key, bytes, may_be_in_kafka
 """
 REFUSED = """
-SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes
-FROM refused ORDER BY id LIMIT ?
+SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum, refused
+FROM message WHERE refused IS NOT NULL AND id > ? ORDER BY id LIMIT ?
 """
-DELETE_REFUSED = "DELETE FROM refused WHERE id = ?"
+WAIT_AGAIN = "UPDATE message SET id = ?, refused = NULL WHERE id = ? RETURNING topic, key, bytes, may_be_in_kafka"
+SET_LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'message'"
 BEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"

@@ -1,22 +1,27 @@
 """The fallback store: SQLite behind one writer thread with group commit, awaited from the event loop."""
 
 import asyncio
+import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from include.adapters.fallback_file import Contents, FallbackFile, Removed, Returned, Row, row_of
+from include.adapters.fallback_file import Changed, Contents, FallbackFile, Row, Settled, row_of
 from include.adapters.waiting_keys import WaitingKeys
 from include.clock import Clock, epoch_ms
-from include.gateway.ports import Backlog, Record, StoreFull, StoreUnavailable, Waiting
+from include.gateway.ports import Backlog, Record, SetAside, StoreFull, StoreUnavailable, Waiting
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 DEFAULT_MAX_BYTES = 1 << 30
 _GROUP = 2000  # operations taken at once: a commit costs one fsync, whatever it holds
+_GROUP_BYTES = 2 << 20
+_RETRIED_AT_ONCE = 1000  # refused records: others wait meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +53,15 @@ class SqliteFallbackStore:
         self._file = FallbackFile(directory)
         self._operations: queue.SimpleQueue[_Put | _Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._keys = WaitingKeys()
         self._done: list[_Done] = []
         self._unsettled: dict[int, _Put] = {}
-        self._count(Contents(0, 0, 0, 0, None, 0))
         self._last_id = 0
+        self._count(Contents(0, 0, 0, 0, None, 0, WaitingKeys()))
 
     def open(self) -> None:
         """See ports.FallbackStore.open."""
         self._loop = asyncio.get_running_loop()
-        contents = self._file.open()
-        self._count(contents)
-        self._last_id = contents.last_id
-        for topic, key in self._file.iter_keys():
-            self._keys.add(topic, key)
+        self._count(self._file.open())
         self._thread = threading.Thread(target=self._work, name="fallback-store", daemon=True)
         self._thread.start()
 
@@ -69,13 +69,14 @@ class SqliteFallbackStore:
         """See ports.FallbackStore.put."""
         future: asyncio.Future[int] = self._loop.create_future()
         row = row_of(self._last_id + 1, record, error, may_be_in_kafka, epoch_ms(self._clock.now()))
+        size = row[9]
         if self._thread is None:
             future.set_exception(StoreUnavailable("the fallback store is closed"))
-        elif self._bytes + row[-1] > self._max_bytes:
+        elif self._bytes + size > self._max_bytes:
             future.set_exception(StoreFull(bytes=self._bytes, max_bytes=self._max_bytes))
         else:
             self._last_id += 1
-            self._bytes += row[-1]
+            self._bytes += size
             self._keys.add(record.topic, record.key)
             put = _Put(row, future)
             self._unsettled[row[0]] = put
@@ -86,20 +87,28 @@ class SqliteFallbackStore:
         """See ports.FallbackStore.is_waiting."""
         return self._keys.holds(record.topic, record.key)
 
-    async def oldest(self, limit: int, after_id: int = 0) -> list[Waiting]:
+    async def oldest(self, limit: int, after_id: int = 0, without_topics: Collection[str] = ()) -> list[Waiting]:
         """See ports.FallbackStore.oldest."""
-        return await self._call(lambda: self._file.oldest(limit, after_id))
+        return await self._call(lambda: self._file.oldest(limit, after_id, without_topics))
 
     async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
         """See ports.FallbackStore.settle."""
         await self._call(lambda: self._file.settle(sent, refused), self._apply_settled)
 
+    async def set_aside(self, limit: int, after_id: int = 0) -> list[SetAside]:
+        """See ports.FallbackStore.set_aside."""
+        return await self._call(lambda: self._file.set_aside(limit, after_id))
+
     async def retry_refused(self) -> int:
         """See ports.FallbackStore.retry_refused."""
-        count, first_id = self._refused, self._last_id + 1
-        self._last_id += count
-        returned, _ = await self._call(lambda: self._file.retry_refused(first_id, count), self._apply_returned)
-        return len(returned)
+        left, total = self._refused, 0
+        while left > 0:
+            count, first_id = min(left, _RETRIED_AT_ONCE), self._last_id + 1
+            self._last_id += count
+            returned, _ = await self._call(self._returning(first_id, count), self._apply_returned)
+            total += len(returned)
+            left -= count
+        return total
 
     async def check(self) -> bool:
         """See ports.FallbackStore.check."""
@@ -128,6 +137,11 @@ class SqliteFallbackStore:
         self._refused = contents.refused
         self._bytes = contents.bytes
         self._oldest = contents.oldest_kept_at_ms
+        self._keys = contents.keys
+        self._last_id = max(self._last_id, contents.last_id)
+
+    def _returning(self, first_id: int, count: int) -> Callable[[], tuple[list[Changed], int | None]]:
+        return lambda: self._file.wait_again(first_id, count)
 
     async def _call(self, work: Callable[[], Result], apply: Callable[[Result], None] = lambda result: None) -> Result:
         if self._thread is None:
@@ -140,45 +154,51 @@ class SqliteFallbackStore:
         # The writer thread. What piled up while the last commit was on its way to the disk goes into the next one.
         closing = False
         while not closing:
-            operations = [self._operations.get()]
-            while len(operations) < _GROUP and not self._operations.empty():
-                operations.append(self._operations.get())
             puts: list[_Put] = []
-            for operation in operations:
+            size = taken = 0
+            while taken == 0 or (taken < _GROUP and size < _GROUP_BYTES and not self._operations.empty()):
+                operation = self._operations.get()
+                taken += 1
                 if isinstance(operation, _Put):
                     puts.append(operation)
+                    size += operation.row[9]
                     continue
                 self._insert(puts)  # before anything that was asked after them
                 puts = []
-                if isinstance(operation, _Call):
-                    self._attempt(operation)
-                closing = closing or operation is None
+                if operation is None:
+                    closing = True
+                    break
+                self._attempt(operation)
             self._insert(puts)
             self._report()
 
     def _insert(self, puts: list[_Put]) -> None:
         if not puts:
             return
-        try:
-            self._file.guarded(lambda: self._file.insert([put.row for put in puts]), self._damaged)
-        except StoreUnavailable as exc:
-            self._done.extend((put, None, exc) for put in puts)
-        else:
-            self._done.extend((put, None, None) for put in puts)
+        _, error = self._guarded(lambda: self._file.insert([put.row for put in puts]))
+        self._done.extend((put, None, error) for put in puts)
 
     def _attempt(self, call: _Call) -> None:
+        value, error = self._guarded(call.work)
+        self._done.append((call, value, error))
+
+    def _guarded(self, work: Callable[[], Any]) -> tuple[Any, Exception | None]:
+        # The thread's outermost line of defence: whatever happens, who waits is told, and the thread goes on.
         try:
-            self._done.append((call, self._file.guarded(call.work, self._damaged), None))
+            return self._file.guarded(work, self._renewed), None
         except StoreUnavailable as exc:
-            self._done.append((call, None, exc))
+            return None, exc
+        except Exception as exc:
+            log.exception("the fallback store failed unexpectedly; nothing was kept by that call")
+            return None, StoreUnavailable(reason=type(exc).__name__)
 
     def _report(self) -> None:
         done, self._done = self._done, []
         self._loop.call_soon_threadsafe(self._settled, done)
 
-    def _damaged(self) -> None:
+    def _renewed(self, contents: Contents) -> None:
         self._report()  # first what still went into the old file
-        self._loop.call_soon_threadsafe(self._begin_anew)
+        self._loop.call_soon_threadsafe(self._begin_anew, contents)
 
     def _settled(self, done: list[_Done]) -> None:
         # In the loop, in the order of the work, so that the counts are those of the file.
@@ -199,25 +219,26 @@ class SqliteFallbackStore:
         del self._unsettled[row[0]]
         if error is not None:
             self._keys.remove(row[1], row[2])
-            self._bytes -= row[-1]
+            self._bytes -= row[9]
             return
         self._waiting += 1
         self._ambiguous += row[7]
         if self._oldest is None:
             self._oldest = row[8]
 
-    def _apply_settled(self, result: tuple[list[Removed], int | None]) -> None:
-        removed, self._oldest = result
-        for row in removed:
+    def _apply_settled(self, settled: Settled) -> None:
+        for row in settled.sent:
             self._keys.remove(row.topic, row.key)
-            self._waiting -= 1
             self._ambiguous -= row.ambiguous
-            if row.refused:
-                self._refused += 1
-            else:
-                self._bytes -= row.bytes
+            self._bytes -= row.bytes
+        for row in settled.refused:
+            self._keys.remove(row.topic, row.key)
+            self._ambiguous -= row.ambiguous
+        self._refused += len(settled.refused)
+        self._waiting -= len(settled.sent) + len(settled.refused)
+        self._oldest = settled.oldest_kept_at_ms
 
-    def _apply_returned(self, result: tuple[list[Returned], int | None]) -> None:
+    def _apply_returned(self, result: tuple[list[Changed], int | None]) -> None:
         returned, self._oldest = result
         for row in returned:
             self._keys.add(row.topic, row.key)
@@ -225,9 +246,9 @@ class SqliteFallbackStore:
             self._refused -= 1
             self._ambiguous += row.ambiguous
 
-    def _begin_anew(self) -> None:
-        # What the damaged file held is out of reach; only what is on its way to the new one still waits.
-        self._keys = WaitingKeys()
+    def _begin_anew(self, contents: Contents) -> None:
+        # The file was opened again, perhaps a new one: what it holds, and what is still on its way to it.
+        self._count(contents)
         for put in self._unsettled.values():
             self._keys.add(put.row[1], put.row[2])
-        self._count(Contents(0, 0, 0, sum(put.row[-1] for put in self._unsettled.values()), None, 0))
+            self._bytes += put.row[9]

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,8 @@ from typing import cast
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
-from include.gateway.ports import Failure, Record
+from include.adapters.partitioner import Partitioner
+from include.gateway.ports import Failure, Partition, Record
 from include.gateway.supervision import CLOSED, DEADLINE
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,9 @@ _ClientHeaders = list[tuple[str, str | bytes | None]]
 
 Settled = asyncio.Future[Failure | None]
 
-_SWEEP_S = 0.05  # how late a deadline may be noticed
-_POLL_S = 0.1
+_POLL_S = 0.001  # while records are in flight
+_IDLE_POLL_S = 0.1  # else: for errors of the client itself
+_PURGE_S = 1.0  # to report what was purged
 _BUFFER_KIB = 64 * 1024  # memory bound of what waits for the broker; beyond it records go to the fallback store
 
 
@@ -68,7 +69,11 @@ client_log.addFilter(_Seldom(interval_s=30))
 
 
 class KafkaProducer:
-    """Keeps the promises of `ports.Producer`. One thread polls librdkafka; futures settle in the loop, in batches."""
+    """Keeps the promises of `ports.Producer`. The event loop polls librdkafka, whose own threads do the sending.
+
+    A thread that polled would take the interpreter's lock from the loop for every batch of reports, and wake it: one
+    timer of a millisecond costs a third less a record (docs/adr/0009).
+    """
 
     def __init__(self, bootstrap_servers: str, deadline_s: float) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -78,20 +83,16 @@ class KafkaProducer:
         self._producer: LibrdkafkaProducer | None = None
         self._retired: list[LibrdkafkaProducer] = []
         self._in_flight: deque[tuple[float, Settled]] = deque()
-        self._reports: deque[tuple[Settled, KafkaError | None, int]] = deque()
-        self._wake_pending = False
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._poller: asyncio.TimerHandle | None = None
+        self._is_idle = True
+        self._partitioner = Partitioner()
 
     def start(self, on_failure: Callable[[Failure], None]) -> None:
         """See ports.Producer.start."""
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
         self._producer = self._new_producer()
-        self._thread = threading.Thread(target=self._poll, name="kafka-poll", daemon=True)
-        self._thread.start()
-        self._sweep()
+        self._poll()
 
     def send(self, record: Record) -> Settled:
         """See ports.Producer.send."""
@@ -114,7 +115,13 @@ class KafkaProducer:
             future.set_result(_failure(exc.args[0], self._generation))
         else:
             self._in_flight.append((self._loop.time() + self._deadline_s, future))
+            if self._is_idle:
+                self._poll_in(_POLL_S)
         return future
+
+    def partition_of(self, record: Record) -> Partition | None:
+        """See ports.Producer.partition_of."""
+        return self._partitioner.place(record.topic, record.key)
 
     def abandon(self) -> None:
         """See ports.Producer.abandon. librdkafka reports each, and whether it had been sent, within milliseconds."""
@@ -138,10 +145,11 @@ class KafkaProducer:
         if producer is None:
             return False
         try:
-            await asyncio.to_thread(producer.list_topics, timeout=timeout_s)
+            metadata = await asyncio.to_thread(producer.list_topics, timeout=timeout_s)
         except KafkaException as exc:
             log.debug("broker not reachable: %s", exc.args[0].name())
             return False
+        self._partitioner.learn({name: len(topic.partitions) for name, topic in metadata.topics.items()})
         return True
 
     async def close(self, timeout_s: float) -> None:
@@ -149,54 +157,54 @@ class KafkaProducer:
         if self._producer is None:
             return
         producer, self._producer = self._producer, None
-        await asyncio.to_thread(producer.flush, timeout_s)
-        producer.purge(in_queue=True, in_flight=True, blocking=False)
-        await asyncio.to_thread(producer.flush, 1.0)
-        self._closed.set()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        self._settle()
+        self._retired.append(producer)
+        if not await self._is_served(timeout_s):
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            await self._is_served(_PURGE_S)
+        if self._poller is not None:
+            self._poller.cancel()
         self._fail_in_flight(Failure(CLOSED, "the producer was closed", generation=self._generation))
+
+    async def _is_served(self, timeout_s: float) -> bool:
+        deadline = self._loop.time() + timeout_s
+        while self._retired:
+            if self._loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_POLL_S)  # the poller goes on meanwhile
+        return True
 
     def _new_producer(self) -> LibrdkafkaProducer:
         config = producer_config(self._bootstrap_servers, self._deadline_s)
         config["error_cb"] = partial(self._failed, self._generation)
         return LibrdkafkaProducer(config)
 
+    def _poll_in(self, delay_s: float) -> None:
+        if self._poller is not None:
+            self._poller.cancel()
+        self._is_idle = delay_s == _IDLE_POLL_S
+        self._poller = self._loop.call_later(delay_s, self._poll)
+
     def _poll(self) -> None:
-        while not self._closed.is_set():
-            producer = self._producer
-            if producer is None:
-                self._closed.wait(_POLL_S)
-                continue
-            producer.poll(_POLL_S)
+        # in the loop: serves the reports that came, then looks for requests past their deadline
+        try:
+            if self._producer is not None:
+                self._producer.poll(0)
             for retired in list(self._retired):
                 if retired.poll(0) == 0 and len(retired) == 0:
                     self._retired.remove(retired)
+            self._settle_overdue()
+        finally:
+            self._poll_in(_POLL_S if self._in_flight or self._retired else _IDLE_POLL_S)
 
     def _reported(self, future: Settled, generation: int, error: KafkaError | None, _message: Message) -> None:
-        # In the poll thread. One wake-up of the loop settles all reports that came until it runs; the flag is read
-        # after the append and lowered before the drain, so no report is left lying.
-        self._reports.append((future, error, generation))
-        if not self._wake_pending:
-            self._wake_pending = True
-            self._loop.call_soon_threadsafe(self._settle)
-
-    def _settle(self) -> None:
-        self._wake_pending = False
-        reports = self._reports
-        while reports:
-            future, error, generation = reports.popleft()
-            if not future.done():
-                future.set_result(None if error is None else _failure(error, generation))
+        if not future.done():
+            future.set_result(None if error is None else _failure(error, generation))
 
     def _failed(self, generation: int, error: KafkaError) -> None:
-        # In the poll thread: an error of the client itself, of no record in particular.
-        self._loop.call_soon_threadsafe(self._on_failure, _failure(error, generation))
+        # an error of the client itself, of no record in particular; not in the middle of a poll
+        self._loop.call_soon(self._on_failure, _failure(error, generation))
 
-    def _sweep(self) -> None:
+    def _settle_overdue(self) -> None:
         # librdkafka looks for time-outs about once a second only; the deadline of a request is ours to keep.
         now = self._loop.time()
         in_flight = self._in_flight
@@ -208,7 +216,6 @@ class KafkaProducer:
                 reason = f"not acknowledged within {self._deadline_s} s"
                 future.set_result(Failure(DEADLINE, reason, generation=self._generation))
             in_flight.popleft()
-        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def _fail_in_flight(self, failure: Failure) -> None:
         while self._in_flight:

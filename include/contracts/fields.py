@@ -15,6 +15,13 @@ TIMESTAMP_PATTERN = (
 )
 
 
+# Unicode's control characters (Cc) but for TAB, LF and CR: nobody types them, logs and terminals obey them, and
+# PostgreSQL cannot store the first. Written as Python, Java and JSON Schema all read it.
+_CONTROL_CHARACTERS = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"
+CONTROL_PATTERN = f"[{_CONTROL_CHARACTERS}]"
+TEXT_PATTERN = f"^[^{_CONTROL_CHARACTERS}]*$"
+
+
 @dataclass(frozen=True)
 class Field:
     """One field of a topic's JSON value.
@@ -39,7 +46,7 @@ class Field:
         elif self.type == "timestamp":
             schema |= {"type": "string", "format": "date-time", "pattern": TIMESTAMP_PATTERN}
         else:
-            schema |= {"type": "string", "maxLength": self.max_length, "pattern": "^[^\\u0000]*$"}
+            schema |= {"type": "string", "maxLength": self.max_length, "pattern": TEXT_PATTERN}
         if self.nullable:
             schema["type"] = [schema["type"], "null"]
         return schema

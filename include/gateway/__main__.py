@@ -1,47 +1,38 @@
-"""The gateway: `python -m include.gateway`. Settings from the environment, parts, uvicorn, exit code.
+"""The gateway: `python -m include.gateway`. Settings from the environment, parts, server, exit code.
 
 Exit codes: 0 ended as asked (SIGTERM, SIGINT); 70 stopped by supervision, see the log; 75 try again later (the store is
-held by another process or cannot be written, the port is busy); 78 a setting is missing or wrong.
+held by another process or cannot be written, the port is busy); 78 a setting is missing or wrong. SIGHUP reads the
+tokens file again.
 """
 
 import asyncio
-import contextlib
 import gc
 import ipaddress
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 
-import uvicorn
 import uvloop
 
+from include.adapters.call_journal import SqliteCallJournal
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
 from include.adapters.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock
 from include.errors import ConfigurationError, Retryable
 from include.gateway.app import Gateway
-from include.gateway.asgi import Tokens
-from include.gateway.services import Services, join
+from include.gateway.server import Server
+from include.gateway.services import join
+from include.gateway.tokens import Tokens
 from include.settings import GatewaySettings, Settings
 
 log = logging.getLogger("include.gateway")
 
 OK, STOPPED, TRY_LATER, MISCONFIGURED = 0, 70, 75, 78
 
-_SHUTDOWN_MARGIN_S = 3.0  # beyond the deadline of a request: for the fsync of what Kafka did not take in time
+_SHUTDOWN_MARGIN_S = 3.0  # for the fsync of what Kafka did not take in time
 _PROBE_S = 1.0
-
-
-class _Server(uvicorn.Server):
-    """Leaves the signals to us: uvicorn raises them again at its end, and the exit code would be the signal's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
 
 
 def main() -> int:
@@ -62,18 +53,14 @@ def main() -> int:
 
 def check_exposure(gateway: GatewaySettings) -> None:
     """Raises ConfigurationError if others than this machine could reach the gateway without a token."""
-    missing = [
-        n for n, token in (("GATEWAY_TOKEN", gateway.token), ("GATEWAY_ADMIN_TOKEN", gateway.admin_token)) if not token
-    ]
-    if missing and not _is_loopback(gateway.host):
+    if gateway.tokens_file is not None:
+        return
+    if not _is_loopback(gateway.host):
         raise ConfigurationError(
-            f"GATEWAY_HOST={gateway.host} is reachable from elsewhere, but {' and '.join(missing)} is not set; "
-            "set it, or listen on 127.0.0.1"
+            f"GATEWAY_HOST={gateway.host} is reachable from elsewhere, but GATEWAY_TOKENS_FILE is not set; set it to a "
+            "file made with `python -m include.gateway.tokens add`, or listen on 127.0.0.1"
         )
-    if gateway.token and gateway.token == gateway.admin_token:
-        raise ConfigurationError("GATEWAY_TOKEN and GATEWAY_ADMIN_TOKEN are the same; give the admin calls their own")
-    for name in missing:
-        log.warning("%s is not set: its calls are open to everybody on this machine", name)
+    log.warning("GATEWAY_TOKENS_FILE is not set: every call is open to everybody on this machine")
 
 
 def _is_loopback(host: str) -> bool:
@@ -101,57 +88,52 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     """Open the parts, answer until told to end, close them in the order that loses nothing."""
     gateway, clock = settings.gateway, SystemClock()
     exit_codes: list[int] = []
+    told_to_end = asyncio.Event()
     producer = KafkaProducer(settings.kafka.bootstrap_servers, gateway.deadline_s)
-    store = SqliteFallbackStore(gateway.fallback_dir, clock)
+    store = SqliteFallbackStore(gateway.fallback_dir, clock, gateway.fallback_max_bytes)
     system_of_record = PostgresSystemOfRecord(settings.database, gateway.deadline_s)
+    tokens = Tokens.of(gateway.tokens_file)
 
     def end(exit_code: int) -> None:
         exit_codes.append(exit_code)
-        server.should_exit = True
+        told_to_end.set()
 
-    tokens = Tokens(gateway.token, gateway.admin_token)
-    services = join(producer, store, system_of_record, tokens, clock, stop=lambda kind: end(STOPPED))
-    server = _Server(_uvicorn_config(services, gateway.deadline_s + _SHUTDOWN_MARGIN_S))
+    journal = SqliteCallJournal(gateway.fallback_dir)
+
+    services = join(producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal)
+    server = Server(Gateway(services), gateway.limits)
+    services.metrics.watch(server)
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end, OK)
+        loop.add_signal_handler(number, end, OK)
+    loop.add_signal_handler(signal.SIGHUP, tokens.reload)
 
     store.open()
+    services.idempotency.open()
     producer.start(services.on_client_failure)
     if not await producer.is_reachable(_PROBE_S):
         services.circuit.open("no broker at the start")
     draining = asyncio.create_task(services.drain.run())
     gc.freeze()
+    await server.start(listener)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
     try:
-        await server.serve(sockets=[listener])
+        await told_to_end.wait()
+        if not await server.quiesce(gateway.deadline_s):
+            log.warning("requests are still open after %g s; what Kafka has not taken is kept", gateway.deadline_s)
     finally:
-        # requests have ended or been cancelled; then who sends, then who is sent to, then where the rest is kept
+        # then who sends, then who is sent to: what Kafka did not take in time fails there, and is kept by its request
         services.drain.end()
         await asyncio.wait({draining}, timeout=gateway.deadline_s + _PROBE_S)
         draining.cancel()
         await producer.close(gateway.deadline_s)
+        await server.quiesce(_SHUTDOWN_MARGIN_S)
+        await services.idempotency.close(_SHUTDOWN_MARGIN_S)
+        server.close()
         await store.close()
         await system_of_record.close()
     log.info("ended, %d events waiting", store.backlog().waiting)
-    return exit_codes[0] if exit_codes else STOPPED
-
-
-def _uvicorn_config(services: Services, shutdown_s: float) -> uvicorn.Config:
-    return uvicorn.Config(
-        Gateway(services),
-        loop="none",
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level=logging.WARNING,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(shutdown_s),
-    )
+    return exit_codes[0]
 
 
 if __name__ == "__main__":

@@ -1,31 +1,21 @@
-"""The HTTP that every call shares: heads, bodies, tokens, answers and faults. ASGI only, nothing of our own domain."""
+"""The HTTP that every call shares: heads, bodies, tokens and faults. Nothing of our own domain."""
 
-import asyncio
-import hashlib
-import hmac
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
-from include.contracts.validation import Violation
-from include.gateway.limits import MAX_BODY_BYTES
+from include.contracts.validation import Violation, pointer_part, undecodable_violations
+from include.gateway.answer import JSON, Answer
 
-_DRAINED_BYTES = 4 * MAX_BODY_BYTES  # of a body too large: read and dropped, so that the sender hears the answer
-_RECEIVE_TIMEOUT_S = 10.0
-_POINTER_LENGTH = 64
+RETRY_AFTER = (b"retry-after", b"2")
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,200}")
 
-Access = Literal["data", "admin"]
 Details = Sequence[Violation]
 
 encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
-
-JSON = (b"content-type", b"application/json")
 
 
 class Fault(Exception):
@@ -51,7 +41,7 @@ UNEXPECTED = fault(500, "", "the gateway failed", "try again; if it stays so, te
 
 def unavailable(reason: str, remedy: str = "try again after the time in Retry-After") -> Fault:
     """503: nothing durable takes it now."""
-    return Fault(503, reason, (Violation("", reason, remedy),), ((b"retry-after", b"2"),))
+    return Fault(503, reason, (Violation("", reason, remedy),), (RETRY_AFTER,))
 
 
 def error_body(error: str, details: Details) -> dict[str, object]:
@@ -61,7 +51,7 @@ def error_body(error: str, details: Details) -> dict[str, object]:
 
 def pointer(name: str) -> str:
     """The JSON pointer of a top-level field; a long name is cut, so that it is no payload."""
-    return "/" + name[:_POINTER_LENGTH].replace("~", "~0").replace("/", "~1")
+    return "/" + pointer_part(name)
 
 
 def shown(details: Details) -> list[dict[str, str]]:
@@ -69,61 +59,37 @@ def shown(details: Details) -> list[dict[str, str]]:
     return [{"pointer": one.pointer, "problem": one.problem, "remedy": one.remedy} for one in details]
 
 
-@dataclass(slots=True)
 class Head:
     """The request headers that matter here; empty when absent."""
 
-    authorization: bytes = b""
-    content_type: bytes = b""
-    content_encoding: bytes = b""
-    content_length: bytes = b""
-    idempotency_key: bytes = b""
+    __slots__ = ("authorization", "content_encoding", "content_length", "content_type", "expect", "idempotency_key")
+
+    def __init__(self) -> None:
+        self.authorization = b""
+        self.content_type = b""
+        self.content_encoding = b""
+        self.content_length = b""
+        self.expect = b""
+        self.idempotency_key = b""
+
+    def take(self, name: bytes, value: bytes) -> bool:
+        """Note a header, its name in lower case. False for one that was there before and may be there once only."""
+        field = _HEAD_FIELDS.get(name)
+        if field is None:
+            return True
+        if getattr(self, field):
+            return False
+        setattr(self, field, value)
+        return True
 
 
-_HEAD_FIELDS = {
-    b"authorization": "authorization",
-    b"content-type": "content_type",
-    b"content-encoding": "content_encoding",
-    b"content-length": "content_length",
-    b"idempotency-key": "idempotency_key",
-}
+_HEAD_FIELDS = {name.replace("_", "-").encode(): name for name in Head.__slots__}
 
 
 def read_head(scope: Scope) -> Head:
-    """The head of a request."""
-    head = Head()
-    for name, value in scope["headers"]:
-        field = _HEAD_FIELDS.get(name)
-        if field is not None:
-            setattr(head, field, value)
+    """The head of a request; the server noted it."""
+    head: Head = scope["state"]["head"]
     return head
-
-
-class Tokens:
-    """Who may do what. Only hashes are kept; an empty token leaves its calls open (loopback only, see __main__)."""
-
-    def __init__(self, data: str, admin: str) -> None:
-        self._hashes: dict[Access, bytes | None] = {"data": _sha256(data), "admin": _sha256(admin)}
-
-    def require(self, head: Head, access: Access) -> None:
-        """Raises Fault 401 for no token or an unknown one, 403 for one that is good for other calls."""
-        wanted = self._hashes[access]
-        if wanted is None:
-            return
-        scheme, _, token = head.authorization.partition(b" ")
-        presented = hashlib.sha256(token).digest()
-        if hmac.compare_digest(presented, wanted) and scheme.lower() == b"bearer":
-            return
-        known = [hmac.compare_digest(presented, other) for other in self._hashes.values() if other is not None]
-        if any(known) and scheme.lower() == b"bearer":
-            raise fault(403, "", "this token is not for this call", f"use the {access} token")
-        refusal = fault(401, "", "no valid token", f"send Authorization: Bearer with the {access} token")
-        refusal.headers = ((b"www-authenticate", b"Bearer"),)
-        raise refusal
-
-
-def _sha256(token: str) -> bytes | None:
-    return hashlib.sha256(token.encode()).digest() if token else None
 
 
 def require_json(head: Head) -> None:
@@ -146,59 +112,10 @@ def idempotency_key(head: Head) -> str | None:
 
 
 async def read_body(receive: Receive, head: Head) -> bytes:
-    """The whole body. Raises Fault 413 when it is too large, 408 when it is too slow, 400 when the sender went away."""
-    if head.content_length.isdigit() and int(head.content_length[:20]) > MAX_BODY_BYTES:
-        await _drop(receive)
-        raise _too_large()
+    """The whole body: the server has read it within its caps."""
     message = await receive()
-    if message["type"] != "http.request":
-        raise fault(400, "", "the connection ended before the body", "send the whole body")
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > MAX_BODY_BYTES:
-            raise _too_large()
-        return body
-    return await _read_rest(receive, body)
-
-
-async def _read_rest(receive: Receive, first: bytes) -> bytes:
-    chunks, size, more = [first], len(first), True
-    try:
-        async with asyncio.timeout(_RECEIVE_TIMEOUT_S):
-            while more:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise fault(400, "", "the connection ended before the body", "send the whole body")
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                more = message.get("more_body", False)
-                if size > MAX_BODY_BYTES:
-                    if more:
-                        await _drop(receive)
-                    raise _too_large()
-    except TimeoutError as exc:
-        slow = fault(408, "", f"the body took longer than {_RECEIVE_TIMEOUT_S:.0f} s", "send it faster")
-        slow.headers = ((b"connection", b"close"),)
-        raise slow from exc
-    return b"".join(chunks)
-
-
-async def _drop(receive: Receive) -> None:
-    dropped, more = 0, True
-    try:
-        async with asyncio.timeout(_RECEIVE_TIMEOUT_S):
-            while more and dropped < _DRAINED_BYTES:
-                message = await receive()
-                dropped += len(message.get("body", b""))
-                more = message["type"] == "http.request" and message.get("more_body", False)
-    except TimeoutError:
-        return  # the answer goes out all the same
-
-
-def _too_large() -> Fault:
-    refusal = fault(413, "", f"the body is larger than {MAX_BODY_BYTES} bytes", "send fewer events at a time")
-    refusal.headers = ((b"connection", b"close"),)
-    return refusal
+    body: bytes = message["body"]
+    return body
 
 
 def decode(body: bytes) -> object:
@@ -208,20 +125,16 @@ def decode(body: bytes) -> object:
     except RecursionError as exc:
         raise fault(400, "", "the JSON is nested too deeply", "send flatter values") from exc
     except ValueError as exc:
+        unwanted = undecodable_violations(body)
+        if unwanted:
+            raise Fault(400, "characters that cannot be stored", unwanted) from exc
         # the decoder's own words name a byte or a range, never the content
         reason = str(exc) if isinstance(exc, msgspec.MsgspecError) else "not UTF-8"
         remedy = "send one JSON value in UTF-8, without NaN, lone surrogates or numbers out of range"
         raise fault(400, "", f"not valid JSON: {reason}", remedy) from exc
 
 
-async def respond(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = (JSON,)) -> None:
-    """Send an answer."""
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def respond_fault(send: Send, refusal: Fault) -> None:
-    """Send a fault."""
+def answer_of(refusal: Fault) -> Answer:
+    """The answer that tells a fault."""
     body = encode(error_body(refusal.error, refusal.details))
-    await respond(send, refusal.status, body, (JSON, *refusal.headers))
+    return Answer(refusal.status, body, (JSON, *refusal.headers))

@@ -2,21 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from include.clock import Clock, rfc3339
 from include.contracts.headers import REPLAYED_AT
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.metrics import Counters
-from include.gateway.ports import FallbackStore, Producer, Record, Waiting
+from include.gateway.pace import Pace
+from include.gateway.ports import Failure, FallbackStore, Partition, Producer, Record, StoreUnavailable, Waiting
 from include.gateway.supervision import rule_for
 
 log = logging.getLogger(__name__)
 
-_BATCH = 500
-_MAX_PASSED_OVER = 10_000  # records of stuck topics in one pass: the next pass begins at the oldest again
+DEFAULT_MAX_RATE = 50_000
+
+_IN_ONE_GO = 250  # sent before the event loop may turn to others
+_MAX_PASSED_OVER = 10_000  # read in one pass and not sent, since their partition is out; the next pass goes on there
 _PROBE_TIMEOUT_S = 1.0
+_PROGRESS_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,22 @@ class _Sent:
 
     acknowledged: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
-    stuck: set[str] = field(default_factory=set)  # topics with a record that must wait
-    is_outage: bool = False
+
+
+@dataclass
+class _Sweep:
+    """The way from the oldest record to the newest, in one pass or more: what failed on it is not overtaken."""
+
+    last_id: int = 0
+    topics: set[str] = field(default_factory=set)  # that hold a record which must wait
+    partitions: set[Partition] = field(default_factory=set)
+
+    def leave_out(self, topic: str, partition: Partition | None) -> None:
+        """Send nothing more of that partition; of the topic, where the partition is not known or not there."""
+        if partition is None or partition[1] < 0:
+            self.topics.add(topic)
+        else:
+            self.partitions.add(partition)
 
 
 class Drain:
@@ -43,7 +62,7 @@ class Drain:
 
     Live events of a key with waiting records go behind these (see Intake), so a batch that is acknowledged before the
     next is sent keeps each key's order. A record is forgotten only after its acknowledgement: a crash between the two
-    sends it again under the same event id, and loses nothing.
+    sends it again under the same event id, and loses nothing. While the store cannot forget, nothing more is sent.
     """
 
     def __init__(
@@ -54,7 +73,9 @@ class Drain:
         supervisor: Supervisor,
         clock: Clock,
         counters: Counters,
+        max_rate: float = DEFAULT_MAX_RATE,
         interval_s: float = 0.5,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._producer = producer
         self._store = store
@@ -62,9 +83,15 @@ class Drain:
         self._supervisor = supervisor
         self._clock = clock
         self._counters = counters
+        self._pace = Pace(max_rate)
         self._interval_s = interval_s
+        self._monotonic = monotonic
         self._wake = asyncio.Event()
         self._is_ending = False
+        self._is_store_silent = False
+        self._sweep = _Sweep()
+        self._unsettled = _Sent()
+        self._progress: tuple[float, int] | None = None  # since when, and how many had been replayed then
 
     def wake(self) -> None:
         """Look now, not at the next interval."""
@@ -86,76 +113,152 @@ class Drain:
             self._wake.clear()
             try:
                 await self.tend()
+                self._is_store_silent = False
+            except StoreUnavailable as exc:
+                if not self._is_store_silent:  # once, not twice a second
+                    log.error("the replay waits for the fallback store: %s", exc)
+                self._is_store_silent = True
             except Exception:
                 log.exception("the drain failed; it tries again in %s s", self._interval_s)
 
     async def tend(self) -> None:
-        """Probe if the circuit is open; drain if something waits and a broker can be reached."""
-        is_idle = not self._circuit.is_open and self._store.backlog().waiting == 0
-        if (
-            self._is_ending
-            or is_idle
-            or (self._circuit.is_open and not await self._producer.is_reachable(_PROBE_TIMEOUT_S))
-        ):
+        """Probe if the circuit is open and a probe is due; drain if something waits and a broker can be reached."""
+        is_probe = self._circuit.is_open
+        if self._is_ending or not (is_probe or self._store.backlog().waiting):
             return
-        if self._store.backlog().waiting == 0:
+        if is_probe and not self._circuit.may_probe(self._monotonic()):
+            return
+        try:
+            await self._tend(is_probe)
+        finally:
+            if is_probe and self._circuit.is_open:
+                self._circuit.probe_failed(self._monotonic())
+
+    async def _tend(self, is_probe: bool) -> None:
+        if is_probe and not await self._producer.is_reachable(_PROBE_TIMEOUT_S):
+            return
+        report, is_outage = await self._pass()
+        if self._circuit.is_open and not is_outage and not self._is_ending:
             self._circuit.close()  # nothing to prove it with: the next live event will tell
-            return
-        report = await self.once()
         if report.sent or report.refused:
-            log.info("replayed %d events, set %d aside, %d left", report.sent, report.refused, report.left)
+            log.info("replayed %d records, set %d aside, %d left", report.sent, report.refused, report.left)
 
     async def once(self) -> DrainReport:
         """One pass over the backlog, ending at its end or at the first sign of an outage. Raises StoreUnavailable.
 
         While the circuit is open a single record goes first: only a broker that answers for it closes the circuit.
-        Records of a topic that is not there yet are passed over.
+        Records of a topic or a partition that must wait are passed over.
         """
-        sent = refused = last_id = passed_over = 0
-        stuck: set[str] = set()
-        while passed_over < _MAX_PASSED_OVER and (rows := await self._store.oldest(_BATCH, last_id)):
-            todo = [row for row in rows if row.record.topic not in stuck]
-            passed_over += len(rows) - len(todo)
-            if self._circuit.is_open:
-                todo = todo[:1]
-            last_id = (todo or rows)[-1].id
-            batch = await self._send(todo)
-            await self._store.settle(batch.acknowledged, batch.refused)  # after the acks: a crash here sends again
-            sent += len(batch.acknowledged)
-            refused += len(batch.refused)
-            self._counters.replayed += len(batch.acknowledged)
-            self._counters.set_aside += len(batch.refused)
-            stuck |= batch.stuck
-            if batch.is_outage or self._is_ending:
-                break
-            if batch.acknowledged:
-                self._circuit.close()
-        return DrainReport(sent, refused, self._store.backlog().waiting)
+        return (await self._pass())[0]
 
-    async def _send(self, rows: Sequence[Waiting]) -> _Sent:
-        replayed_at = rfc3339(self._clock.now()).encode()
-        deliveries = [(row, self._producer.send(_replayed(row.record, replayed_at))) for row in rows]
-        batch = _Sent()
+    async def _pass(self) -> tuple[DrainReport, bool]:
+        sent = refused = passed_over = 0
+        is_outage = False
+        sweep = self._sweep
+        await self._settle()  # what an earlier pass could not
+        while passed_over < _MAX_PASSED_OVER and not self._is_ending:
+            began_s, is_live = self._monotonic(), self._counters.in_flight > 0
+            limit = self._pace.batch(is_live)
+            rows = await self._store.oldest(limit, sweep.last_id, sweep.topics)
+            if not rows:
+                sweep = self._sweep = _Sweep()  # at the end; the next begins at the oldest again
+                break
+            todo, last_id = self._choose(rows, sweep)
+            passed_over += len(rows) - len(todo)
+            is_probe = self._circuit.is_open
+            has_failed = await self._send(todo, sweep)
+            sweep.last_id = last_id
+            sent += len(self._unsettled.acknowledged)
+            refused += len(self._unsettled.refused)
+            if is_probe and self._unsettled.acknowledged:
+                self._circuit.close()
+            is_outage = has_failed if is_probe else self._circuit.is_open
+            await self._settle()  # after the acks: a crash here sends again
+            if is_outage:
+                sweep = self._sweep = _Sweep()
+                break
+            self._tell_progress()
+            took_s, is_live = self._monotonic() - began_s, is_live or self._counters.in_flight > 0
+            await asyncio.sleep(self._pace.pause_s(len(todo), took_s, is_live))
+        left = self._store.backlog().waiting
+        if left == 0 or is_outage:
+            self._progress = None
+        return DrainReport(sent, refused, left), is_outage
+
+    def _choose(self, rows: Sequence[Waiting], sweep: _Sweep) -> tuple[Sequence[Waiting], int]:
+        """Which of the rows to send now, and up to where the sweep is then."""
+        if self._circuit.is_open:
+            return rows[:1], rows[0].id  # a single record, to see whether the broker takes it
+        if not (sweep.partitions or self._circuit.is_troubled):
+            return rows, rows[-1].id
+        chosen = []
+        for row in rows:
+            partition = self._producer.partition_of(row.record)
+            if partition in sweep.partitions:
+                continue
+            if self._supervisor.may_replay(row.record):
+                chosen.append(row)
+            else:
+                sweep.leave_out(row.record.topic, partition)
+        return [row for row in chosen if row.record.topic not in sweep.topics], rows[-1].id
+
+    async def _send(self, rows: Sequence[Waiting], sweep: _Sweep) -> bool:
+        """Send the rows and note what came of each; tells whether one failed as in an outage."""
+        header = (REPLAYED_AT, rfc3339(self._clock.now()).encode())
+        deliveries: list[tuple[Waiting, asyncio.Future[Failure | None]]] = []
+        for number, row in enumerate(rows, 1):
+            if row.damage is not None:
+                self._refuse(row, row.damage)
+                continue
+            record = row.record
+            copy = Record(record.topic, record.key, record.value, [*record.headers, header], record.timestamp_ms)
+            try:
+                deliveries.append((row, self._producer.send(copy)))
+            except (TypeError, ValueError, OverflowError) as exc:  # not even a record: one more reason to go on
+                self._refuse(row, f"the client library refuses the record: {exc}")
+            if number % _IN_ONE_GO == 0:
+                await asyncio.sleep(0)
         held: set[tuple[str, bytes | None]] = set()
+        has_failed = False
         for row, delivery in deliveries:
             failure = await delivery
-            key = (row.record.topic, row.record.key)
-            if failure is None:
-                if key not in held:
-                    batch.acknowledged.append(row.id)
-                # else: an earlier record of the key failed; this one is sent again behind it, for the order
+            if failure is not None:
+                rule = rule_for(failure)
+                has_failed = has_failed or rule.outage
+                if rule.keep:
+                    held.add((row.record.topic, row.record.key))
+                    sweep.leave_out(row.record.topic, self._producer.partition_of(row.record))
+                else:
+                    self._refuse(row, f"{failure.kind}: {rule.why}")
+                self._supervisor.act(failure, rule, row.record)
                 continue
-            rule = rule_for(failure)
-            batch.is_outage = batch.is_outage or rule.outage
-            if rule.keep:
-                held.add(key)
-                batch.stuck.add(row.record.topic)
-            else:
-                batch.refused[row.id] = f"{failure.kind}: {rule.why}"
-                log.error("event %s of %s set aside: %s", row.record.event_id, row.record.topic, failure.kind)
-            self._supervisor.act(failure, rule)
-        return batch
+            if self._circuit.is_troubled:
+                self._supervisor.acknowledged(row.record)
+            if not held or (row.record.topic, row.record.key) not in held:
+                self._unsettled.acknowledged.append(row.id)
+            # else: an earlier record of the key failed; this one is sent again behind it, for the order
+        return has_failed
 
+    def _refuse(self, row: Waiting, reason: str) -> None:
+        self._unsettled.refused[row.id] = reason
+        log.error("record %d, event %s of %s, set aside: %s", row.id, row.record.event_id, row.record.topic, reason)
 
-def _replayed(record: Record, replayed_at: bytes) -> Record:
-    return replace(record, headers=[*record.headers, (REPLAYED_AT, replayed_at)])
+    async def _settle(self) -> None:
+        done = self._unsettled
+        if not (done.acknowledged or done.refused):
+            return
+        await self._store.settle(done.acknowledged, done.refused)
+        self._counters.replayed += len(done.acknowledged)
+        self._counters.set_aside += len(done.refused)
+        self._unsettled = _Sent()
+
+    def _tell_progress(self) -> None:
+        now_s, replayed = self._monotonic(), self._counters.replayed
+        if self._progress is None:
+            self._progress = (now_s, replayed)
+            return
+        since_s, before = self._progress
+        if now_s - since_s >= _PROGRESS_S:
+            rate, left = (replayed - before) / (now_s - since_s), self._store.backlog().waiting
+            log.info("replaying: %d sent so far, %.0f a second, %d left", replayed, rate, left)
+            self._progress = (now_s, replayed)

@@ -1,13 +1,19 @@
 """POST /topics/{topic}/events: the hot path. One event as it is, or an array with an outcome for each."""
 
+from dataclasses import dataclass
+
 import msgspec
-from starlette.types import Receive, Scope, Send
 
 from include.contracts.topics import RAW_TOPICS, Topic
+from include.contracts.validation import suspicious
 from include.gateway import asgi
-from include.gateway.intake import Kept, NotKept, Outcome, Rejected, new_event_id
-from include.gateway.limits import MAX_EVENTS
+from include.gateway.answer import JSON, Answer
+from include.gateway.asgi import RETRY_AFTER, Head
+from include.gateway.idempotency import Attempted, Outcomes, fingerprint
+from include.gateway.intake import Kept, NotKept, Outcome, Rejected, new_event_id, new_event_ids
 from include.gateway.services import Services
+
+RAW_TOPIC_NAMES = {name.encode(): topic for name, topic in RAW_TOPICS.items()}
 
 
 class SingleAnswer(msgspec.Struct, rename="camel"):
@@ -27,14 +33,6 @@ class EventAnswer(msgspec.Struct, rename="camel", omit_defaults=True):
     details: list[dict[str, str]] | None = None
 
 
-def known_topic(name: str) -> Topic:
-    """The declared topic that clients may write to. Raises Fault 404."""
-    topic = RAW_TOPICS.get(name)
-    if topic is None:
-        raise asgi.fault(404, "", "no such topic", f"use one of: {', '.join(RAW_TOPICS)}")
-    return topic
-
-
 def raise_unless_kept(outcome: Outcome) -> Kept:
     """The outcome if the event is durable; a Fault otherwise."""
     match outcome:
@@ -46,38 +44,68 @@ def raise_unless_kept(outcome: Outcome) -> Kept:
             raise asgi.unavailable(reason)
 
 
-async def post(services: Services, scope: Scope, receive: Receive, send: Send, topic_name: str) -> None:
-    """Answer one call. Raises Fault."""
-    head = asgi.read_head(scope)
-    services.tokens.require(head, "data")
-    topic = known_topic(topic_name)
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call whose head is in order."""
+
+    topic: Topic
+    sender: str
+    key: str | None
+
+
+def admit(services: Services, head: Head, topic: Topic) -> Call:
+    """Check everything that the head tells. Raises Fault 401, 403, 415 or 400."""
+    sender = services.tokens.require(head.authorization, "data", topic.name)
     asgi.require_json(head)
-    key = asgi.idempotency_key(head)
-    value = asgi.decode(await asgi.read_body(receive, head))
+    return Call(topic, sender, asgi.idempotency_key(head))
+
+
+async def answer(services: Services, call: Call, body: bytes) -> Answer:
+    """Answer one call; with an Idempotency-Key, the same call again has the same answer. Raises Fault."""
+    if call.key is None:
+        return (await _attempt(services, call, body, {})).answer
+    digest = fingerprint("POST", f"/topics/{call.topic.name}/events", body)
+    return await services.idempotency.once(
+        call.sender, call.key, digest, lambda outcomes: _attempt(services, call, body, outcomes)
+    )
+
+
+async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcomes) -> Attempted:
+    value = asgi.decode(body)
     if isinstance(value, list):
-        status, body, headers = await _many(services, topic, value, key)
-        await asgi.respond(send, status, body, headers)
-        return
-    kept = raise_unless_kept(await services.intake.accept(topic, value, key or new_event_id()))
-    await asgi.respond(send, 201, asgi.encode(SingleAnswer(kept.event_id, kept.where)))
+        objects = sum(type(each) is dict for each in value)
+        return await _many(services, call, value, not suspicious(body, elsewhere=objects), outcomes)
+    event_id = call.key or new_event_id()
+    outcome = await services.intake.accept(call.topic, value, event_id, plain=not suspicious(body))
+    kept = raise_unless_kept(outcome)
+    return Attempted(Answer(201, asgi.encode(SingleAnswer(kept.event_id, kept.where))), is_final=True)
 
 
-async def _many(
-    services: Services, topic: Topic, values: list[object], key: str | None
-) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:
+async def _many(services: Services, call: Call, values: list[object], plain: bool, outcomes: Outcomes) -> Attempted:
+    """Each event of an array, but for those whose outcome is known from an earlier attempt; theirs are added."""
     if not values:
         raise asgi.fault(400, "", "an empty array", "send at least one event")
-    if len(values) > MAX_EVENTS:
-        raise asgi.fault(413, "", f"more than {MAX_EVENTS} events", "send fewer events at a time")
-    event_ids = [f"{key}/{index}" for index in range(len(values))] if key else [new_event_id() for _ in values]
-    answers = [_answer(outcome) for outcome in await services.intake.accept_all(topic, values, event_ids)]
-    for answer in answers:
-        if answer.status != 201:
-            services.counters.answered_with_fault[answer.status] += 1
-    statuses = {answer.status for answer in answers}
+    if len(values) > services.limits.max_events:
+        raise asgi.fault(413, "", f"more than {services.limits.max_events} events", "send fewer events at a time")
+    key = call.key
+    event_ids = [f"{key}/{index}" for index in range(len(values))] if key else new_event_ids(len(values))
+    results: list[EventAnswer | msgspec.Raw] = [msgspec.Raw(outcomes.get(index, b"")) for index in range(len(values))]
+    todo = [index for index in range(len(values)) if index not in outcomes]
+    accepted = await services.intake.accept_all(
+        call.topic, [values[index] for index in todo], [event_ids[index] for index in todo], plain=plain
+    )
+    statuses = {201} if outcomes else set()
+    for index, outcome in zip(todo, accepted, strict=True):
+        result = results[index] = _answer(outcome)
+        statuses.add(result.status)
+        if result.status != 201:
+            services.counters.answered_with_fault[result.status] += 1
+        elif key is not None:
+            outcomes[index] = asgi.encode(result)
     status = statuses.pop() if len(statuses) == 1 else 207
-    retry = ((b"retry-after", b"2"),) if status == 503 else ()
-    return (200 if status == 201 else status), asgi.encode({"results": answers}), (asgi.JSON, *retry)
+    headers = (JSON, RETRY_AFTER) if status == 503 else (JSON,)
+    whole = Answer(200 if status == 201 else status, asgi.encode({"results": results}), headers)
+    return Attempted(whole, is_final=not any(isinstance(outcome, NotKept) for outcome in accepted))
 
 
 def _answer(outcome: Outcome) -> EventAnswer:
@@ -87,4 +115,5 @@ def _answer(outcome: Outcome) -> EventAnswer:
         case Rejected(status, error, details):
             return EventAnswer(status, error=error, details=asgi.shown(details))
         case NotKept(event_id, reason):
-            return EventAnswer(503, event_id, error=reason)
+            details = asgi.shown(asgi.unavailable(reason).details)
+            return EventAnswer(503, event_id, error=reason, details=details)

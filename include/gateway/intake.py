@@ -1,7 +1,7 @@
 """What becomes of an event: accept → Kept | Rejected | NotKept. Decides, and talks to ports; no I/O of its own."""
 
 import logging
-import uuid
+import os
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +11,19 @@ import msgspec
 from include.clock import Clock, epoch_ms, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
-from include.contracts.validation import Violation, violations
+from include.contracts.validation import Violation, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreFull, StoreUnavailable
-from include.gateway.supervision import CIRCUIT_OPEN, KEY_WAITING, STORE_FULL, STORE_UNAVAILABLE, TABLE, rule_for
+from include.gateway.supervision import (
+    CIRCUIT_OPEN,
+    KEY_WAITING,
+    PARTITION_OUT,
+    STORE_FULL,
+    STORE_UNAVAILABLE,
+    TABLE,
+    rule_for,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +57,34 @@ class NotKept:
 
 Outcome = Kept | Rejected | NotKept
 
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """When an event was taken: the record's timestamp, and its header."""
+
+    timestamp_ms: int
+    header: tuple[str, bytes]
+
+
 _SERVER_FAULT = 500
 _encode = msgspec.json.Encoder().encode
 
 
 def new_event_id() -> str:
-    """An identity for an event whose sender gave none."""
-    return str(uuid.uuid4())
+    """An identity for an event whose sender gave none: a random UUID."""
+    return _uuid4(os.urandom(16).hex())
+
+
+def new_event_ids(count: int) -> list[str]:
+    """As many at once, for one call to the system."""
+    digits = os.urandom(16 * count).hex()
+    return [_uuid4(digits[start : start + 32]) for start in range(0, 32 * count, 32)]
+
+
+def _uuid4(digits: str) -> str:
+    # the layout of RFC 9562, version 4; the uuid module takes four times as long
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 class Intake:
@@ -81,47 +110,69 @@ class Intake:
         self._clock = clock
         self._counters = counters
         self._is_refusing = False
+        self._accepted = Accepted(-1, (ACCEPTED_AT, b""))
 
-    def admit(self, topic: Topic, value: object, event_id: str) -> Record | Rejected:
-        """The record of an event that keeps its topic's contract, or why it does not. Pure but for the clock."""
-        found = violations(topic, value)
+    def admit(
+        self, topic: Topic, value: object, event_id: str, accepted: Accepted | None = None, plain: bool = False
+    ) -> Record | Rejected:
+        """The record of an event that keeps its topic's contract, or why it does not. Pure but for the clock.
+
+        `plain` says that its bytes were not `suspicious`.
+        """
+        found = violations(topic, value, plain=plain)
+        if not plain:
+            found += hidden_violations(value, topic)
         if found or not isinstance(value, dict):
             return Rejected(400, f"the event breaks the contract of {topic.name}", tuple(found))
         try:
-            return self.record(topic, value[topic.key_field], value, event_id)
+            return self.record(topic, value[topic.key_field], value, event_id, accepted)
         except (RecursionError, ValueError, OverflowError):
             problem = Violation("", "cannot be written as JSON", "send plainer values: less nesting, smaller numbers")
             return Rejected(400, "the event cannot be written as JSON", (problem,))
 
-    def record(self, topic: Topic, row_id: int, value: dict[str, object] | None, event_id: str) -> Record:
-        """The record of a value, or of a deletion when there is none; accepted now."""
+    def accepted(self) -> Accepted:
+        """The present instant, as records carry it."""
         now = self._clock.now()
+        if epoch_ms(now) != self._accepted.timestamp_ms:  # under load many events share a millisecond
+            self._accepted = Accepted(epoch_ms(now), (ACCEPTED_AT, rfc3339(now).encode()))
+        return self._accepted
+
+    def record(
+        self,
+        topic: Topic,
+        row_id: int,
+        value: dict[str, object] | None,
+        event_id: str,
+        accepted: Accepted | None = None,
+    ) -> Record:
+        """The record of a value, or of a deletion when there is none; accepted then, or now."""
+        accepted = accepted or self.accepted()
         return Record(
             topic=topic.name,
-            key=str(row_id).encode(),
+            key=b"%d" % row_id,
             value=None if value is None else _encode(value),
-            headers=[(EVENT_ID, event_id.encode()), (ACCEPTED_AT, rfc3339(now).encode())],
-            timestamp_ms=epoch_ms(now),
+            headers=[(EVENT_ID, event_id.encode()), accepted.header],
+            timestamp_ms=accepted.timestamp_ms,
         )
 
-    async def accept(self, topic: Topic, value: object, event_id: str) -> Outcome:
+    async def accept(self, topic: Topic, value: object, event_id: str, plain: bool = False) -> Outcome:
         """Admit one event and keep it. Takes up to the deadline and one fsync."""
-        admitted = self.admit(topic, value, event_id)
+        admitted = self.admit(topic, value, event_id, plain=plain)
         if isinstance(admitted, Rejected):
             return admitted
         return await self.keep(admitted)
 
-    async def accept_all(self, topic: Topic, values: Sequence[object], event_ids: Sequence[str]) -> list[Outcome]:
-        """Admit each event and keep those that pass; outcomes in the order of the events."""
-        admitted = [self.admit(topic, value, event_id) for value, event_id in zip(values, event_ids, strict=True)]
+    async def accept_all(
+        self, topic: Topic, values: Sequence[object], event_ids: Sequence[str], plain: bool = False
+    ) -> list[Outcome]:
+        """Admit and keep each event; the outcomes in the order of the values."""
+        accepted = self.accepted()
+        admitted = [
+            self.admit(topic, value, event_id, accepted, plain)
+            for value, event_id in zip(values, event_ids, strict=True)
+        ]
         kept = iter(await self.keep_all([record for record in admitted if isinstance(record, Record)]))
-        outcomes: list[Outcome] = []
-        for one in admitted:
-            if isinstance(one, Rejected):
-                outcomes.append(one)
-            else:
-                outcomes.append(next(kept))
-        return outcomes
+        return [one if isinstance(one, Rejected) else next(kept) for one in admitted]
 
     async def keep(self, record: Record) -> Outcome:
         """See that one record is durable."""
@@ -154,19 +205,26 @@ class Intake:
             else:
                 stored[index] = self._store.put(record, bypass, may_be_in_kafka=False)
         failures = {}
+        behind = set[tuple[str, bytes | None]]()  # keys of which a record of this call waits in the store
         for index, delivery in sent.items():
+            record = records[index]
             failure = await delivery
             if failure is None:
-                outcomes[index] = self._in_kafka(records[index])
-            else:
-                failures[index] = failure
-                rule = rule_for(failure)
-                if rule.keep:
-                    stored[index] = self._store.put(records[index], failure.kind, rule.ambiguous)
+                outcomes[index] = self._in_kafka(record)
+                if behind and (record.topic, record.key) in behind:
+                    # in Kafka before the one it comes after: kept once more, so that the replay ends with it
+                    stored[index] = self._store.put(record, KEY_WAITING, may_be_in_kafka=True)
+                continue
+            failures[index] = failure
+            rule = rule_for(failure)
+            if rule.keep:
+                stored[index] = self._store.put(record, failure.kind, rule.ambiguous)
+                behind.add((record.topic, record.key))
         for index, put in stored.items():
-            outcomes[index] = await self._stored(records[index], put)
+            outcome = await self._stored(records[index], put)
+            outcomes.setdefault(index, outcome)
         for index, failure in failures.items():
-            self._supervisor.act(failure, rule_for(failure))
+            self._supervisor.act(failure, rule_for(failure), records[index])
             if index not in outcomes:
                 outcomes[index] = self._refused(records[index], failure)
         return [outcomes[index] for index in range(len(records))]
@@ -174,7 +232,9 @@ class Intake:
     def _bypass(self, record: Record) -> str | None:
         if self._circuit.is_open:
             return CIRCUIT_OPEN
-        return KEY_WAITING if self._store.is_waiting(record) else None
+        if self._store.is_waiting(record):
+            return KEY_WAITING
+        return PARTITION_OUT if self._circuit.is_troubled and self._supervisor.is_out(record) else None
 
     async def _failed(self, record: Record, failure: Failure) -> Outcome:
         rule = rule_for(failure)
@@ -182,7 +242,7 @@ class Intake:
             outcome = await self._stored(record, self._store.put(record, failure.kind, rule.ambiguous))
         else:
             outcome = self._refused(record, failure)
-        self._supervisor.act(failure, rule)  # only now: the message is kept before anything is done about it
+        self._supervisor.act(failure, rule, record)  # only now: the message is kept before anything is done about it
         return outcome
 
     async def _stored(self, record: Record, put: Awaitable[int]) -> Outcome:
@@ -197,6 +257,8 @@ class Intake:
         return Kept(record.event_id, "fallback")
 
     def _in_kafka(self, record: Record) -> Kept:
+        if self._circuit.is_troubled:
+            self._supervisor.acknowledged(record)
         self._counters.kept[record.topic, "kafka"] += 1
         return Kept(record.event_id, "kafka")
 

@@ -1,4 +1,8 @@
-"""What one call may carry."""
+"""What one call may carry. Those that an operator may want to change are in `settings.GatewayLimits`."""
 
-MAX_BODY_BYTES = 4 << 20
-MAX_EVENTS = 1000
+from include.settings import GatewayLimits
+
+DEFAULT = GatewayLimits()
+MAX_BODY_BYTES = DEFAULT.max_body_bytes
+MAX_EVENTS = DEFAULT.max_events
+MAX_HEAD_BYTES = 16 << 10

@@ -1,7 +1,8 @@
 """What the gateway counts, and how Prometheus reads it. Plain integers: the hot path takes no lock."""
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -34,17 +35,74 @@ def age_s(backlog: Backlog, clock: Clock) -> float:
     return max(0.0, clock.now().timestamp() - backlog.oldest_kept_at_ms / 1000)
 
 
+class CircuitState(Protocol):
+    """What is shown of the circuit."""
+
+    is_open: bool
+
+    @property
+    def openings(self) -> int:
+        """How often it opened."""
+        ...
+
+    @property
+    def partition_openings(self) -> int:
+        """How often a single partition's opened."""
+        ...
+
+    @property
+    def partitions_out(self) -> Sequence[object]:
+        """The single partitions that are spared now."""
+        ...
+
+
+class Remembered(Protocol):
+    """What is shown of the idempotency window."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the remembered answers amount to."""
+        ...
+
+    def __len__(self) -> int:
+        """How many keys are remembered."""
+        ...
+
+
+class Load(Protocol):
+    """What the server is busy with."""
+
+    bytes_in_flight: int
+    refused_connections: int
+
+    @property
+    def open_connections(self) -> int:
+        """Connections now."""
+        ...
+
+
 class GatewayMetrics(Collector):
-    """Reads the counters and the store's backlog when Prometheus asks."""
+    """Reads the counters, the server and the store's backlog when Prometheus asks."""
 
     def __init__(
-        self, counters: Counters, backlog: Callable[[], Backlog], is_circuit_open: Callable[[], bool], clock: Clock
+        self,
+        counters: Counters,
+        backlog: Callable[[], Backlog],
+        circuit: CircuitState,
+        idempotency: Remembered,
+        clock: Clock,
     ) -> None:
         self._counters = counters
         self._backlog = backlog
-        self._is_circuit_open = is_circuit_open
+        self._circuit = circuit
+        self._idempotency = idempotency
         self._clock = clock
         self._registry = CollectorRegistry()
+        self._load: Load | None = None
+
+    def watch(self, load: Load) -> None:
+        """Show this server's figures too."""
+        self._load = load
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -71,7 +129,22 @@ class GatewayMetrics(Collector):
         yield CounterMetricFamily("gateway_replayed", "Records replayed to Kafka.", value=self._counters.replayed)
         yield CounterMetricFamily("gateway_set_aside", "Records Kafka refused.", value=self._counters.set_aside)
         yield GaugeMetricFamily("gateway_in_flight", "Events not answered yet.", value=self._counters.in_flight)
-        yield GaugeMetricFamily("gateway_circuit_open", "1 while events bypass Kafka.", value=self._is_circuit_open())
+        circuit = self._circuit
+        yield GaugeMetricFamily("gateway_circuit_open", "1 while events bypass Kafka.", value=circuit.is_open)
+        yield CounterMetricFamily("gateway_circuit_openings", "How often the circuit opened.", value=circuit.openings)
+        out = len(circuit.partitions_out)
+        yield GaugeMetricFamily("gateway_partitions_out", "Partitions whose events bypass Kafka.", value=out)
+        openings = circuit.partition_openings
+        yield CounterMetricFamily("gateway_partition_openings", "How often one partition's opened.", value=openings)
+        keys, size = len(self._idempotency), self._idempotency.size_bytes
+        yield GaugeMetricFamily("gateway_idempotency_keys", "Idempotency-Keys remembered.", value=keys)
+        yield GaugeMetricFamily("gateway_idempotency_bytes", "Bytes of the answers remembered for them.", value=size)
+        if self._load is not None:
+            yield GaugeMetricFamily("gateway_connections", "Open connections.", value=self._load.open_connections)
+            size = self._load.bytes_in_flight
+            yield GaugeMetricFamily("gateway_bytes_in_flight", "Bytes of requests not answered yet.", value=size)
+            refused = self._load.refused_connections
+            yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
         backlog = self._backlog()
         for name, text, value in (
             ("waiting", "Records waiting in the fallback store.", backlog.waiting),

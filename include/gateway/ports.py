@@ -2,13 +2,13 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from include.contracts.headers import EVENT_ID
 from include.contracts.topics import Topic
-from include.errors import Retryable
+from include.errors import PipelineError, Retryable
 
 
 class StoreFull(Retryable):
@@ -52,6 +52,10 @@ class Failure:
     generation: int = 0
 
 
+Partition = tuple[str, int]
+"""A topic's name and the number of one of its partitions; -1 stands for a topic that is not there yet."""
+
+
 class Producer(Protocol):
     """Sends records to Kafka, acknowledged by all in-sync replicas."""
 
@@ -67,6 +71,13 @@ class Producer(Protocol):
 
         None: acknowledged by all in-sync replicas. A Failure: it may be in Kafka all the same, as supervision tells
         by its kind. Records of one key that are acknowledged were appended in the order of the calls.
+        """
+        ...
+
+    def partition_of(self, record: Record) -> Partition | None:
+        """Where the record's key belongs; None without a key, or before a broker has told of its topics. Never blocks.
+
+        As last heard from a broker: a topic made since then is still said to be missing.
         """
         ...
 
@@ -89,12 +100,23 @@ class Producer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A kept record: `id` ascends in the order of acceptance."""
+    """A kept record: `id` ascends in the order of acceptance. `damage` says why the record is not as it was kept."""
 
     id: int
     record: Record
     error: str
     may_be_in_kafka: bool
+    kept_at_ms: int
+    damage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A record that Kafka refuses for ever, and why."""
+
+    id: int
+    record: Record
+    reason: str
     kept_at_ms: int
 
 
@@ -135,8 +157,11 @@ class FallbackStore(Protocol):
         """
         ...
 
-    async def oldest(self, limit: int, after_id: int = 0) -> list[Waiting]:
-        """Waiting records in the order of acceptance, from beyond that id. Raises StoreUnavailable."""
+    async def oldest(self, limit: int, after_id: int = 0, without_topics: Collection[str] = ()) -> list[Waiting]:
+        """Waiting records in the order of acceptance, from beyond that id, but for those topics.
+
+        Fewer than the limit when they are large; none only when no more wait. Raises StoreUnavailable.
+        """
         ...
 
     async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
@@ -144,6 +169,10 @@ class FallbackStore(Protocol):
 
         Raises StoreUnavailable; then nothing has changed.
         """
+        ...
+
+    async def set_aside(self, limit: int, after_id: int = 0) -> list[SetAside]:
+        """Refused records in the order of their ids, from beyond that id. Raises StoreUnavailable."""
         ...
 
     async def retry_refused(self) -> int:
@@ -176,25 +205,60 @@ class Saved:
     value: dict[str, object] | None
 
 
+class KeyReused(PipelineError):
+    """The key of this change was used for another one; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeKey:
+    """The sender's key of a change: whose it is, the key, and what makes two calls the same."""
+
+    scope: str
+    key: str
+    fingerprint: bytes
+
+
 class SystemOfRecord(Protocol):
     """The tables that own members and boards. Every method raises DatabaseUnavailable, and then changed nothing.
 
+    One exception: when the connection breaks during the commit, nobody knows, and the row may be saved. Then a retry
+    with the same key finds it, and so does reconcile_sources.
     `fields` are the client's: those of the topic without its id and times, checked before. A modification time is
-    greater than the one before it on the same row, in whole milliseconds.
+    greater than the one before it on the same row, in whole milliseconds, whichever gateway made the change.
+    With a `key`, a change is made once: the key is saved in one transaction with the row, and within the window the
+    same key returns what the first change saved. Raises KeyReused when its fingerprint differs.
     """
 
-    async def create(self, topic: Topic, fields: Mapping[str, object]) -> Saved:
+    async def create(self, topic: Topic, fields: Mapping[str, object], key: ChangeKey | None = None) -> Saved:
         """Save a new row under a new id."""
         ...
 
-    async def update(self, topic: Topic, row_id: int, fields: Mapping[str, object]) -> Saved | None:
+    async def update(
+        self, topic: Topic, row_id: int, fields: Mapping[str, object], key: ChangeKey | None = None
+    ) -> Saved | None:
         """Replace a row's fields. None when there is no such row, or it was deleted."""
         ...
 
-    async def delete(self, topic: Topic, row_id: int) -> Saved | None:
+    async def delete(self, topic: Topic, row_id: int, key: ChangeKey | None = None) -> Saved | None:
         """Mark a row as deleted. None when there is no such row, or it was deleted before."""
         ...
 
     async def close(self) -> None:
         """Close the connections."""
+        ...
+
+
+class CallJournal(Protocol):
+    """Remembers keys and values over a restart, in the order of their last write. Best effort: it never raises."""
+
+    def open(self, limit: int) -> list[tuple[bytes, bytes]]:
+        """The newest entries, oldest first; the others are forgotten. Blocks. Empty when it cannot be read."""
+        ...
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """Remember a value, or forget the key for None, soon. Never blocks."""
+        ...
+
+    def close(self) -> None:
+        """Write what is not written yet. Blocks."""
         ...

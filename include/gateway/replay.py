@@ -1,65 +1,102 @@
 """Drains a fallback store without its gateway: `python -m include.gateway.replay [--store FOLDER]`.
 
-For a machine or a gateway that died. Takes the store's lock, so it refuses while a gateway runs on it. Running it again
-is safe. Exit codes: 0 nothing waits any more; 75 something does, or the store or the broker is not available; 78 a
-setting is wrong.
+For a machine or a gateway that died. Takes the store's lock, so it refuses while a gateway runs on it. Shows how far it
+is; running it again is safe. `--list-refused` shows what Kafka refused for ever, and why, and changes nothing;
+`--retry-refused` sends that again too. Exit codes: 0 nothing waits any more; 75 something does, or the store or the
+broker is not available; 78 a setting is wrong.
 """
 
 import argparse
 import asyncio
+import datetime as dt
 import logging
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
-from include.clock import SystemClock
+from include.clock import SystemClock, rfc3339
 from include.errors import BrokerUnavailable, ConfigurationError, Retryable
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.metrics import Counters
+from include.gateway.ports import FallbackStore, SetAside
 from include.settings import Settings
 
 log = logging.getLogger("include.gateway.replay")
 
 _DELIVERY_S = 30.0  # nobody waits for an answer here
+_PAGE = 1000
 
 
-async def drain_store(store_dir: Path, bootstrap_servers: str, timeout_s: float, retry_refused: bool) -> DrainReport:
+async def drain_store(
+    store_dir: Path, bootstrap_servers: str, timeout_s: float, retry_refused: bool, max_rate: float
+) -> DrainReport:
     """Send what waits in a store, in order. Raises BrokerUnavailable, StoreInUse, StoreUnavailable."""
-    clock, counters, circuit = SystemClock(), Counters(), Circuit()
-    store = SqliteFallbackStore(store_dir, clock)
+    counters, circuit = Counters(), Circuit()
     producer = KafkaProducer(bootstrap_servers, min(_DELIVERY_S, timeout_s))
     supervisor = Supervisor(producer, circuit, counters, stop=lambda kind: None)
-    drain = Drain(producer, store, circuit, supervisor, clock, counters)
+    async with _opened(store_dir) as store:
+        drain = Drain(producer, store, circuit, supervisor, SystemClock(), counters, max_rate)
+        try:
+            if retry_refused:
+                log.info("%d refused records wait again", await store.retry_refused())
+            producer.start(lambda failure: None)
+            if not await producer.is_reachable(timeout_s):
+                raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, waiting=store.backlog().waiting)
+            log.info("%d records wait in %s", store.backlog().waiting, store_dir)
+            report = await drain.once()
+            while report.left and (report.sent or report.refused) and not circuit.is_open:
+                report = await drain.once()
+            return DrainReport(counters.replayed, counters.set_aside, report.left)
+        finally:
+            await producer.close(1.0)
+
+
+async def list_refused(store_dir: Path) -> int:
+    """Print what was set aside, a line each, without what it carries; tells how many. Raises StoreInUse."""
+    async with _opened(store_dir) as store:
+        count = last_id = 0
+        while page := await store.set_aside(_PAGE, last_id):
+            for one in page:
+                print(_line(one))
+            last_id, count = page[-1].id, count + len(page)
+        return count
+
+
+@asynccontextmanager
+async def _opened(store_dir: Path) -> AsyncIterator[FallbackStore]:
+    store = SqliteFallbackStore(store_dir, SystemClock())
     store.open()
     try:
-        if retry_refused:
-            log.info("%d refused records wait again", await store.retry_refused())
-        producer.start(lambda failure: None)
-        if not await producer.is_reachable(timeout_s):
-            raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, waiting=store.backlog().waiting)
-        return await drain.once()
+        yield store
     finally:
-        await producer.close(1.0)
         await store.close()
 
 
+def _line(one: SetAside) -> str:
+    kept_at = rfc3339(dt.datetime.fromtimestamp(one.kept_at_ms / 1000, dt.UTC))
+    return "\t".join((str(one.id), one.record.topic, one.record.event_id or "-", kept_at, one.reason))
+
+
 def main() -> int:
-    """Drain one store, and say what was done."""
-    parser = argparse.ArgumentParser(description="Send what a fallback store holds to Kafka, without its gateway.")
-    parser.add_argument("--store", type=Path, help="the store's folder (default: GATEWAY_FALLBACK_DIR)")
-    parser.add_argument("--timeout-s", type=float, default=30.0, help="how long to wait for the broker (default 30)")
-    parser.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
-    arguments = parser.parse_args()
+    """Drain one store, or show what it set aside, and say what was done."""
+    arguments = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         settings = Settings.from_environment()
         store_dir = arguments.store or settings.gateway.fallback_dir
         if not store_dir.is_dir():
             raise ConfigurationError(f"no fallback store in {store_dir}; name its folder with --store")
+        if arguments.list_refused:
+            log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
+            return 0
+        max_rate = arguments.max_rate or settings.gateway.replay_max_rate
         servers = settings.kafka.bootstrap_servers
-        report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, arguments.retry_refused))
+        work = drain_store(store_dir, servers, arguments.timeout_s, arguments.retry_refused, max_rate)
+        report = asyncio.run(work)
     except ConfigurationError as exc:
         log.error("%s", exc)
         return 78
@@ -68,6 +105,26 @@ def main() -> int:
         return 75
     print(f"sent {report.sent}, refused {report.refused}, left {report.left}")
     return 0 if report.left == 0 else 75
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Send what a fallback store holds to Kafka, without its gateway.")
+    parser.add_argument("--store", type=Path, help="the store's folder (default: GATEWAY_FALLBACK_DIR)")
+    parser.add_argument("--timeout-s", type=float, default=30.0, help="how long to wait for the broker (default 30)")
+    parser.add_argument(
+        "--max-rate", type=_rate, help="records a second at most (default: GATEWAY_REPLAY_MAX_RATE)", metavar="N"
+    )
+    refused = parser.add_mutually_exclusive_group()
+    refused.add_argument("--list-refused", action="store_true", help="show what Kafka refused, and why; send nothing")
+    refused.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
+    return parser.parse_args()
+
+
+def _rate(text: str) -> int:
+    rate = int(text)
+    if rate < 1:
+        raise argparse.ArgumentTypeError("not at least 1")
+    return rate
 
 
 if __name__ == "__main__":

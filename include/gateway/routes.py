@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from include.contracts.topics import BOARD, MEMBER, TOPICS
-from include.gateway import asgi
+from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, TOPICS
+from include.gateway import asgi, events
 from include.gateway.metrics import age_s
+from include.gateway.openapi import document
 from include.gateway.rows import Rows
 from include.gateway.services import Services
 
@@ -23,6 +24,8 @@ def application(services: Services) -> Starlette:
         Route("/fallback", operations.fallback, methods=["GET"]),
         Route("/fallback/replay", operations.replay, methods=["POST"]),
         Route("/schemas/{topic}", operations.schema, methods=["GET"]),
+        Route("/openapi.json", operations.openapi, methods=["GET"]),
+        Route("/topics/{topic}/events", operations.events, methods=["POST"]),
     ]
     for path, topic in (("/members", MEMBER), ("/boards", BOARD)):
         rows = Rows(services, topic)
@@ -50,7 +53,9 @@ def application(services: Services) -> Starlette:
         return JSONResponse(asgi.error_body(asgi.UNEXPECTED.error, asgi.UNEXPECTED.details), 500)
 
     handlers = {asgi.Fault: on_fault, HTTPException: on_http_exception, Exception: on_unexpected}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    starlette = Starlette(routes=routes, exception_handlers=handlers)
+    starlette.router.redirect_slashes = False  # a redirect would be followed without its body, or not at all
+    return starlette
 
 
 class Operations:
@@ -76,22 +81,37 @@ class Operations:
 
     async def fallback(self, request: Request) -> Response:
         """What the fallback store holds, and how far the replay is."""
-        self._services.tokens.require(asgi.read_head(request.scope), "admin")
+        self._services.tokens.require(asgi.read_head(request.scope).authorization, "admin")
         return JSONResponse(self._backlog())
 
     async def replay(self, request: Request) -> Response:
         """202: a drain starts now if a broker can be reached; watch it with GET /fallback."""
-        self._services.tokens.require(asgi.read_head(request.scope), "admin")
+        self._services.tokens.require(asgi.read_head(request.scope).authorization, "admin")
         self._services.drain.wake()
         return JSONResponse(self._backlog(), 202)
 
     async def schema(self, request: Request) -> Response:
         """The JSON Schema of a topic's value."""
-        self._services.tokens.require(asgi.read_head(request.scope), "data")
+        self._services.tokens.require(asgi.read_head(request.scope).authorization, "data")
         topic = TOPICS.get(request.path_params["topic"])
         if topic is None:
             raise asgi.fault(404, "", "no such topic", f"use one of: {', '.join(TOPICS)}")
         return JSONResponse(topic.json_schema(), media_type="application/schema+json")
+
+    async def openapi(self, request: Request) -> Response:
+        """What this gateway answers to which call, with its limits."""
+        return JSONResponse(document(self._services.limits))
+
+    async def events(self, request: Request) -> Response:
+        """The hot call in an unusual spelling, such as with a query; see `events`."""
+        head, name = asgi.read_head(request.scope), request.path_params["topic"]
+        topic = RAW_TOPICS.get(name)
+        if topic is None:
+            self._services.tokens.require(head.authorization, "data")
+            raise asgi.fault(404, "", "no such topic", f"use one of: {', '.join(RAW_TOPICS)}")
+        body = await asgi.read_body(request.receive, head)
+        answer = await events.answer(self._services, events.admit(self._services, head, topic), body)
+        return Response(answer.body, answer.status, {name.decode(): value.decode() for name, value in answer.headers})
 
     def _backlog(self) -> dict[str, object]:
         services, backlog = self._services, self._services.store.backlog()

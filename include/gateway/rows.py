@@ -1,9 +1,16 @@
-"""POST, PUT and DELETE of members and boards: saved to the system of record first, then produced."""
+"""POST, PUT and DELETE of members and boards: saved to the system of record first, then produced.
+
+A gateway sends the records of a row in the order of its versions. Two gateways that change the same row may not: the
+database decides on the versions (each greater than the one before), the records may reach the topic the other way
+round. Whoever reads a topic takes the newest version of a row, not the last record: `modifiedAt` of a value, and for a
+tombstone its `accepted-at`, which for this reason is the deletion's time in the database.
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,36 +18,44 @@ from starlette.responses import Response
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.fields import LONG_MAX
+from include.contracts.headers import ACCEPTED_AT
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
 from include.errors import DatabaseUnavailable
 from include.gateway import asgi
+from include.gateway.answer import Answer
 from include.gateway.events import raise_unless_kept
-from include.gateway.intake import new_event_id
-from include.gateway.ports import Saved
+from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
+from include.gateway.intake import Accepted, new_event_id
+from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.gateway.services import Services
 from include.gateway.supervision import DATABASE_UNAVAILABLE, TABLE
 
 log = logging.getLogger(__name__)
 
 _LONG_DIGITS = len(str(LONG_MAX))
+_TURN_S = 10.0
 
 
 class Turnstile:
     """Lets one change of a row through at a time, so that its records are sent in the order of its versions."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float = _TURN_S) -> None:
+        self._timeout_s = timeout_s
         self._locks: dict[tuple[str, int], tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
     async def of(self, table: str, row_id: int) -> AsyncIterator[None]:
-        """Wait for the row's turn."""
+        """Wait for the row's turn. Raises Fault 503 when it does not come in time."""
         key = (table, row_id)
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
-            async with lock:
+            await self._take(lock)
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             lock, users = self._locks[key]
             if users == 1:
@@ -48,9 +63,23 @@ class Turnstile:
             else:
                 self._locks[key] = (lock, users - 1)
 
+    async def _take(self, lock: asyncio.Lock) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await lock.acquire()
+        except TimeoutError as exc:
+            raise asgi.unavailable("earlier changes of this row take too long") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    body: bytes
+    event_id: str
+    key: ChangeKey | None
+
 
 class Rows:
-    """The calls for one topic's rows."""
+    """The calls for one topic's rows. With an Idempotency-Key a change is made once, also over a crash."""
 
     def __init__(self, services: Services, topic: Topic) -> None:
         self._services = services
@@ -62,32 +91,64 @@ class Rows:
 
     async def create(self, request: Request) -> Response:
         """201 with the new id."""
-        event_id = self._event_id(request)
-        fields = await self._fields(request)
-        saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields))
-        if saved is None:
-            raise asgi.unavailable("the system of record did not say what it saved")
-        return await self._produced(201, saved, event_id)
+        call = await self._call(request)
+        asgi.require_json(asgi.read_head(request.scope))
+        fields = self._fields(call.body)
+
+        async def change() -> Answer:
+            saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields, call.key))
+            if saved is None:
+                raise asgi.unavailable("the system of record did not say what it saved")
+            return await self._produced(201, saved, call.event_id)
+
+        return await self._once(call, change)
 
     async def update(self, request: Request) -> Response:
         """200, or 404 for a row that is not there."""
-        event_id, row_id = self._event_id(request), self._row_id(request)
-        fields = await self._fields(request)
-        async with self._turnstile.of(self._topic.name, row_id):
-            saved = await self._saved(lambda: self._services.system_of_record.update(self._topic, row_id, fields))
-            return await self._produced(200, self._found(saved), event_id)
+        call, row_id = await self._call(request), self._row_id(request)
+        asgi.require_json(asgi.read_head(request.scope))
+        fields = self._fields(call.body)
+        system_of_record = self._services.system_of_record
+
+        async def change() -> Answer:
+            async with self._turnstile.of(self._topic.name, row_id):
+                saved = await self._saved(lambda: system_of_record.update(self._topic, row_id, fields, call.key))
+                return await self._produced(200, self._found(saved), call.event_id)
+
+        return await self._once(call, change)
 
     async def delete(self, request: Request) -> Response:
         """200, or 404 for a row that is not there."""
-        event_id, row_id = self._event_id(request), self._row_id(request)
-        async with self._turnstile.of(self._topic.name, row_id):
-            saved = await self._saved(lambda: self._services.system_of_record.delete(self._topic, row_id))
-            return await self._produced(200, self._found(saved), event_id)
+        call, row_id = await self._call(request), self._row_id(request)
+        system_of_record = self._services.system_of_record
 
-    def _event_id(self, request: Request) -> str:
+        async def change() -> Answer:
+            async with self._turnstile.of(self._topic.name, row_id):
+                saved = await self._saved(lambda: system_of_record.delete(self._topic, row_id, call.key))
+                return await self._produced(200, self._found(saved), call.event_id)
+
+        return await self._once(call, change)
+
+    async def _call(self, request: Request) -> _Call:
         head = asgi.read_head(request.scope)
-        self._services.tokens.require(head, "data")
-        return asgi.idempotency_key(head) or new_event_id()
+        sender = self._services.tokens.require(head.authorization, "data", self._topic.name)
+        key = asgi.idempotency_key(head)
+        body = await asgi.read_body(request.receive, head)
+        if key is None:
+            return _Call(body, new_event_id(), None)
+        same = fingerprint(request.method, request.url.path, body)
+        return _Call(body, key, ChangeKey(sender, key, same))
+
+    async def _once(self, call: _Call, change: Callable[[], Awaitable[Answer]]) -> Response:
+        async def attempt(outcomes: Outcomes) -> Attempted:
+            return Attempted(await change(), is_final=True)
+
+        key = call.key
+        if key is None:
+            answer = await change()
+        else:
+            answer = await self._services.idempotency.once(key.scope, key.key, key.fingerprint, attempt)
+        return Response(answer.body, answer.status, media_type="application/json")
 
     def _row_id(self, request: Request) -> int:
         text = request.path_params["row_id"]
@@ -95,10 +156,8 @@ class Rows:
             raise self._not_found()
         return int(text)
 
-    async def _fields(self, request: Request) -> dict[str, object]:
-        head = asgi.read_head(request.scope)
-        asgi.require_json(head)
-        body = asgi.decode(await asgi.read_body(request.receive, head))
+    def _fields(self, given: bytes) -> dict[str, object]:
+        body = asgi.decode(given)
         if not isinstance(body, dict):
             raise asgi.fault(400, "", "not a JSON object", f"send an object with {', '.join(self._given)}")
         ours = [Violation(f"/{name}", "made by the server", "leave it out") for name in self._made_here if name in body]
@@ -116,6 +175,8 @@ class Rows:
     async def _saved(self, change: Callable[[], Awaitable[Saved | None]]) -> Saved | None:
         try:
             return await change()
+        except KeyReused as exc:
+            raise key_reused() from exc
         except DatabaseUnavailable as exc:
             rule = TABLE[DATABASE_UNAVAILABLE]
             self._services.counters.count_failure(rule.kind, rule.action)
@@ -130,12 +191,17 @@ class Rows:
     def _not_found(self) -> asgi.Fault:
         return asgi.fault(404, "", f"no such {self._topic.name}", "check the id; a deleted one does not come back")
 
-    async def _produced(self, status: int, saved: Saved, event_id: str) -> Response:
-        # A row whose record could be kept nowhere is answered 503 and stays saved: reconcile_sources produces it.
+    async def _produced(self, status: int, saved: Saved, event_id: str) -> Answer:
+        # A row whose record could be kept nowhere is answered 503 and stays saved: the same call with the same key
+        # finds it and produces it, and so does reconcile_sources.
         intake = self._services.intake
-        kept = raise_unless_kept(await intake.keep(intake.record(self._topic, saved.id, saved.value, event_id)))
+        accepted = intake.accepted()
+        if saved.value is None:  # a tombstone's version is the time it was accepted: it must be newer than the row's
+            accepted = Accepted(accepted.timestamp_ms, (ACCEPTED_AT, rfc3339(saved.modified_at).encode()))
+        record = intake.record(self._topic, saved.id, saved.value, event_id, accepted)
+        kept = raise_unless_kept(await intake.keep(record))
         answer: dict[str, object] = {"id": saved.id, "eventId": kept.event_id, "keptIn": kept.where}
         if saved.created_at is not None:
             answer["createdAt"] = rfc3339(saved.created_at)
         answer["modifiedAt"] = rfc3339(saved.modified_at)
-        return Response(asgi.encode(answer), status, media_type="application/json")
+        return Answer(status, asgi.encode(answer))

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from include.clock import Clock
-from include.gateway.asgi import Tokens
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain
+from include.gateway.idempotency import Idempotency
 from include.gateway.intake import Intake
 from include.gateway.metrics import Counters, GatewayMetrics
-from include.gateway.ports import Failure, FallbackStore, Producer, SystemOfRecord
+from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer, SystemOfRecord
 from include.gateway.supervision import client_rule_for
+from include.gateway.tokens import Tokens
+from include.settings import GatewayLimits, GatewaySettings
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,14 @@ class Services:
     producer: Producer
     store: FallbackStore
     system_of_record: SystemOfRecord
+    idempotency: Idempotency
     circuit: Circuit
     supervisor: Supervisor
     counters: Counters
     metrics: GatewayMetrics
     tokens: Tokens
     clock: Clock
+    limits: GatewayLimits
 
     def on_client_failure(self, failure: Failure) -> None:
         """For the producer: a failure that belongs to no record."""
@@ -42,21 +46,26 @@ def join(
     system_of_record: SystemOfRecord,
     tokens: Tokens,
     clock: Clock,
+    settings: GatewaySettings,
     stop: Callable[[str], None],
+    journal: CallJournal | None = None,
 ) -> Services:
     """The gateway over its ports. `stop` is called when supervision decides that it must end."""
-    counters, circuit = Counters(), Circuit()
+    counters, circuit = Counters(), Circuit(settings.circuit_failures)
     supervisor = Supervisor(producer, circuit, counters, stop)
+    idempotency = Idempotency(clock, settings.idempotency_window_s, settings.idempotency_max_keys, journal)
     return Services(
         intake=Intake(producer, store, circuit, supervisor, clock, counters),
-        drain=Drain(producer, store, circuit, supervisor, clock, counters),
+        drain=Drain(producer, store, circuit, supervisor, clock, counters, settings.replay_max_rate),
         producer=producer,
         store=store,
         system_of_record=system_of_record,
+        idempotency=idempotency,
         circuit=circuit,
         supervisor=supervisor,
         counters=counters,
-        metrics=GatewayMetrics(counters, store.backlog, lambda: circuit.is_open, clock),
+        metrics=GatewayMetrics(counters, store.backlog, circuit, idempotency, clock),
         tokens=tokens,
         clock=clock,
+        limits=settings.limits,
     )

@@ -1,7 +1,15 @@
-"""What to do about each kind of failure, as a table of data: `python -m include.gateway.supervision` prints it."""
+"""What to do about each kind of failure, as a table of data: `python -m include.gateway.supervision` prints it.
 
+Every kind that the client library names has a row, so that none is met unprepared. Many never arrive: the library takes
+DUPLICATE_SEQUENCE_NUMBER for an acknowledgement, and repeats what the broker answers to passing troubles until the
+record's time is up; then they come as `_MSG_TIMED_OUT`.
+"""
+
+import argparse
+import dataclasses
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,7 +32,7 @@ class Rule:
     aside: Kafka would refuse it for ever.
     ambiguous: it may be in Kafka all the same. False only for what was never sent, because the client does not tell
     whether an attempt before the last one got through.
-    outage: the broker is out for every record, so the circuit opens.
+    outage: the broker or the partition is out for every record, so it counts against the circuit.
     """
 
     kind: str
@@ -36,10 +44,11 @@ class Rule:
     why: str
 
 
-# Our own kinds. Deadline and overload are settled by the producer adapter, the rest never reach Kafka.
+# Our own kinds. Deadline and closed are settled by the producer adapter, the rest never reach Kafka.
 DEADLINE = "gateway.deadline"
 CLOSED = "gateway.closed"
 CIRCUIT_OPEN = "gateway.circuit_open"
+PARTITION_OUT = "gateway.partition_out"
 KEY_WAITING = "gateway.key_waiting"
 STORE_FULL = "gateway.store_full"
 STORE_UNAVAILABLE = "gateway.store_unavailable"
@@ -47,95 +56,149 @@ DATABASE_UNAVAILABLE = "gateway.database_unavailable"
 
 _KEPT = 201
 
-
-def _outage(kind: str, why: str) -> Rule:
-    return Rule(kind, Action.RESUME, keep=True, ambiguous=True, outage=True, status=_KEPT, why=why)
+_Rules = Iterator[Rule]
 
 
-def _kept(kind: str, why: str, ambiguous: bool = False) -> Rule:
-    return Rule(kind, Action.RESUME, keep=True, ambiguous=ambiguous, outage=False, status=_KEPT, why=why)
+def _outage(why: str, *kinds: str) -> _Rules:
+    return (Rule(kind, Action.RESUME, True, True, True, _KEPT, why) for kind in kinds)
 
 
-def _refused(kind: str, status: int, why: str) -> Rule:
-    return Rule(kind, Action.RESUME, keep=False, ambiguous=False, outage=False, status=status, why=why)
+def _kept(why: str, *kinds: str, ambiguous: bool = True) -> _Rules:
+    return (Rule(kind, Action.RESUME, True, ambiguous, False, _KEPT, why) for kind in kinds)
 
 
-def _restart(kind: str, why: str) -> Rule:
-    return Rule(kind, Action.RESTART, keep=True, ambiguous=True, outage=False, status=_KEPT, why=why)
+def _refused(status: int, why: str, *kinds: str) -> _Rules:
+    return (Rule(kind, Action.RESUME, False, False, False, status, why) for kind in kinds)
 
 
-def _stop(kind: str, why: str) -> Rule:
-    return Rule(kind, Action.STOP, keep=True, ambiguous=True, outage=True, status=_KEPT, why=why)
+def _restart(why: str, *kinds: str) -> _Rules:
+    return (Rule(kind, Action.RESTART, True, True, False, _KEPT, why) for kind in kinds)
 
 
-_RULES = (
+def _stop(why: str, *kinds: str) -> _Rules:
+    return (Rule(kind, Action.STOP, True, True, True, _KEPT, why) for kind in kinds)
+
+
+_NOT_OURS = "answers another call than a produce: kept, and taken for an outage"
+
+_GROUPS: tuple[_Rules, ...] = (
     # no answer in time: nobody knows whether the record is in the log
-    _outage(DEADLINE, "no acknowledgement within the request's deadline"),
-    _outage("_MSG_TIMED_OUT", "not acknowledged within message.timeout.ms"),
-    _outage("_TIMED_OUT", "the broker did not answer"),
-    _outage("_TIMED_OUT_QUEUE", "timed out in the client's queue"),
-    _outage("REQUEST_TIMED_OUT", "the broker timed out waiting for its replicas"),
-    _outage("_TRANSPORT", "the connection broke"),
-    _outage("NETWORK_EXCEPTION", "the broker lost its connection"),
+    _outage("no acknowledgement within the request's deadline", DEADLINE),
+    _outage("not acknowledged within message.timeout.ms", "_MSG_TIMED_OUT"),
+    _outage("the broker did not answer", "_TIMED_OUT"),
+    _outage("timed out in the client's queue", "_TIMED_OUT_QUEUE"),
+    _outage("the broker timed out waiting for its replicas", "REQUEST_TIMED_OUT"),
+    _outage("the connection broke", "_TRANSPORT", "_FAIL", "NETWORK_EXCEPTION"),
+    _outage("the broker's answer cannot be read", "_BAD_MSG", "_BAD_COMPRESSION", "_UNDERFLOW", "_PARTIAL"),
     # the broker is out or unable; an attempt before this answer may have been appended all the same
-    _outage("_ALL_BROKERS_DOWN", "no broker can be reached"),
-    _outage("_RESOLVE", "no broker's host name resolves"),
-    _outage("_AUTHENTICATION", "the broker does not accept our credentials"),
-    _outage("SASL_AUTHENTICATION_FAILED", "the broker does not accept our credentials"),
-    _outage("_SSL", "the TLS handshake failed"),
-    _outage("BROKER_NOT_AVAILABLE", "the broker is not available"),
-    _outage("LEADER_NOT_AVAILABLE", "the partition has no leader"),
-    _outage("NOT_LEADER_FOR_PARTITION", "leadership moved and was not found again in time"),
-    _outage("KAFKA_STORAGE_ERROR", "the broker's disk failed"),
-    _outage("_ISR_INSUFF", "too few in-sync replicas"),
-    _outage("NOT_ENOUGH_REPLICAS", "too few in-sync replicas"),
-    _outage("NOT_ENOUGH_REPLICAS_AFTER_APPEND", "appended, but on too few replicas"),
+    _outage("no broker can be reached", "_ALL_BROKERS_DOWN"),
+    _outage("no broker's host name resolves", "_RESOLVE"),
+    _outage("the broker is not available", "BROKER_NOT_AVAILABLE", "REBOOTSTRAP_REQUIRED", "_UNKNOWN_BROKER"),
+    _outage("the broker failed and does not say why", "UNKNOWN"),
+    _outage("the broker's disk failed", "KAFKA_STORAGE_ERROR", "LOG_DIR_NOT_FOUND"),
+    _outage("the TLS handshake failed", "_SSL"),
+    _outage(
+        "the broker does not accept our credentials",
+        *("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE"),
+        *("SECURITY_DISABLED", "PRINCIPAL_DESERIALIZATION_FAILURE", "INVALID_PRINCIPAL_TYPE"),
+        *("DELEGATION_TOKEN_EXPIRED", "DELEGATION_TOKEN_NOT_FOUND", "DELEGATION_TOKEN_AUTH_DISABLED"),
+        *("DELEGATION_TOKEN_OWNER_MISMATCH", "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"),
+        *("DELEGATION_TOKEN_AUTHORIZATION_FAILED", "UNACCEPTABLE_CREDENTIAL"),
+    ),
+    _outage("the partition has no leader", "LEADER_NOT_AVAILABLE", "PREFERRED_LEADER_NOT_AVAILABLE"),
+    _outage(
+        "leadership moved and was not found again in time",
+        *("NOT_LEADER_FOR_PARTITION", "REPLICA_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"),
+        *("ELIGIBLE_LEADERS_NOT_AVAILABLE", "STALE_BROKER_EPOCH", "STALE_CTRL_EPOCH", "NOT_CONTROLLER"),
+    ),
+    _outage("too few in-sync replicas", "_ISR_INSUFF", "NOT_ENOUGH_REPLICAS"),
+    _outage("appended, but on too few replicas", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"),
     # one record or one topic; the others go on
-    _kept(CIRCUIT_OPEN, "the circuit is open: kept without asking Kafka"),
-    _kept(KEY_WAITING, "an earlier record of the same key waits: kept behind it, for the order"),
-    _kept(CLOSED, "the producer is closed"),
-    _kept("_PURGE_QUEUE", "queued when the circuit opened or the producer ended", ambiguous=True),
-    _kept("_PURGE_INFLIGHT", "in flight when the circuit opened or the producer ended", ambiguous=True),
-    _kept("_DESTROY", "the producer ended", ambiguous=True),
-    _kept("_QUEUE_FULL", "the producer's own buffer is full"),
-    _kept("THROTTLING_QUOTA_EXCEEDED", "the broker throttles us", ambiguous=True),
-    _kept("_UNKNOWN_TOPIC", "the topic is declared but not made yet"),
-    _kept("UNKNOWN_TOPIC_OR_PART", "the topic is declared but not made yet", ambiguous=True),
-    _kept("UNKNOWN_TOPIC_ID", "the topic was made anew", ambiguous=True),
-    _kept("_UNKNOWN_PARTITION", "the partition is not known yet"),
-    _kept("INVALID_MSG", "the record was damaged on its way", ambiguous=True),
+    _kept("the circuit is open: kept without asking Kafka", CIRCUIT_OPEN, ambiguous=False),
+    _kept("the record's partition is out: kept without asking Kafka", PARTITION_OUT, ambiguous=False),
+    _kept("an earlier record of the same key waits: kept behind it, for the order", KEY_WAITING, ambiguous=False),
+    _kept("the producer is closed", CLOSED),
+    _kept("queued when the circuit opened or the producer ended", "_PURGE_QUEUE"),
+    _kept("in flight when the circuit opened or the producer ended", "_PURGE_INFLIGHT"),
+    _kept("the producer ended", "_DESTROY", "_DESTROY_BROKER"),
+    _kept("the client did not finish", "_INTR", "_RETRY", "_IN_PROGRESS", "_PREV_IN_PROGRESS", "_WAIT_CACHE"),
+    _kept("the client's metadata changed under way", "_OUTDATED", "_NODE_UPDATE", "_CONFLICT", "_INCONSISTENT"),
+    _kept("the producer's own buffer is full", "_QUEUE_FULL", ambiguous=False),
+    _kept("the broker throttles us", "THROTTLING_QUOTA_EXCEEDED"),
+    _kept("the topic is declared but not made yet", "_UNKNOWN_TOPIC", ambiguous=False),
+    _kept("the topic is declared but not made yet", "UNKNOWN_TOPIC_OR_PART"),
+    _kept("the topic was made anew", "UNKNOWN_TOPIC_ID", "INCONSISTENT_TOPIC_ID"),
+    _kept("the partition is not known yet", "_UNKNOWN_PARTITION", ambiguous=False),
+    _kept("the record was damaged on its way", "INVALID_MSG"),
+    _kept("another record of its batch is invalid: this one is sent again", "_INVALID_DIFFERENT_RECORD"),
+    _kept("the broker has it already", "DUPLICATE_SEQUENCE_NUMBER"),
+    _kept("the topic's format or compression must be changed", "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
+    _kept("the topic's format or compression must be changed", "UNSUPPORTED_COMPRESSION_TYPE"),
     # this record, for ever
-    _refused("MSG_SIZE_TOO_LARGE", 413, "larger than the broker takes"),
-    _refused("RECORD_LIST_TOO_LARGE", 413, "larger than the broker takes"),
-    _refused("INVALID_MSG_SIZE", 413, "larger than the broker takes"),
-    _refused("INVALID_RECORD", 422, "the broker refuses the record"),
-    _refused("INVALID_TIMESTAMP", 422, "the broker refuses the timestamp"),
-    _refused("POLICY_VIOLATION", 422, "the broker's policy refuses the record"),
-    _refused("TOPIC_EXCEPTION", 422, "the broker refuses the topic's name"),
-    _refused("_INVALID_ARG", 422, "the client library refuses the record"),
-    _refused("TOPIC_AUTHORIZATION_FAILED", 503, "the gateway may not write to this topic"),
+    _refused(413, "larger than the broker takes", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"),
+    _refused(422, "the broker refuses the record", "INVALID_RECORD"),
+    _refused(422, "the broker refuses the timestamp", "INVALID_TIMESTAMP"),
+    _refused(422, "the broker's policy refuses the record", "POLICY_VIOLATION"),
+    _refused(422, "the broker refuses the topic's name", "TOPIC_EXCEPTION"),
+    _refused(422, "the client library refuses the record", "_INVALID_ARG", "_INVALID_TYPE"),
+    _refused(422, "the client library refuses the record", "_KEY_SERIALIZATION", "_VALUE_SERIALIZATION"),
+    _refused(503, "the gateway may not write to this topic", "TOPIC_AUTHORIZATION_FAILED"),
     # the producer's state is lost
-    _restart("_FATAL", "a fatal error of the idempotent producer"),
-    _restart("_FENCED", "another producer took over"),
-    _restart("PRODUCER_FENCED", "another producer took over"),
-    _restart("INVALID_PRODUCER_EPOCH", "the producer's epoch is out of date"),
-    _restart("INVALID_PRODUCER_ID_MAPPING", "the broker forgot the producer"),
-    _restart("UNKNOWN_PRODUCER_ID", "the broker forgot the producer"),
-    _restart("OUT_OF_ORDER_SEQUENCE_NUMBER", "the producer and the broker disagree about what was sent"),
-    _restart("_GAPLESS_GUARANTEE", "a gap in the sequence"),
-    _restart("_STATE", "the producer is in a wrong state"),
-    _restart("_CRIT_SYS_RESOURCE", "the client library lacks a system resource"),
+    _restart("a fatal error of the idempotent producer", "_FATAL"),
+    _restart("another producer took over", "_FENCED", "PRODUCER_FENCED"),
+    _restart("the producer's epoch is out of date", "INVALID_PRODUCER_EPOCH"),
+    _restart("the broker forgot the producer", "INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID"),
+    _restart("the producer and the broker disagree about what was sent", "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+    _restart("a gap in the sequence", "_GAPLESS_GUARANTEE"),
+    _restart("the producer is in a wrong state", "_STATE", "_READ_ONLY"),
+    _restart("the client library lacks a system resource", "_CRIT_SYS_RESOURCE", "_FS"),
     # no restart helps: someone must change something
-    _stop("CLUSTER_AUTHORIZATION_FAILED", "the gateway may not produce idempotently"),
-    _stop("UNSUPPORTED_VERSION", "the broker is too old"),
-    _stop("_UNSUPPORTED_FEATURE", "the broker is too old"),
+    _stop("the gateway may not produce idempotently", "CLUSTER_AUTHORIZATION_FAILED"),
+    _stop("the broker is too old", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"),
+    _stop("the broker does not take acks=all", "INVALID_REQUIRED_ACKS"),
     # ours: nothing was kept, the sender hears 503
-    _refused(STORE_FULL, 503, "the fallback store is full"),
-    _refused(STORE_UNAVAILABLE, 503, "the fallback store cannot write"),
-    _refused(DATABASE_UNAVAILABLE, 503, "the system of record cannot be reached"),
+    _refused(503, "the fallback store is full", STORE_FULL),
+    _refused(503, "the fallback store cannot write", STORE_UNAVAILABLE),
+    _refused(503, "the system of record cannot be reached", DATABASE_UNAVAILABLE),
+    # of consumers and groups
+    _outage(
+        _NOT_OURS,
+        *("_PARTITION_EOF", "_UNKNOWN_GROUP", "_EXISTING_SUBSCRIPTION", "_ASSIGN_PARTITIONS", "_REVOKE_PARTITIONS"),
+        *("_NO_OFFSET", "_KEY_DESERIALIZATION", "_VALUE_DESERIALIZATION", "_MAX_POLL_EXCEEDED", "_ASSIGNMENT_LOST"),
+        *("_AUTO_OFFSET_RESET", "_LOG_TRUNCATION", "_WAIT_COORD", "OFFSET_OUT_OF_RANGE", "OFFSET_METADATA_TOO_LARGE"),
+        *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "ILLEGAL_GENERATION"),
+        *("INCONSISTENT_GROUP_PROTOCOL", "INVALID_GROUP_ID", "UNKNOWN_MEMBER_ID", "INVALID_SESSION_TIMEOUT"),
+        *("REBALANCE_IN_PROGRESS", "INVALID_COMMIT_OFFSET_SIZE", "GROUP_AUTHORIZATION_FAILED", "NON_EMPTY_GROUP"),
+        *("GROUP_ID_NOT_FOUND", "FETCH_SESSION_ID_NOT_FOUND", "INVALID_FETCH_SESSION_EPOCH", "OFFSET_NOT_AVAILABLE"),
+        *("MEMBER_ID_REQUIRED", "GROUP_MAX_SIZE_REACHED", "FENCED_INSTANCE_ID", "GROUP_SUBSCRIBED_TO_TOPIC"),
+        *("UNSTABLE_OFFSET_COMMIT", "FENCED_MEMBER_EPOCH", "UNRELEASED_INSTANCE_ID", "UNSUPPORTED_ASSIGNOR"),
+        *("STALE_MEMBER_EPOCH", "INVALID_RECORD_STATE", "SHARE_SESSION_NOT_FOUND", "INVALID_SHARE_SESSION_EPOCH"),
+        *("FENCED_STATE_EPOCH", "SHARE_SESSION_LIMIT_REACHED", "INVALID_REGULAR_EXPRESSION"),
+        *("STREAMS_INVALID_TOPOLOGY", "STREAMS_INVALID_TOPOLOGY_EPOCH", "STREAMS_TOPOLOGY_FENCED"),
+    ),
+    # of transactions
+    _outage(
+        _NOT_OURS,
+        *("INVALID_TXN_STATE", "INVALID_TRANSACTION_TIMEOUT", "CONCURRENT_TRANSACTIONS", "TRANSACTION_ABORTABLE"),
+        *("TRANSACTION_COORDINATOR_FENCED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+    ),
+    # of administration, of brokers among themselves, of telemetry
+    _outage(
+        _NOT_OURS,
+        *("_NOENT", "_APPLICATION", "_NOOP", "_NOT_IMPLEMENTED", "_NOT_CONFIGURED", "_UNKNOWN_PROTOCOL"),
+        *("INVALID_REQUEST", "TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS"),
+        *("INVALID_REPLICATION_FACTOR", "INVALID_REPLICA_ASSIGNMENT", "INVALID_CONFIG", "OPERATION_NOT_ATTEMPTED"),
+        *("REASSIGNMENT_IN_PROGRESS", "NO_REASSIGNMENT_IN_PROGRESS", "LISTENER_NOT_FOUND", "TOPIC_DELETION_DISABLED"),
+        *("ELECTION_NOT_NEEDED", "RESOURCE_NOT_FOUND", "DUPLICATE_RESOURCE", "INCONSISTENT_VOTER_SET"),
+        *("INVALID_UPDATE_VERSION", "FEATURE_UPDATE_FAILED", "MISMATCHED_ENDPOINT_TYPE", "UNSUPPORTED_ENDPOINT_TYPE"),
+        *("UNKNOWN_CONTROLLER_ID", "UNKNOWN_SUBSCRIPTION_ID", "TELEMETRY_TOO_LARGE", "INVALID_REGISTRATION"),
+        *("INVALID_VOTER_KEY", "DUPLICATE_VOTER", "VOTER_NOT_FOUND"),
+    ),
 )
 
-TABLE: Mapping[str, Rule] = {rule.kind: rule for rule in _RULES}
+_ROWS = tuple(rule for group in _GROUPS for rule in group)
+
+TABLE: Mapping[str, Rule] = {rule.kind: rule for rule in _ROWS}
 
 
 def rule_for(failure: Failure) -> Rule:
@@ -143,7 +206,7 @@ def rule_for(failure: Failure) -> Rule:
     rule = TABLE.get(failure.kind)
     if failure.fatal and (rule is None or rule.action is Action.RESUME):
         return TABLE["_FATAL"]
-    return rule or _outage(failure.kind, "a kind that the table does not know: kept, and taken for an outage")
+    return rule or next(_outage("a kind that the table does not know: kept, and taken for an outage", failure.kind))
 
 
 # Errors of the client itself, of no record in particular, that are acted on. The others, such as a broken connection to
@@ -158,12 +221,17 @@ def client_rule_for(failure: Failure) -> Rule | None:
 
 def main() -> int:
     """Print the table."""
-    print(f"{'kind':34} {'action':8} {'kept':5} {'in Kafka':9} {'circuit':8} {'answer':6} why")
+    parser = argparse.ArgumentParser(description="What the gateway does about each kind of failure.")
+    parser.add_argument("--json", action="store_true", help="for a program to read")
+    if parser.parse_args().json:
+        print(json.dumps([dataclasses.asdict(rule) for rule in TABLE.values()], indent=1))
+        return 0
+    width = max(map(len, TABLE))
+    print(f"{'kind':{width}} {'action':8} {'kept':5} {'in Kafka':9} {'circuit':8} {'answer':6} why")
     for rule in TABLE.values():
-        print(
-            f"{rule.kind:34} {rule.action:8} {'yes' if rule.keep else 'no':5} "
-            f"{'perhaps' if rule.ambiguous else 'no':9} {'opens' if rule.outage else '-':8} {rule.status:<6} {rule.why}"
-        )
+        kept, in_kafka = "yes" if rule.keep else "no", "perhaps" if rule.ambiguous else "no"
+        circuit = "counts" if rule.outage else "-"
+        print(f"{rule.kind:{width}} {rule.action:8} {kept:5} {in_kafka:9} {circuit:8} {rule.status:<6} {rule.why}")
     return 0
 
 

@@ -1,7 +1,8 @@
 """Kafka records into typed rows; what breaks the contract keeps its reason instead.
 
-The column-wise twin of `include.contracts.validation`: a test holds both against the same values. One leniency is
-known: where text is wanted, `from_json` takes a number, a boolean or an object as its JSON text.
+The column-wise twin of `include.contracts.validation`: a test holds both against the same values. Two leniencies are
+known: where text is wanted, `from_json` takes a number, a boolean or an object as its JSON text; and fields beyond the
+contract, which the gateway looks through for control characters and depth, are not read here at all.
 """
 
 from functools import cache, reduce
@@ -10,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.contracts import headers as h
-from include.contracts.fields import TIMESTAMP_PATTERN, Field
+from include.contracts.fields import CONTROL_PATTERN, TIMESTAMP_PATTERN, Field
 from include.contracts.topics import Topic
 from spark_jobs.schemas import json_type
 from spark_jobs.transforms.headers import header_text
@@ -142,6 +143,12 @@ def _field_checks(field: Field) -> list[tuple[Column, str]]:
             (
                 F.contains(raw, F.lit("\0")),
                 f"{pointer}: contains the NUL character; remove U+0000: PostgreSQL cannot store it",
+            )
+        )
+        checks.append(
+            (
+                raw.rlike(CONTROL_PATTERN),
+                f"{pointer}: contains a control character; remove it; TAB, LF and CR may stay",
             )
         )
         checks.append(

@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from include.gateway.tokens import Tokens
 from tests.servers import PostgresTestServer, postgres_server
 from tests.support.compose import Compose, generated_variables
 from tests.support.image import copy_tree, read_stages
@@ -78,7 +79,9 @@ def test_every_program_is_one_of_the_image_that_these_tests_start(compose: Compo
             assert (BIN / compose.command(name)[0]).exists()
 
 
-@pytest.mark.parametrize("name", ["databases", "migrate", "topics", "airflow-init", "gateway", "stream"])
+@pytest.mark.parametrize(
+    "name", ["databases", "migrate", "topics", "gateway-tokens", "airflow-init", "gateway", "stream"]
+)
 def test_a_python_command_starts_and_asks_for_its_settings(compose: Compose, image: Path, name: str) -> None:
     """It gets through its imports to its settings; there are none, and it says so and ends."""
     result = run(image, compose.command(name), {})
@@ -116,6 +119,21 @@ def test_databases_are_made_and_migrated_by_the_deployments_commands(compose: Co
     with db.connect("gateway", gateway["DB_GATEWAY_PASSWORD"], gateway["DATABASE_NAME"]) as connection:
         assert connection.info.server_version >= 180000
     db.connect("airflow", compose.environment("databases")["DB_AIRFLOW_PASSWORD"], "airflow").close()
+
+
+def test_the_gateways_tokens_file_is_made_by_the_deployments_command(
+    compose: Compose, image: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "gateway" / "tokens.json"
+    environment = {**compose.environment("gateway-tokens"), "GATEWAY_TOKENS_FILE": str(file)}
+    for _ in range(2):  # at every `docker compose up` again
+        result = run(image, compose.command("gateway-tokens"), environment)
+        assert result.returncode == 0, result.stderr
+    tokens = Tokens.of(file)
+    assert tokens.require(b"Bearer " + environment["GATEWAY_TOKEN"].encode(), "data", "board") == "data"
+    assert tokens.require(b"Bearer " + environment["GATEWAY_ADMIN_TOKEN"].encode(), "admin") == "admin"
+    for name in ("GATEWAY_TOKEN", "GATEWAY_ADMIN_TOKEN"):
+        assert environment[name] not in file.read_text() + result.stdout + result.stderr
 
 
 class TestHealthChecks:

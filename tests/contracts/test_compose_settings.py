@@ -21,16 +21,25 @@ from tests.support.compose import BROKERS, Compose, broker_properties, generated
 from tests.support.image import read_stages
 
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
-PIPELINE = ("databases", "migrate", "topics", "gateway", "stream", "airflow-init", *AIRFLOW)
+PIPELINE = ("databases", "migrate", "topics", "gateway-tokens", "gateway", "stream", "airflow-init", *AIRFLOW)
 
 # local service or job → the deployment's, where the name is another
 NAMES = {"kafka": BROKERS, "airflow-migrate": ("airflow-init",)}
-DEPLOYMENT_ONLY = {"spark-master", "spark-worker-1", "spark-worker-2"}  # locally Spark runs inside its drivers
+DEPLOYMENT_ONLY = {
+    *("spark-master", "spark-worker-1", "spark-worker-2"),  # locally Spark runs inside its drivers
+    "gateway-tokens",  # locally the gateway's own start does it, before it becomes the gateway
+}
 
 DIFFERENT_SETTINGS = {
     *("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST", "DATABASE_PORT", "GATEWAY_HOST", "GATEWAY_PORT", "GATEWAY_URL"),
     *("SPARK_MASTER", "STREAM_METRICS_PORT"),  # addresses
-    *("GATEWAY_FALLBACK_DIR", "STREAM_CHECKPOINT_DIR", "SPARK_KAFKA_JARS_DIR", "AIRFLOW_HOME"),  # paths
+    *(
+        "GATEWAY_TOKENS_FILE",
+        "GATEWAY_FALLBACK_DIR",
+        "STREAM_CHECKPOINT_DIR",
+        "SPARK_KAFKA_JARS_DIR",
+        "AIRFLOW_HOME",
+    ),  # paths
     *("KAFKA_REPLICATION_FACTOR", "KAFKA_MIN_INSYNC_REPLICAS"),  # three brokers
 }
 
@@ -113,7 +122,7 @@ def test_services_are_those_of_the_local_stack(compose: Compose, variables: dict
 
 def test_jobs_end_and_services_last_as_locally(compose: Compose, variables: dict[str, str]) -> None:
     jobs = [node.name for node in declare(variables) if not isinstance(node, Service)]
-    assert compose.once() == {name for job in jobs for name in NAMES.get(job, (job,))}
+    assert compose.once() - DEPLOYMENT_ONLY == {name for job in jobs for name in NAMES.get(job, (job,))}
 
 
 def test_each_waits_for_what_it_waits_for_locally(compose: Compose, variables: dict[str, str]) -> None:
@@ -134,7 +143,7 @@ def test_each_is_stopped_as_locally(compose: Compose, variables: dict[str, str])
 
 @pytest.mark.parametrize("name", ["gateway", "stream", *AIRFLOW])
 def test_each_runs_the_local_command(compose: Compose, variables: dict[str, str], name: str, tmp_path: Path) -> None:
-    settings = {**variables, "AIRFLOW_HOME": str(tmp_path)}
+    settings = {**_below(tmp_path, variables), "AIRFLOW_HOME": str(tmp_path)}
     local = [Path(part).name if Path(part).is_absolute() else part for part in _local_command(name, settings)]
     ours = compose.command(name)
     assert local[-len(ours[1:]) :] == ours[1:], f"{local} locally, {ours} here"
@@ -164,8 +173,18 @@ def test_settings_that_are_no_address_are_the_local_ones(compose: Compose, varia
 def test_a_process_gets_the_local_ones_secrets_and_no_other(
     compose: Compose, variables: dict[str, str], name: str, tmp_path: Path
 ) -> None:
-    local = prepare(name, Layout.of(state=tmp_path), variables).variables
+    local = prepare(name, Layout.of(state=tmp_path), _below(tmp_path, variables)).variables
     assert _secrets(compose.environment(name)) == _secrets(local)
+
+
+def test_the_gateways_tokens_are_known_to_those_who_send_them_and_to_who_hashes_them(
+    compose: Compose, variables: dict[str, str]
+) -> None:
+    def knowing(name: str) -> set[str]:
+        return {each for each in compose.services if variables[name] in compose.environment(each).values()}
+
+    assert knowing("GATEWAY_TOKEN") == {"gateway-tokens"}
+    assert knowing("GATEWAY_ADMIN_TOKEN") == {"gateway-tokens", "airflow-init", *AIRFLOW}
 
 
 def test_the_superuser_is_known_to_those_who_make_roles_only(compose: Compose) -> None:
@@ -284,6 +303,10 @@ def _image_environment() -> dict[str, str]:
 
 def _local_command(name: str, settings: Mapping[str, str]) -> list[str]:
     return prepare(name, Layout.of(), settings).command
+
+
+def _below(folder: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    return {**variables, "GATEWAY_TOKENS_FILE": str(folder / "gateway-tokens.json")}
 
 
 def _options(command: list[str]) -> list[str]:

@@ -37,7 +37,7 @@ def test_every_column_the_analyst_sees_is_explained(settings, view):
 
 def test_migrating_again_changes_nothing_also_without_the_superuser(settings):
     without = dataclasses.replace(settings, database=dataclasses.replace(settings.database, superuser_password=""))
-    assert migrate(settings) == migrate(without) == "0001"
+    assert migrate(settings) == migrate(without) == "0002"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_migrating_again_changes_nothing_also_without_the_superuser(settings):
         ("analyst", "SELECT * FROM board_detail"),
         ("analyst", "SELECT * FROM day_status"),
         ("gateway", "INSERT INTO member (nickname, created_at, modified_at) VALUES ('a', now(), now())"),
+        ("gateway", "DELETE FROM change_key"),
         ("stream", "DELETE FROM board_detail_live"),
         ("batch", "SELECT * FROM board_detail_final"),
     ],
@@ -65,6 +66,8 @@ def test_a_role_may_do_its_work(settings, role, statement):
         ("gateway", "DELETE FROM member"),
         ("stream", "INSERT INTO generation (day, run_id, cut) VALUES (now(), 'r', '{}')"),
         ("stream", "SELECT * FROM member"),
+        ("stream", "SELECT * FROM change_key"),
+        ("analyst", "SELECT * FROM change_key"),
         ("batch", "INSERT INTO board_detail_live (board_id) VALUES (1)"),
         ("batch", "SELECT * FROM member"),
     ],

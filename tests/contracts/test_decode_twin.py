@@ -15,8 +15,11 @@ from tests.support.spark import RawRecord, encoded, raw
 LONGS = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.sampled_from([2**63, -(2**63) - 1, 10**30, 1.5, "7", True, None, [], {}])
 )
+CONTROLS = [chr(c) for c in (*range(0x20), *range(0x7F, 0xA0))]  # Cc, TAB, LF and CR among them
 TEXTS = st.one_of(
-    st.text(max_size=30), st.sampled_from([None, "가" * 255, "가" * 256, "\x00", "\\ud800", "😀", "", '"', "\\"])
+    st.text(max_size=30),
+    st.sampled_from(CONTROLS).map("a{}b".format),
+    st.sampled_from([None, "가" * 255, "가" * 256, "\x00", "\\ud800", "😀", "", '"', "\\"]),
 )
 TIMES = st.one_of(
     st.datetimes(timezones=st.just(None)).map(lambda t: t.isoformat(timespec="milliseconds") + "Z"),
@@ -54,6 +57,16 @@ def test_both_readers_agree(spark, values):
             assert reason is None, f"only Spark refuses {value}"
 
 
+def test_both_readers_agree_on_every_control_character(spark):
+    values = [board(title=f"a{c}b") for c in CONTROLS] + [
+        board(title=f"a{chr(c)}b") for c in (0xA0, 0xAD, 0x200B, 0x2028)
+    ]
+    for value, reason in zip(values, reasons(spark, values), strict=True):
+        assert bool(violations(BOARD, value)) == (reason is not None), f"{value['title']!a}: {reason}"
+    refused = [value["title"][1] for value in values if violations(BOARD, value)]
+    assert refused == [c for c in CONTROLS if c not in "\t\n\r"]
+
+
 POISON = {
     "broken": (b"{nonsense", "not a JSON object"),
     "array": (b"[]", "not a JSON object"),
@@ -64,6 +77,8 @@ POISON = {
     "high surrogate": (json.dumps(board(1)).replace("\\ubcf8", "\\ud800").encode(), "lone surrogate"),
     "swapped surrogates": (json.dumps(board(1)).replace("\\ubcf8", "\\udc00\\ud800").encode(), "lone surrogate"),
     "NUL": (json.dumps(board(1)).replace("\\ubcf8", "\\u0000").encode(), "/body: contains the NUL"),
+    "bell": (json.dumps(board(1)).replace("\\ubcf8", "\\u0007").encode(), "/body: contains a control character"),
+    "delete": (json.dumps(board(1, title="a\x7fb"), ensure_ascii=False).encode(), "/title: contains a control"),
     "endless number": (b'{"id":' + b"9" * 5_000 + b"}", "/"),
     "endless depth": (b'{"a":' * 5_000, "/"),
 }

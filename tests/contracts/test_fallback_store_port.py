@@ -83,6 +83,65 @@ def test_oldest_begins_beyond_an_id_and_ends_at_the_limit(world):
     assert [row.id for row in found] == ids[2:4]
 
 
+def test_oldest_leaves_out_the_topics_it_is_told_to(world):
+    async def scenario(store):
+        for number in range(6):
+            await store.put(replace(record(number, f"e-{number}"), topic=("board", "member")[number % 2]), "why", False)
+        members = await store.oldest(2, without_topics=["board"])
+        later = await store.oldest(10, members[-1].id, ["board"])
+        neither = await store.oldest(10, without_topics={"board", "member"})
+        all_of_them = await store.oldest(10, without_topics={"unknown"})
+        await store.put(record(9, "e-9"), "why", False)
+        last = await store.oldest(10, without_topics={"member"})
+        return [[row.record.event_id for row in rows] for rows in (members, later, neither, all_of_them, last)]
+
+    members, later, neither, all_of_them, last = run(world.store(), scenario)
+    assert (members, later, neither) == (["e-1", "e-3"], ["e-5"], [])
+    assert all_of_them == [f"e-{number}" for number in range(6)]
+    assert last == ["e-0", "e-2", "e-4", "e-9"]
+
+
+def test_oldest_is_read_to_the_end_however_large_the_records_are(world):
+    async def scenario(store):
+        puts = [store.put(record(n, f"e-{n}", body="x" * 3_000_000), "why", False) for n in range(6)]
+        await asyncio.gather(*puts)
+        found, last_id = [], 0
+        while rows := await store.oldest(100, last_id):
+            found += [row.record.event_id for row in rows]
+            last_id = rows[-1].id
+        return found
+
+    assert run(world.store(max_bytes=1 << 30), scenario) == [f"e-{n}" for n in range(6)]
+
+
+def test_records_set_aside_are_listed_with_their_reason(world):
+    async def scenario(store):
+        ids = await filled(store, 4)
+        await store.settle([ids[1]], {ids[0]: "too large", ids[3]: "no"})
+        return ids, await store.set_aside(10), await store.set_aside(1), await store.set_aside(10, after_id=ids[0])
+
+    ids, both, first, second = run(world.store(), scenario)
+    assert [(one.id, one.reason) for one in both] == [(ids[0], "too large"), (ids[3], "no")]
+    assert [one.record for one in both] == [record(0, "e-0"), record(3, "e-3")]
+    assert {one.kept_at_ms for one in both} == {1_795_167_000_000}
+    assert first + second == both
+
+
+def test_ids_are_never_used_again(world):
+    async def scenario(store):
+        first = await filled(store)
+        await store.settle(first[:2], {first[2]: "no"})
+        await store.retry_refused()
+        again = [row.id for row in await store.oldest(10)]
+        await store.settle(again, {})
+        return first + again
+
+    used = run(world.store(), scenario)
+    used += run(world.store(), scenario)
+    used += run(world.store(), filled)
+    assert used == sorted(set(used))
+
+
 def test_settled_records_wait_no_longer_and_refused_ones_are_set_aside(world):
     async def scenario(store):
         first, second, third = await filled(store)

@@ -5,13 +5,15 @@ import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
+from confluent_kafka import KafkaError
 
 from include.adapters.kafka_producer import KafkaProducer
 from include.contracts.headers import EVENT_ID
 from include.gateway.ports import Failure, Producer, Record
-from include.gateway.supervision import rule_for
+from include.gateway.supervision import Action, rule_for
 from tests.fakes.gateway import MemoryProducer
-from tests.support.broker import Broker
+from tests.support.broker import PARTITIONS, Broker
+from tests.support.mock_broker import PRODUCE, mock_brokers
 
 DEADLINE_S = 1.0
 TOPIC = "producer-port"
@@ -24,6 +26,7 @@ class Fake:
 
     def __init__(self) -> None:
         self._producer = MemoryProducer(DEADLINE_S)
+        self._producer.topics = {TOPIC: PARTITIONS}
 
     def producer(self) -> Producer:
         return self._producer
@@ -172,6 +175,22 @@ def test_is_reachable_says_no_to_silence_and_does_not_block_the_loop(world):
     assert run(world, scenario) is False
 
 
+def test_partition_of_a_key_is_known_once_a_broker_has_told_of_its_topics(world):
+    async def main():
+        producer = world.producer()
+        producer.start(lambda failure: None)
+        try:
+            before = producer.partition_of(event(b"21"))
+            assert await producer.is_reachable(10)
+            missing = Record("no-such-topic", b"21", b"{}", [], 0)
+            return before, [producer.partition_of(one) for one in (event(b"21"), event(None), missing)]
+        finally:
+            await producer.close(1)
+
+    of_21 = (-973932308 & 0x7FFFFFFF) % PARTITIONS  # murmur2 of "21" as Kafka's own tests have it
+    assert asyncio.run(main()) == (None, [(TOPIC, of_21), None, ("no-such-topic", -1)])
+
+
 def test_close_settles_all_and_sending_afterwards_fails_at_once(world):
     async def scenario(producer):
         world.freeze()
@@ -198,3 +217,34 @@ def test_absent_broker_is_no_error_at_the_start_but_reported():
 
     assert rule_for(asyncio.run(main())).outage
     assert "_ALL_BROKERS_DOWN" in {failure.kind for failure in reported} or "_TRANSPORT" in {f.kind for f in reported}
+
+
+def test_fatal_error_of_the_client_is_told_and_a_restart_mends_it():
+    told: list[Failure] = []
+
+    async def main(brokers):
+        producer = KafkaProducer(brokers.bootstrap_servers, DEADLINE_S)
+        producer.start(told.append)
+        try:
+            async with asyncio.timeout(30):
+                assert await producer.is_reachable(10)
+                while await producer.send(event()) is not None:
+                    pass
+                brokers.answer(PRODUCE, [KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER] * 100)
+                failures = await asyncio.gather(*[producer.send(event()) for _ in range(10)])
+                brokers.answer_as_usual(PRODUCE)
+                while not told:
+                    await asyncio.sleep(0.01)
+                assert rule_for(await producer.send(event())).action is Action.RESTART
+                assert producer.restart(0)
+                while await producer.send(event()) is not None:
+                    pass
+                return failures
+        finally:
+            await producer.close(1)
+
+    with mock_brokers() as brokers:
+        brokers.make_topic(TOPIC, PARTITIONS)
+        failures = asyncio.run(main(brokers))
+    assert all(rule_for(failure).keep and rule_for(failure).ambiguous for failure in failures)
+    assert {rule_for(failure).action for failure in told} == {Action.RESTART}

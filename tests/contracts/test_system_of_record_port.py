@@ -1,9 +1,13 @@
 """What ports.SystemOfRecord promises, asked of the real one and of the fake."""
 
 import asyncio
+import os
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import psycopg2
 import pytest
 
 from include.adapters.postgres import connect
@@ -12,7 +16,7 @@ from include.clock import rfc3339
 from include.contracts.topics import BOARD, MEMBER
 from include.contracts.validation import violations
 from include.errors import DatabaseUnavailable
-from include.gateway.ports import SystemOfRecord
+from include.gateway.ports import ChangeKey, KeyReused, SystemOfRecord
 from tests.fakes.gateway import FixedClock, MemorySystemOfRecord
 from tests.support.database import migrated
 
@@ -113,6 +117,136 @@ def test_unknown_row_is_none(make, topic, fields):
     assert run(make, scenario) == (None, None)
 
 
+KEY = ChangeKey("token-a", "key-1", b"f" * 32)
+
+
+def keys(request, number: int = 1) -> ChangeKey:
+    """A key of this test's own: the database is shared."""
+    return ChangeKey(request.node.nodeid, f"key-{number}", b"f" * 32)
+
+
+@both_topics
+def test_change_with_the_same_key_is_made_once_and_told_again(make, request, topic, fields):
+    changed = {name: f"new {value}" if isinstance(value, str) else value for name, value in fields.items()}
+
+    async def scenario(rows):
+        made = [await rows.create(topic, fields, keys(request, 1)) for _ in range(2)]
+        other = await rows.create(topic, fields, keys(request, 2))
+        updated = [await rows.update(topic, made[0].id, changed, keys(request, 3)) for _ in range(2)]
+        again = await rows.create(topic, fields, keys(request, 1))
+        deleted = [await rows.delete(topic, made[0].id, keys(request, 4)) for _ in range(2)]
+        return made, other, updated, again, deleted
+
+    made, other, updated, again, deleted = run(make, scenario)
+    assert made[0] == made[1] == again
+    assert other.id != made[0].id
+    assert updated[0] == updated[1]
+    assert updated[0].value == {**made[0].value, **changed, "modifiedAt": rfc3339(updated[0].modified_at)}
+    assert list(updated[1].value) == [field.name for field in topic.fields]
+    assert deleted[0] == deleted[1]
+    assert (deleted[0].id, deleted[0].value) == (made[0].id, None)
+
+
+def test_key_belongs_to_its_scope(make, request):
+    async def scenario(rows):
+        mine = await rows.create(MEMBER, MEMBER_FIELDS, keys(request))
+        return mine, await rows.create(MEMBER, MEMBER_FIELDS, replace(keys(request), scope=request.node.nodeid + "b"))
+
+    mine, theirs = run(make, scenario)
+    assert mine.id != theirs.id
+
+
+def test_key_of_another_call_is_refused_and_changes_nothing(make, request):
+    other = replace(keys(request), fingerprint=b"o" * 32)
+
+    async def scenario(rows):
+        made = await rows.create(MEMBER, MEMBER_FIELDS, keys(request))
+        with pytest.raises(KeyReused):
+            await rows.update(MEMBER, made.id, MEMBER_FIELDS | {"nickname": "never"}, other)
+        return made, await rows.update(MEMBER, made.id, MEMBER_FIELDS)
+
+    made, updated = run(make, scenario)
+    assert updated.value == made.value | {"modifiedAt": rfc3339(updated.modified_at)}
+
+
+def test_change_that_found_no_row_leaves_its_key_unused(make, request):
+    async def scenario(rows):
+        missing = await rows.update(MEMBER, 2**62, MEMBER_FIELDS, keys(request))
+        made = await rows.create(MEMBER, MEMBER_FIELDS)
+        return missing, await rows.update(MEMBER, made.id, MEMBER_FIELDS, replace(keys(request), fingerprint=b"o" * 32))
+
+    missing, updated = run(make, scenario)
+    assert missing is None
+    assert updated is not None
+
+
+def test_calls_with_one_key_at_the_same_time_make_one_row(make, request):
+    async def scenario(rows):
+        return await asyncio.gather(*[rows.create(MEMBER, MEMBER_FIELDS, keys(request)) for _ in range(20)])
+
+    assert len({saved.id for saved in run(make, scenario)}) == 1
+
+
+def test_two_gateways_with_one_key_make_one_row(database, request):
+    async def scenario(first):
+        second = PostgresSystemOfRecord(database, timeout_s=5)
+        try:
+            calls = [rows.create(MEMBER, MEMBER_FIELDS, keys(request)) for rows in (first, second) * 10]
+            return await asyncio.gather(*calls)
+        finally:
+            await second.close()
+
+    assert len({saved.id for saved in run(lambda: PostgresSystemOfRecord(database, 5), scenario)}) == 1
+
+
+def test_two_gateways_changing_a_row_make_versions_that_all_differ(database):
+    """Their records may reach the topic in another order: the newest version is the last one in the database."""
+
+    async def scenario(first):
+        second = PostgresSystemOfRecord(database, timeout_s=5)
+        try:
+            made = await first.create(MEMBER, MEMBER_FIELDS)
+            changes = [
+                rows.update(MEMBER, made.id, MEMBER_FIELDS | {"nickname": f"n{number}"})
+                for number, rows in enumerate((first, second) * 15)
+            ]
+            return made, await asyncio.gather(*changes), await first.update(MEMBER, made.id, MEMBER_FIELDS)
+        finally:
+            await second.close()
+
+    made, changes, last = run(lambda: PostgresSystemOfRecord(database, 5), scenario)
+    versions = {made.modified_at, *(change.modified_at for change in changes)}
+    assert len(versions) == 31
+    assert last.modified_at > max(versions)
+
+
+def test_key_past_the_window_is_new_and_in_the_end_deleted(database, request):
+    async def scenario(rows):
+        first = await rows.create(MEMBER, MEMBER_FIELDS, keys(request))
+        return first, await rows.create(MEMBER, MEMBER_FIELDS, replace(keys(request), fingerprint=b"o" * 32))
+
+    first, second = run(lambda: PostgresSystemOfRecord(database, 5, key_window_s=1e-6), scenario)
+    assert first.id != second.id
+    run(
+        lambda: PostgresSystemOfRecord(database, 5, key_window_s=1e-6),
+        lambda rows: rows.create(MEMBER, MEMBER_FIELDS, keys(request, 2)),
+    )  # its end waits for the deletion
+    assert count(database, "SELECT count(*) FROM change_key WHERE scope = %s", request.node.nodeid) == 0
+
+
+def test_fake_forgets_keys_past_the_window_too():
+    clock = FixedClock()
+    rows = MemorySystemOfRecord(clock, key_window_s=60)
+
+    async def scenario():
+        first = await rows.create(MEMBER, MEMBER_FIELDS, KEY)
+        clock.advance(61)
+        return first, await rows.create(MEMBER, MEMBER_FIELDS, KEY)
+
+    first, second = asyncio.run(scenario())
+    assert first.id != second.id
+
+
 def test_fake_that_is_down_is_unavailable():
     rows = MemorySystemOfRecord(FixedClock())
     rows.is_up = False
@@ -152,6 +286,90 @@ def test_slow_statement_is_unavailable_and_changed_nothing(database):
         return await rows.update(MEMBER, made.id, MEMBER_FIELDS)
 
     assert run(lambda: PostgresSystemOfRecord(database, 0.2), scenario).value["nickname"] == "하늘"
+
+
+def test_waiting_for_a_slow_database_is_bounded_and_begins_nothing_late(database):
+    async def scenario(rows):
+        made = await rows.create(MEMBER, MEMBER_FIELDS)
+        before = count(database, "SELECT count(*) FROM member")
+        with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+            cursor.execute("LOCK TABLE member IN EXCLUSIVE MODE")
+            changes = [rows.create(MEMBER, MEMBER_FIELDS) for _ in range(40)]
+            changes += [rows.update(MEMBER, made.id, MEMBER_FIELDS) for _ in range(300)]
+            results = await asyncio.gather(*changes, return_exceptions=True)
+        assert {type(result) for result in results} == {DatabaseUnavailable}
+        return before, await rows.update(MEMBER, made.id, MEMBER_FIELDS)
+
+    before, updated = run(lambda: PostgresSystemOfRecord(database, 0.3), scenario)
+    assert updated.value["nickname"] == "하늘"
+    assert count(database, "SELECT count(*) FROM member") == before
+
+
+def test_read_only_database_is_unavailable_and_back_again(database, postgres):
+    def scenario(rows):
+        return rows.create(MEMBER, MEMBER_FIELDS, KEY)
+
+    administrate(postgres, f"ALTER DATABASE {database.name} SET default_transaction_read_only = on")
+    try:
+        with pytest.raises(DatabaseUnavailable, match="25006"):
+            run(lambda: PostgresSystemOfRecord(database, 5), scenario)
+    finally:
+        administrate(postgres, f"ALTER DATABASE {database.name} RESET default_transaction_read_only")
+    assert run(lambda: PostgresSystemOfRecord(database, 5), scenario).id
+
+
+def test_silent_database_is_unavailable_and_leaves_no_thread_behind(database):
+    stopped: list[int] = []
+
+    async def scenario(rows):
+        await asyncio.gather(*[rows.create(MEMBER, MEMBER_FIELDS) for _ in range(20)])
+        with connect(database, "gateway") as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT pid FROM pg_stat_activity WHERE usename = 'gateway' AND pid <> pg_backend_pid()")
+            stopped.extend(pid for [pid] in cursor.fetchall())
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        changes = [rows.create(MEMBER, MEMBER_FIELDS) for _ in range(len(stopped))]
+        results = await asyncio.gather(*changes, return_exceptions=True)
+        return results, await rows.create(MEMBER, MEMBER_FIELDS)
+
+    try:
+        results, made = run(lambda: PostgresSystemOfRecord(database, 0.2), scenario)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert {type(result) for result in results} == {DatabaseUnavailable}
+    assert made.id
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("system-of-record")]
+
+
+def test_failures_leave_no_connection_behind(database, request):
+    async def scenario(rows):
+        made = await rows.create(MEMBER, MEMBER_FIELDS, keys(request))
+        reused = replace(keys(request), fingerprint=b"o" * 32)
+        for _ in range(10):
+            with pytest.raises(KeyReused):
+                await rows.delete(MEMBER, made.id, reused)
+            with pytest.raises(DatabaseUnavailable):
+                await rows.create(MEMBER, MEMBER_FIELDS | {"nickname": None})
+        return count(database, "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", "gateway")
+
+    assert run(lambda: PostgresSystemOfRecord(database, 5), scenario) <= 2
+
+
+def administrate(postgres, statement: str) -> None:
+    connection = psycopg2.connect(postgres.superuser_dsn())
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+    finally:
+        connection.close()
+
+
+def count(database, statement: str, *parameters: object) -> int:
+    with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchone()[0]
 
 
 def test_error_does_not_quote_the_row(database):

@@ -2,14 +2,28 @@
 
 import asyncio
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from include.adapters.partitioner import Partitioner
 from include.clock import epoch_ms, rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.errors import DatabaseUnavailable
-from include.gateway.ports import Backlog, Failure, Record, Saved, StoreFull, StoreInUse, StoreUnavailable, Waiting
+from include.gateway.ports import (
+    Backlog,
+    ChangeKey,
+    Failure,
+    KeyReused,
+    Partition,
+    Record,
+    Saved,
+    SetAside,
+    StoreFull,
+    StoreInUse,
+    StoreUnavailable,
+    Waiting,
+)
 from include.gateway.supervision import CLOSED, DEADLINE
 
 ROW_BYTES = 100
@@ -29,15 +43,21 @@ class FixedClock:
 
 
 class MemoryProducer:
-    """A broker in a list. `is_up` is the broker's; `refuses` may answer a record with a failure of any kind."""
+    """A broker in a list. `is_up` is the broker's, `topics` are its topics with their partitions.
+
+    `refuses` may answer a record with a failure of any kind, `is_silent` leave it without an answer.
+    """
 
     def __init__(self, deadline_s: float = 0.05) -> None:
         self.is_up = True
         self.refuses: Callable[[Record], Failure | None] = lambda record: None
+        self.is_silent: Callable[[Record], bool] = lambda record: False
+        self.topics: dict[str, int] = {}
         self.records: list[Record] = []
         self.generation = 0
         self._deadline_s = deadline_s
         self._is_closed = False
+        self._partitioner = Partitioner()
         self._in_flight: list[asyncio.Future[Failure | None]] = []
         self._on_failure: Callable[[Failure], None] = lambda failure: None
 
@@ -54,7 +74,7 @@ class MemoryProducer:
         if self._is_closed:
             future.set_result(Failure(CLOSED, "closed"))
             return future
-        if not self.is_up:
+        if not self.is_up or self.is_silent(record):
             self._in_flight.append(future)
             self._loop.call_later(self._deadline_s, self._settle, future, DEADLINE)
             return future
@@ -65,6 +85,9 @@ class MemoryProducer:
             failure = replace(failure, generation=self.generation)
         self._loop.call_soon(lambda: future.done() or future.set_result(failure))
         return future
+
+    def partition_of(self, record: Record) -> Partition | None:
+        return self._partitioner.place(record.topic, record.key)
 
     def abandon(self) -> None:
         for future in self._in_flight:
@@ -79,7 +102,10 @@ class MemoryProducer:
         return True
 
     async def is_reachable(self, timeout_s: float) -> bool:
-        return self.is_up and not self._is_closed
+        if not self.is_up or self._is_closed:
+            return False
+        self._partitioner.learn(dict(self.topics))
+        return True
 
     async def close(self, timeout_s: float) -> None:
         self._is_closed = True
@@ -129,14 +155,19 @@ class MemoryFallbackStore:
     def is_waiting(self, record: Record) -> bool:
         return any((row.record.topic, row.record.key) == (record.topic, record.key) for row in self.rows)
 
-    async def oldest(self, limit: int, after_id: int = 0) -> list[Waiting]:
-        return [row for row in self.rows if row.id > after_id][:limit]
+    async def oldest(self, limit: int, after_id: int = 0, without_topics: Collection[str] = ()) -> list[Waiting]:
+        found = [row for row in self.rows if row.id > after_id and row.record.topic not in without_topics]
+        return found[:limit]
 
     async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
         if not self.is_writable:
             raise StoreUnavailable(reason="the test says so")
         self.refused.update({row.id: (row, refused[row.id]) for row in self.rows if row.id in refused})
         self.rows[:] = [row for row in self.rows if row.id not in refused and row.id not in set(sent)]
+
+    async def set_aside(self, limit: int, after_id: int = 0) -> list[SetAside]:
+        found = sorted((row_id, row, why) for row_id, (row, why) in self.refused.items() if row_id > after_id)
+        return [SetAside(row_id, row.record, why, row.kept_at_ms) for row_id, row, why in found[:limit]]
 
     async def retry_refused(self) -> int:
         count = len(self.refused)
@@ -170,31 +201,57 @@ class MemoryFallbackStore:
 class MemorySystemOfRecord:
     """Rows in a dictionary. `is_up` is the database's."""
 
-    def __init__(self, clock: FixedClock) -> None:
+    def __init__(self, clock: FixedClock, key_window_s: float = 86_400.0) -> None:
         self.is_up = True
         self.rows: dict[tuple[str, int], dict[str, object] | None] = {}
+        self._keys: dict[tuple[str, str], tuple[bytes, Saved, dt.datetime]] = {}
+        self._key_window_s = key_window_s
         self._modified: dict[tuple[str, int], dt.datetime] = {}
         self._clock = clock
 
-    async def create(self, topic: Topic, fields: Mapping[str, object]) -> Saved:
-        self._require_up()
-        row_id = 1 + max((known for name, known in self.rows if name == topic.name), default=0)
-        return self._save(topic, row_id, fields, self._clock.now())
+    async def create(self, topic: Topic, fields: Mapping[str, object], key: ChangeKey | None = None) -> Saved:
+        def change() -> Saved:
+            row_id = 1 + max((known for name, known in self.rows if name == topic.name), default=0)
+            return self._save(topic, row_id, fields, self._clock.now())
 
-    async def update(self, topic: Topic, row_id: int, fields: Mapping[str, object]) -> Saved | None:
-        self._require_up()
-        current = self.rows.get((topic.name, row_id))
-        if current is None:
-            return None
-        created = dt.datetime.fromisoformat(str(current[BOARD_DETAIL_PIPELINE.day_field]))
-        return self._save(topic, row_id, fields, created)
+        saved = self._once(key, change)
+        assert saved is not None
+        return saved
 
-    async def delete(self, topic: Topic, row_id: int) -> Saved | None:
+    async def update(
+        self, topic: Topic, row_id: int, fields: Mapping[str, object], key: ChangeKey | None = None
+    ) -> Saved | None:
+        def change() -> Saved | None:
+            current = self.rows.get((topic.name, row_id))
+            if current is None:
+                return None
+            created = dt.datetime.fromisoformat(str(current[BOARD_DETAIL_PIPELINE.day_field]))
+            return self._save(topic, row_id, fields, created)
+
+        return self._once(key, change)
+
+    async def delete(self, topic: Topic, row_id: int, key: ChangeKey | None = None) -> Saved | None:
+        def change() -> Saved | None:
+            if self.rows.get((topic.name, row_id)) is None:
+                return None
+            self.rows[topic.name, row_id] = None
+            return Saved(row_id, None, self._next_version((topic.name, row_id)), None)
+
+        return self._once(key, change)
+
+    def _once(self, key: ChangeKey | None, change: Callable[[], Saved | None]) -> Saved | None:
         self._require_up()
-        if self.rows.get((topic.name, row_id)) is None:
-            return None
-        self.rows[topic.name, row_id] = None
-        return Saved(row_id, None, self._next_version((topic.name, row_id)), None)
+        known = self._keys.get((key.scope, key.key)) if key else None
+        if key is not None and known is not None:
+            fingerprint, saved, made_at = known
+            if made_at > self._clock.now() - dt.timedelta(seconds=self._key_window_s):
+                if fingerprint != key.fingerprint:
+                    raise KeyReused(table="memory")
+                return saved
+        made = change()
+        if key is not None and made is not None:
+            self._keys[key.scope, key.key] = (key.fingerprint, made, self._clock.now())
+        return made
 
     async def close(self) -> None:
         return None

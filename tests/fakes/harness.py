@@ -1,15 +1,34 @@
-"""A whole gateway over fakes, without sockets."""
+"""A whole gateway over fakes: its own server on a socket, the outside world in memory."""
 
+import contextlib
+import hashlib
+import socket
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import httpx
 
 from include.gateway.app import Gateway
-from include.gateway.asgi import Tokens
+from include.gateway.server import Server
 from include.gateway.services import Services, join
+from include.gateway.token_file import Entry
+from include.gateway.tokens import Tokens
+from include.settings import GatewaySettings
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore, MemoryProducer, MemorySystemOfRecord
 
 DATA_TOKEN, ADMIN_TOKEN = "data-token", "admin-token"
+SETTINGS = GatewaySettings(host="127.0.0.1", port=0, url="", token=DATA_TOKEN, admin_token=ADMIN_TOKEN)
+
+
+def known_tokens() -> Tokens:
+    """A token for the data of every topic, and one for the admin calls."""
+    digest = {token: hashlib.sha256(token.encode()).hexdigest() for token in (DATA_TOKEN, ADMIN_TOKEN)}
+    return Tokens(
+        [
+            Entry("site", (digest[DATA_TOKEN],), topics=("*",), admin=False),
+            Entry("operator", (digest[ADMIN_TOKEN],), topics=(), admin=True),
+        ]
+    )
 
 
 @dataclass
@@ -18,21 +37,45 @@ class FakeGateway:
 
     clock: FixedClock = field(default_factory=FixedClock)
     max_bytes: int = 1 << 20
+    settings: GatewaySettings = SETTINGS
     stops: list[str] = field(default_factory=list)
 
     def start(self) -> "FakeGateway":
         self.producer = MemoryProducer()
         self.store = MemoryFallbackStore(self.clock, self.max_bytes)
         self.system_of_record = MemorySystemOfRecord(self.clock)
-        tokens = Tokens(DATA_TOKEN, ADMIN_TOKEN)
         self.services: Services = join(
-            self.producer, self.store, self.system_of_record, tokens, self.clock, self.stops.append
+            self.producer,
+            self.store,
+            self.system_of_record,
+            known_tokens(),
+            self.clock,
+            self.settings,
+            self.stops.append,
         )
         self.store.open()
         self.producer.start(self.services.on_client_failure)
+        self.server = Server(Gateway(self.services), self.settings.limits)
         return self
 
-    def client(self, token: str | None = DATA_TOKEN) -> httpx.AsyncClient:
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        """The port it listens on, for as long as the block lasts."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        await self.server.start(listener)
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            await self.server.quiesce(1.0)
+            self.server.close()
+
+    @contextlib.asynccontextmanager
+    async def client(self, token: str | None = DATA_TOKEN) -> AsyncIterator[httpx.AsyncClient]:
+        """An HTTP client of it."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        transport = httpx.ASGITransport(Gateway(self.services))
-        return httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers)
+        async with (
+            self.listening() as port,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as client,
+        ):
+            yield client

@@ -73,6 +73,43 @@ def test_board_is_a_document_with_its_whole_value(broker, database, gateway):
     assert (document["title"], document["createdAt"]) == ("새 제목", made["createdAt"])
 
 
+def test_same_key_over_a_crash_makes_one_row_and_one_identity(broker, database, gateway):
+    key = {"Idempotency-Key": "key-over-a-crash"}
+
+    def post():
+        return httpx.post(f"{gateway.url}/boards", json=BOARD, headers=HEADERS | key, trust_env=False)
+
+    first = post()
+    gateway.kill()  # perhaps before the answer was written down
+    gateway.start()
+    second, third = post(), post()
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert first.json()["id"] == second.json()["id"] == third.json()["id"]
+    assert second.json() == third.json()
+    with connect(database, "gateway") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM board_document WHERE id >= %s", (first.json()["id"],))
+        assert cursor.fetchone() == (1,)
+    records = of_key(broker, "board", first.json()["id"])
+    assert {dict(record.headers())["event-id"] for record in records} == {b"key-over-a-crash"}
+    assert len({record.value() for record in records}) == 1
+
+
+def test_same_key_over_a_restart_has_the_same_answer_and_no_second_record(broker, gateway):
+    key = {"Idempotency-Key": "key-over-a-restart"}
+    value = BOARD | {"id": 8_000_000_001, "createdAt": "2026-11-20T09:30:00Z", "modifiedAt": "2026-11-20T09:30:00Z"}
+
+    def post():
+        url = f"{gateway.url}/topics/board/events"
+        return httpx.post(url, json=[value, value], headers=HEADERS | key, trust_env=False)
+
+    first = post()
+    assert gateway.terminate() == 0
+    gateway.start()
+    second = post()
+    assert (first.status_code, first.content) == (second.status_code, second.content) == (200, first.content)
+    assert len(of_key(broker, "board", value["id"])) == 2
+
+
 def test_database_down_is_503_and_back_again(postgres, broker, gateway):
     url = f"{gateway.url}/boards"
     assert httpx.post(url, json=BOARD, headers=HEADERS, trust_env=False).status_code == 201

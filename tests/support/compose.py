@@ -24,6 +24,7 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "DATABASE_HOST": "an address",
     "GATEWAY_HOST": "all of the container's interfaces; which port the host publishes is another matter",
     "GATEWAY_URL": "an address",
+    "GATEWAY_TOKENS_FILE": "a path in the container",
     "GATEWAY_FALLBACK_DIR": "a path in the container",
     "STREAM_CHECKPOINT_DIR": "a path in the container",
     "STREAM_METRICS_PORT": "not published",

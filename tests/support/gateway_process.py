@@ -9,12 +9,14 @@ from pathlib import Path
 
 import httpx
 
+from include.gateway import token_file
 from include.gateway.client import GatewayClient
 from include.settings import Settings
 from stack.ports import unused
 from tests.servers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+TOKENS = {"GATEWAY_TOKEN": "data-token", "GATEWAY_ADMIN_TOKEN": "admin-token"}  # the clients'; the gateway has a file
 
 
 @dataclass
@@ -28,6 +30,10 @@ class GatewayProcess:
     @classmethod
     def over(cls, folder: Path, bootstrap_servers: str, **more: str) -> "GatewayProcess":
         [port] = unused(1)
+        tokens = {**TOKENS, **more}
+        tokens_file = folder / "gateway-tokens.json"
+        if tokens["GATEWAY_TOKEN"] and tokens["GATEWAY_ADMIN_TOKEN"]:
+            token_file.ensure(tokens_file, tokens["GATEWAY_TOKEN"], tokens["GATEWAY_ADMIN_TOKEN"])
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
@@ -37,8 +43,8 @@ class GatewayProcess:
             "DB_GATEWAY_PASSWORD": "none",
             "GATEWAY_PORT": str(port),
             "GATEWAY_URL": f"http://127.0.0.1:{port}",
-            "GATEWAY_TOKEN": "data-token",
-            "GATEWAY_ADMIN_TOKEN": "admin-token",
+            **TOKENS,
+            "GATEWAY_TOKENS_FILE": str(tokens_file) if tokens_file.exists() else "",
             "GATEWAY_FALLBACK_DIR": str(folder / "fallback"),
             **more,
         }
@@ -67,9 +73,10 @@ class GatewayProcess:
 
     def run(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Another module with the gateway's environment, its output in the gateway's log."""
+        environment = {name: value for name, value in self.environment.items() if name not in TOKENS}
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", module, *arguments]
-            return subprocess.Popen(command, env=self.environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
         """As a crash."""

@@ -160,7 +160,7 @@ def test_who_may_do_what(method, path, token, status):
 
 
 def test_unknown_call_and_wrong_method_have_the_same_form_of_error():
-    for method, path, status in (("GET", "/nothing", 404), ("PATCH", "/members", 405), ("GET", EVENTS, 404)):
+    for method, path, status in (("GET", "/nothing", 404), ("PATCH", "/members", 405), ("GET", EVENTS, 405)):
         _, response = call(method, path)
         assert response.status_code == status
         assert response.json()["error"]

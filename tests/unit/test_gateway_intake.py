@@ -1,14 +1,16 @@
 """What becomes of an event, over fakes."""
 
 import asyncio
+import dataclasses
+import uuid
 
 import pytest
 
 from include.contracts.topics import BOARD
-from include.gateway.intake import Kept, NotKept, Rejected
+from include.gateway.intake import Kept, NotKept, Rejected, new_event_id, new_event_ids
 from include.gateway.ports import Failure
 from tests.fakes.events import board, record
-from tests.fakes.harness import FakeGateway
+from tests.fakes.harness import SETTINGS, FakeGateway
 
 
 def test_keeps_event_in_kafka_with_key_headers_and_time_of_acceptance():
@@ -38,17 +40,20 @@ def test_rejects_event_that_breaks_the_contract_and_keeps_nothing():
     assert (gateway.producer.records, gateway.store.rows) == ([], [])
 
 
-def test_keeps_event_when_broker_is_down_and_spares_the_next_one_the_deadline():
+def test_keeps_events_when_broker_is_down_and_after_some_failures_spares_the_next_one_the_deadline():
     async def scenario():
-        gateway = FakeGateway().start()
+        gateway = FakeGateway(settings=dataclasses.replace(SETTINGS, circuit_failures=3)).start()
         gateway.producer.is_up = False
-        outcomes = [await gateway.services.intake.keep(record(n, f"e-{n}")) for n in (1, 2)]
+        outcomes = [await gateway.services.intake.keep(record(n, f"e-{n}")) for n in range(1, 5)]
         return gateway, outcomes
 
     gateway, outcomes = asyncio.run(scenario())
-    assert outcomes == [Kept("e-1", "fallback"), Kept("e-2", "fallback")]
+    assert outcomes == [Kept(f"e-{n}", "fallback") for n in range(1, 5)]
     kept = [(row.record.event_id, row.error, row.may_be_in_kafka) for row in gateway.store.rows]
-    assert kept == [("e-1", "gateway.deadline", True), ("e-2", "gateway.circuit_open", False)]
+    assert kept == [
+        *((f"e-{n}", "gateway.deadline", True) for n in (1, 2, 3)),
+        ("e-4", "gateway.circuit_open", False),
+    ]
 
 
 def test_what_is_in_flight_when_the_circuit_opens_does_not_wait_for_its_deadline():
@@ -150,3 +155,24 @@ def test_array_has_an_outcome_for_each_event_in_order():
     kafka, rejected, fallback, refused = asyncio.run(scenario())
     assert (kafka, fallback) == (Kept("a", "kafka"), Kept("c", "fallback"))
     assert (rejected.status, refused.status) == (400, 413)
+
+
+def test_later_record_of_a_key_is_kept_behind_the_one_of_its_array_that_failed():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer.refuses = lambda one: Failure("_MSG_TIMED_OUT", "no") if one.event_id == "e-1" else None
+        records = [record(1, "e-1"), record(1, "e-2"), record(2, "e-3")]
+        return gateway, await gateway.services.intake.keep_all(records)
+
+    gateway, outcomes = asyncio.run(scenario())
+    assert outcomes == [Kept("e-1", "fallback"), Kept("e-2", "kafka"), Kept("e-3", "kafka")]
+    waiting = [(row.record.event_id, row.error, row.may_be_in_kafka) for row in gateway.store.rows]
+    assert waiting == [("e-1", "_MSG_TIMED_OUT", True), ("e-2", "gateway.key_waiting", True)]
+
+
+def test_ids_are_random_uuids():
+    ids = [*new_event_ids(300), new_event_id()]
+    assert len(set(ids)) == 301
+    assert {(uuid.UUID(one).version, uuid.UUID(one).variant, str(uuid.UUID(one)) == one) for one in ids} == {
+        (4, uuid.RFC_4122, True)
+    }

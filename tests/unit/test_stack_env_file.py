@@ -91,6 +91,7 @@ def test_environment_of_a_tool_satisfies_the_settings(tmp_path: Path) -> None:
     variables = load_environment(layout)
     settings = Settings.from_environment(variables)
     assert settings.gateway.fallback_dir == tmp_path / ".state" / "fallback"
+    assert settings.gateway.tokens_file == layout.run / "gateway-tokens.json"
     assert settings.spark.jars_dir == layout.spark_jars
     assert "STACK_STATE" not in variables
 

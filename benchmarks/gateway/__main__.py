@@ -1,0 +1,66 @@
+"""The gateway's benchmarks: `python -m benchmarks.gateway [single|arrays|outage|replay|memory …]`, or all of them.
+
+Each starts a broker and the gateway as a process of its own; `single` also a hand-written gateway as the peer, in the
+same run and in turns with ours. Exit codes: 0 every goal was reached; 1 one was missed; 2 wrk is missing.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.gateway.events import arrays, single
+from benchmarks.gateway.outages import memory, outage, replay
+from benchmarks.gateway.processes import Bench, bench
+from benchmarks.gateway.report import Report
+from benchmarks.gateway.wrk import WrkMissing, require_wrk
+
+
+def main() -> int:
+    """Run what is named."""
+    arguments = _arguments()
+    try:
+        require_wrk()
+    except WrkMissing as exc:
+        print(exc, file=sys.stderr)
+        return 2
+    benchmarks: dict[str, Callable[[Bench], Report]] = {
+        "single": lambda parts: single(parts, arguments.rounds, arguments.seconds),
+        "arrays": lambda parts: arrays(parts, arguments.rounds, arguments.seconds),
+        "outage": lambda parts: outage(parts, arguments.rounds, arguments.seconds),
+        "replay": lambda parts: replay(parts, arguments.rounds, arguments.records),
+        "memory": lambda parts: memory(parts, arguments.minutes, arguments.rate),
+    }
+    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before the start")
+    reports = []
+    for name in arguments.names or benchmarks:
+        print(f"\n{name}")
+        with bench() as parts:
+            reports.append(benchmarks[name](parts))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([report.as_data() for report in reports], indent=2) + "\n")
+    missed = [f"{report.name}: {goal.text}" for report in reports for goal in report.goals if not goal.is_reached]
+    print("\n" + ("missed: " + "; ".join(missed) if missed else "all goals reached"))
+    return 1 if missed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measures the gateway, beside a hand-written one.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="single, arrays, outage, replay, memory")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (not memory)")
+    parser.add_argument("--seconds", type=int, default=10, help="of each run of wrk")
+    parser.add_argument("--records", type=int, default=300_000, help="replay: how many at least")
+    parser.add_argument("--minutes", type=float, default=10, help="memory: how long the outage is")
+    parser.add_argument("--rate", type=int, default=2000, help="memory: events/s")
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - {"single", "arrays", "outage", "replay", "memory"}
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What is measured: our gateway and the peer, before one real broker. All of it ends with the benchmark."""
+
+import contextlib
+import hashlib
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.gateway.wrk import Target
+from stack.layout import PROJECT_ROOT, Layout
+from stack.ports import LOOPBACK, unused
+from tests.servers import kafka_server, wait_until
+from tests.support.broker import Broker
+from tests.support.gateway_process import GatewayProcess
+
+_REQUIREMENTS = PROJECT_ROOT / "benchmarks" / "requirements.txt"
+_PEER = Path(__file__).with_name("peer.py")
+_PEER_TOPIC = "peer"
+_STORE_BYTES = 16 << 30  # the store must not be what ends an outage here
+_START_S = 30.0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A running broker and a folder, on the disk that the project is on: the store's fsyncs are to be real ones."""
+
+    broker: Broker
+    folder: Path
+
+    @contextlib.contextmanager
+    def gateway(self) -> Iterator[GatewayProcess]:
+        """Ours, with an empty store."""
+        folder = self.folder / "gateway"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        process = GatewayProcess.over(
+            folder, self.broker.bootstrap_servers, GATEWAY_FALLBACK_MAX_BYTES=str(_STORE_BYTES)
+        )
+        try:
+            yield process.start()
+        finally:
+            if process.process is not None:
+                process.kill()
+
+    @contextlib.contextmanager
+    def peer(self) -> Iterator[Target]:
+        """The hand-written one."""
+        [port] = unused(1)
+        command = [str(_peer_python()), str(_PEER), str(port), self.broker.bootstrap_servers, _PEER_TOPIC]
+        with (self.folder / "peer.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: _listens(port), _START_S, f"the peer listens, see {self.folder / 'peer.log'}")
+            yield Target("peer", f"http://{LOOPBACK}:{port}/topics/board/events", process.pid)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def target(gateway: GatewayProcess) -> Target:
+    """Our gateway as wrk needs it."""
+    assert gateway.process is not None
+    url = f"{gateway.url}/topics/board/events"
+    return Target("ours", url, gateway.process.pid, gateway.settings.gateway.token)
+
+
+@contextlib.contextmanager
+def bench() -> Iterator[Bench]:
+    """A broker with the topics; its data are removed at the end."""
+    folder = Layout.of().state / "bench"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        with kafka_server(folder / "kafka") as server:
+            broker = Broker(server)
+            broker.make_topics()
+            broker.make_topics(_PEER_TOPIC)
+            yield Bench(broker, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _peer_python() -> Path:
+    """The interpreter of the peer's own environment, made when it is missing or its requirements have changed."""
+    venv = Layout.of().state / "bench-venv"
+    wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
+    stamp = venv / "requirements.sha256"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"making {venv} from {_REQUIREMENTS.relative_to(PROJECT_ROOT)}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
+        install = [str(venv / "bin" / "pip"), "install", "--quiet", "--requirement", str(_REQUIREMENTS)]
+        subprocess.run(install, check=True)
+        stamp.write_text(wanted)
+    return venv / "bin" / "python"
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0

@@ -1,0 +1,119 @@
+"""Load by wrk: one thread, 64 connections, events of 450 bytes; and the CPU that the process under load took for it."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("post.lua")
+CONNECTIONS = 64
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+_ENDING_S = 60.0
+
+
+class WrkMissing(Exception):
+    """wrk is not installed."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A process to put under load."""
+
+    name: str
+    url: str
+    pid: int
+    token: str = ""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What wrk saw of one run. `bad_status` counts answers of 400 and above, `broken` errors of connections."""
+
+    target: str
+    requests: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    bad_status: int
+    broken: int
+    timeouts: int
+    cpu_us: float
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return self.requests / self.seconds
+
+
+class Wrk:
+    """A run under way."""
+
+    _base = 0
+
+    def __init__(self, target: Target, seconds: int, events: int = 1, rate: int | None = None) -> None:
+        """Start it. `rate` bounds the requests a second of all connections together, roughly."""
+        Wrk._base += 100_000_000
+        delay_ms = 0 if rate is None else max(1, CONNECTIONS * 1000 // rate)
+        variables = {"TOKEN": target.token, "EVENTS": events, "DELAY_MS": delay_ms, "BASE": Wrk._base}
+        self._target = target
+        self._cpu_s = cpu_s(target.pid)
+        self._process = subprocess.Popen(
+            ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--timeout", "15s", "-s", str(SCRIPT), target.url],
+            env={**os.environ, **{name: str(value) for name, value in variables.items()}},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._seconds = seconds
+
+    def __enter__(self) -> "Wrk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def is_running(self) -> bool:
+        """Does it still run?"""
+        return self._process.poll() is None
+
+    def result(self) -> Load:
+        """Wait for its end. Raises RuntimeError with its output when it failed."""
+        output, _ = self._process.communicate(timeout=self._seconds + _ENDING_S)
+        _, found, line = output.partition("RESULT ")
+        if self._process.returncode != 0 or not found:
+            raise RuntimeError(f"wrk failed against {self._target.url}: {output[-500:]}")
+        seen = json.loads(line)
+        used_s = cpu_s(self._target.pid) - self._cpu_s
+        return Load(
+            self._target.name, seen["requests"], seen["duration_us"] / 1e6, seen["p50_us"] / 1e3,
+            seen["p99_us"] / 1e3, seen["max_us"] / 1e3, seen["bad_status"], seen["broken"], seen["timeouts"],
+            used_s * 1e6 / max(1, seen["requests"]),
+        )  # fmt: skip
+
+
+def require_wrk() -> None:
+    """Raises WrkMissing, saying how to get it."""
+    if shutil.which("wrk") is None:
+        raise WrkMissing("wrk is not on PATH: install it, such as with `apt-get install wrk` or `brew install wrk`")
+
+
+def load(target: Target, seconds: int, events: int = 1) -> Load:
+    """One whole run."""
+    with Wrk(target, seconds, events) as run:
+        return run.result()
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_S
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,33 @@
+"""The gateway's tokens file, from the tokens in `.env`: `python -m deploy.gateway_tokens`. Idempotent.
+
+The gateway itself is given the file with their hashes, never the tokens.
+"""
+
+import sys
+from pathlib import Path
+
+from deploy.environment import required
+from include.errors import ConfigurationError
+from include.gateway import token_file
+from stack.errors import StackError
+
+VARIABLES = ("GATEWAY_TOKENS_FILE", "GATEWAY_TOKEN", "GATEWAY_ADMIN_TOKEN")
+
+
+def main() -> int:
+    """Exit code 1 with one line when a variable is missing or the file cannot be used."""
+    try:
+        variables = required(VARIABLES)
+        path = Path(variables["GATEWAY_TOKENS_FILE"])
+        notes = token_file.ensure(path, variables["GATEWAY_TOKEN"], variables["GATEWAY_ADMIN_TOKEN"])
+    except (ConfigurationError, StackError) as exc:
+        print(f"gateway_tokens: {exc}", file=sys.stderr)
+        return 1
+    for note in notes:
+        print(note)
+    print("the gateway's tokens file is there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

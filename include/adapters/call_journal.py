@@ -1,0 +1,148 @@
+"""What calls with an Idempotency-Key were answered, in a small SQLite file: written behind, never waited for."""
+
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_FILE = "idempotency.sqlite"
+_VERSION = 1
+_PAUSE_S = 0.1  # what comes within it goes into one transaction; a crash loses about as much
+_MAX_BATCH = 10_000
+_MAX_QUEUED = 50_000  # a disk that hangs must not fill the memory
+
+_CREATE = "CREATE TABLE IF NOT EXISTS call (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
+_NEWEST = """
+SELECT key, value FROM call WHERE typeof(key) = 'blob' AND typeof(value) = 'blob' ORDER BY rowid DESC LIMIT ?
+"""
+_FORGET_OLDER = """
+DELETE FROM call WHERE rowid < (SELECT min(rowid) FROM (SELECT rowid FROM call ORDER BY rowid DESC LIMIT ?))
+"""
+_WRITE = "INSERT OR REPLACE INTO call (key, value) VALUES (?, ?)"  # a replaced row moves to the end
+_FORGET = "DELETE FROM call WHERE key = ?"
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class SqliteCallJournal:
+    """Keeps the promises of `ports.CallJournal`. Belongs to the process that holds the folder's fallback store.
+
+    No trouble here stops the gateway: it is logged, what could not be written is counted in `lost`, and a damaged file
+    is set aside. A lost entry costs a second copy of its record, under the same event id, if its call comes again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / _FILE
+        self._queue: queue.SimpleQueue[tuple[bytes, bytes | None]] = queue.SimpleQueue()
+        self._connection: sqlite3.Connection | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+        self._is_in_trouble = False
+        self.lost = 0
+
+    def open(self, limit: int) -> list[tuple[bytes, bytes]]:
+        """See ports.CallJournal.open."""
+        entries: list[tuple[bytes, bytes]] = []
+        try:
+            entries = self._load(limit)
+        except sqlite3.Error as exc:
+            self._troubled(exc, 0)
+        self._disconnect()
+        self._thread = threading.Thread(target=self._work, name="call-journal", daemon=True)
+        self._thread.start()
+        return entries
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """See ports.CallJournal.write."""
+        if self._queue.qsize() >= _MAX_QUEUED or self._ending.is_set():
+            self.lost += 1
+            return
+        self._queue.put((key, value))
+
+    def close(self) -> None:
+        """See ports.CallJournal.close."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _load(self, limit: int) -> list[tuple[bytes, bytes]]:
+        connection = self._connect()
+        with connection:
+            connection.execute(_FORGET_OLDER, (limit,))
+        return connection.execute(_NEWEST, (limit,)).fetchall()[::-1]
+
+    def _work(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._ending.wait(_PAUSE_S)
+            while batch := self._take():
+                try:
+                    self._apply(batch)
+                except sqlite3.Error as exc:
+                    self._troubled(exc, len(batch))
+                else:
+                    self._is_in_trouble = False
+        self._disconnect()
+
+    def _take(self) -> list[tuple[bytes, bytes | None]]:
+        batch: list[tuple[bytes, bytes | None]] = []
+        while len(batch) < _MAX_BATCH and not self._queue.empty():
+            batch.append(self._queue.get())
+        return batch
+
+    def _apply(self, batch: list[tuple[bytes, bytes | None]]) -> None:
+        connection = self._connect()
+        with connection:
+            for key, value in batch:
+                if value is None:
+                    connection.execute(_FORGET, (key,))
+                else:
+                    connection.execute(_WRITE, (key, value))
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = sqlite3.connect(self._path, timeout=1.0, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute(
+                "PRAGMA synchronous = NORMAL"
+            )  # whole after a crash; the last moments may be missing
+            [version] = self._connection.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                raise sqlite3.DatabaseError(f"the file is of version {version}, this program writes {_VERSION}")
+            self._connection.execute(_CREATE)
+            self._connection.execute(f"PRAGMA user_version = {_VERSION}")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error as exc:
+                log.debug("the call journal did not close cleanly: %s", exc)
+
+    def _troubled(self, exc: sqlite3.Error, lost: int) -> None:
+        self.lost += lost
+        self._disconnect()
+        if not self._is_in_trouble:  # once, not ten times a second
+            self._is_in_trouble = True
+            log.error("calls with an Idempotency-Key are remembered in memory only: %s: %s", self._path, exc)
+        if getattr(exc, "sqlite_errorcode", None) in _DAMAGED:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        aside = self._path.with_name(f"{_FILE}.damaged-{time.time_ns()}")
+        try:
+            self._path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                self._path.with_name(_FILE + suffix).unlink(missing_ok=True)
+        except OSError as exc:
+            log.error("the damaged call journal %s cannot be set aside: %s", self._path, exc.strerror)
+        else:
+            log.error("damaged call journal set aside as %s; a new one is begun", aside)

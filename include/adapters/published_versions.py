@@ -1,0 +1,128 @@
+"""Which versions of a topic's rows are published: in the topic itself, or in a fallback store on their way to it."""
+
+import datetime as dt
+import logging
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from include.adapters.kafka_offsets import OffsetReader
+from include.contracts.definition import BOARD_DETAIL_PIPELINE
+from include.contracts.fields import LONG_MAX
+from include.contracts.topics import Topic
+from include.errors import BrokerUnavailable
+from include.gateway.ports import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+_BATCH = 500  # a value can be large
+_SILENCE_S = 30.0  # a broker that says nothing for so long is out
+_PROGRESS_S = 5.0
+_STORE_FILE = "fallback.sqlite"
+# Waiting records and those set aside: either way it is known, and kept, which version did not reach the topic yet.
+_STORE_PAGE = "SELECT id, key, value FROM message WHERE id > ? AND topic = ? ORDER BY id LIMIT ?"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """One record of a row: its version, or None for a tombstone."""
+
+    row_id: int
+    modified_at: dt.datetime | None
+
+
+class _Version(msgspec.Struct):
+    at: dt.datetime = msgspec.field(name=BOARD_DETAIL_PIPELINE.version_field)
+
+
+_decode = msgspec.json.Decoder(_Version).decode
+
+
+def iter_topic(bootstrap_servers: str, topic: Topic, since: dt.datetime | None) -> Iterator[PublishedVersion]:
+    """The versions in the topic up to its present end, from records not older than `since`; memory stays bounded.
+
+    Records that are none of the system of record's, because their key or version cannot be read, are passed over.
+    Raises BrokerUnavailable, ContractMismatch for a topic that does not exist.
+    """
+    offsets = OffsetReader(bootstrap_servers)
+    first = offsets.earliest(topic.name) if since is None else offsets.at(topic.name, since)
+    ends = {partition: end for partition, end in offsets.ends(topic.name).items() if end > first[partition]}
+    config = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "reconcile",  # the client wants one; nothing is joined or committed
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,  # the last offset before the end may hold no record
+        "queued.max.messages.kbytes": 16 * 1024,
+        "auto.offset.reset": "earliest",  # retention may overtake us
+    }
+    with closing(Consumer(config)) as consumer:
+        consumer.assign([TopicPartition(topic.name, partition, first[partition]) for partition in ends])
+        yield from _consumed(consumer, topic, ends)
+
+
+def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterator[PublishedVersion]:
+    left, count = dict(ends), 0
+    heard_s = told_s = time.monotonic()
+    while left:
+        try:
+            messages = consumer.consume(_BATCH, timeout=1.0)
+        except KafkaException as exc:
+            raise BrokerUnavailable(topic=topic.name, reason=str(exc)) from exc
+        now_s = time.monotonic()
+        if messages:
+            heard_s = now_s
+        elif now_s > heard_s + _SILENCE_S:
+            raise BrokerUnavailable("the broker sends nothing", topic=topic.name, partitions=sorted(left))
+        for message in messages:
+            partition, error = message.partition(), message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise BrokerUnavailable(topic=topic.name, reason=error.str()) from KafkaException(error)
+                left.pop(partition, None)
+                continue
+            count += 1
+            version = _version(message.key(), message.value())
+            if version is not None:
+                yield version
+            if message.offset() + 1 >= ends[partition]:
+                left.pop(partition, None)
+        if now_s > told_s + _PROGRESS_S:
+            told_s = now_s
+            log.info("read %d records of %s, %d of %d partitions left", count, topic.name, len(left), len(ends))
+
+
+def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
+    """The versions of a topic that a fallback store holds; its gateway may run. Raises StoreUnavailable."""
+    path = folder / _STORE_FILE
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            last_id = 0
+            # page by page: a long read would keep the gateway from making its file smaller
+            while rows := connection.execute(_STORE_PAGE, (last_id, topic.name, _BATCH)).fetchall():
+                last_id = rows[-1][0]
+                for _, key, value in rows:
+                    version = _version(key, value)
+                    if version is not None:
+                        yield version
+    except sqlite3.Error as exc:
+        raise StoreUnavailable("the fallback store cannot be read", path=path, reason=exc) from exc
+
+
+def _version(key: bytes | None, value: bytes | None) -> PublishedVersion | None:
+    if key is None or not key.isdigit() or int(key[:20]) > LONG_MAX:
+        return None
+    if value is None:
+        return PublishedVersion(int(key), None)
+    try:
+        at = _decode(value).at
+    except msgspec.DecodeError:
+        return None
+    return None if at.tzinfo is None else PublishedVersion(int(key), at)

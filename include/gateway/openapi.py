@@ -1,0 +1,141 @@
+"""The gateway's OpenAPI 3.1 document, made from the contracts and the limits.
+
+`python -m include.gateway.openapi` prints it, `--write` puts it into docs/contracts, `--check` exits 1 when the file
+there is out of date. The running gateway serves its own, with its own limits, at GET /openapi.json.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from include.gateway import openapi_schemas as schemas
+from include.gateway.openapi_calls import FAULTS, JSON, OF_EVERY_CALL, Call, Fault, calls
+from include.gateway.openapi_schemas import Json, ref
+from include.settings import GatewayLimits
+
+TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "gateway.openapi.json"
+
+_DESCRIPTION = """Takes events for Kafka and answers 2xx only for what is durable: acknowledged by all in-sync replicas
+(`keptIn: kafka`), or written to the disk of the fallback store (`keptIn: fallback`), from where it reaches Kafka by
+itself under the same event id.
+
+A call with an `Idempotency-Key` may be sent again after any answer or none: within the window the same key gives the
+same answer and makes no second record. A method that a path does not have is answered 405 with `Allow`, a path that
+does not exist 404, both with the body `Error`.
+
+Integers are written as such: 7, not 7.0."""
+
+_HEADERS: Mapping[str, Json] = {
+    "Connection": {"description": "The gateway closes the connection.", "required": True, "schema": {"const": "close"}},
+    "Retry-After": {"description": "Seconds.", "required": True, "schema": {"type": "integer", "minimum": 1}},
+    "WWW-Authenticate": {"required": True, "schema": {"type": "string", "pattern": "^Bearer"}},
+}
+
+_IDEMPOTENCY_KEY: Json = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Names this call: sent again within the window it gives the same answer and no second record. "
+    "It becomes the event id; of an array, with `/0`, `/1` … for its events.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+    "example": "0b6e1a52-8d0e-4f6e-9a43-5d1a3d2f9c10",
+}
+
+_TOKENS = {
+    "data": ("dataToken", "A token for the topic of the call."),
+    "admin": ("adminToken", "A token for the calls on the fallback store."),
+}
+
+
+def document(limits: GatewayLimits) -> Json:
+    """The OpenAPI document of a gateway with these limits."""
+    paths: dict[str, Json] = {}
+    for call in calls(limits):
+        paths.setdefault(call.path, {})[call.method] = _operation(call)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Event gateway", "version": "1", "description": _DESCRIPTION},
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components(limits),
+            "responses": {fault.name: _fault(fault, ref("Error")) for fault in FAULTS},
+            "headers": dict(_HEADERS),
+            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY},
+            "securitySchemes": {
+                name: {"type": "http", "scheme": "bearer", "description": text} for name, text in _TOKENS.values()
+            },
+        },
+    }
+
+
+def _operation(call: Call) -> Json:
+    operation: Json = {"operationId": call.name, "summary": call.summary}
+    statuses = {*call.faults, *OF_EVERY_CALL}
+    parameters: list[Json] = list(call.parameters)
+    if call.is_idempotent:
+        parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
+    if parameters:
+        operation["parameters"] = parameters
+    if call.access:
+        operation["security"] = [{_TOKENS[call.access][0]: []}]
+        statuses |= {401, 403}
+    if call.body is not None:
+        content: Json = {"schema": call.body}
+        if call.examples:
+            content["examples"] = {name: {"value": value} for name, value in call.examples.items()}
+        operation["requestBody"] = {"required": True, "content": {JSON: content}}
+    responses = {fault.status: _of_call(fault, 200 in call.answers and 201 in call.answers) for fault in FAULTS}
+    responses = {status: response for status, response in responses.items() if status in statuses}
+    for status, (description, schema) in call.answers.items():
+        media_type = call.media_type if status < 400 else JSON
+        responses[status] = {"description": description, "content": {media_type: {"schema": schema}}}
+        if call.links:
+            responses[status]["links"] = dict(call.links)
+    operation["responses"] = {str(status): responses[status] for status in sorted(responses)}
+    return operation
+
+
+def _of_call(fault: Fault, takes_arrays: bool) -> Json:
+    if takes_arrays and fault.status in (400, 413, 422, 503):  # of an array: the status that all its events share
+        return _fault(fault, {"anyOf": [ref("Error"), ref("Results")]})
+    return {"$ref": f"#/components/responses/{fault.name}"}
+
+
+def _fault(fault: Fault, schema: Json) -> Json:
+    response: Json = {"description": fault.description, "content": {JSON: {"schema": schema}}}
+    if fault.headers:
+        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in fault.headers}
+    return response
+
+
+def text() -> str:
+    """The file in docs/contracts: the document of a gateway with the default limits."""
+    return json.dumps(document(GatewayLimits()), indent=2, ensure_ascii=False) + "\n"
+
+
+def is_drifted(target: Path = TARGET) -> bool:
+    """Is the file missing, or other than the code says?"""
+    return not target.exists() or target.read_text(encoding="utf-8") != text()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the document, write it, or check the written one."""
+    parser = argparse.ArgumentParser(description="The gateway's OpenAPI document.")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--write", action="store_true", help=f"write it to {TARGET.name} in docs/contracts")
+    action.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is out of date")
+    chosen = parser.parse_args(arguments)
+    if chosen.check:
+        if is_drifted():
+            print(f"out of date: {TARGET.name}; run: python -m include.gateway.openapi --write", file=sys.stderr)
+            return 1
+    elif chosen.write:
+        TARGET.write_text(text(), encoding="utf-8")
+    else:
+        print(text(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The bodies of the gateway's OpenAPI document: events and rows from the contracts, and the answers."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from include.contracts.definition import BOARD_DETAIL_PIPELINE
+from include.contracts.fields import LONG_MAX, TEXT_PATTERN, Field
+from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, Topic
+from include.contracts.validation import MAX_DEPTH
+from include.settings import GatewayLimits
+
+Json = dict[str, Any]
+
+_AT = "2026-11-20T09:30:00.000Z"
+_EXAMPLES: Json = {
+    "nickname": "하늘",
+    "city": "서울",
+    "phone": "010-0000-0000",
+    "email": "sky@example.org",
+    "title": "제목",
+    "body": "본문",
+}
+_TEXT: Json = {"type": "string", "pattern": TEXT_PATTERN}
+_EXAMPLE_OF_TYPE: Json = {"long": 7, "timestamp": _AT, "string": "text"}
+_BEYOND: Json = {
+    "description": f"A field beyond the contract: carried along as it is, at most {MAX_DEPTH} levels deep in all.",
+    "anyOf": [
+        {"type": ["null", "boolean", "number"]},
+        _TEXT,
+        {"type": "array", "items": {"$ref": "#/components/schemas/Beyond"}},
+        {
+            "type": "object",
+            "propertyNames": _TEXT,
+            "additionalProperties": {"$ref": "#/components/schemas/Beyond"},
+        },
+    ],
+}
+
+
+def ref(name: str) -> Json:
+    """A reference to one of the components below."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def title(topic: str) -> str:
+    """The name of a topic's schema: board-detail → BoardDetail."""
+    return "".join(part.capitalize() for part in topic.split("-"))
+
+
+def given_fields(topic: Topic) -> list[Field]:
+    """What a client gives for a row; id and times are the server's."""
+    made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, BOARD_DETAIL_PIPELINE.version_field}
+    return [field for field in topic.fields if field.name not in made_here]
+
+
+def example(fields: Iterable[Field]) -> Json:
+    """A value that keeps the contract."""
+    return {field.name: _EXAMPLES.get(field.name, _EXAMPLE_OF_TYPE[field.type]) for field in fields}
+
+
+def components(limits: GatewayLimits) -> Json:
+    """All schemas by name."""
+    found: Json = {}
+    for topic in RAW_TOPICS.values():
+        name = title(topic.name)
+        found[name] = {key: value for key, value in topic.json_schema().items() if key != "$schema"}
+        found[name] |= {"propertyNames": _TEXT, "additionalProperties": ref("Beyond")}
+        found[name + "Array"] = {
+            "type": "array",
+            "items": ref(name),
+            "minItems": 1,
+            "maxItems": limits.max_events,
+            "description": f"At most {limits.max_body_bytes} bytes in all.",
+        }
+    for topic in (MEMBER, BOARD):
+        given = given_fields(topic)
+        found[title(topic.name) + "Fields"] = _object(
+            {field.name: field.json_schema() for field in given},
+            required=[field.name for field in given if not field.nullable],
+        )
+    return found | {"Beyond": _BEYOND} | _answers(limits)
+
+
+def _answers(limits: GatewayLimits) -> Json:
+    kept_in: Json = {"enum": ["kafka", "fallback"], "description": "Where the event is durable."}
+    event_id: Json = {
+        "type": "string",
+        "minLength": 1,
+        "description": "The identity that all copies of the event share: the Idempotency-Key, else a new UUID.",
+    }
+    count: Json = {"type": "integer", "minimum": 0}
+    at: Json = {"type": "string", "format": "date-time"}
+    details: Json = {"type": "array", "items": ref("Detail"), "minItems": 1}
+    error: Json = {"type": "string", "minLength": 1}
+    row: Json = {"id": ref("RowId"), "eventId": event_id, "keptIn": kept_in, "createdAt": at, "modifiedAt": at}
+    return {
+        "RowId": {"type": "integer", "minimum": 1, "maximum": LONG_MAX},
+        "Kept": _object({"eventId": event_id, "keptIn": kept_in}),
+        "Row": _object(row, required=[name for name in row if name != "createdAt"]),
+        "Error": _object({"error": error, "details": details}),
+        "Detail": _object(
+            {
+                "pointer": {"type": "string", "format": "json-pointer", "description": "Where; empty for the whole."},
+                "problem": {"type": "string", "minLength": 1, "description": "What."},
+                "remedy": {"type": "string", "minLength": 1, "description": "What to do about it."},
+            }
+        ),
+        "Results": _object(
+            {"results": {"type": "array", "items": ref("Result"), "minItems": 1, "maxItems": limits.max_events}}
+        ),
+        "Result": {
+            "description": "The outcome of one event of an array, at the event's place.",
+            "oneOf": [ref("KeptResult"), ref("RefusedResult"), ref("NotKeptResult")],
+        },
+        "KeptResult": _object({"status": {"const": 201}, "eventId": event_id, "keptIn": kept_in}),
+        "RefusedResult": _object({"status": {"enum": [400, 413, 422]}, "error": error, "details": details}),
+        "NotKeptResult": _object(
+            {"status": {"const": 503}, "eventId": event_id, "error": error, "details": details},
+        ),
+        "Health": _object({"status": {"const": "alive"}}),
+        "Readiness": _object({"kafka": {"type": "boolean"}, "fallback": {"type": "boolean"}}),
+        "Fallback": _object(
+            {
+                "backlog": count | {"description": "Records that wait."},
+                "oldestAgeS": {"type": "number", "minimum": 0, "description": "Age of the oldest that waits."},
+                "ambiguous": count | {"description": "Of those that wait, may be in Kafka already."},
+                "refused": count | {"description": "Set aside: Kafka refuses them for ever."},
+                "bytes": count,
+                "maxBytes": count,
+                "circuit": {"enum": ["closed", "open", "half-open"]},
+                "replayed": count | {"description": "Since the start of the process."},
+                "setAside": count | {"description": "Since the start of the process."},
+            }
+        ),
+    }
+
+
+def _object(properties: Json, required: list[str] | None = None) -> Json:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties) if required is None else required,
+        "additionalProperties": False,
+    }

@@ -1,0 +1,188 @@
+"""Who may do what, by bearer token; and the command that keeps the tokens file: `python -m include.gateway.tokens`.
+
+    add NAME --topic board    a new token, shown once
+    rotate NAME               a second one beside the first, shown once: give it to the client
+    retire NAME               ends the older one, when the client has changed over
+    remove NAME               ends them all
+    list                      names and scopes, no secrets
+
+The file is GATEWAY_TOKENS_FILE, or --file. A running gateway reads it again on SIGHUP. Exit codes: 0 done; 78 the file
+or an argument is wrong.
+"""
+
+import argparse
+import hashlib
+import hmac
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from include.contracts.topics import RAW_TOPICS
+from include.errors import ConfigurationError
+from include.gateway import token_file
+from include.gateway.asgi import Fault, fault
+from include.gateway.token_file import EVERY_TOPIC, Entry
+
+log = logging.getLogger(__name__)
+
+OK, MISCONFIGURED = 0, 78
+
+Access = Literal["data", "admin"]
+
+NOBODY = ""  # the name that stands for whoever calls a gateway without a tokens file
+
+
+class Tokens:
+    """The tokens a gateway knows. Without any (`entries` is None) it is open to everybody: for loopback only.
+
+    Only hashes are kept. An empty file is not the same as none: it lets nobody in.
+    """
+
+    def __init__(self, entries: Sequence[Entry] | None, path: Path | None = None) -> None:
+        self._path = path
+        self._known: list[tuple[bytes, Entry]] = []
+        self.is_open = entries is None
+        if entries is not None:
+            self._take(entries)
+
+    @classmethod
+    def of(cls, path: Path | None) -> "Tokens":
+        """Those of a file; open to everybody without one. Raises ConfigurationError."""
+        return cls(None if path is None else token_file.read(path), path)
+
+    def reload(self) -> bool:
+        """Read the file again. A file that cannot be used changes nothing: it is logged, and the answer is False."""
+        if self._path is None:
+            return False
+        try:
+            self._take(token_file.read(self._path))
+        except ConfigurationError as exc:
+            log.error("%s; the tokens stay as they were", exc)
+            return False
+        return True
+
+    def require(self, authorization: bytes, access: Access, topic: str | None = None) -> str:
+        """The name of the token, if it is good for the call; `topic` None is any topic's.
+
+        Raises Fault 401 for no token or an unknown one, 403 for one that is good for other calls.
+        """
+        if self.is_open:
+            return NOBODY
+        token = authorization[7:] if authorization[:7] == b"Bearer " else _token(authorization)
+        presented = hashlib.sha256(token).digest()
+        found: Entry | None = None
+        for known, entry in self._known:  # all of them, always: how long it takes says nothing about which
+            if hmac.compare_digest(known, presented):
+                found = entry
+        if found is None or not token:
+            raise _unknown()
+        if access == "admin":
+            if not found.admin:
+                raise _not_for_this("the admin calls", "admin")
+        elif topic is None:
+            if not found.topics:
+                raise _not_for_this("data", "the topic")
+        elif not found.allows(topic):
+            raise _not_for_this(f"topic {topic}", "the topic")
+        return found.name
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            log.warning("the tokens file has no token: every call but the open ones is answered 401")
+        self._known = [(bytes.fromhex(digest), entry) for entry in entries for digest in entry.sha256]
+
+
+def _token(authorization: bytes) -> bytes:
+    scheme, _, token = authorization.partition(b" ")
+    return token if scheme.lower() == b"bearer" else b""
+
+
+def _unknown() -> Fault:
+    problem = fault(401, "", "no valid token", "send Authorization: Bearer with a token of this gateway")
+    problem.headers = ((b"www-authenticate", b"Bearer"),)
+    return problem
+
+
+def _not_for_this(what: str, scope: str) -> Fault:
+    return fault(403, "", f"this token is not for {what}", f"use a token whose scope has {scope}")
+
+
+def main() -> int:
+    """Change the tokens file, or show what is in it."""
+    arguments = _arguments()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        path = arguments.file or _file_of_the_environment()
+        if arguments.action == "list":
+            _show(token_file.read(path))
+        else:
+            with token_file.locked(path):
+                _change(path, arguments)
+    except ConfigurationError as exc:
+        print(f"tokens: {exc}", file=sys.stderr)
+        return MISCONFIGURED
+    return OK
+
+
+def _change(path: Path, arguments: argparse.Namespace) -> None:
+    name, token = arguments.name, None
+    making = arguments.action == "add" and not path.exists()
+    entries: Sequence[Entry] = () if making else token_file.read(path)
+    match arguments.action:
+        case "add":
+            token = token_file.new_token()
+            topics = (EVERY_TOPIC,) if arguments.all_topics else tuple(dict.fromkeys(arguments.topic))
+            entries = token_file.add(entries, Entry(name, (token_file.digest(token),), topics, arguments.admin))
+        case "rotate":
+            token = token_file.new_token()
+            entries = token_file.rotate(entries, name, token_file.digest(token))
+        case "retire":
+            entries = token_file.retire(entries, name)
+        case "remove":
+            entries = token_file.remove(entries, name)
+    token_file.write(path, entries)  # before the token is shown: one that was shown is valid
+    if token is not None:
+        print(f"the token {name}, shown this once:", file=sys.stderr)
+        print(token)
+    print(f"{path} is written; a running gateway takes it on at SIGHUP", file=sys.stderr)
+
+
+def _show(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        scopes = [f"topic {each}" for each in entry.topics if each != EVERY_TOPIC]
+        scopes += ["every topic"] * (EVERY_TOPIC in entry.topics) + ["admin"] * entry.admin
+        print(f"{entry.name:<24} {len(entry.sha256)} valid   {', '.join(scopes)}")
+
+
+def _file_of_the_environment() -> Path:
+    path = os.environ.get("GATEWAY_TOKENS_FILE", "")
+    if not path:
+        raise ConfigurationError("GATEWAY_TOKENS_FILE is not set; name the file with --file")
+    return Path(path)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m include.gateway.tokens", description="The gateway's tokens.")
+    parser.add_argument("--file", type=Path, help="the tokens file (default: GATEWAY_TOKENS_FILE)")
+    actions = parser.add_subparsers(dest="action", required=True)
+    add = actions.add_parser("add", help="a new token, shown once")
+    add.add_argument("name")
+    topics = add.add_mutually_exclusive_group()
+    topics.add_argument("--topic", action="append", default=[], choices=RAW_TOPICS, help="may send this topic's data")
+    topics.add_argument("--all-topics", action="store_true", help="may send every topic's data")
+    add.add_argument("--admin", action="store_true", help="may see and replay the fallback store")
+    for action, text in (
+        ("rotate", "a second token beside the first, shown once"),
+        ("retire", "end the older of two tokens"),
+        ("remove", "end all tokens of that name"),
+    ):
+        actions.add_parser(action, help=text).add_argument("name")
+    actions.add_parser("list", help="names and scopes, no secrets")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

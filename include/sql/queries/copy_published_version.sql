@@ -1,0 +1,1 @@
+COPY published_version (id, modified_at) FROM STDIN WITH (FORMAT csv)

@@ -1,0 +1,1 @@
+TRUNCATE published_version

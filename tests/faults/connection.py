@@ -1,0 +1,58 @@
+"""One kept-alive HTTP connection, as thin as a load generator needs it."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+
+class Unanswered(Exception):
+    """No answer came: the call may or may not have been carried out."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status and body."""
+
+    status: int
+    body: bytes
+
+
+class Connection:
+    """POSTs one call after the other; connects when it is not connected."""
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        self._host = host
+        self._port = port
+        self._timeout_s = timeout_s
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """The answer. Raises Unanswered when the connection breaks or the time is over; it is closed then."""
+        fields = {"Host": f"{self._host}:{self._port}", "Content-Length": str(len(body)), **headers}
+        head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._exchange(head.encode() + b"\r\n" + body)
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError) as exc:
+            self.close()
+            raise Unanswered(type(exc).__name__) from exc
+
+    def close(self) -> None:
+        """Close it; the next call connects again."""
+        if self._writer is not None:
+            with contextlib.suppress(RuntimeError):
+                self._writer.close()
+        self._reader = self._writer = None
+
+    async def _exchange(self, request: bytes) -> Answer:
+        if self._reader is None or self._writer is None:
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        self._writer.write(request)
+        await self._writer.drain()
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        fields = dict(line.partition(b":")[::2] for line in head[1:-2])
+        body = await self._reader.readexactly(int(fields[b"content-length"]))
+        if fields.get(b"connection", b"").strip() == b"close":
+            self.close()
+        return Answer(int(head[0].split(b" ")[1]), body)

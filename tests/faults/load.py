@@ -1,0 +1,121 @@
+"""The load: `python -m tests.faults.load`, a process of its own that goes on until its standard input ends.
+
+Then it begins no more calls, makes those under way again until each is answered, writes a summary to its standard
+output and ends: 0, or 1 when a call was not answered although the time was over.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import uvloop
+
+from tests.faults.calls import Call, Caller
+from tests.faults.connection import Connection, Unanswered
+from tests.faults.journal import Journal
+
+_TIMEOUT_S = 15.0  # far beyond the gateway's deadline: a call that takes so long is a finding
+_PAUSE_S = 0.05
+_PATIENCE_S = 60.0
+
+
+class Summary(msgspec.Struct):
+    """What the load saw: answers by status, calls without one by what broke, and the slowest answer."""
+
+    answers: dict[int, int]
+    unanswered: dict[str, int]
+    slowest_s: float
+    is_complete: bool
+
+
+class Load:
+    """Clients that each make one call after the other."""
+
+    def __init__(self, host: str, port: int, journal: Journal) -> None:
+        self._host = host
+        self._port = port
+        self._journal = journal
+        self._is_stopping = False
+        self._statuses: Counter[int] = Counter()
+        self._unanswered: Counter[str] = Counter()
+        self._slowest_s = 0.0
+
+    def stop(self) -> None:
+        """Begin no more calls."""
+        self._is_stopping = True
+
+    async def run(self, callers: list[Caller], stopped: asyncio.Event) -> Summary:
+        """Until stopped; then until all calls are answered."""
+        clients = [asyncio.create_task(self._client(caller)) for caller in callers]
+        stop = asyncio.create_task(stopped.wait())
+        await asyncio.wait({stop, *clients}, return_when=asyncio.FIRST_COMPLETED)
+        self.stop()
+        done, late = await asyncio.wait(clients, timeout=_PATIENCE_S)
+        for client in late:
+            client.cancel()
+        stop.cancel()
+        for client in done:
+            client.result()  # a bug of the load is raised here
+        return Summary(dict(self._statuses), dict(self._unanswered), round(self._slowest_s, 2), not late)
+
+    async def _client(self, caller: Caller) -> None:
+        connection = Connection(self._host, self._port, _TIMEOUT_S)
+        while not self._is_stopping:
+            call = caller.next_call()
+            await self._settle(connection, call)
+            if call.key and caller.is_repeated():
+                await self._once(connection, call)
+        connection.close()
+
+    async def _settle(self, connection: Connection, call: Call) -> None:
+        """Make the call until each of its events is settled; at once over without a key to make it again with."""
+        while True:
+            await self._once(connection, call)
+            if call.is_settled:
+                return
+            await asyncio.sleep(_PAUSE_S)
+            if call.key is None:
+                await self._journal.write(call.give_up())
+                return
+
+    async def _once(self, connection: Connection, call: Call) -> None:
+        clock = asyncio.get_running_loop()
+        began = clock.time()
+        try:
+            answer = await connection.post("/topics/board/events", call.body, call.headers)
+        except Unanswered as exc:
+            self._unanswered[str(exc)] += 1
+            return
+        self._slowest_s = max(self._slowest_s, clock.time() - began)
+        self._statuses[answer.status] += 1
+        await self._journal.write(call.learn(answer))
+
+
+async def main() -> int:
+    """See above."""
+    parser = argparse.ArgumentParser(description="Posts events and keeps what was answered. Ends with its input.")
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--round", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--clients", type=int, required=True)
+    arguments = parser.parse_args()
+    token, where = os.environ["GATEWAY_TOKEN"], urlsplit(arguments.url)
+    journal = Journal(arguments.journal)
+    load = Load(where.hostname or "", where.port or 0, journal)
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin, stopped.set)  # nothing is ever sent: readable means ended
+    callers = [Caller(arguments.round, client, arguments.seed, token) for client in range(arguments.clients)]
+    summary = await load.run(callers, stopped)
+    journal.close()
+    print(msgspec.json.encode(summary).decode())
+    return 0 if summary.is_complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(uvloop.run(main()))

@@ -1,0 +1,89 @@
+"""Which faults a round has and when: by chance, and the same again for the same seed."""
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """What may happen to the parts."""
+
+    GATEWAY_KILLED = "gateway killed"
+    BROKER_KILLED = "broker killed"
+    BROKER_FROZEN = "broker frozen"
+    DISK_FULL = "disk full"
+    REPLAY_CUT = "gateway killed in its replay"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One fault from its beginning to its end, in seconds of the round; REPLAY_CUT: since it was seen to replay."""
+
+    fault: Fault
+    begin_s: float
+    end_s: float
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.begin_s:.1f}-{self.end_s:.1f} s"
+
+
+Plan = tuple[Span, ...]
+
+# What the rounds are made of. A full disk alone is no trouble while Kafka takes all, so it comes with an outage.
+THEMES: tuple[tuple[Fault, ...], ...] = (
+    (Fault.GATEWAY_KILLED,),
+    (Fault.BROKER_KILLED,),
+    (Fault.BROKER_FROZEN,),
+    (Fault.BROKER_KILLED, Fault.DISK_FULL),
+    (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED),
+    (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN),
+    (Fault.BROKER_FROZEN, Fault.DISK_FULL),
+    (Fault.BROKER_KILLED, Fault.REPLAY_CUT),
+    (Fault.BROKER_FROZEN, Fault.DISK_FULL, Fault.REPLAY_CUT),
+    (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED, Fault.DISK_FULL),
+    (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.BROKER_KILLED, Fault.DISK_FULL, Fault.REPLAY_CUT),
+)
+_FIRST_S = 1.0  # of load before anything happens
+_DOWN_S = {
+    Fault.GATEWAY_KILLED: (0.05, 1.0),
+    Fault.BROKER_KILLED: (0.5, 4.0),
+    Fault.BROKER_FROZEN: (0.5, 5.0),  # shorter and longer than a request's deadline
+    Fault.DISK_FULL: (1.0, 4.0),
+    Fault.REPLAY_CUT: (0.05, 0.5),
+}
+
+
+def themes(seed: int, rounds: int) -> list[tuple[Fault, ...]]:
+    """The faults of each round: the first has none, then each theme once, then by chance."""
+    chance = random.Random(seed)
+    once = chance.sample(THEMES, len(THEMES))
+    return [(), *once, *chance.choices(THEMES, k=rounds)][:rounds]
+
+
+def plan(seed: int, number: int, theme: tuple[Fault, ...]) -> Plan:
+    """When each fault of the round's theme begins and ends. Faults of one part do not overlap, others may."""
+    chance = random.Random(f"{seed}-{number}")
+    spans: list[Span] = []
+    broker = [fault for fault in (Fault.BROKER_KILLED, Fault.BROKER_FROZEN) if fault in theme]
+    chance.shuffle(broker)
+    at = _FIRST_S
+    for fault in broker:
+        spans.append(_span(chance, fault, at + chance.uniform(0, 1.5)))
+        at = spans[-1].end_s
+    if Fault.DISK_FULL in theme:
+        outage = chance.choice(spans)
+        spans.append(_span(chance, Fault.DISK_FULL, chance.uniform(outage.begin_s, outage.end_s)))
+    if Fault.GATEWAY_KILLED in theme:
+        end = max((span.end_s for span in spans), default=_FIRST_S + 3)
+        at = _FIRST_S
+        for _ in range(chance.randint(1, 3)):
+            spans.append(_span(chance, Fault.GATEWAY_KILLED, chance.uniform(at, max(at + 1, end))))
+            at = spans[-1].end_s + 0.5
+    spans.sort(key=lambda span: span.begin_s)
+    if Fault.REPLAY_CUT in theme:
+        spans += [_span(chance, Fault.REPLAY_CUT, chance.uniform(0, 0.2)) for _ in range(chance.randint(1, 3))]
+    return tuple(spans)
+
+
+def _span(chance: random.Random, fault: Fault, begin_s: float) -> Span:
+    return Span(fault, round(begin_s, 2), round(begin_s + chance.uniform(*_DOWN_S[fault]), 2))

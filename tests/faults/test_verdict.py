@@ -1,0 +1,82 @@
+"""The checker is checked: each thing that must not happen is made to happen, and seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.journal import Entry
+from tests.faults.verdict import Copy, judge
+
+ENTRIES = [
+    Entry("kept", "1.0.1", "e1", "kafka", 201),
+    Entry("kept", "1.0.2", "e2", "fallback", 201),
+    Entry("refused", "1.0.3", status=400),
+    Entry("unknown", "1.0.4"),
+]
+COPIES = [
+    Copy("1.0.1", "e1", 10, partition=0, offset=0),
+    Copy("1.0.2", "e2", 10, partition=0, offset=1),
+    Copy("1.0.4", "e4", 11, partition=1, offset=0),
+]
+
+
+def broken(entries, copies):
+    return {promise.partition(":")[0]: found for promise, found in judge(entries, copies).faults.items()}
+
+
+def test_all_is_well():
+    verdict = judge(ENTRIES, COPIES)
+    assert verdict.faults == {}
+    assert (verdict.kept, verdict.kept_in_fallback, verdict.refused, verdict.unknown) == (2, 1, 1, 1)
+    assert (verdict.copies, verdict.duplicates) == (3, 0)
+
+
+@pytest.mark.parametrize("lost", ["1.0.1", "1.0.2"])
+def test_accepted_event_that_is_not_in_the_topic_is_lost(lost):
+    assert broken(ENTRIES, [copy for copy in COPIES if copy.serial != lost]) == {"lost": [lost]}
+
+
+def test_event_without_an_answer_may_be_there_or_not():
+    assert broken(ENTRIES, COPIES[:2]) == {}
+
+
+def test_duplicate_of_the_same_identity_is_counted_and_allowed():
+    verdict = judge(ENTRIES, [*COPIES, COPIES[1]._replace(offset=2)])
+    assert (verdict.faults, verdict.duplicates) == ({}, 1)
+
+
+@pytest.mark.parametrize("serial", ["1.0.2", "1.0.4"])
+def test_duplicate_of_another_identity_is_foreign(serial):
+    [copy] = [copy for copy in COPIES if copy.serial == serial]
+    found = broken(ENTRIES, [*COPIES, copy._replace(event_id="other", offset=9)])
+    assert found == {"foreign": [f"{serial}: {copy.event_id}, other"]}
+
+
+def test_event_in_the_topic_under_another_identity_than_answered_is_foreign():
+    found = broken(ENTRIES, [COPIES[0]._replace(event_id="other"), *COPIES[1:]])
+    assert found == {"foreign": ["1.0.1: e1, other"]}
+
+
+def test_refused_event_in_the_topic_is_told():
+    assert broken(ENTRIES, [*COPIES, Copy("1.0.3", "e3", 12, 0, 7)]) == {"refused": ["1.0.3"]}
+
+
+def test_key_is_out_of_order_when_a_first_or_a_last_copy_is():
+    first, second, *others = COPIES
+    swapped = [first._replace(offset=1), second._replace(offset=0), *others]
+    assert [line.split(":")[0] for line in broken(ENTRIES, swapped)["out of order"]] == ["1.0.2 of key 10"] * 2
+    late = [*COPIES, first._replace(offset=2)]
+    assert broken(ENTRIES, late) == {
+        "out of order": ["1.0.2 of key 10: its last copy is before that of 1.0.1"],
+    }
+    again = [*late, second._replace(offset=3)]
+    assert broken(ENTRIES, again) == {}, "a replay that begins again and comes to its end is in order"
+
+
+def test_wrong_answer_is_told():
+    odd = Entry("odd", "1.0.9", status=500, problem="answered 500")
+    assert broken([*ENTRIES, odd], COPIES) == {"odd": ["1.0.9: answered 500"]}
+
+
+def test_verdict_without_faults_is_none_of_a_single_kind():
+    assert replace(judge(ENTRIES, COPIES), lost=["x"]).faults == {"lost: answered 2xx, not in the topic": ["x"]}

@@ -1,0 +1,68 @@
+"""What a topic holds, read on from where the last reading ended."""
+
+import time
+
+import msgspec
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from include.contracts.headers import EVENT_ID
+from tests.faults.verdict import Copy
+from tests.support.broker import PARTITIONS
+
+_BATCH = 5_000
+_DEADLINE_S = 120.0
+
+
+class _Value(msgspec.Struct):
+    id: int
+    serial: str
+
+
+_decoder = msgspec.json.Decoder(_Value)
+
+
+class TopicReader:
+    """Reads committed and uncommitted alike: what any consumer could see."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topic = topic
+        self._next = dict.fromkeys(range(PARTITIONS), 0)
+
+    def read_on(self) -> list[Copy]:
+        """Everything appended since the last call. Raises AssertionError when it cannot all be read."""
+        consumer = Consumer(
+            {"bootstrap.servers": self._bootstrap_servers, "group.id": "faults", "enable.auto.commit": False}
+        )
+        try:
+            ends = {}
+            for partition in self._next:
+                _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=30)
+                if end > self._next[partition]:
+                    ends[partition] = end
+            consumer.assign([TopicPartition(self._topic, one, self._next[one]) for one in ends])
+            return self._read(consumer, ends)
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: Consumer, ends: dict[int, int]) -> list[Copy]:
+        copies = []
+        deadline = time.monotonic() + _DEADLINE_S
+        while any(self._next[one] < end for one, end in ends.items()):
+            assert time.monotonic() < deadline, f"{self._topic} could not be read to its end {ends}: at {self._next}"
+            for message in consumer.consume(_BATCH, timeout=0.2):
+                assert message.error() is None, message.error()
+                copies.append(_copy(message))
+                self._next[copies[-1].partition] = copies[-1].offset + 1
+        return copies
+
+
+def _copy(message: Message) -> Copy:
+    value = _decoder.decode(message.value() or b"")
+    headers = dict(message.headers() or [])
+    event_id = (headers.get(EVENT_ID) or b"").decode()
+    key, partition, offset = message.key(), message.partition(), message.offset()
+    assert key == str(value.id).encode(), f"event {event_id} has the key of another"
+    assert partition is not None
+    assert offset is not None
+    return Copy(value.serial, event_id, value.id, partition, offset)

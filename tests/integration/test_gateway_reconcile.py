@@ -1,0 +1,276 @@
+"""Rows that were saved but never published are found and produced: exactly those, and once."""
+
+import asyncio
+import datetime as dt
+import json
+import subprocess
+import uuid
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+
+from include.adapters.fallback_store import SqliteFallbackStore
+from include.adapters.postgres import connect
+from include.adapters.system_of_record import PostgresSystemOfRecord
+from include.clock import SystemClock, rfc3339
+from include.contracts.topics import BOARD, MEMBER
+from include.errors import DatabaseUnavailable
+from include.gateway.ports import ChangeKey, Record
+from include.gateway.reconcile import Scope, reconcile_sources
+from include.settings import Settings
+from tests.servers import wait_until
+from tests.support.database import database_environment, migrated
+from tests.support.gateway_process import GatewayProcess
+
+DATABASE = "gateway_reconcile"
+FIRST_ID = 7_000_000_000  # ids that no other test's records have: the topics are shared
+MEMBER_FIELDS = {"nickname": "하늘", "city": None, "phone": None, "email": None}
+BOARD_FIELDS = {"memberId": 7, "title": "제목", "body": "본문"}
+HEADERS = {"Authorization": "Bearer data-token"}
+NONE = [(0, 0, 0), (0, 0, 0)]
+
+
+@pytest.fixture
+def broker(gateway_broker):
+    yield gateway_broker
+    gateway_broker.mend()
+
+
+@pytest.fixture
+def database(postgres):
+    settings = migrated(postgres, DATABASE)
+    with connect(settings, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT setval('member_id_seq', %(next)s), setval('board_id_seq', %(next)s)",
+            {"next": FIRST_ID + uuid.uuid4().int % 10**9 * 1000},
+        )
+    return settings
+
+
+@pytest.fixture
+def environment(broker, database, postgres):
+    return {"KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers, **database_environment(postgres, DATABASE)}
+
+
+@pytest.fixture
+def reconcile(environment):
+    """Reconciles all rows, however young, and tells what was found, produced and refused a topic."""
+
+    def run(**scope):
+        settings = Settings.from_environment(environment)
+        scope = {"since": None, "min_age_s": 0, **scope}
+        return [(one.unpublished, one.produced, one.refused) for one in reconcile_sources(settings, Scope(**scope))]
+
+    return run
+
+
+def changed(database, scenario):
+    """What a scenario of changes to the tables returns."""
+
+    async def main():
+        rows = PostgresSystemOfRecord(database, 5)
+        try:
+            return await scenario(rows)
+        finally:
+            await rows.close()
+
+    return asyncio.run(main())
+
+
+def of_row(broker, topic, row_id):
+    return [message for message in broker.messages(topic) if message.key() == str(row_id).encode()]
+
+
+def event_id(message):
+    return dict(message.headers())["event-id"].decode()
+
+
+def test_missing_versions_are_produced_and_a_second_run_finds_none(broker, database, reconcile):
+    async def scenario(rows):
+        made = [await rows.create(MEMBER, MEMBER_FIELDS) for _ in range(3)]
+        newest = await rows.update(MEMBER, made[1].id, MEMBER_FIELDS | {"nickname": "바다"})
+        gone = await rows.delete(MEMBER, made[2].id)
+        return made[0], newest, gone, await rows.create(BOARD, BOARD_FIELDS)
+
+    member, newest, gone, board = changed(database, scenario)
+    assert reconcile(dry_run=True) == [(3, 0, 0), (1, 0, 0)]
+    assert of_row(broker, "member", member.id) == []
+    assert reconcile() == [(3, 3, 0), (1, 1, 0)]
+    assert reconcile() == NONE
+    for topic, saved in (("member", member), ("member", newest), ("board", board)):
+        [message] = of_row(broker, topic, saved.id)
+        assert json.loads(message.value()) == saved.value
+        assert uuid.UUID(event_id(message)).version == 5
+    [tombstone] = of_row(broker, "member", gone.id)
+    assert tombstone.value() is None
+    assert dict(tombstone.headers())["accepted-at"].decode() == rfc3339(gone.modified_at)
+
+
+def test_row_changed_after_it_was_published_is_produced_again_in_its_newest_version(broker, database, reconcile):
+    made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
+    reconcile()
+    newest = changed(database, lambda rows: rows.update(BOARD, made.id, BOARD_FIELDS | {"title": "새"}))
+    assert reconcile() == [(0, 0, 0), (1, 1, 0)]
+    gone = changed(database, lambda rows: rows.delete(BOARD, made.id))
+    assert reconcile() == [(0, 0, 0), (1, 1, 0)]
+    assert reconcile() == NONE
+    first, second, third = sorted(of_row(broker, "board", made.id), key=lambda message: message.offset())
+    assert [json.loads(message.value()) for message in (first, second)] == [made.value, newest.value]
+    assert (third.value(), gone.value) == (None, None)
+    assert len({event_id(message) for message in (first, second, third)}) == 3
+
+
+def test_row_that_waits_in_a_fallback_store_is_left_to_it(broker, database, reconcile, tmp_path):
+    async def scenario(rows):
+        made = await rows.create(BOARD, BOARD_FIELDS)
+        store = SqliteFallbackStore(tmp_path, SystemClock())
+        store.open()
+        try:
+            record = Record("board", b"%d" % made.id, json.dumps(made.value).encode(), [("event-id", b"e")], 1)
+            await store.put(record, "test", may_be_in_kafka=False)
+            while_held = await asyncio.to_thread(reconcile, stores=[tmp_path])
+        finally:
+            await store.close()
+        return made, while_held
+
+    made, while_held = changed(database, scenario)
+    assert while_held == NONE
+    assert reconcile(stores=[tmp_path]) == NONE
+    changed(database, lambda rows: rows.update(BOARD, made.id, BOARD_FIELDS))
+    assert reconcile(stores=[tmp_path]) == [(0, 0, 0), (1, 1, 0)]
+
+
+def test_young_rows_and_rows_before_since_are_left_alone(broker, database, reconcile):
+    made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
+    later = made.modified_at + dt.timedelta(milliseconds=1)
+    assert reconcile(min_age_s=60) == NONE
+    assert reconcile(since=later) == NONE
+    assert reconcile(since=made.modified_at) == [(0, 0, 0), (1, 1, 0)]
+
+
+def test_record_has_the_identity_that_a_retry_of_the_call_gives_it(broker, database, reconcile):
+    key = ChangeKey("site", "key-of-the-call", b"f" * 32)
+    made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS, key))
+    reconcile()
+    [message] = of_row(broker, "board", made.id)
+    assert event_id(message) == "key-of-the-call"
+
+
+def test_records_that_are_not_the_tables_are_passed_over(broker, database, reconcile, environment):
+    made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    key = str(made.id).encode()
+    for strange_key, value in (
+        (None, b"{}"),
+        (b"no id", b"{}"),
+        (b"9" * 40, b"{}"),
+        (key, b"no JSON"),
+        (key, b"{}"),
+        (key, b'{"modifiedAt": "2999-01-01T00:00:00"}'),
+        (key, b'{"modifiedAt": 7}'),
+        (key, b'{"modifiedAt": "2001-01-01T00:00:00Z"}'),
+    ):
+        producer.produce("board", value, strange_key)
+    assert producer.flush(30) == 0
+    assert reconcile() == [(0, 0, 0), (1, 1, 0)]
+
+
+def test_more_rows_than_a_batch(broker, database, reconcile):
+    with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO member (nickname, created_at, modified_at)"
+            " SELECT 'm' || n, now(), date_trunc('milliseconds', now()) FROM generate_series(1, 700) AS n"
+        )
+    assert reconcile() == [(700, 700, 0), (0, 0, 0)]
+    assert reconcile() == NONE
+
+
+def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_command(
+    broker, database, environment, tmp_path
+):
+    gateway = GatewayProcess.over(
+        tmp_path, broker.bootstrap_servers, GATEWAY_FALLBACK_MAX_BYTES="1", GATEWAY_DEADLINE_S="1", **environment
+    ).start()
+
+    def post():
+        return httpx.post(f"{gateway.url}/boards", json=BOARD_FIELDS, headers=HEADERS, timeout=30, trust_env=False)
+
+    def command(*arguments):
+        process = gateway.run("include.gateway.reconcile", "--min-age-s", "0", *arguments)
+        return process.wait(timeout=120)
+
+    try:
+        published = post()
+        assert published.status_code == 201
+        broker.kill()
+        refused = post()
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        assert command() == 75  # the broker is out
+        broker.start()
+        with connect(database, "gateway") as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id, document FROM board_document ORDER BY id")
+            rows = cursor.fetchall()
+        [lost] = [row for row in rows if row[0] != published.json()["id"]]
+        assert command("--dry-run") == 0
+        assert of_row(broker, "board", lost[0]) == []
+        assert command() == 0
+        [message] = of_row(broker, "board", lost[0])
+        assert json.loads(message.value()) == lost[1]
+        assert command() == 0
+        assert len(of_row(broker, "board", lost[0])) == 1
+        assert len(of_row(broker, "board", published.json()["id"])) == 1
+        log = gateway.log.read_text()
+        assert "board: 1 not published, 1 produced, 0 refused" in log
+        assert "본문" not in log
+    finally:
+        gateway.kill()
+
+
+def test_retry_with_the_same_key_after_503_produces_the_row_that_was_saved(broker, database, environment, tmp_path):
+    gateway = GatewayProcess.over(
+        tmp_path, broker.bootstrap_servers, GATEWAY_FALLBACK_MAX_BYTES="1", GATEWAY_DEADLINE_S="1", **environment
+    ).start()
+    key = str(uuid.uuid4())
+
+    def post():
+        return httpx.post(
+            f"{gateway.url}/boards",
+            json=BOARD_FIELDS,
+            headers=HEADERS | {"Idempotency-Key": key},
+            timeout=30,
+            trust_env=False,
+        )
+
+    try:
+        broker.kill()
+        assert post().status_code == 503
+        gateway.kill()  # what it remembers is gone; the row and its key are not
+        broker.start()
+        gateway.start()
+        wait_until(lambda: post().status_code == 201, 30, "the retry is answered 201")
+        answers = {post().text for _ in range(3)}
+        with connect(database, "gateway") as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM board_document")
+            [[row_id]] = cursor.fetchall()
+        [message] = of_row(broker, "board", row_id)
+    finally:
+        gateway.kill()
+    assert event_id(message) == key
+    assert [json.loads(answer)["id"] for answer in answers] == [row_id]
+
+
+def test_database_that_is_out_is_said(environment):
+    with pytest.raises(DatabaseUnavailable):
+        reconcile_sources(Settings.from_environment(environment | {"DATABASE_PORT": "9"}), Scope(None))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--since", "yesterday"], 2), (["--since", "2026-11-20T00:00:00"], 2), (["--store", "/nowhere"], 78)],
+)
+def test_wrong_arguments_are_refused(environment, arguments, code, tmp_path):
+    process = GatewayProcess.over(tmp_path, "127.0.0.1:9", **environment | {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"})
+    running: subprocess.Popen[bytes] = process.run("include.gateway.reconcile", *arguments)
+    assert running.wait(timeout=60) == code

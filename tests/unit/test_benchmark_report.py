@@ -1,0 +1,35 @@
+"""A benchmark that misses its goal says so."""
+
+import pytest
+
+from benchmarks.gateway.report import Goal, Report
+from benchmarks.gateway.wrk import Load
+
+
+@pytest.mark.parametrize(
+    ("goal", "is_reached"),
+    [
+        (Goal("g", 1.0, at_least=1.0), True),
+        (Goal("g", 0.99, at_least=1.0), False),
+        (Goal("g", 100.0, at_most=100.0), True),
+        (Goal("g", 100.1, at_most=100.0), False),
+        (Goal("g", float("nan"), at_least=1.0), False),
+        (Goal("g", float("nan"), at_most=1.0), False),
+    ],
+)
+def test_goal_is_reached_within_its_bound(goal, is_reached):
+    assert goal.is_reached is is_reached
+
+
+def test_report_holds_what_was_measured_and_is_good_only_when_all_goals_are_reached(capsys):
+    report = Report("single")
+    load = Load("ours", 1000, 2.0, 1.0, 3.0, 9.0, bad_status=1, broken=2, timeouts=3, cpu_us=50.0)
+    report.add("ours 1", load, events_a_request=500)
+    report.judge(Goal("one", 2.0, at_least=1.0))
+    assert report.is_good
+    report.judge(Goal("two", 2.0, at_most=1.0))
+    assert not report.is_good
+    [row] = report.as_data()["rows"]
+    assert (row["events/s"], row["p99 ms"], row["not 2xx"], row["broken"]) == (250_000, 3.0, 1, 5)
+    assert [goal["reached"] for goal in report.as_data()["goals"]] == [True, False]
+    assert "MISSED   two: 2 (at most 1)" in capsys.readouterr().out

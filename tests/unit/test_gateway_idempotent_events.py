@@ -1,0 +1,90 @@
+"""Events with an Idempotency-Key through the whole gateway, over fakes."""
+
+import asyncio
+
+import pytest
+
+from include.gateway.ports import Failure
+from tests.fakes.events import board
+from tests.fakes.harness import FakeGateway
+
+EVENTS = "/topics/board/events"
+KEY = {"Idempotency-Key": "my-key"}
+
+
+def run(scenario):
+    async def main():
+        gateway = FakeGateway().start()
+        async with asyncio.timeout(20), gateway.client() as client:
+            return gateway, await scenario(gateway, client)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("body", [board(id=1), [board(id=1), board(id=2, title=7), board(id=3)]])
+def test_same_call_again_has_the_same_answer_and_makes_no_second_record(body):
+    async def scenario(gateway, client):
+        first = await client.post(EVENTS, json=body, headers=KEY)
+        count = len(gateway.producer.records)
+        return first, await client.post(EVENTS, json=body, headers=KEY), count
+
+    gateway, (first, second, count) = run(scenario)
+    assert (first.status_code, first.content) == (second.status_code, second.content)
+    assert len(gateway.producer.records) == count > 0
+
+
+def test_retry_of_a_mixed_array_sends_only_what_was_not_kept_and_answers_all():
+    body = [board(id=number) for number in range(1, 6)]
+
+    async def scenario(gateway, client):
+        gateway.store.is_writable = False
+        gateway.producer.refuses = lambda record: (
+            Failure("UNKNOWN_TOPIC_OR_PART", "the test says so") if record.key in (b"2", b"4") else None
+        )
+        first = await client.post(EVENTS, json=body, headers=KEY)
+        gateway.producer.refuses = lambda record: None
+        return first, [await client.post(EVENTS, json=body, headers=KEY) for _ in range(2)]
+
+    gateway, (first, (second, third)) = run(scenario)
+    assert first.status_code == 207
+    assert [result["status"] for result in first.json()["results"]] == [201, 503, 201, 503, 201]
+    assert (second.status_code, second.content) == (third.status_code, third.content)
+    assert second.status_code == 200
+    assert [result["eventId"] for result in second.json()["results"]] == [f"my-key/{index}" for index in range(5)]
+    assert [record.key for record in gateway.producer.records] == [b"1", b"3", b"5", b"2", b"4"]
+
+
+def test_key_of_another_body_or_topic_is_422():
+    async def scenario(gateway, client):
+        await client.post(EVENTS, json=board(id=1), headers=KEY)
+        return [
+            await client.post(EVENTS, json=board(id=2), headers=KEY),
+            await client.post("/topics/member/events", json=board(id=1), headers=KEY),
+        ]
+
+    gateway, answers = run(scenario)
+    assert [answer.status_code for answer in answers] == [422, 422]
+    assert len(gateway.producer.records) == 1
+
+
+def test_event_answered_503_is_sent_by_its_retry():
+    async def scenario(gateway, client):
+        gateway.store.is_writable = False
+        gateway.producer.refuses = lambda record: Failure("_MSG_TIMED_OUT", "the test says so")
+        first = await client.post(EVENTS, json=board(id=1), headers=KEY)
+        gateway.producer.refuses, gateway.store.is_writable = lambda record: None, True
+        return first, await client.post(EVENTS, json=board(id=1), headers=KEY)
+
+    gateway, (first, second) = run(scenario)
+    assert (first.status_code, second.status_code) == (503, 201)
+    assert [row.record.event_id for row in gateway.store.rows] + gateway.producer.event_ids() == ["my-key"]
+
+
+def test_calls_without_a_key_leave_nothing_behind():
+    async def scenario(gateway, client):
+        for _ in range(3):
+            await client.post(EVENTS, json=board(id=1))
+
+    gateway, _ = run(scenario)
+    assert len(gateway.producer.records) == 3
+    assert len(gateway.services.idempotency) == 0

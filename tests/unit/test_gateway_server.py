@@ -1,0 +1,454 @@
+"""The server's caps and manners, on real sockets and the product's own event loop; what is behind it is fake."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from include.settings import GatewayLimits
+from tests.fakes.events import board
+from tests.fakes.harness import DATA_TOKEN, SETTINGS, FakeGateway
+
+EVENTS = "/topics/board/events"
+PATIENT_S = 10.0
+
+
+class Wire:
+    """One connection, spoken to in bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def end_sending(self) -> None:
+        self._writer.write_eof()
+
+    def vanish(self) -> None:
+        self._writer.transport.abort()
+
+    async def answer(self, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
+        """The next answer: status, headers, body."""
+        async with asyncio.timeout(PATIENT_S):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+            status, *lines = head.strip().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in lines)
+            length = int(headers.get("content-length", 0)) if has_body else 0
+            return int(status.split()[1]), headers, await self._reader.readexactly(length)
+
+    async def is_closed(self) -> bool:
+        """Wait until the gateway has closed; True if it said nothing more before."""
+        async with asyncio.timeout(PATIENT_S):
+            try:
+                return await self._reader.read() == b""
+            except ConnectionError:
+                return True
+
+
+Connect = Callable[[], Awaitable[Wire]]
+
+
+def against(scenario: Callable[[FakeGateway, Connect], Awaitable[Any]], **limits: Any) -> Any:
+    """Run a scenario against a listening gateway with these limits."""
+
+    async def main() -> Any:
+        settings = dataclasses.replace(SETTINGS, limits=GatewayLimits(**limits))
+        gateway = FakeGateway(settings=settings).start()
+        wires: list[Wire] = []
+        async with gateway.listening() as port:
+
+            async def connect() -> Wire:
+                wires.append(Wire(*await asyncio.open_connection("127.0.0.1", port)))
+                return wires[-1]
+
+            try:
+                result = await scenario(gateway, connect)
+            finally:
+                for wire in wires:
+                    wire.vanish()
+        assert gateway.server.bytes_in_flight == 0
+        return result
+
+    return uvloop.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def request(
+    body: bytes = b"", *headers: str, method: str = "POST", target: str = EVENTS, version: str = "1.1"
+) -> bytes:
+    lines = [f"{method} {target} HTTP/{version}", "Host: gateway", f"Authorization: Bearer {DATA_TOKEN}", *headers]
+    if method == "POST":
+        lines.append("Content-Type: application/json")
+        if not any("ransfer-" in header or "ontent-Length" in header for header in headers):
+            lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def event(**fields: Any) -> bytes:
+    return json.dumps(board(**fields)).encode()
+
+
+def error(body: bytes) -> str:
+    content = json.loads(body)
+    assert set(content) == {"error", "details"}
+    assert all(detail["problem"] and detail["remedy"] for detail in content["details"])
+    return content["error"]
+
+
+def test_connection_carries_request_after_request():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        for _ in range(3):
+            wire.send(request(event()))
+            status, headers, body = await wire.answer()
+            assert (status, headers["content-type"], json.loads(body)["keptIn"]) == (201, "application/json", "kafka")
+        return len(gateway.producer.records)
+
+    assert against(scenario) == 3
+
+
+def test_pipelined_requests_are_answered_in_their_order():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        parts = [request(event(), f"Idempotency-Key: k{n}") for n in range(60)]
+        parts[7:7] = [request(method="GET", target="/healthz"), request(b"{")]
+        wire.send(b"".join(parts))
+        return [await wire.answer() for _ in range(62)]
+
+    answers = against(scenario)
+    assert [status for status, _, _ in answers] == [201] * 7 + [200, 400] + [201] * 53
+    kept = [json.loads(body)["eventId"] for status, _, body in answers if status == 201]
+    assert kept == [f"k{n}" for n in range(60)]
+
+
+def test_request_that_arrives_byte_by_byte_is_the_same_request():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        for byte in request(event(title="제목")):
+            wire.send(bytes([byte]))
+            await asyncio.sleep(0)
+        return await wire.answer()
+
+    assert against(scenario)[0] == 201
+
+
+def test_chunked_body_is_taken():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        body = event()
+        chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:40], body[40:])) + b"0\r\n\r\n"
+        wire.send(request(chunks, "Transfer-Encoding: chunked"))
+        return await wire.answer()
+
+    assert against(scenario)[0] == 201
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /to", request(event())[:-5]], ids=["nothing", "in head", "in body"])
+def test_slow_sender_is_told_so_and_left(sent):
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(sent)
+        if not sent:
+            wire.send(request(event())[:10])
+        status, headers, body = await wire.answer()
+        assert headers["connection"] == "close"
+        assert await wire.is_closed()
+        return status, error(body)
+
+    status, problem = against(scenario, receive_timeout_s=0.2)
+    assert status == 408
+    assert "0.2 s" in problem
+
+
+def test_slow_sender_who_sends_a_little_now_and_then_has_no_more_time():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        trickle = asyncio.create_task(send_slowly(wire, request(event())))
+        status, _, _ = await wire.answer()
+        trickle.cancel()
+        return status
+
+    async def send_slowly(wire, data):
+        for byte in data:
+            wire.send(bytes([byte]))
+            await asyncio.sleep(0.05)
+
+    assert against(scenario, receive_timeout_s=0.5) == 408
+
+
+@pytest.mark.parametrize("pieces", [1, 40])
+def test_head_beyond_its_cap_is_431(pieces):
+    async def scenario(gateway, connect):
+        wire = await connect()
+        data = request(event(), "X-Long: " + "x" * 20_000)
+        size = len(data) // pieces
+        for start in range(0, len(data), size):
+            wire.send(data[start : start + size])
+            await asyncio.sleep(0.001)
+        return await wire.answer()
+
+    status, _, body = against(scenario)
+    assert status == 431
+    assert "16384" in error(body)
+
+
+def test_many_headers_count_together():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(event(), *[f"X-{n}: {'y' * 100}" for n in range(300)]))
+        return await wire.answer()
+
+    assert against(scenario)[0] == 431
+
+
+def test_body_too_large_by_its_declared_length_is_refused_before_it_is_sent():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(b"", "Content-Length: 4194305"))
+        return await wire.answer()
+
+    status, headers, body = against(scenario)
+    assert (status, headers["connection"]) == (413, "close")
+    assert "4194304" in error(body)
+
+
+def test_chunked_body_too_large_is_refused_and_the_sender_hears_it_while_still_sending():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(b"", "Transfer-Encoding: chunked"))
+        for _ in range(200):
+            wire.send(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
+        return await wire.answer()
+
+    assert against(scenario, max_body_bytes=50_000)[0] == 413
+
+
+def test_connections_beyond_the_cap_are_503_until_others_leave():
+    async def scenario(gateway, connect):
+        first, second = await connect(), await connect()
+        await until(lambda: len(gateway.server.connections) == 2)
+        third = await connect()
+        refused = await third.answer()
+        assert await third.is_closed()
+        first.vanish()
+        await until(lambda: len(gateway.server.connections) < 2)
+        fourth = await connect()
+        fourth.send(request(event()))
+        second.send(request(event()))
+        return refused, await fourth.answer(), await second.answer(), gateway.server.refused_connections
+
+    refused, fourth, second, count = against(scenario, max_connections=2)
+    assert (refused[0], refused[1]["retry-after"]) == (503, "2")
+    assert (fourth[0], second[0], count) == (201, 201, 1)
+
+
+def test_bytes_in_flight_beyond_the_cap_are_503_and_room_comes_back():
+    async def scenario(gateway, connect):
+        body = event(body="x" * 3000)
+        waiting = await connect()
+        waiting.send(request(body)[:-1])
+        await until(lambda: gateway.server.bytes_in_flight > 3000)
+        other = await connect()
+        other.send(request(body))
+        refused = await other.answer()
+        waiting.vanish()
+        await until(lambda: gateway.server.bytes_in_flight == 0)
+        again = await connect()
+        again.send(request(body))
+        return refused, await again.answer()
+
+    refused, again = against(scenario, max_in_flight_bytes=4000)
+    assert (refused[0], refused[1]["retry-after"]) == (503, "2")
+    assert again[0] == 201
+
+
+def test_array_of_several_megabytes_goes_through():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(json.dumps([board(body="x" * 4000)] * 900).encode()))
+        return await wire.answer(), len(gateway.producer.records)
+
+    (status, _, _), count = against(scenario)
+    assert (status, count) == (200, 900)
+
+
+def test_sender_without_a_token_is_refused_before_its_body_is_held():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(event()).replace(DATA_TOKEN.encode(), b"another"))
+        refused = await wire.answer()
+        half = await connect()
+        half.send(request(event(body="x" * 2000)).replace(DATA_TOKEN.encode(), b"another")[:-10])
+        await until(lambda: any(each.is_busy for each in gateway.server.connections))
+        assert gateway.server.bytes_in_flight == 0
+        half.vanish()
+        wire.send(request(event()))
+        return refused, await wire.answer(), gateway.services.counters.answered_with_fault
+
+    refused, accepted, faults = against(scenario)
+    assert (refused[0], refused[1]["www-authenticate"]) == (401, "bearer")
+    assert accepted[0] == 201  # the connection goes on
+    assert faults == {401: 1}
+
+
+def test_expect_continue_is_answered_before_the_body():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        data = request(event(), "Expect: 100-continue")
+        head, _, body = data.partition(b"\r\n\r\n")
+        wire.send(head + b"\r\n\r\n")
+        first = await wire.answer(has_body=False)
+        wire.send(body)
+        return first[0], (await wire.answer())[0]
+
+    assert against(scenario) == (100, 201)
+
+
+@pytest.mark.parametrize(
+    ("headers", "version"), [(("Connection: close",), "1.1"), ((), "1.0"), (("Connection: keep-alive",), "1.0")]
+)
+def test_connection_that_is_not_kept_is_closed_after_its_answer(headers, version):
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(event(), *headers, version=version))
+        answer = await wire.answer()
+        assert await wire.is_closed()
+        return answer
+
+    status, headers, _ = against(scenario)
+    assert (status, headers["connection"]) == (201, "close")
+
+
+def test_client_that_ends_its_side_still_gets_its_answer():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(event()))
+        wire.end_sending()
+        answer = await wire.answer()
+        assert await wire.is_closed()
+        return answer[0]
+
+    assert against(scenario) == 201
+
+
+def test_head_has_the_length_and_no_body():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(method="HEAD", target="/healthz") + request(method="GET", target="/healthz"))
+        head = await wire.answer(has_body=False)
+        return head, await wire.answer()
+
+    head, got = against(scenario)
+    assert head[0] == got[0] == 200
+    assert int(head[1]["content-length"]) == len(got[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
+        ("two lengths", request(event(), "Content-Length: 3", "Content-Length: 4")),
+        ("length and chunks", request(event(), "Content-Length: 3", "Transfer-Encoding: chunked")),
+        ("two tokens", request(event(), "Authorization: Bearer other")),
+        ("two keys", request(event(), "Idempotency-Key: a", "Idempotency-Key: b")),
+        ("upgrade", request(b"", "Connection: Upgrade", "Upgrade: websocket", method="GET", target="/healthz")),
+        ("tunnel", b"CONNECT other:443 HTTP/1.1\r\nHost: other:443\r\n\r\n"),
+        ("path that is no UTF-8", request(method="GET", target="/%ff%fe")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_usable_request_is_400(name, data):
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(data)
+        status, _, body = await wire.answer()
+        return status, error(body), gateway.producer.records
+
+    status, problem, records = against(scenario)
+    assert (status, records) == (400, [])
+    assert problem
+
+
+@pytest.mark.parametrize("target", ["/topics/board/events?x=1", "/topics/%62oard/events", "//gateway/x"])
+def test_other_spellings_of_a_call_are_the_same_call_or_none(target):
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(event(), target=target))
+        return (await wire.answer())[0]
+
+    assert against(scenario) == (404 if "//" in target else 201)
+
+
+def test_wrong_method_of_the_hot_call_names_the_right_one():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(method="GET"))
+        return await wire.answer()
+
+    status, headers, body = against(scenario)
+    assert (status, headers["allow"]) == (405, "post")
+    assert error(body)
+
+
+def test_event_of_a_client_that_vanished_is_kept_all_the_same():
+    async def scenario(gateway, connect):
+        gateway.producer.is_up = False
+        wire = await connect()
+        wire.send(request(event(), "Idempotency-Key: gone"))
+        await until(lambda: gateway.services.counters.in_flight == 1)
+        wire.vanish()
+        await until(lambda: gateway.store.backlog().waiting == 1)
+        return gateway.store.rows[0].record.event_id
+
+    assert against(scenario) == "gone"
+
+
+def test_client_that_does_not_read_its_answers_is_left():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire._reader._transport.pause_reading()
+        for _ in range(400):
+            wire.send(request(method="GET", target="/schemas/board") * 50)
+            await asyncio.sleep(0)
+        await until(lambda: not gateway.server.connections)
+
+    against(scenario, receive_timeout_s=0.3)
+
+
+def test_ending_lets_what_is_on_its_way_finish_and_takes_nothing_new():
+    async def scenario(gateway, connect):
+        gateway.producer.is_up = False
+        idle, busy = await connect(), await connect()
+        await until(lambda: len(gateway.server.connections) == 2)
+        busy.send(request(event()))
+        await until(lambda: gateway.services.counters.in_flight == 1)
+        ended = asyncio.create_task(gateway.server.quiesce(PATIENT_S))
+        assert await idle.is_closed()
+        status, headers, _ = await busy.answer()
+        assert await ended
+        with pytest.raises(OSError, match=r"."):
+            await connect()
+        return status, headers["connection"]
+
+    assert against(scenario) == (201, "close")
+
+
+def test_ending_gives_up_on_a_sender_that_never_finishes():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(b"POST /to")
+        await until(lambda: any(each.is_busy for each in gateway.server.connections))
+        return await gateway.server.quiesce(0.05)
+
+    assert against(scenario) is False
