@@ -10,7 +10,7 @@ BIN := .state/venv/bin
 PY := $(BIN)/python
 STACK := $(PY) -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test check lock
+.PHONY: help setup env up down status logs clean clean-all demo load test faults bench check lock
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -50,12 +50,19 @@ load: up ## send the reference volume and wait until the view holds all of it
 test: setup ## every test, on servers of its own
 	@$(PY) -m pytest
 
+faults: setup ## twenty seeded rounds of faults against the gateway; nothing accepted may be lost
+	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
+
+bench: setup ## the gateway's figures beside a hand-written peer; needs wrk and a quiet machine
+	@$(PY) -m benchmarks.gateway
+
 check: setup ## format, lint, types, import rules, generated docs, unit tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(PY) -m include.contracts.export --check
+	@$(PY) -m include.gateway.openapi --check
 	@$(PY) -m pytest tests/unit -q
 
 lock: setup ## make requirements.lock and stack/jars.lock again; pins stay unless requirements.txt moves them; needs uv

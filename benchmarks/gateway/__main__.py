@@ -7,6 +7,7 @@ same run and in turns with ours. Exit codes: 0 every goal was reached; 1 one was
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ from benchmarks.gateway.outages import memory, outage, replay
 from benchmarks.gateway.processes import Bench, bench
 from benchmarks.gateway.report import Report
 from benchmarks.gateway.wrk import WrkMissing, require_wrk
+
+_TERMINATED = 128 + signal.SIGTERM
 
 
 def main() -> int:
@@ -33,6 +36,7 @@ def main() -> int:
         "replay": lambda parts: replay(parts, arguments.rounds, arguments.records),
         "memory": lambda parts: memory(parts, arguments.minutes, arguments.rate),
     }
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before the start")
     reports = []
     for name in arguments.names or benchmarks:

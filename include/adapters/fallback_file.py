@@ -3,26 +3,25 @@
 import logging
 import sqlite3
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from include.adapters import fallback_schema as sql
 from include.adapters.fallback_folder import FallbackFolder
+from include.adapters.fallback_rows import Row, waiting_of
 from include.adapters.waiting_keys import WaitingKeys
 from include.errors import ConfigurationError
-from include.gateway.ports import Record, SetAside, StoreUnavailable, Waiting
+from include.gateway.ports import SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
 
 _FILE = "fallback.sqlite"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_OVERHEAD_BYTES = 100  # of a row, beside what it carries
 _READ_BYTES = 8 << 20  # what one call of `oldest` brings into memory, unless a single record is larger
 # Room that new records leave on the disk: settling takes some too, and a store that filled its own disk to the last
 # byte could never be emptied.
@@ -31,7 +30,6 @@ _WORTH_COMPACTING_BYTES = 4 << 20
 _COMPACTED_BYTES = 16 << 20  # what may be left to copy then: in memory, and while others wait
 
 Result = TypeVar("Result")
-Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -64,14 +62,6 @@ class Settled:
     sent: list[Changed]
     refused: list[Changed]
     oldest_kept_at_ms: int | None
-
-
-def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_at_ms: int) -> Row:
-    """The row of a record."""
-    headers = msgspec.json.encode([(name, value.decode("latin-1")) for name, value in record.headers])
-    size = len(record.key or b"") + len(record.value or b"") + len(headers) + _OVERHEAD_BYTES
-    return (row_id, record.topic, record.key, record.value, headers, record.timestamp_ms, error, may_be_in_kafka,
-            kept_at_ms, size, _checksum(record.key, record.value, headers))  # fmt: skip
 
 
 class FallbackFile:
@@ -147,7 +137,7 @@ class FallbackFile:
         found: list[Waiting] = []
         size = 0
         for row in self._db.execute(sql.OLDEST, (max(known, after_id), topics, limit)):
-            found.append(_waiting(row))
+            found.append(waiting_of(row))
             size += row[9]
             if size >= _READ_BYTES:
                 break
@@ -158,7 +148,7 @@ class FallbackFile:
     def set_aside(self, limit: int, after_id: int) -> list[SetAside]:
         """Refused rows in the order of their ids, from beyond that one."""
         rows = self._db.execute(sql.REFUSED, (after_id, limit))
-        return [SetAside(row[0], _waiting(row[:11]).record, row[11], row[8]) for row in rows]
+        return [SetAside(row[0], waiting_of(row[:11]).record, row[11], row[8]) for row in rows]
 
     def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> Settled:
         """Delete what was sent, set aside what was refused. Ids that do not wait are passed over."""
@@ -296,28 +286,6 @@ class _Damaged(sqlite3.DatabaseError):
 
 def _is_damage(exc: sqlite3.DatabaseError) -> bool:
     return isinstance(exc, _Damaged) or getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
-
-
-def _checksum(key: bytes | None, value: bytes | None, headers: bytes) -> int:
-    # SQLite finds damage in its own structure, not in what a row carries.
-    return zlib.crc32(headers, zlib.crc32(value or b"", zlib.crc32(key or b"")))
-
-
-def _waiting(row: tuple[Any, ...]) -> Waiting:
-    row_id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, _, checksum = row
-    damage = None
-    pairs: list[tuple[str, bytes]] = []
-    try:
-        if checksum is not None and checksum != _checksum(key, value, headers):
-            raise ValueError("its checksum differs")
-        pairs = [(name, text.encode("latin-1")) for name, text in _decode_headers(headers)]
-    except (TypeError, ValueError) as exc:
-        damage = f"damaged on the disk: {exc}"
-    record = Record(topic, key, value, pairs, timestamp_ms)
-    return Waiting(row_id, record, error, bool(may_be_in_kafka), kept_at_ms, damage)
-
-
-_decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
 def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:

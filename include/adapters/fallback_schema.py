@@ -57,5 +57,10 @@ SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kep
 FROM message WHERE refused IS NOT NULL AND id > ? ORDER BY id LIMIT ?
 """
 WAIT_AGAIN = "UPDATE message SET id = ?, refused = NULL WHERE id = ? RETURNING topic, key, bytes, may_be_in_kafka"
+FIRST_ID = "SELECT min(id) FROM message"
+BETWEEN = """
+SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum
+FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?
+"""
 SET_LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'message'"
 BEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"

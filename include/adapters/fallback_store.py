@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from include.adapters.fallback_file import Changed, Contents, FallbackFile, Row, Settled, row_of
+from include.adapters.fallback_file import Changed, Contents, FallbackFile, Settled
+from include.adapters.fallback_rows import Row, row_of
 from include.adapters.waiting_keys import WaitingKeys
 from include.clock import Clock, epoch_ms
 from include.gateway.ports import Backlog, Record, SetAside, StoreFull, StoreUnavailable, Waiting

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from include.adapters.kafka_offsets import OffsetReader
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
@@ -42,6 +43,14 @@ class _Version(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Version).decode
+
+
+def require_broker(bootstrap_servers: str, timeout_s: float = 5.0) -> None:
+    """Raises BrokerUnavailable when none answers in time: sooner than the look-ups that follow would tell."""
+    try:
+        AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=timeout_s)
+    except KafkaException as exc:
+        raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, reason=str(exc)) from exc
 
 
 def iter_topic(bootstrap_servers: str, topic: Topic, since: dt.datetime | None) -> Iterator[PublishedVersion]:

@@ -32,7 +32,8 @@ _THREADS = 8
 _MAX_WAITING = 256  # beyond it the database is too slow to be waited for: say so at once
 _CONNECT_S = 5.0  # see open_connection
 _PATIENCE = 3  # time-outs of a statement, for a whole change: the server keeps them, unless it hangs
-_FORGET_EVERY_S = 10.0  # a batch of expired keys; 100 a second at most
+_FORGET_EVERY_S = 10.0
+_FORGET_BATCH = 1000
 
 _STATEMENTS = {
     MEMBER.name: {"create": "insert_member", "update": "update_member", "delete": "delete_member"},
@@ -136,14 +137,18 @@ class PostgresSystemOfRecord:
             return
         self._forget_at_s = now_s + _FORGET_EVERY_S
 
-        def forget(cursor: Cursor) -> None:
-            cursor.execute(query("delete_expired_change_keys"), {"window_s": self._key_window_s})
+        def forget(cursor: Cursor) -> int:
+            cursor.execute(
+                query("delete_expired_change_keys"), {"window_s": self._key_window_s, "limit": _FORGET_BATCH}
+            )
+            return int(cursor.rowcount)
 
         def forget_in_thread() -> None:
             try:
-                self._transaction(forget, [])
+                if self._transaction(forget, []) == _FORGET_BATCH:
+                    self._forget_at_s = 0.0  # more wait: with the next change, so that they never outrun us
             except DatabaseUnavailable as exc:
-                log.warning("expired keys not deleted, the next change tries again: %s", exc)
+                log.warning("expired keys not deleted, a later change tries again: %s", exc)
 
         self._pool.submit(forget_in_thread)
 

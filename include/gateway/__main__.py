@@ -91,7 +91,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     told_to_end = asyncio.Event()
     producer = KafkaProducer(settings.kafka.bootstrap_servers, gateway.deadline_s)
     store = SqliteFallbackStore(gateway.fallback_dir, clock, gateway.fallback_max_bytes)
-    system_of_record = PostgresSystemOfRecord(settings.database, gateway.deadline_s)
+    system_of_record = PostgresSystemOfRecord(settings.database, gateway.deadline_s, gateway.idempotency_window_s)
     tokens = Tokens.of(gateway.tokens_file)
 
     def end(exit_code: int) -> None:

@@ -70,7 +70,7 @@ class Head:
         self.content_encoding = b""
         self.content_length = b""
         self.expect = b""
-        self.idempotency_key = b""
+        self.idempotency_key: bytes | None = None
 
     def take(self, name: bytes, value: bytes) -> bool:
         """Note a header, its name in lower case. False for one that was there before and may be there once only."""
@@ -104,7 +104,7 @@ def require_json(head: Head) -> None:
 
 def idempotency_key(head: Head) -> str | None:
     """The sender's key, if any. Raises Fault 400 for one that could not be a header of the record."""
-    if not head.idempotency_key:
+    if head.idempotency_key is None:
         return None
     if not _IDEMPOTENCY_KEY.fullmatch(head.idempotency_key):
         raise fault(400, "", "not a usable Idempotency-Key", "send 1 to 200 visible ASCII characters, such as a UUID")

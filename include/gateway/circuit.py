@@ -171,12 +171,11 @@ class Circuit:
         return True
 
     def close(self) -> None:
-        """Close the whole."""
-        now_s = self._clock()
-        if self._whole.succeeded(now_s):
-            self.is_open = False
+        """Close the whole, and begin anew with each partition: the outage was not of one alone."""
+        if self._whole.succeeded(self._clock()):
+            self.is_open = self.is_troubled = False
             self._failing.clear()
-            self._forget(now_s)
+            self._partitions.clear()
             log.info("circuit closed: events go to Kafka")
 
     def may_probe(self, now_s: float) -> bool:

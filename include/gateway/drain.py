@@ -39,6 +39,12 @@ class _Sent:
 
     acknowledged: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    has_failed: bool = False  # one of them, as in an outage
+
+    def add(self, other: "_Sent") -> None:
+        """Settle these along with the others."""
+        self.acknowledged += other.acknowledged
+        self.refused |= other.refused
 
 
 @dataclass
@@ -92,6 +98,11 @@ class Drain:
         self._sweep = _Sweep()
         self._unsettled = _Sent()
         self._progress: tuple[float, int] | None = None  # since when, and how many had been replayed then
+
+    @property
+    def is_midway(self) -> bool:
+        """Did the last pass end before the newest record, so that the next goes on from there?"""
+        return self._sweep.last_id > 0
 
     def wake(self) -> None:
         """Look now, not at the next interval."""
@@ -152,105 +163,132 @@ class Drain:
         return (await self._pass())[0]
 
     async def _pass(self) -> tuple[DrainReport, bool]:
-        sent = refused = passed_over = 0
-        is_outage = False
-        sweep = self._sweep
         await self._settle()  # what an earlier pass could not
-        while passed_over < _MAX_PASSED_OVER and not self._is_ending:
-            began_s, is_live = self._monotonic(), self._counters.in_flight > 0
-            limit = self._pace.batch(is_live)
-            rows = await self._store.oldest(limit, sweep.last_id, sweep.topics)
-            if not rows:
-                sweep = self._sweep = _Sweep()  # at the end; the next begins at the oldest again
-                break
-            todo, last_id = self._choose(rows, sweep)
-            passed_over += len(rows) - len(todo)
-            is_probe = self._circuit.is_open
-            has_failed = await self._send(todo, sweep)
-            sweep.last_id = last_id
-            sent += len(self._unsettled.acknowledged)
-            refused += len(self._unsettled.refused)
-            if is_probe and self._unsettled.acknowledged:
-                self._circuit.close()
-            is_outage = has_failed if is_probe else self._circuit.is_open
-            await self._settle()  # after the acks: a crash here sends again
-            if is_outage:
-                sweep = self._sweep = _Sweep()
-                break
-            self._tell_progress()
-            took_s, is_live = self._monotonic() - began_s, is_live or self._counters.in_flight > 0
-            await asyncio.sleep(self._pace.pause_s(len(todo), took_s, is_live))
+        before = self._counters.replayed, self._counters.set_aside
+        is_outage = await self._go_on(self._sweep)
         left = self._store.backlog().waiting
         if left == 0 or is_outage:
             self._progress = None
+        sent, refused = self._counters.replayed - before[0], self._counters.set_aside - before[1]
         return DrainReport(sent, refused, left), is_outage
 
+    async def _go_on(self, sweep: _Sweep) -> bool:
+        """Send batch after batch up to the end; tells whether an outage ended it.
+
+        While a batch is on its way, the store reads the next and settles the one before: in order, so that a crash
+        sends the rest again in order.
+        """
+        passed_over = 0
+        is_outage = False
+        ahead: asyncio.Task[list[Waiting]] | None = None
+        settling: asyncio.Task[None] | None = None
+        try:
+            while passed_over < _MAX_PASSED_OVER and not self._is_ending and not is_outage:
+                began_s, is_live = self._monotonic(), self._counters.in_flight > 0
+                rows = await (ahead or self._read_ahead(sweep.last_id, sweep))
+                ahead = None
+                if not rows:
+                    self._sweep = _Sweep()  # at the end; the next begins at the oldest again
+                    break
+                todo, sweep.last_id = self._choose(rows, sweep)
+                passed_over += len(rows) - len(todo)
+                is_probe, left_out = self._circuit.is_open, len(sweep.topics)
+                if not is_probe:
+                    ahead = self._read_ahead(sweep.last_id, sweep)
+                batch = await self._send(todo, sweep)
+                if ahead is not None and len(sweep.topics) > left_out:
+                    ahead.cancel()  # it holds records that must wait now
+                    ahead = None
+                self._unsettled.add(batch)
+                if settling is not None:
+                    await settling
+                if is_probe and batch.acknowledged:
+                    self._circuit.close()
+                is_outage = batch.has_failed if is_probe else self._circuit.is_open
+                settling = asyncio.create_task(self._settle())  # after the acks: a crash here sends again
+                self._tell_progress()
+                took_s, is_live = self._monotonic() - began_s, is_live or self._counters.in_flight > 0
+                await asyncio.sleep(self._pace.pause_s(len(todo), took_s, is_live))
+            if settling is not None:
+                await settling
+        finally:
+            await asyncio.gather(*[task for task in (ahead, settling) if task is not None], return_exceptions=True)
+        if is_outage:
+            self._sweep = _Sweep()
+        return is_outage
+
+    def _read_ahead(self, last_id: int, sweep: _Sweep) -> asyncio.Task[list[Waiting]]:
+        limit = self._pace.batch(self._counters.in_flight > 0)
+        return asyncio.create_task(self._store.oldest(limit, last_id, frozenset(sweep.topics)))
+
     def _choose(self, rows: Sequence[Waiting], sweep: _Sweep) -> tuple[Sequence[Waiting], int]:
-        """Which of the rows to send now, and up to where the sweep is then."""
-        if self._circuit.is_open:
-            return rows[:1], rows[0].id  # a single record, to see whether the broker takes it
-        if not (sweep.partitions or self._circuit.is_troubled):
+        """Which of the rows to send now, and up to where the sweep is then; a single one if the circuit is open."""
+        is_probe = self._circuit.is_open
+        if not (is_probe or sweep.partitions or self._circuit.is_troubled):
             return rows, rows[-1].id
         chosen = []
         for row in rows:
-            partition = self._producer.partition_of(row.record)
-            if partition in sweep.partitions:
+            record = row.record
+            partition = self._producer.partition_of(record)
+            if partition in sweep.partitions or record.topic in sweep.topics:
                 continue
-            if self._supervisor.may_replay(row.record):
-                chosen.append(row)
-            else:
-                sweep.leave_out(row.record.topic, partition)
-        return [row for row in chosen if row.record.topic not in sweep.topics], rows[-1].id
+            if not self._supervisor.may_replay(record):
+                sweep.leave_out(record.topic, partition)
+                continue
+            if is_probe:
+                return [row], row.id
+            chosen.append(row)
+        return chosen, rows[-1].id
 
-    async def _send(self, rows: Sequence[Waiting], sweep: _Sweep) -> bool:
-        """Send the rows and note what came of each; tells whether one failed as in an outage."""
+    async def _send(self, rows: Sequence[Waiting], sweep: _Sweep) -> _Sent:
+        """Send the rows, and tell what came of each."""
+        batch = _Sent()
         header = (REPLAYED_AT, rfc3339(self._clock.now()).encode())
         deliveries: list[tuple[Waiting, asyncio.Future[Failure | None]]] = []
         for number, row in enumerate(rows, 1):
             if row.damage is not None:
-                self._refuse(row, row.damage)
+                batch.refused[row.id] = _refusal(row, row.damage)
                 continue
             record = row.record
             copy = Record(record.topic, record.key, record.value, [*record.headers, header], record.timestamp_ms)
             try:
                 deliveries.append((row, self._producer.send(copy)))
             except (TypeError, ValueError, OverflowError) as exc:  # not even a record: one more reason to go on
-                self._refuse(row, f"the client library refuses the record: {exc}")
+                batch.refused[row.id] = _refusal(row, f"the client library refuses the record: {exc}")
             if number % _IN_ONE_GO == 0:
                 await asyncio.sleep(0)
         held: set[tuple[str, bytes | None]] = set()
-        has_failed = False
         for row, delivery in deliveries:
             failure = await delivery
             if failure is not None:
                 rule = rule_for(failure)
-                has_failed = has_failed or rule.outage
+                batch.has_failed = batch.has_failed or rule.outage
                 if rule.keep:
                     held.add((row.record.topic, row.record.key))
                     sweep.leave_out(row.record.topic, self._producer.partition_of(row.record))
                 else:
-                    self._refuse(row, f"{failure.kind}: {rule.why}")
+                    batch.refused[row.id] = _refusal(row, f"{failure.kind}: {rule.why}")
                 self._supervisor.act(failure, rule, row.record)
                 continue
             if self._circuit.is_troubled:
                 self._supervisor.acknowledged(row.record)
             if not held or (row.record.topic, row.record.key) not in held:
-                self._unsettled.acknowledged.append(row.id)
+                batch.acknowledged.append(row.id)
             # else: an earlier record of the key failed; this one is sent again behind it, for the order
-        return has_failed
-
-    def _refuse(self, row: Waiting, reason: str) -> None:
-        self._unsettled.refused[row.id] = reason
-        log.error("record %d, event %s of %s, set aside: %s", row.id, row.record.event_id, row.record.topic, reason)
+        return batch
 
     async def _settle(self) -> None:
-        done = self._unsettled
+        done, self._unsettled = self._unsettled, _Sent()
         if not (done.acknowledged or done.refused):
             return
-        await self._store.settle(done.acknowledged, done.refused)
+        try:
+            await self._store.settle(done.acknowledged, done.refused)
+        except StoreUnavailable:
+            done.add(self._unsettled)
+            self._unsettled = done
+            raise
         self._counters.replayed += len(done.acknowledged)
         self._counters.set_aside += len(done.refused)
-        self._unsettled = _Sent()
 
     def _tell_progress(self) -> None:
         now_s, replayed = self._monotonic(), self._counters.replayed
@@ -262,3 +300,8 @@ class Drain:
             rate, left = (replayed - before) / (now_s - since_s), self._store.backlog().waiting
             log.info("replaying: %d sent so far, %.0f a second, %d left", replayed, rate, left)
             self._progress = (now_s, replayed)
+
+
+def _refusal(row: Waiting, reason: str) -> str:
+    log.error("record %d, event %s of %s, set aside: %s", row.id, row.record.event_id, row.record.topic, reason)
+    return reason

@@ -115,5 +115,4 @@ def _answer(outcome: Outcome) -> EventAnswer:
         case Rejected(status, error, details):
             return EventAnswer(status, error=error, details=asgi.shown(details))
         case NotKept(event_id, reason):
-            details = asgi.shown(asgi.unavailable(reason).details)
-            return EventAnswer(503, event_id, error=reason, details=details)
+            return EventAnswer(503, event_id, error=reason, details=asgi.shown(asgi.unavailable(reason).details))

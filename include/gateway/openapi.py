@@ -25,7 +25,7 @@ A call with an `Idempotency-Key` may be sent again after any answer or none: wit
 same answer and makes no second record. A method that a path does not have is answered 405 with `Allow`, a path that
 does not exist 404, both with the body `Error`.
 
-Integers are written as such: 7, not 7.0."""
+Integers are written as such: 7, not 7.0. Times are of the years 1 to 9999, in UTC too."""
 
 _HEADERS: Mapping[str, Json] = {
     "Connection": {"description": "The gateway closes the connection.", "required": True, "schema": {"const": "close"}},
@@ -114,7 +114,7 @@ def text() -> str:
     return json.dumps(document(GatewayLimits()), indent=2, ensure_ascii=False) + "\n"
 
 
-def is_drifted(target: Path = TARGET) -> bool:
+def is_drifted(target: Path) -> bool:
     """Is the file missing, or other than the code says?"""
     return not target.exists() or target.read_text(encoding="utf-8") != text()
 
@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     action.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is out of date")
     chosen = parser.parse_args(arguments)
     if chosen.check:
-        if is_drifted():
+        if is_drifted(TARGET):
             print(f"out of date: {TARGET.name}; run: python -m include.gateway.openapi --write", file=sys.stderr)
             return 1
     elif chosen.write:

@@ -27,7 +27,7 @@ import msgspec
 
 from include.adapters.kafka_producer import KafkaProducer
 from include.adapters.postgres import open_connection
-from include.adapters.published_versions import iter_store, iter_topic
+from include.adapters.published_versions import iter_store, iter_topic, require_broker
 from include.adapters.unpublished_rows import UnpublishedRow, UnpublishedRows
 from include.clock import Clock, SystemClock, epoch_ms, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
@@ -46,6 +46,7 @@ DEFAULT_MIN_AGE_S = 60.0  # beyond every deadline of a gateway: what is younger 
 _SLACK = dt.timedelta(minutes=10)  # between the clocks of database, gateway and broker
 _DELIVERY_S = 30.0  # nobody waits for an answer here
 _REACH_S = 10.0
+_PROGRESS_S = 5.0
 _SHOWN = 20  # ids in the log; the count tells the rest
 _NAMESPACE = uuid.UUID("6f3f8f0c-3b0e-5d0b-9a54-0d9f3c7e2b11")  # of event ids made here; never change it
 
@@ -83,6 +84,7 @@ def reconcile_sources(settings: Settings, scope: Scope, clock: Clock | None = No
     Raises DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, ContractMismatch for a topic that does not exist.
     """
     clock = clock or SystemClock()
+    require_broker(settings.kafka.bootstrap_servers)
     with closing(open_connection(settings.database, "gateway", "reconcile")) as connection:
         rows = UnpublishedRows(connection)
         until = rows.settled_until(scope.min_age_s)  # before anything is read, so that what it covers is settled
@@ -123,6 +125,8 @@ async def _produce(
 ) -> Reconciled:
     unpublished = produced = 0
     producer: KafkaProducer | None = None
+    loop = asyncio.get_running_loop()
+    told_s = loop.time()
     try:
         with closing(rows.iter_rows(topic, since, until)) as batches:
             for batch in batches:
@@ -134,7 +138,9 @@ async def _produce(
                 _show(topic, batch, unpublished)
                 unpublished += len(batch)
                 produced += await _send(producer, [record_of(topic, row, clock) for row in batch])
-                log.info("%s: %d rows produced", topic.name, produced)
+                if loop.time() > told_s + _PROGRESS_S:
+                    told_s = loop.time()
+                    log.info("%s: %d rows produced so far", topic.name, produced)
     finally:
         if producer is not None:
             await producer.close(1.0)

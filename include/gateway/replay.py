@@ -2,19 +2,22 @@
 
 For a machine or a gateway that died. Takes the store's lock, so it refuses while a gateway runs on it. Shows how far it
 is; running it again is safe. `--list-refused` shows what Kafka refused for ever, and why, and changes nothing;
-`--retry-refused` sends that again too. Exit codes: 0 nothing waits any more; 75 something does, or the store or the
+`--retry-refused` sends that again too; `--salvage FILE` sends what can be read of a damaged file, which is left as it
+is. Exit codes: 0 nothing waits any more; 75 something does, or the store or the
 broker is not available; 78 a setting is wrong.
 """
 
 import argparse
 import asyncio
 import datetime as dt
+import itertools
 import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from include.adapters.fallback_salvage import Salvage
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
 from include.clock import SystemClock, rfc3339
@@ -32,9 +35,14 @@ _PAGE = 1000
 
 
 async def drain_store(
-    store_dir: Path, bootstrap_servers: str, timeout_s: float, retry_refused: bool, max_rate: float
+    store_dir: Path,
+    bootstrap_servers: str,
+    timeout_s: float,
+    max_rate: float,
+    retry_refused: bool = False,
+    damaged: Path | None = None,
 ) -> DrainReport:
-    """Send what waits in a store, in order. Raises BrokerUnavailable, StoreInUse, StoreUnavailable."""
+    """Send what waits in a store, in order. Raises BrokerUnavailable, StoreInUse, StoreUnavailable, StoreFull."""
     counters, circuit = Counters(), Circuit()
     producer = KafkaProducer(bootstrap_servers, min(_DELIVERY_S, timeout_s))
     supervisor = Supervisor(producer, circuit, counters, stop=lambda kind: None)
@@ -43,12 +51,14 @@ async def drain_store(
         try:
             if retry_refused:
                 log.info("%d refused records wait again", await store.retry_refused())
+            if damaged is not None:
+                await _salvage(damaged, store)
             producer.start(lambda failure: None)
             if not await producer.is_reachable(timeout_s):
                 raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, waiting=store.backlog().waiting)
             log.info("%d records wait in %s", store.backlog().waiting, store_dir)
             report = await drain.once()
-            while report.left and (report.sent or report.refused) and not circuit.is_open:
+            while report.left and not circuit.is_open and (report.sent or report.refused or drain.is_midway):
                 report = await drain.once()
             return DrainReport(counters.replayed, counters.set_aside, report.left)
         finally:
@@ -64,6 +74,16 @@ async def list_refused(store_dir: Path) -> int:
                 print(_line(one))
             last_id, count = page[-1].id, count + len(page)
         return count
+
+
+async def _salvage(damaged: Path, store: FallbackStore) -> None:
+    """Let what can be read of a damaged file wait in the store, under the event ids it had."""
+    salvage, saved = Salvage(damaged), 0
+    rows = salvage.iter_rows()
+    while page := list(itertools.islice(rows, _PAGE)):
+        await asyncio.gather(*[store.put(row.record, "salvaged", may_be_in_kafka=True) for row in page])
+        saved += len(page)
+    log.info("%d records of %s wait again, %d cannot be read", saved, damaged, salvage.unreadable)
 
 
 @asynccontextmanager
@@ -95,8 +115,8 @@ def main() -> int:
             return 0
         max_rate = arguments.max_rate or settings.gateway.replay_max_rate
         servers = settings.kafka.bootstrap_servers
-        work = drain_store(store_dir, servers, arguments.timeout_s, arguments.retry_refused, max_rate)
-        report = asyncio.run(work)
+        wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
+        report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted))
     except ConfigurationError as exc:
         log.error("%s", exc)
         return 78
@@ -114,9 +134,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--max-rate", type=_rate, help="records a second at most (default: GATEWAY_REPLAY_MAX_RATE)", metavar="N"
     )
-    refused = parser.add_mutually_exclusive_group()
-    refused.add_argument("--list-refused", action="store_true", help="show what Kafka refused, and why; send nothing")
-    refused.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
+    more = parser.add_mutually_exclusive_group()
+    more.add_argument("--salvage", type=Path, metavar="FILE", help="first take over what a damaged file still holds")
+    more.add_argument("--list-refused", action="store_true", help="show what Kafka refused, and why; send nothing")
+    more.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
     return parser.parse_args()
 
 

@@ -4,7 +4,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, TOPICS
 from include.gateway import asgi, events
@@ -47,7 +47,11 @@ def application(services: Services) -> Starlette:
         error = {404: "no such call", 405: "not with this method"}.get(exc.status_code, exc.detail)
         problem = asgi.fault(exc.status_code, "", error, "see the README for the calls")
         body = asgi.encode(asgi.error_body(problem.error, problem.details))
-        return Response(body, exc.status_code, dict(exc.headers or {}), media_type="application/json")
+        headers = dict(exc.headers or {})
+        if exc.status_code == 405:  # Starlette names the methods of one route only
+            found = [route.methods or () for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
+            headers["Allow"] = ", ".join(sorted({method for methods in found for method in methods}))
+        return Response(body, exc.status_code, headers, media_type="application/json")
 
     async def on_unexpected(request: Request, exc: Exception) -> Response:
         return JSONResponse(asgi.error_body(asgi.UNEXPECTED.error, asgi.UNEXPECTED.details), 500)

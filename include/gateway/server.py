@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._size = 0  # of the body that is being received
         self._held = 0  # bytes counted as in flight for this connection
         self._head_size = 0
-        self._in_head = False
+        self._untold = 0  # bytes since the parser last told of the end of a head, of a piece of body, or of an end
         self._is_receiving = False
         self._since = self._loop.time()  # when the present wait began: for a request, for its rest, for the reader
         self._lingers = False
@@ -163,8 +163,7 @@ class Connection(asyncio.Protocol):
         """See asyncio.Protocol."""
         if self._lingers:
             return
-        if self._in_head:
-            self._head_size += len(data)  # of a head that comes in pieces: a long value is not reported until its end
+        self._untold += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -176,7 +175,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(fault(400, "", "not valid HTTP/1.1", "send a well-formed request"))
         else:
-            if self._in_head and self._head_size > MAX_HEAD_BYTES:
+            if self._untold > MAX_HEAD_BYTES:  # a head, a trailer or a chunk's head without end
                 self._refuse(_head_too_large())
 
     def eof_received(self) -> bool:
@@ -200,7 +199,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A request's first byte."""
         self._request = Request()
-        self._in_head = self._is_receiving = True
+        self._is_receiving = True
         self._head_size = self._size = 0
         if self._task is None:
             self._since = self._loop.time()
@@ -214,6 +213,8 @@ class Connection(asyncio.Protocol):
         """A header field."""
         name = name.lower()
         request = self._request
+        if request.method:
+            return  # a trailer: what the head did not say is not said afterwards
         self._head_size += len(name) + len(value)
         request.headers.append((name, value))
         if not request.head.take(name, value) and request.refusal is None:
@@ -222,7 +223,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is there: what can be refused by it alone is refused before the body is taken."""
-        self._in_head = False
+        self._untold = 0
         if self._head_size > MAX_HEAD_BYTES:
             raise _head_too_large()
         request, parser = self._request, self._parser
@@ -243,6 +244,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._untold = 0
         self._size += len(body)
         if self._size > self._server.limits.max_body_bytes:
             raise self._body_too_large()
@@ -256,6 +258,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        self._untold = 0
         request, chunks = self._request, self._chunks
         self._is_receiving = False
         if chunks:

@@ -234,6 +234,27 @@ def test_key_past_the_window_is_new_and_in_the_end_deleted(database, request):
     assert count(database, "SELECT count(*) FROM change_key WHERE scope = %s", request.node.nodeid) == 0
 
 
+def test_many_expired_keys_are_deleted_in_the_course_of_changes(database, request):
+    insert = """
+        INSERT INTO change_key (scope, key, fingerprint, topic, made_at)
+        SELECT %s, n::text, '', 'member', now() - interval '2 days' FROM generate_series(1, 3500) AS n
+    """
+    with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute(insert, (request.node.nodeid,))
+    left = [3500]
+
+    async def scenario(rows):
+        changes = 0
+        while left[-1]:
+            changes += 1
+            await rows.create(MEMBER, MEMBER_FIELDS, keys(request, -changes))
+            left.append(count(database, "SELECT count(*) FROM change_key WHERE made_at < now() - interval '1 day'"))
+        return changes
+
+    assert run(lambda: PostgresSystemOfRecord(database, 5), scenario)
+    assert left == sorted(left, reverse=True)
+
+
 def test_fake_forgets_keys_past_the_window_too():
     clock = FixedClock()
     rows = MemorySystemOfRecord(clock, key_window_s=60)

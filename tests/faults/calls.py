@@ -53,7 +53,7 @@ class Call:
             if before is None:
                 self.settled[index] = entry
                 new.append(entry)
-            elif entry.outcome == "odd" or (entry.outcome, entry.event_id) != (before.outcome, before.event_id):
+            elif (entry.outcome, entry.event_id) != (before.outcome, before.event_id):
                 problem = f"first {before.outcome} {before.event_id}, then {entry.outcome} {entry.event_id}"
                 new.append(msgspec.structs.replace(entry, outcome="odd", problem=problem))
         return new

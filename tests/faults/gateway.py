@@ -9,6 +9,7 @@ not; the same command with the same seed makes the same rounds again, `--only N`
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.faults.plan import themes
 from tests.faults.rounds import Proof, Round
 from tests.faults.verdict import Verdict
 
+_TERMINATED = 128 + signal.SIGTERM
 _SHOWN = 10
 _ENOUGH_ROUNDS = 10  # for every fault to have been felt once, however its times fell
 
@@ -29,10 +31,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--only", type=int, help="run only the round of this number")
-    parser.add_argument("--folder", type=Path, help="where logs and data go, and stay (default: kept only on failure)")
+    parser.add_argument(
+        "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
+    )
     arguments = parser.parse_args()
+    if arguments.rounds < 1 or arguments.only not in (None, *range(arguments.rounds)):
+        parser.error(f"--only takes a round from 0 to {arguments.rounds - 1}; there must be one")
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="gateway-faults-"))
     again = f"python -m tests.faults.gateway --seed {arguments.seed} --clients {arguments.clients}"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
     print(f"seed {arguments.seed}, {arguments.clients} clients, logs in {folder}", flush=True)
     good = False
     try:

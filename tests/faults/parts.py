@@ -1,6 +1,7 @@
 """The parts that faults happen to: a broker, and a gateway whose store is on a small disk."""
 
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.support.full_disk import GatewayOnDisk, SmallDisk, small_disk
 _DISK_BYTES = 256 << 20  # only a fault fills it
 _LOOK_S = 0.02
 _RESTART_S = 0.2
+_REPLAY_RATE = 10_000  # records/s: a replay lasts long enough to be cut short
 _HEALTHY_S = 90.0
 _DRAINED_S = 120.0
 
@@ -151,7 +153,8 @@ def parts_in(folder: Path) -> Iterator[Parts]:
     ):
         broker = Broker(server)
         broker.make_topics()
-        on_disk = disk.gateway(gateway, broker.bootstrap_servers)
+        gc.collect()  # an admin client that lives on tells the terminal of every outage
+        on_disk = disk.gateway(gateway, broker.bootstrap_servers, GATEWAY_REPLAY_MAX_RATE=str(_REPLAY_RATE))
         try:
             on_disk.start()
             parts = Parts(broker, disk, on_disk, lanes)

@@ -210,6 +210,25 @@ def test_partition_without_a_leader_costs_few_events_their_deadline_and_the_othe
     assert again == Kept("again", "kafka")
 
 
+def test_partition_that_stays_out_does_not_keep_the_circuit_open_for_the_others(brokers):
+    lame = 1
+
+    async def scenario():
+        brokers.lead("board", lame, broker=2)
+        async with running(brokers, failures=2) as gateway:
+            brokers.stop(2)
+            waiting = [of_partition(gateway, lame, "lame"), *(of_partition(gateway, n, f"well/{n}") for n in (0, 2, 3))]
+            for one in waiting:
+                await gateway.store.put(one, "test", may_be_in_kafka=False)
+            gateway.circuit.open("the test says so")
+            while gateway.circuit.is_open or len(gateway.store.rows) > 1:
+                await gateway.drain.tend()
+                await asyncio.sleep(0.05)
+            return [row.record.event_id for row in gateway.store.rows]
+
+    assert asyncio.run(scenario()) == ["lame"]
+
+
 def test_topic_that_is_not_there_costs_few_events_their_deadline_and_the_other_topics_none(brokers):
     def of_missing(n):
         one = record(n, f"missing/{n}")

@@ -171,7 +171,7 @@ def test_records_that_are_not_the_tables_are_passed_over(broker, database, recon
         (key, b'{"modifiedAt": 7}'),
         (key, b'{"modifiedAt": "2001-01-01T00:00:00Z"}'),
     ):
-        producer.produce("board", value, strange_key)
+        producer.produce("board", value, strange_key, headers=[("event-id", b"strange")])
     assert producer.flush(30) == 0
     assert reconcile() == [(0, 0, 0), (1, 1, 0)]
 

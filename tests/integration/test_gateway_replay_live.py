@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -109,6 +110,44 @@ def test_broker_that_is_down_is_told_and_nothing_is_lost(broker, tmp_path):
     assert replay(tmp_path, broker)[:2] == (0, "sent 1, refused 0, left 0\n")
 
 
+def test_what_can_be_read_of_a_damaged_file_is_sent(broker, tmp_path):
+    count, page = 3000, 4096
+    fill(tmp_path, [record(number, f"salvaged-{number}") for number in range(count)])
+    folder = tmp_path / "fallback"
+    with (folder / "fallback.sqlite").open("r+b") as file:  # leaves of the table, in three places
+        for place in (20, 60, 61):
+            file.seek(place * page)
+            file.write(os.urandom(page))
+
+    async def go_on(store):
+        await store.put(record(1, "salvaged-after"), "test", may_be_in_kafka=False)
+
+    with_store(tmp_path, go_on)
+    [damaged] = [
+        path for path in folder.iterdir() if ".damaged-" in path.name and path.name[-4:] not in ("-wal", "-shm")
+    ]
+    before = damaged.read_bytes()
+    code, out, log = replay(tmp_path, broker, "--salvage", str(damaged))
+    assert code == 0
+    unreadable = int(re.search(r"wait again, (\d+) cannot be read", log).group(1))
+    assert 0 < unreadable < 60
+    assert out == f"sent {count - unreadable + 1}, refused 0, left 0\n"
+    sent = [event_id(one) for one in in_topic(broker, "salvaged-")]
+    assert len(sent) == len(set(sent)) == count - unreadable + 1
+    assert damaged.read_bytes() == before
+
+
+def test_file_of_which_nothing_can_be_read_is_told(broker, tmp_path):
+    fill(tmp_path, [record(1, "unreadable-1")])
+    ruin = tmp_path / "ruin"
+    ruin.write_bytes(os.urandom(8192))
+    code, _, log = replay(tmp_path, broker, "--salvage", str(ruin))
+    assert code == 78
+    assert ".recover" in log
+    assert replay(tmp_path, broker, "--salvage", str(tmp_path / "none"))[0] == 78
+    assert replay(tmp_path, broker)[:2] == (0, "sent 1, refused 0, left 0\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["--max-rate", "0"], 2), (["--max-rate", "fast"], 2), (["--list-refused"], 78)]
 )
@@ -120,8 +159,8 @@ def test_killed_in_the_middle_it_goes_on_where_it_was_and_keeps_each_keys_order(
     count, keys = 20_000, 7
     fill(tmp_path, [record(number % keys, f"killed-{number}") for number in range(count)])
     environment = {**os.environ, **GatewayProcess.over(tmp_path, broker.bootstrap_servers).environment}
-    for sent_before in (1, 6_000):
-        command = [sys.executable, "-m", "include.gateway.replay", "--max-rate", "8000"]
+    for sent_before in (1, 2_000):
+        command = [sys.executable, "-m", "include.gateway.replay", "--max-rate", "1000"]
         with subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
             try:
                 wait_until(lambda least=sent_before: len(in_topic(broker, "killed-")) >= least, 60, "some are sent")

@@ -1,8 +1,6 @@
 """What the fallback store may die of, on a real disk."""
 
 import asyncio
-import contextlib
-import json
 import os
 import signal
 import sqlite3
@@ -12,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from include.adapters.fallback_store import SqliteFallbackStore
 from include.errors import ConfigurationError
-from include.gateway.ports import Record, StoreUnavailable, Waiting
+from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
-from tests.fakes.gateway import FixedClock
+from tests.support.stores import open_in, read_all, store_in
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,24 +35,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def store_in(folder: Path) -> SqliteFallbackStore:
-    return SqliteFallbackStore(folder, FixedClock())
-
-
-def read_all(folder: Path) -> list[str]:
-    async def main():
-        store = store_in(folder)
-        store.open()
-        event_ids, last_id = [], 0
-        while rows := await store.oldest(10_000, last_id):
-            event_ids += [row.record.event_id for row in rows]
-            last_id = rows[-1].id
-        await store.close()
-        return event_ids
-
-    return asyncio.run(main())
 
 
 def test_killed_in_mid_write_has_all_that_it_said_it_kept(tmp_path):
@@ -171,7 +150,7 @@ def test_disk_that_fails_is_unavailable_and_recovers_by_itself(tmp_path):
 def test_folder_that_cannot_be_made_is_a_wrong_setting(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="make it writable"):
-        asyncio.run(_open(tmp_path / "file" / "fallback"))
+        asyncio.run(open_in(tmp_path / "file" / "fallback"))
 
 
 def test_disk_that_became_read_only_is_unavailable_and_recovers_by_itself(tmp_path):
@@ -263,127 +242,3 @@ def test_trouble_that_nobody_thought_of_is_told_and_does_not_end_the_store(tmp_p
     asyncio.run(main())
     assert "unheard of" in caplog.text
     assert read_all(tmp_path) == ["after"]
-
-
-@pytest.mark.parametrize("kind", ["BLOB", "TEXT"])
-@pytest.mark.parametrize("column", ["value", "headers", "key"])
-def test_row_whose_content_is_damaged_is_told_apart(tmp_path, column, kind):
-    async def main():
-        store = store_in(tmp_path)
-        store.open()
-        await asyncio.gather(*[store.put(record(n, f"e-{n}"), "test", may_be_in_kafka=False) for n in range(3)])
-        # a change that leaves SQLite's own structure whole, as a flipped bit in a page does
-        changed = f"UPDATE message SET {column} = CAST(X'7F' || substr({column}, 2) AS {kind}) WHERE id = 2"
-        store._file._db.execute(changed)
-        rows = await store.oldest(10)
-        await store.close()
-        return rows
-
-    assert [row.damage is not None for row in asyncio.run(main())] == [False, True, False]
-
-
-def test_disk_is_given_back_after_a_long_outage_and_ids_go_on(tmp_path):
-    file = tmp_path / "fallback.sqlite"
-
-    async def main():
-        store = store_in(tmp_path)
-        store.open()
-        puts = [store.put(record(n, f"e-{n}", body="x" * 400_000), "test", may_be_in_kafka=False) for n in range(120)]
-        ids = await asyncio.gather(*puts)
-        large = file.stat().st_size
-        for start in range(0, 119, 7):
-            await store.settle(ids[start : min(start + 7, 119)], {})
-        small, left = file.stat().st_size, [row.id for row in await store.oldest(10)]
-        await store.settle(ids, {})
-        await store.close()
-        return large, small, left, ids[-1]
-
-    large, small, left, last_id = asyncio.run(main())
-    assert large > 40 << 20
-    assert small < 5 << 20
-    assert left == [last_id]
-    assert asyncio.run(_put_one(tmp_path)) > last_id
-
-
-async def _put_one(folder: Path) -> int:
-    store = store_in(folder)
-    store.open()
-    row_id = await store.put(record(1, "new"), "test", may_be_in_kafka=False)
-    await store.close()
-    return row_id
-
-
-def test_what_was_passed_over_once_is_not_read_again(tmp_path):
-    async def main():
-        store = store_in(tmp_path)
-        store.open()
-        puts = [store.put(record(n, f"e-{n}"), "test", may_be_in_kafka=False) for n in range(4000)]
-        ids = await asyncio.gather(*puts)
-        await store.settle([], dict.fromkeys(ids[:3900], "no"))
-        thousands_of_steps = []
-        store._file._db.set_progress_handler(lambda: thousands_of_steps.append(1), 1000)
-        found = [[row.id for row in await store.oldest(1)] for _ in range(2)]
-        first = len(thousands_of_steps)
-        found += [[row.id for row in await store.oldest(1)] for _ in range(10)]
-        await store.close()
-        return ids[3900], found, first, len(thousands_of_steps) - first
-
-    expected, found, first, later = asyncio.run(main())
-    assert found == [[expected]] * 12
-    assert first > 10
-    assert later <= 1
-
-
-VERSION_1 = """
-CREATE TABLE message (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key BLOB, value BLOB, headers BLOB NOT NULL,
-    timestamp_ms INTEGER NOT NULL, error TEXT NOT NULL, may_be_in_kafka INTEGER NOT NULL, kept_at_ms INTEGER NOT NULL,
-    bytes INTEGER NOT NULL
-);
-CREATE TABLE refused (
-    id INTEGER PRIMARY KEY, topic TEXT NOT NULL, key BLOB, value BLOB, headers BLOB NOT NULL,
-    timestamp_ms INTEGER NOT NULL, error TEXT NOT NULL, may_be_in_kafka INTEGER NOT NULL, kept_at_ms INTEGER NOT NULL,
-    bytes INTEGER NOT NULL, reason TEXT NOT NULL
-);
-CREATE TABLE heartbeat (id INTEGER PRIMARY KEY CHECK (id = 1), at_ms INTEGER NOT NULL);
-INSERT INTO message VALUES (7, 'board', X'31', X'7B7D', '[["event-id","waiting"]]', 5, 'why', 1, 6, 150);
-INSERT INTO refused VALUES (3, 'board', X'32', NULL, '[["event-id","aside"]]', 5, 'why', 0, 6, 120, 'too large');
-PRAGMA user_version = 1;
-"""
-
-
-def test_file_of_the_first_version_is_taken_over_whole(tmp_path):
-    with contextlib.closing(sqlite3.connect(tmp_path / "fallback.sqlite")) as old:
-        old.executescript(VERSION_1)
-
-    async def main():
-        store = store_in(tmp_path)
-        store.open()
-        found = await store.oldest(10), await store.set_aside(10), store.backlog()
-        new_id = await store.put(record(1, "new"), "test", may_be_in_kafka=False)
-        await store.close()
-        return *found, new_id
-
-    [waiting], [aside], backlog, new_id = asyncio.run(main())
-    assert waiting == Waiting(7, Record("board", b"1", b"{}", [("event-id", b"waiting")], 5), "why", True, 6)
-    assert (aside.id, aside.reason, aside.record.event_id, aside.record.value) == (3, "too large", "aside", None)
-    assert (backlog.waiting, backlog.ambiguous, backlog.refused, backlog.bytes) == (1, 1, 1, 270)
-    assert new_id == 8
-    assert read_all(tmp_path) == ["waiting", "new"]
-
-
-async def _open(folder: Path) -> None:
-    store_in(folder).open()
-
-
-def test_file_of_another_version_is_refused(tmp_path):
-    async def main():
-        store = store_in(tmp_path)
-        store.open()
-        store._file._db.execute("PRAGMA user_version = 99")
-        await store.close()
-
-    asyncio.run(main())
-    with pytest.raises(ConfigurationError, match="version 99"):
-        asyncio.run(_open(tmp_path))
-    assert json.dumps([path.name for path in tmp_path.iterdir() if "damaged" in path.name]) == "[]"

@@ -6,11 +6,12 @@ import itertools
 import pytest
 
 from include.gateway.circuit import Breaker, Circuit, State, Supervisor
+from include.gateway.drain import Drain
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, Record
 from include.gateway.supervision import rule_for
 from tests.fakes.events import record
-from tests.fakes.gateway import MemoryProducer
+from tests.fakes.gateway import FixedClock, MemoryFallbackStore, MemoryProducer
 
 P, Q = ("board", 0), ("board", 1)
 
@@ -205,6 +206,17 @@ def test_partition_that_is_out_does_not_keep_the_whole_from_being_probed_with_an
     assert circuit.may_replay(Q)
 
 
+def test_closing_the_whole_begins_anew_with_each_partition(circuit):
+    circuit.open("_ALL_BROKERS_DOWN")
+    fail(circuit, P, P, P, Q, Q, Q)
+    assert circuit.partitions_out == [P, Q]
+    circuit.close()
+    assert circuit.partitions_out == []
+    assert not circuit.is_troubled
+    fail(circuit, P, Q)
+    assert not circuit.is_open
+
+
 def test_breaker_counts_its_openings():
     breaker = Breaker(failures=2)
     assert [breaker.failed(0), breaker.failed(0), breaker.failed(0)] == [False, True, False]
@@ -314,3 +326,30 @@ def test_stop_keeps_the_rest_from_kafka_at_once():
         return supervised.circuit.is_open, supervised.stops
 
     assert asyncio.run(scenario()) == (True, ["CLUSTER_AUTHORIZATION_FAILED"])
+
+
+def test_broker_that_answers_and_takes_nothing_does_not_close_the_circuit(clock):
+    async def scenario():
+        supervised = Supervised(failures=2)
+        supervised.circuit = Circuit(2, clock)
+        supervised.supervisor = Supervisor(supervised.producer, supervised.circuit, Counters(), supervised.stops.append)
+        store = MemoryFallbackStore(FixedClock())
+        store.open()
+        parts = (supervised.producer, store, supervised.circuit, supervised.supervisor, FixedClock(), Counters())
+        drain = Drain(*parts, monotonic=clock)
+        supervised.producer.refuses = lambda one: Failure("NOT_ENOUGH_REPLICAS", "1 of 3")
+        for n in range(20):
+            await store.put(record(n, f"e-{n}"), "test", may_be_in_kafka=False)
+        supervised.circuit.open("the test says so")
+        states = set()
+        for _ in range(200):
+            clock.now_s += 0.5
+            await drain.tend()
+            states.add(supervised.circuit.is_open)
+        supervised.producer.refuses = lambda one: None
+        while store.rows:
+            clock.now_s += 0.5
+            await drain.tend()
+        return states, supervised.circuit.is_open, supervised.circuit.openings
+
+    assert asyncio.run(scenario()) == ({True}, False, 1)

@@ -4,6 +4,6 @@ WHERE (scope, key) IN (
     SELECT scope, key FROM change_key
     WHERE made_at < clock_timestamp() - make_interval(secs => %(window_s)s)
     ORDER BY made_at
-    LIMIT 1000
+    LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 )

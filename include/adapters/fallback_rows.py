@@ -1,0 +1,45 @@
+"""The rows of the fallback store's file, from records and back."""
+
+import zlib
+from typing import Any
+
+import msgspec
+
+from include.gateway.ports import Record, Waiting
+
+Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int]
+"""In the order of fallback_schema.INSERT: the size is the last but one, the checksum the last."""
+
+_OVERHEAD_BYTES = 100  # of a row, beside what it carries
+_decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
+
+
+def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_at_ms: int) -> Row:
+    """The row of a record."""
+    topic, key, value, at_ms = record.topic, record.key, record.value, record.timestamp_ms
+    headers = msgspec.json.encode([(name, text.decode("latin-1")) for name, text in record.headers])
+    size = len(key or b"") + len(value or b"") + len(headers) + _OVERHEAD_BYTES
+    checksum = _checksum(topic, key, value, headers, at_ms)
+    return row_id, topic, key, value, headers, at_ms, error, may_be_in_kafka, kept_at_ms, size, checksum
+
+
+def waiting_of(row: tuple[Any, ...]) -> Waiting:
+    """The record of a row, and what is wrong with it: a row that cannot be read must not hold up the others."""
+    row_id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, _, checksum = row
+    damage = None
+    pairs: list[tuple[str, bytes]] = []
+    try:
+        if checksum is not None and checksum != _checksum(topic, key, value, headers, timestamp_ms):
+            raise ValueError("its checksum differs")
+        encoding = "utf-8" if checksum is None else "latin-1"  # version 1 of the file had no checksums
+        pairs = [(name, text.encode(encoding)) for name, text in _decode_headers(headers)]
+    except (AttributeError, TypeError, ValueError) as exc:
+        damage = f"damaged on the disk: {exc}"
+    record = Record(topic, key, value, pairs, timestamp_ms)
+    return Waiting(row_id, record, error, bool(may_be_in_kafka), kept_at_ms, damage)
+
+
+def _checksum(topic: str, key: bytes | None, value: bytes | None, headers: bytes, timestamp_ms: int) -> int:
+    # SQLite finds damage in its own structure, not in what a row carries.
+    start = zlib.crc32(topic.encode(), timestamp_ms & 0xFFFFFFFF)
+    return zlib.crc32(headers, zlib.crc32(value or b"", zlib.crc32(key or b"", start)))

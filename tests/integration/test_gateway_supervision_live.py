@@ -1,0 +1,241 @@
+"""What Kafka refuses, lacks or does not answer: the real gateway before a real broker with an authorizer."""
+
+import base64
+import itertools
+import os
+
+import httpx
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from include.gateway.client import GatewayRefused, GatewayUnavailable
+from tests.fakes.events import board, member
+from tests.servers import kafka_server, wait_until
+from tests.support.broker import PARTITIONS, Broker
+from tests.support.gateway_process import GatewayProcess
+
+ALLOWED_BYTES = 200_000  # a topic's max.message.bytes: of a whole batch
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+FAILURES = 3
+OPEN = {"open", "half-open"}
+
+ids = itertools.count(1)
+
+
+def noise(count: int) -> str:
+    """Text that does not compress to much less."""
+    return base64.b64encode(os.urandom(count)).decode()[:count]
+
+
+class Admin:
+    """Makes topics, and denies what it is told to."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._client = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    def make(self, topic: str, **config: str) -> None:
+        new = NewTopic(topic, PARTITIONS, 1, config={name.replace("_", "."): value for name, value in config.items()})
+        self._client.create_topics([new])[topic].result()
+
+    def delete(self, topic: str) -> None:
+        self._client.delete_topics([topic])[topic].result()
+
+    def deny(self, topic: str) -> None:
+        """Everybody may see the topic, nobody may write to it."""
+        rules = ((AclOperation.WRITE, AclPermissionType.DENY), (AclOperation.DESCRIBE, AclPermissionType.ALLOW))
+        for operation, permission in rules:
+            whom = "User:ANONYMOUS"
+            acl = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, whom, "*", operation, permission)
+            self._client.create_acls([acl])[acl].result()
+
+    def allow(self, topic: str) -> None:
+        """Take back what was denied."""
+        any_operation, any_permission = AclOperation.ANY, AclPermissionType.ANY
+        of_topic = AclBindingFilter(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, any_operation, any_permission
+        )
+        self._client.delete_acls([of_topic])[of_topic].result()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with kafka_server(tmp_path_factory.mktemp("kafka"), AUTHORIZER) as server:
+        yield Broker(server)
+
+
+@pytest.fixture(scope="module")
+def admin(broker):
+    admin = Admin(broker.bootstrap_servers)
+    admin.make("board", max_message_bytes=str(ALLOWED_BYTES))
+    admin.make("member")
+    return admin
+
+
+@pytest.fixture
+def start(broker, admin, tmp_path):
+    """Starts the gateway with these settings."""
+    processes = []
+
+    def start_with(**settings: str) -> GatewayProcess:
+        limits = {"GATEWAY_CIRCUIT_FAILURES": str(FAILURES), "GATEWAY_DEADLINE_S": "0.5"}
+        processes.append(GatewayProcess.over(tmp_path, broker.bootstrap_servers, **{**limits, **settings}).start())
+        return processes[0]
+
+    yield start_with
+    for process in processes:
+        process.kill()
+    broker.mend()
+
+
+def in_kafka(client, topic, value):
+    """Has the event gone to Kafka?"""
+    return client.post_event(topic, value)["keptIn"] == "kafka"
+
+
+def ids_in(broker, topic):
+    return {dict(message.headers())["event-id"].decode() for message in broker.messages(topic)}
+
+
+def is_drained(gateway):
+    def has_no_backlog():
+        with gateway.client() as client:
+            return client.fallback()["backlog"] == 0
+
+    wait_until(has_no_backlog, 60, "nothing waits any more")
+
+
+def test_event_larger_than_its_topic_takes_is_413_and_not_spilled(start):
+    gateway = start()
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+        is_drained(gateway)
+        with pytest.raises(GatewayRefused, match="status=413"):
+            client.post_event("board", board(next(ids), extra=noise(2 * ALLOWED_BYTES)))
+        assert in_kafka(client, "board", board(next(ids)))
+        state = client.fallback()
+        assert (state["backlog"], state["circuit"]) == (0, "closed")
+
+
+def test_event_too_large_for_its_topic_costs_no_other_event_of_the_array_its_place(broker, start):
+    gateway = start(GATEWAY_DEADLINE_S="5")
+    values = [board(next(ids), extra=noise(600)) for _ in range(900)]
+    large = 450
+    values[large]["extra"] = noise(2 * ALLOWED_BYTES)
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+        is_drained(gateway)
+        results = client.post_events("board", values)
+        assert client.fallback()["backlog"] == 0
+    statuses = [result["status"] for result in results]
+    assert statuses[large] == 413
+    assert statuses[:large] + statuses[large + 1 :] == [201] * (len(values) - 1)
+    kept = [result for result in results if result["status"] == 201]
+    assert {result["keptIn"] for result in kept} == {"kafka"}
+    assert {result["eventId"] for result in kept} <= ids_in(broker, "board")
+
+
+def test_small_events_of_one_array_are_not_taken_for_a_large_one(start):
+    gateway = start(GATEWAY_DEADLINE_S="5")
+    same_partition = [board(1, extra=noise(600)) for _ in range(900)]  # one key: all could be one batch
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+        results = client.post_events("board", same_partition)
+    assert {(result["status"], result["keptIn"]) for result in results} == {(201, "kafka")}
+
+
+def test_topic_that_the_gateway_may_not_write_to_is_answered_503_and_not_spilled(admin, start):
+    gateway = start()
+
+    def is_refused():
+        try:
+            client.post_event("member", member(next(ids)))
+        except GatewayUnavailable as exc:
+            return "the gateway may not write to this topic" in str(exc)
+        return False
+
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "member", member(next(ids))), 30, "Kafka is used")
+        is_drained(gateway)
+        admin.deny("member")
+        try:
+            wait_until(is_refused, 30, "the rule is in force")
+            assert in_kafka(client, "board", board(next(ids)))
+            state = client.fallback()
+            assert (state["backlog"], state["circuit"]) == (0, "closed")
+        finally:
+            admin.allow("member")
+
+        def is_taken():
+            try:
+                return in_kafka(client, "member", member(next(ids)))
+            except GatewayUnavailable:
+                return False
+
+        wait_until(is_taken, 60, "the topic is written to again, without a restart")
+
+
+def test_events_of_a_topic_that_is_not_there_wait_for_it_and_the_other_topics_do_not(broker, admin, start):
+    admin.delete("member")
+    gateway = start()
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+        is_drained(gateway)
+        posted = []
+        for _ in range(3 * FAILURES):
+            answer = client.post_event("member", member(next(ids)))
+            assert answer["keptIn"] == "fallback"
+            posted.append(answer["eventId"])
+            assert in_kafka(client, "board", board(next(ids)))
+        state = client.fallback()
+        assert (state["backlog"], state["circuit"]) == (len(posted), "closed")
+        assert state["ambiguous"] <= FAILURES, "the others did not wait for their deadline"
+    admin.make("member")
+    is_drained(gateway)
+    assert set(posted) <= ids_in(broker, "member")
+
+
+def test_frozen_broker_costs_few_events_their_deadline_and_they_are_kept_as_ambiguous(broker, start):
+    gateway = start()
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+        is_drained(gateway)
+        broker.freeze()
+        wait_until(lambda: not in_kafka(client, "board", board(next(ids))), 30, "the broker has come to a halt")
+        answers = [client.post_event("board", board(next(ids))) for _ in range(10 * FAILURES)]
+        state = client.fallback()
+        broker.thaw()
+        assert {answer["keptIn"] for answer in answers} == {"fallback"}
+        assert state["backlog"] == 1 + len(answers)
+        assert state["circuit"] in OPEN
+        assert 1 <= state["ambiguous"] <= 2 * FAILURES
+        is_drained(gateway)
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used again")
+    assert {answer["eventId"] for answer in answers} <= ids_in(broker, "board")
+
+
+def test_killed_broker_costs_no_event_its_deadline(broker, start):
+    gateway = start(GATEWAY_DEADLINE_S="300")  # whoever waited for it would not be answered within this test
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+        broker.kill()
+        answers = [client.post_event("board", board(next(ids))) for _ in range(200)]
+        assert {answer["keptIn"] for answer in answers} == {"fallback"}
+        assert client.fallback()["circuit"] in OPEN
+        broker.start()
+        is_drained(gateway)
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used again")
+    assert {answer["eventId"] for answer in answers} <= ids_in(broker, "board")
+    page = httpx.get(f"{gateway.url}/metrics", trust_env=False).text
+    assert 'action="stop"' not in page
