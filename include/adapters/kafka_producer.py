@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
 from include.adapters.partitioner import Partitioner
+from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, Partition, Record
 from include.gateway.supervision import CLOSED, DEADLINE
 
@@ -21,9 +22,11 @@ _ClientHeaders = list[tuple[str, str | bytes | None]]
 
 Settled = asyncio.Future[Failure | None]
 
+_RETIRED = -1  # the generation of failures that must restart nothing
 _POLL_S = 0.001  # while records are in flight
 _IDLE_POLL_S = 0.1  # else: for errors of the client itself
 _PURGE_S = 1.0  # to report what was purged
+_BATCH_BYTES = 128 * 1024  # a broker refuses a batch as a whole: more than a topic takes, and all of it is "too large"
 _BUFFER_KIB = 64 * 1024  # memory bound of what waits for the broker; beyond it records go to the fallback store
 
 
@@ -37,6 +40,8 @@ def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float 
         "compression.type": "snappy",
         "partitioner": "murmur2_random",
         "linger.ms": linger_ms,
+        "batch.size": _BATCH_BYTES,
+        "message.max.bytes": MAX_MESSAGE_BYTES,
         "message.timeout.ms": max(int(deadline_s * 1000), int(linger_ms) + 1),
         "queue.buffering.max.kbytes": _BUFFER_KIB,
         "socket.timeout.ms": 10_000,
@@ -188,13 +193,21 @@ class KafkaProducer:
         # in the loop: serves the reports that came, then looks for requests past their deadline
         try:
             if self._producer is not None:
-                self._producer.poll(0)
+                self._serve(self._producer, self._generation)
             for retired in list(self._retired):
-                if retired.poll(0) == 0 and len(retired) == 0:
+                if self._serve(retired, _RETIRED) == 0 and len(retired) == 0:
                     self._retired.remove(retired)
             self._settle_overdue()
         finally:
             self._poll_in(_POLL_S if self._in_flight or self._retired else _IDLE_POLL_S)
+
+    def _serve(self, producer: LibrdkafkaProducer, generation: int) -> int:
+        try:
+            served: int = producer.poll(0)
+            return served
+        except KafkaException as exc:  # a fatal error comes so, not to error_cb; the reports come with the next poll
+            self._failed(generation, exc.args[0])
+            return 1
 
     def _reported(self, future: Settled, generation: int, error: KafkaError | None, _message: Message) -> None:
         if not future.done():

@@ -149,7 +149,7 @@ class Drain:
         if is_probe and not await self._producer.is_reachable(_PROBE_TIMEOUT_S):
             return
         report, is_outage = await self._pass()
-        if self._circuit.is_open and not is_outage and not self._is_ending:
+        if self._circuit.is_open and not is_outage and not self._is_ending and self._sweep.last_id == 0:
             self._circuit.close()  # nothing to prove it with: the next live event will tell
         if report.sent or report.refused:
             log.info("replayed %d records, set %d aside, %d left", report.sent, report.refused, report.left)
@@ -188,6 +188,7 @@ class Drain:
                 rows = await (ahead or self._read_ahead(sweep.last_id, sweep))
                 ahead = None
                 if not rows:
+                    is_outage = self._circuit.is_open and bool(sweep.partitions)  # no proof: what waits is of these
                     self._sweep = _Sweep()  # at the end; the next begins at the oldest again
                     break
                 todo, sweep.last_id = self._choose(rows, sweep)

@@ -13,6 +13,7 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreFull, StoreUnavailable
 from include.gateway.supervision import (
@@ -125,10 +126,14 @@ class Intake:
         if found or not isinstance(value, dict):
             return Rejected(400, f"the event breaks the contract of {topic.name}", tuple(found))
         try:
-            return self.record(topic, value[topic.key_field], value, event_id, accepted)
+            record = self.record(topic, value[topic.key_field], value, event_id, accepted)
         except (RecursionError, ValueError, OverflowError):
             problem = Violation("", "cannot be written as JSON", "send plainer values: less nesting, smaller numbers")
             return Rejected(400, "the event cannot be written as JSON", (problem,))
+        if record.value is not None and len(record.value) > MAX_RECORD_BYTES:
+            problem = Violation("", f"larger than {MAX_RECORD_BYTES} bytes", "send a smaller event")
+            return Rejected(413, "the event is larger than Kafka takes", (problem,))
+        return record
 
     def accepted(self) -> Accepted:
         """The present instant, as records carry it."""

@@ -128,6 +128,11 @@ def _answers(limits: GatewayLimits) -> Json:
                 "bytes": count,
                 "maxBytes": count,
                 "circuit": {"enum": ["closed", "open", "half-open"]},
+                "partitionsOut": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Partitions, as topic/number, whose events bypass Kafka while the circuit is closed.",
+                },
                 "replayed": count | {"description": "Since the start of the process."},
                 "setAside": count | {"description": "Since the start of the process."},
             }

@@ -126,7 +126,8 @@ class Operations:
             "refused": backlog.refused,
             "bytes": backlog.bytes,
             "maxBytes": backlog.max_bytes,
-            "circuit": "open" if services.circuit.is_open else "closed",
+            "circuit": str(services.circuit.state),
+            "partitionsOut": [f"{topic}/{partition}" for topic, partition in services.circuit.partitions_out],
             "replayed": services.counters.replayed,
             "setAside": services.counters.set_aside,
         }

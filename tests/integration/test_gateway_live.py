@@ -8,13 +8,13 @@ import uuid
 import httpx
 import pytest
 
+from include.adapters.partitioner import partition_of
 from include.clock import epoch_ms
 from include.gateway.client import GatewayRefused, GatewayUnavailable, replay_fallback
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.broker import PARTITIONS
 from tests.support.gateway_process import GatewayProcess
-from tests.support.murmur2 import partition_of
 
 board_ids = itertools.count(1)
 

@@ -8,6 +8,7 @@ import pytest
 
 from include.contracts.topics import BOARD
 from include.gateway.intake import Kept, NotKept, Rejected, new_event_id, new_event_ids
+from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.ports import Failure
 from tests.fakes.events import board, record
 from tests.fakes.harness import SETTINGS, FakeGateway
@@ -176,3 +177,18 @@ def test_ids_are_random_uuids():
     assert {(uuid.UUID(one).version, uuid.UUID(one).variant, str(uuid.UUID(one)) == one) for one in ids} == {
         (4, uuid.RFC_4122, True)
     }
+
+
+def test_event_too_large_for_kafka_is_refused_also_while_nobody_could_tell():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.services.circuit.open("test")
+        largest = board(body="x" * 60_000, more="x" * (MAX_RECORD_BYTES - 60_300))
+        kept = await gateway.services.intake.accept(BOARD, largest, "e-1")
+        refused = await gateway.services.intake.accept(BOARD, largest | {"another": "x" * 400}, "e-2")
+        return gateway, kept, refused
+
+    gateway, kept, refused = asyncio.run(scenario())
+    assert kept == Kept("e-1", "fallback")
+    assert isinstance(refused, Rejected)
+    assert (refused.status, [row.record.event_id for row in gateway.store.rows]) == (413, ["e-1"])
