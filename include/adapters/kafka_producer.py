@@ -30,7 +30,7 @@ _BATCH_BYTES = 128 * 1024  # a broker refuses a batch as a whole: more than a to
 _BUFFER_KIB = 64 * 1024  # memory bound of what waits for the broker; beyond it records go to the fallback store
 
 
-def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float = 2) -> dict[str, object]:
+def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float = 1) -> dict[str, object]:
     """The client's settings. The partitioner is the Java clients': a key lands where every other producer puts it."""
     return {
         "bootstrap.servers": bootstrap_servers,
@@ -89,7 +89,7 @@ class KafkaProducer:
         self._retired: list[LibrdkafkaProducer] = []
         self._in_flight: deque[tuple[float, Settled]] = deque()
         self._poller: asyncio.TimerHandle | None = None
-        self._is_idle = True
+        self._is_poll_near = False
         self._partitioner = Partitioner()
 
     def start(self, on_failure: Callable[[Failure], None]) -> None:
@@ -120,8 +120,9 @@ class KafkaProducer:
             future.set_result(_failure(exc.args[0], self._generation))
         else:
             self._in_flight.append((self._loop.time() + self._deadline_s, future))
-            if self._is_idle:
-                self._poll_in(_POLL_S)
+            if not self._is_poll_near:
+                self._is_poll_near = True
+                self._loop.call_soon(self._poll_now)
         return future
 
     def partition_of(self, record: Record) -> Partition | None:
@@ -186,8 +187,12 @@ class KafkaProducer:
     def _poll_in(self, delay_s: float) -> None:
         if self._poller is not None:
             self._poller.cancel()
-        self._is_idle = delay_s == _IDLE_POLL_S
         self._poller = self._loop.call_later(delay_s, self._poll)
+
+    def _poll_now(self) -> None:
+        # once for all that was sent in this turn of the loop: under load it turns more often than the timer ticks
+        self._is_poll_near = False
+        self._poll()
 
     def _poll(self) -> None:
         # in the loop: serves the reports that came, then looks for requests past their deadline

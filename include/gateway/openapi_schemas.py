@@ -131,7 +131,7 @@ def _answers(limits: GatewayLimits) -> Json:
                 "partitionsOut": {
                     "type": "array",
                     "items": {"type": "string"},
-                    "description": "Partitions, as topic/number, whose events bypass Kafka while the circuit is closed.",
+                    "description": "Partitions, topic/number, whose events bypass Kafka though the circuit is closed.",
                 },
                 "replayed": count | {"description": "Since the start of the process."},
                 "setAside": count | {"description": "Since the start of the process."},
