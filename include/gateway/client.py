@@ -10,8 +10,7 @@ import httpx
 import msgspec
 
 from include.errors import ConfigurationError, PipelineError, Retryable
-from include.gateway.limits import MAX_BODY_BYTES, MAX_EVENTS
-from include.settings import GatewaySettings, Settings
+from include.settings import GatewayLimits, GatewaySettings, Settings
 
 _TIMEOUT_S = 15.0
 _POLL_S = 0.2
@@ -39,6 +38,7 @@ class GatewayClient:
 
     def __init__(self, settings: GatewaySettings, timeout_s: float = _TIMEOUT_S) -> None:
         self._url = settings.url
+        self._limits = settings.limits
         self._data = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
         self._admin = {"Authorization": f"Bearer {settings.admin_token}"} if settings.admin_token else {}
         self._http = httpx.Client(base_url=settings.url, timeout=timeout_s, trust_env=False)
@@ -65,7 +65,7 @@ class GatewayClient:
         when the gateway cannot be reached: then events of the calls before are kept, and sent again they are double.
         """
         results: list[dict[str, Any]] = []
-        for body in _bodies(values):
+        for body in _bodies(values, self._limits):
             response = self._call("POST", f"/topics/{topic}/events", self._data, body)
             content = response.json()
             if "results" not in content:
@@ -148,13 +148,13 @@ def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayRepor
     )
 
 
-def _bodies(values: Sequence[object]) -> Iterator[bytes]:
+def _bodies(values: Sequence[object], limits: GatewayLimits) -> Iterator[bytes]:
     """JSON arrays of the values, each within the gateway's caps."""
     batch: list[bytes] = []
     size = 2
     for value in values:
         encoded = msgspec.json.encode(value)
-        if batch and (len(batch) == MAX_EVENTS or size + len(encoded) + 1 > MAX_BODY_BYTES):
+        if batch and (len(batch) == limits.max_events or size + len(encoded) + 1 > limits.max_body_bytes):
             yield b"[" + b",".join(batch) + b"]"
             batch, size = [], 2
         batch.append(encoded)

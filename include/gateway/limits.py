@@ -1,10 +1,5 @@
-"""What one call may carry. Those that an operator may want to change are in `settings.GatewayLimits`."""
+"""The limits that nobody needs to change; the others are settings (`GatewayLimits`)."""
 
-from include.settings import GatewayLimits
-
-DEFAULT = GatewayLimits()
-MAX_BODY_BYTES = DEFAULT.max_body_bytes
-MAX_EVENTS = DEFAULT.max_events
 MAX_HEAD_BYTES = 16 << 10
 
 # Of a record's value. Kafka's usual limit for a message, less a key and headers of the greatest length: a larger one

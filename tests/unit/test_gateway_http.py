@@ -5,12 +5,13 @@ import json
 
 import pytest
 
-from include.gateway.limits import MAX_BODY_BYTES, MAX_EVENTS
 from include.gateway.ports import Failure
+from include.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN, FakeGateway
 
 EVENTS = "/topics/board/events"
+LIMITS = GatewayLimits()
 FIELDS = {"memberId": 7, "title": "제목", "body": "본문"}
 
 
@@ -103,8 +104,8 @@ def test_invalid_event_names_each_breach_by_pointer_with_its_remedy():
 
 
 def test_caps():
-    _, too_many = call("POST", EVENTS, json=[1] * (MAX_EVENTS + 1))
-    too_large = post_raw(b"x" * (MAX_BODY_BYTES + 1))
+    _, too_many = call("POST", EVENTS, json=[1] * (LIMITS.max_events + 1))
+    too_large = post_raw(b"x" * (LIMITS.max_body_bytes + 1))
     assert (too_many.status_code, too_large.status_code) == (413, 413)
 
 

@@ -8,8 +8,7 @@ import pytest
 from include.errors import ConfigurationError
 from include.gateway.__main__ import check_exposure
 from include.gateway.client import GatewayUnavailable, _bodies, replay_fallback
-from include.gateway.limits import MAX_BODY_BYTES, MAX_EVENTS
-from include.settings import GatewaySettings, Settings
+from include.settings import GatewayLimits, GatewaySettings, Settings
 
 
 def gateway(host="127.0.0.1", token="a", admin_token="b"):
@@ -32,13 +31,14 @@ def test_listens_beyond_loopback_with_a_tokens_file(tmp_path):
 
 
 def test_client_cuts_events_into_bodies_within_the_caps():
-    large = {"body": "x" * (MAX_BODY_BYTES // 3)}
-    values = [{"id": n} for n in range(MAX_EVENTS + 1)] + [large] * 4
-    bodies = list(_bodies(values))
-    assert all(len(body) <= MAX_BODY_BYTES for body in bodies)
+    limits = GatewayLimits(max_events=700, max_body_bytes=1 << 20)
+    large = {"body": "x" * (limits.max_body_bytes // 3)}
+    values = [{"id": n} for n in range(limits.max_events + 1)] + [large] * 4
+    bodies = list(_bodies(values, limits))
+    assert all(len(body) <= limits.max_body_bytes for body in bodies)
     parts = [msgspec.json.decode(body) for body in bodies]
     assert [value for part in parts for value in part] == values
-    assert max(len(part) for part in parts) == MAX_EVENTS
+    assert max(len(part) for part in parts) == limits.max_events
 
 
 def test_replay_of_a_gateway_that_is_not_there_can_be_tried_again():
