@@ -60,6 +60,7 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
             "GATEWAY_PORT": str(gateway_port),
             "GATEWAY_URL": f"http://127.0.0.1:{gateway_port}",
             "GATEWAY_FALLBACK_DIR": str(layout.state / "fallback"),
+            "GATEWAY_TOKENS_FILE": str(folder / "gateway-tokens.json"),
             "AIRFLOW_PORT": str(airflow_port),
             "AIRFLOW_HOME": str(layout.airflow),
         }
