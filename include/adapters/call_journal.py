@@ -4,8 +4,9 @@ import logging
 import queue
 import sqlite3
 import threading
-import time
 from pathlib import Path
+
+from include.adapters.fallback_folder import FallbackFolder
 
 log = logging.getLogger(__name__)
 
@@ -137,11 +138,8 @@ class SqliteCallJournal:
             self._set_aside()
 
     def _set_aside(self) -> None:
-        aside = self._path.with_name(f"{_FILE}.damaged-{time.time_ns()}")
         try:
-            self._path.rename(aside)
-            for suffix in ("-wal", "-shm"):
-                self._path.with_name(_FILE + suffix).unlink(missing_ok=True)
+            aside = FallbackFolder(self._directory).set_aside(_FILE)
         except OSError as exc:
             log.error("the damaged call journal %s cannot be set aside: %s", self._path, exc.strerror)
         else:

@@ -20,7 +20,6 @@ from include.gateway.ports import SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
 
-_FILE = "fallback.sqlite"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _READ_BYTES = 8 << 20  # what one call of `oldest` brings into memory, unless a single record is larger
 # Room that new records leave on the disk: settling takes some too, and a store that filled its own disk to the last
@@ -69,7 +68,7 @@ class FallbackFile:
 
     def __init__(self, directory: Path, room_bytes: int = _ROOM_BYTES) -> None:
         self._folder = FallbackFolder(directory)
-        self._path = directory / _FILE
+        self._path = directory / sql.FILE
         self._room_bytes = room_bytes
         self._connection: sqlite3.Connection | None = None
         self._nothing_waits_up_to: dict[frozenset[str], int] = {}  # rows of these topics apart
@@ -105,7 +104,7 @@ class FallbackFile:
                 if not _is_damage(exc):
                     raise
                 self._disconnect()
-                aside = self._folder.set_aside(_FILE)
+                aside = self._folder.set_aside(sql.FILE)
                 log.critical(
                     "fallback store damaged (%s): set aside as %s in %s; a new one is begun; see the runbook",
                     exc,

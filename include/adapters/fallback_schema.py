@@ -1,5 +1,6 @@
 """The file of the fallback store: its table and its statements, all of them."""
 
+FILE = "fallback.sqlite"
 # user_version: a file of an unknown version is refused, not guessed at
 VERSION = 2
 
@@ -64,3 +65,5 @@ FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?
 """
 SET_LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'message'"
 BEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"
+# For a reader beside the gateway. Those set aside too: either way it is known, and kept, what the topic does not have.
+OF_TOPIC = "SELECT id, key, value FROM message WHERE id > ? AND topic = ? ORDER BY id LIMIT ?"

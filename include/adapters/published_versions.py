@@ -13,6 +13,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from include.adapters import fallback_schema as sql
 from include.adapters.kafka_offsets import OffsetReader
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.fields import LONG_MAX
@@ -25,9 +26,6 @@ log = logging.getLogger(__name__)
 _BATCH = 500  # a value can be large
 _SILENCE_S = 30.0  # a broker that says nothing for so long is out
 _PROGRESS_S = 5.0
-_STORE_FILE = "fallback.sqlite"
-# Waiting records and those set aside: either way it is known, and kept, which version did not reach the topic yet.
-_STORE_PAGE = "SELECT id, key, value FROM message WHERE id > ? AND topic = ? ORDER BY id LIMIT ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +106,14 @@ def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterato
 
 def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
     """The versions of a topic that a fallback store holds; its gateway may run. Raises StoreUnavailable."""
-    path = folder / _STORE_FILE
+    path = folder / sql.FILE
     if not path.exists():
         return
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             last_id = 0
             # page by page: a long read would keep the gateway from making its file smaller
-            while rows := connection.execute(_STORE_PAGE, (last_id, topic.name, _BATCH)).fetchall():
+            while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _BATCH)).fetchall():
                 last_id = rows[-1][0]
                 for _, key, value in rows:
                     version = _version(key, value)

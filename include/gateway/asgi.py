@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 
 import msgspec
-from starlette.types import Receive, Scope
+from starlette.responses import Response
+from starlette.types import Scope
 
 from include.contracts.validation import Violation, pointer_part, undecodable_violations
 from include.gateway.answer import JSON, Answer
@@ -111,13 +112,6 @@ def idempotency_key(head: Head) -> str | None:
     return head.idempotency_key.decode("ascii")
 
 
-async def read_body(receive: Receive, head: Head) -> bytes:
-    """The whole body: the server has read it within its caps."""
-    message = await receive()
-    body: bytes = message["body"]
-    return body
-
-
 def decode(body: bytes) -> object:
     """The JSON value. Raises Fault 400 for what is none, or none that could be passed on."""
     try:
@@ -138,3 +132,8 @@ def answer_of(refusal: Fault) -> Answer:
     """The answer that tells a fault."""
     body = encode(error_body(refusal.error, refusal.details))
     return Answer(refusal.status, body, (JSON, *refusal.headers))
+
+
+def response_of(answer: Answer) -> Response:
+    """An answer as Starlette gives it."""
+    return Response(answer.body, answer.status, {name.decode(): value.decode() for name, value in answer.headers})

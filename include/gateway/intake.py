@@ -1,9 +1,10 @@
 """What becomes of an event: accept → Kept | Rejected | NotKept. Decides, and talks to ports; no I/O of its own."""
 
+import datetime as dt
 import logging
 import os
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from include.contracts.validation import Violation, hidden_violations, violation
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.metrics import Counters
-from include.gateway.ports import Failure, FallbackStore, Producer, Record, StoreFull, StoreUnavailable
+from include.gateway.ports import Failure, FallbackStore, Producer, Record, Saved, StoreFull, StoreUnavailable
 from include.gateway.supervision import (
     CIRCUIT_OPEN,
     KEY_WAITING,
@@ -88,6 +89,31 @@ def _uuid4(digits: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
+def accepted_at(instant: dt.datetime) -> Accepted:
+    """An instant, as records carry it."""
+    return Accepted(epoch_ms(instant), (ACCEPTED_AT, rfc3339(instant).encode()))
+
+
+def make_record(
+    topic: Topic, row_id: int, value: dict[str, object] | None, event_id: str, accepted: Accepted
+) -> Record:
+    """The record of a value, or of a deletion when there is none."""
+    return Record(
+        topic=topic.name,
+        key=b"%d" % row_id,
+        value=None if value is None else _encode(value),
+        headers=[(EVENT_ID, event_id.encode()), accepted.header],
+        timestamp_ms=accepted.timestamp_ms,
+    )
+
+
+def row_record(topic: Topic, saved: Saved, event_id: str, accepted: Accepted) -> Record:
+    """The record of a row as it was saved. A tombstone's version is its `accepted-at`: the deletion's own time."""
+    if saved.value is None:
+        accepted = replace(accepted, header=accepted_at(saved.modified_at).header)
+    return make_record(topic, saved.id, saved.value, event_id, accepted)
+
+
 class Intake:
     """Validates events and sees that each is durable somewhere before it says so.
 
@@ -126,7 +152,7 @@ class Intake:
         if found or not isinstance(value, dict):
             return Rejected(400, f"the event breaks the contract of {topic.name}", tuple(found))
         try:
-            record = self.record(topic, value[topic.key_field], value, event_id, accepted)
+            record = make_record(topic, value[topic.key_field], value, event_id, accepted or self.accepted())
         except (RecursionError, ValueError, OverflowError):
             problem = Violation("", "cannot be written as JSON", "send plainer values: less nesting, smaller numbers")
             return Rejected(400, "the event cannot be written as JSON", (problem,))
@@ -139,26 +165,8 @@ class Intake:
         """The present instant, as records carry it."""
         now = self._clock.now()
         if epoch_ms(now) != self._accepted.timestamp_ms:  # under load many events share a millisecond
-            self._accepted = Accepted(epoch_ms(now), (ACCEPTED_AT, rfc3339(now).encode()))
+            self._accepted = accepted_at(now)
         return self._accepted
-
-    def record(
-        self,
-        topic: Topic,
-        row_id: int,
-        value: dict[str, object] | None,
-        event_id: str,
-        accepted: Accepted | None = None,
-    ) -> Record:
-        """The record of a value, or of a deletion when there is none; accepted then, or now."""
-        accepted = accepted or self.accepted()
-        return Record(
-            topic=topic.name,
-            key=b"%d" % row_id,
-            value=None if value is None else _encode(value),
-            headers=[(EVENT_ID, event_id.encode()), accepted.header],
-            timestamp_ms=accepted.timestamp_ms,
-        )
 
     async def accept(self, topic: Topic, value: object, event_id: str, plain: bool = False) -> Outcome:
         """Admit one event and keep it. Takes up to the deadline and one fsync."""

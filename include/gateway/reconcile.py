@@ -23,16 +23,14 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-import msgspec
-
 from include.adapters.kafka_producer import KafkaProducer
 from include.adapters.postgres import open_connection
 from include.adapters.published_versions import iter_store, iter_topic, require_broker
 from include.adapters.unpublished_rows import UnpublishedRow, UnpublishedRows
-from include.clock import Clock, SystemClock, epoch_ms, rfc3339
-from include.contracts.headers import ACCEPTED_AT, EVENT_ID
+from include.clock import Clock, SystemClock, rfc3339
 from include.contracts.topics import RAW_TOPICS, Topic
 from include.errors import BrokerUnavailable, ConfigurationError, ContractMismatch, Retryable
+from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
 from include.settings import Settings
@@ -49,8 +47,6 @@ _REACH_S = 10.0
 _PROGRESS_S = 5.0
 _SHOWN = 20  # ids in the log; the count tells the rest
 _NAMESPACE = uuid.UUID("6f3f8f0c-3b0e-5d0b-9a54-0d9f3c7e2b11")  # of event ids made here; never change it
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +161,10 @@ async def _send(producer: Producer, records: Sequence[Record]) -> int:
 
 
 def record_of(topic: Topic, row: UnpublishedRow, clock: Clock) -> Record:
-    """The record of a row, accepted now; a tombstone carries the deletion's time as its version (see rows)."""
-    saved, now = row.saved, clock.now()
-    accepted_at = rfc3339(now if saved.value is not None else saved.modified_at)
+    """The record of a row, accepted now."""
+    saved = row.saved
     identity = row.key or str(uuid.uuid5(_NAMESPACE, f"{topic.name}/{saved.id}/{rfc3339(saved.modified_at)}"))
-    return Record(
-        topic=topic.name,
-        key=str(saved.id).encode(),
-        value=None if saved.value is None else _encode(saved.value),
-        headers=[(EVENT_ID, identity.encode()), (ACCEPTED_AT, accepted_at.encode())],
-        timestamp_ms=epoch_ms(now),
-    )
+    return row_record(topic, saved, identity, accepted_at(clock.now()))
 
 
 def _show(topic: Topic, batch: Sequence[UnpublishedRow], shown: int) -> None:

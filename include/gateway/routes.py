@@ -38,23 +38,21 @@ def application(services: Services) -> Starlette:
     async def on_fault(request: Request, refusal: Exception) -> Response:
         assert isinstance(refusal, asgi.Fault)
         services.counters.answered_with_fault[refusal.status] += 1
-        headers = {name.decode(): value.decode() for name, value in refusal.headers}
-        body = asgi.encode(asgi.error_body(refusal.error, refusal.details))
-        return Response(body, refusal.status, headers, media_type="application/json")
+        return asgi.response_of(asgi.answer_of(refusal))
 
     async def on_http_exception(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
         error = {404: "no such call", 405: "not with this method"}.get(exc.status_code, exc.detail)
         problem = asgi.fault(exc.status_code, "", error, "see the README for the calls")
-        body = asgi.encode(asgi.error_body(problem.error, problem.details))
-        headers = dict(exc.headers or {})
+        response = asgi.response_of(asgi.answer_of(problem))
+        response.headers.update(exc.headers or {})
         if exc.status_code == 405:  # Starlette names the methods of one route only
             found = [route.methods or () for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
-            headers["Allow"] = ", ".join(sorted({method for methods in found for method in methods}))
-        return Response(body, exc.status_code, headers, media_type="application/json")
+            response.headers["Allow"] = ", ".join(sorted({method for methods in found for method in methods}))
+        return response
 
     async def on_unexpected(request: Request, exc: Exception) -> Response:
-        return JSONResponse(asgi.error_body(asgi.UNEXPECTED.error, asgi.UNEXPECTED.details), 500)
+        return asgi.response_of(asgi.answer_of(asgi.UNEXPECTED))
 
     handlers = {asgi.Fault: on_fault, HTTPException: on_http_exception, Exception: on_unexpected}
     starlette = Starlette(routes=routes, exception_handlers=handlers)
@@ -113,9 +111,8 @@ class Operations:
         if topic is None:
             self._services.tokens.require(head.authorization, "data")
             raise asgi.fault(404, "", "no such topic", f"use one of: {', '.join(RAW_TOPICS)}")
-        body = await asgi.read_body(request.receive, head)
-        answer = await events.answer(self._services, events.admit(self._services, head, topic), body)
-        return Response(answer.body, answer.status, {name.decode(): value.decode() for name, value in answer.headers})
+        call = events.admit(self._services, head, topic)
+        return asgi.response_of(await events.answer(self._services, call, await request.body()))
 
     def _backlog(self) -> dict[str, object]:
         services, backlog = self._services, self._services.store.backlog()

@@ -18,7 +18,6 @@ from starlette.responses import Response
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.fields import LONG_MAX
-from include.contracts.headers import ACCEPTED_AT
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
 from include.errors import DatabaseUnavailable
@@ -26,7 +25,7 @@ from include.gateway import asgi
 from include.gateway.answer import Answer
 from include.gateway.events import raise_unless_kept
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
-from include.gateway.intake import Accepted, new_event_id
+from include.gateway.intake import new_event_id, row_record
 from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.gateway.services import Services
 from include.gateway.supervision import DATABASE_UNAVAILABLE, TABLE
@@ -133,7 +132,7 @@ class Rows:
         head = asgi.read_head(request.scope)
         sender = self._services.tokens.require(head.authorization, "data", self._topic.name)
         key = asgi.idempotency_key(head)
-        body = await asgi.read_body(request.receive, head)
+        body = await request.body()
         if key is None:
             return _Call(body, new_event_id(), None)
         same = fingerprint(request.method, request.url.path, body)
@@ -148,7 +147,7 @@ class Rows:
             answer = await change()
         else:
             answer = await self._services.idempotency.once(key.scope, key.key, key.fingerprint, attempt)
-        return Response(answer.body, answer.status, media_type="application/json")
+        return asgi.response_of(answer)
 
     def _row_id(self, request: Request) -> int:
         text = request.path_params["row_id"]
@@ -194,12 +193,8 @@ class Rows:
     async def _produced(self, status: int, saved: Saved, event_id: str) -> Answer:
         # A row whose record could be kept nowhere is answered 503 and stays saved: the same call with the same key
         # finds it and produces it, and so does reconcile_sources.
-        intake = self._services.intake
-        accepted = intake.accepted()
-        if saved.value is None:  # a tombstone's version is the time it was accepted: it must be newer than the row's
-            accepted = Accepted(accepted.timestamp_ms, (ACCEPTED_AT, rfc3339(saved.modified_at).encode()))
-        record = intake.record(self._topic, saved.id, saved.value, event_id, accepted)
-        kept = raise_unless_kept(await intake.keep(record))
+        record = row_record(self._topic, saved, event_id, self._services.intake.accepted())
+        kept = raise_unless_kept(await self._services.intake.keep(record))
         answer: dict[str, object] = {"id": saved.id, "eventId": kept.event_id, "keptIn": kept.where}
         if saved.created_at is not None:
             answer["createdAt"] = rfc3339(saved.created_at)

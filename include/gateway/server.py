@@ -5,7 +5,6 @@ Why not a ready server: docs/adr/0009. What every request pays is here, so nothi
 
 import asyncio
 import http
-import logging
 import socket
 from collections import deque
 from functools import lru_cache
@@ -17,8 +16,6 @@ from include.gateway.answer import Answer
 from include.gateway.asgi import Fault, Head, answer_of, fault, unavailable
 from include.gateway.limits import MAX_HEAD_BYTES
 from include.settings import GatewayLimits
-
-log = logging.getLogger(__name__)
 
 _IDLE_S = 75.0  # a kept-alive connection without a request
 _SWEEP_S = 0.25  # how late a deadline may be noticed

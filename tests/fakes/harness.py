@@ -1,10 +1,12 @@
 """A whole gateway over fakes: its own server on a socket, the outside world in memory."""
 
+import asyncio
 import contextlib
 import hashlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -79,3 +81,14 @@ class FakeGateway:
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False) as client,
         ):
             yield client
+
+
+def over_http(scenario: Callable[[FakeGateway, httpx.AsyncClient], Awaitable[Any]]) -> tuple[FakeGateway, Any]:
+    """Run a scenario against a fresh gateway and a client of it: the gateway, and what the scenario returns."""
+
+    async def main() -> tuple[FakeGateway, Any]:
+        gateway = FakeGateway().start()
+        async with asyncio.timeout(20), gateway.client() as client:
+            return gateway, await scenario(gateway, client)
+
+    return asyncio.run(main())

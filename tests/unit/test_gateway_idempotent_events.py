@@ -1,24 +1,13 @@
 """Events with an Idempotency-Key through the whole gateway, over fakes."""
 
-import asyncio
-
 import pytest
 
 from include.gateway.ports import Failure
 from tests.fakes.events import board
-from tests.fakes.harness import FakeGateway
+from tests.fakes.harness import over_http
 
 EVENTS = "/topics/board/events"
 KEY = {"Idempotency-Key": "my-key"}
-
-
-def run(scenario):
-    async def main():
-        gateway = FakeGateway().start()
-        async with asyncio.timeout(20), gateway.client() as client:
-            return gateway, await scenario(gateway, client)
-
-    return asyncio.run(main())
 
 
 @pytest.mark.parametrize("body", [board(id=1), [board(id=1), board(id=2, title=7), board(id=3)]])
@@ -28,7 +17,7 @@ def test_same_call_again_has_the_same_answer_and_makes_no_second_record(body):
         count = len(gateway.producer.records)
         return first, await client.post(EVENTS, json=body, headers=KEY), count
 
-    gateway, (first, second, count) = run(scenario)
+    gateway, (first, second, count) = over_http(scenario)
     assert (first.status_code, first.content) == (second.status_code, second.content)
     assert len(gateway.producer.records) == count > 0
 
@@ -45,7 +34,7 @@ def test_retry_of_a_mixed_array_sends_only_what_was_not_kept_and_answers_all():
         gateway.producer.refuses = lambda record: None
         return first, [await client.post(EVENTS, json=body, headers=KEY) for _ in range(2)]
 
-    gateway, (first, (second, third)) = run(scenario)
+    gateway, (first, (second, third)) = over_http(scenario)
     assert first.status_code == 207
     assert [result["status"] for result in first.json()["results"]] == [201, 503, 201, 503, 201]
     assert (second.status_code, second.content) == (third.status_code, third.content)
@@ -62,7 +51,7 @@ def test_key_of_another_body_or_topic_is_422():
             await client.post("/topics/member/events", json=board(id=1), headers=KEY),
         ]
 
-    gateway, answers = run(scenario)
+    gateway, answers = over_http(scenario)
     assert [answer.status_code for answer in answers] == [422, 422]
     assert len(gateway.producer.records) == 1
 
@@ -75,7 +64,7 @@ def test_event_answered_503_is_sent_by_its_retry():
         gateway.producer.refuses, gateway.store.is_writable = lambda record: None, True
         return first, await client.post(EVENTS, json=board(id=1), headers=KEY)
 
-    gateway, (first, second) = run(scenario)
+    gateway, (first, second) = over_http(scenario)
     assert (first.status_code, second.status_code) == (503, 201)
     assert [row.record.event_id for row in gateway.store.rows] + gateway.producer.event_ids() == ["my-key"]
 
@@ -85,6 +74,6 @@ def test_calls_without_a_key_leave_nothing_behind():
         for _ in range(3):
             await client.post(EVENTS, json=board(id=1))
 
-    gateway, _ = run(scenario)
+    gateway, _ = over_http(scenario)
     assert len(gateway.producer.records) == 3
     assert len(gateway.services.idempotency) == 0

@@ -9,19 +9,10 @@ import pytest
 from include.gateway.asgi import Fault
 from include.gateway.ports import Failure
 from include.gateway.rows import Turnstile
-from tests.fakes.harness import SETTINGS, FakeGateway
+from tests.fakes.harness import SETTINGS, FakeGateway, over_http
 
 MEMBER = {"nickname": "하늘", "city": None, "phone": None, "email": None}
 KEY = {"Idempotency-Key": "my-key"}
-
-
-def run(scenario):
-    async def main():
-        gateway = FakeGateway().start()
-        async with asyncio.timeout(20), gateway.client() as client:
-            return gateway, await scenario(gateway, client)
-
-    return asyncio.run(main())
 
 
 def sent(gateway):
@@ -35,7 +26,7 @@ def test_same_call_again_has_the_same_answer_and_makes_no_second_row_or_record()
         deleted = [await client.delete("/members/1", headers={"Idempotency-Key": "third"}) for _ in range(2)]
         return made, changed, deleted
 
-    gateway, answers = run(scenario)
+    gateway, answers = over_http(scenario)
     for first, second in answers:
         assert (first.status_code, first.content) == (second.status_code, second.content)
     assert [first.status_code for first, _ in answers] == [201, 200, 200]
@@ -47,7 +38,7 @@ def test_calls_without_a_key_are_two_calls():
     async def scenario(gateway, client):
         return [(await client.post("/members", json=MEMBER)).json()["id"] for _ in range(2)]
 
-    gateway, ids = run(scenario)
+    gateway, ids = over_http(scenario)
     assert ids == [1, 2]
     assert len(gateway.services.idempotency) == 0
 
@@ -56,7 +47,7 @@ def test_calls_with_one_key_at_the_same_time_are_one_call():
     async def scenario(gateway, client):
         return await asyncio.gather(*[client.post("/members", json=MEMBER, headers=KEY) for _ in range(10)])
 
-    gateway, answers = run(scenario)
+    gateway, answers = over_http(scenario)
     assert len({answer.content for answer in answers}) == 1
     assert gateway.producer.event_ids() == ["my-key"]
 
@@ -74,7 +65,7 @@ def test_key_of_another_call_is_422_and_changes_nothing(method, path, json):
         await client.post("/members", json=MEMBER, headers=KEY)
         return await client.request(method, path, json=json, headers=KEY)
 
-    gateway, answer = run(scenario)
+    gateway, answer = over_http(scenario)
     assert answer.status_code == 422
     assert "Idempotency-Key" in answer.json()["details"][0]["remedy"]
     assert len(sent(gateway)) == 1
@@ -86,7 +77,7 @@ def test_key_that_only_the_database_remembers_is_422_too():
         await client.post("/members", json=MEMBER, headers=KEY)
         return await client.post("/members", json=MEMBER | {"nickname": "바다"}, headers=KEY)
 
-    gateway, answer = run(scenario)
+    gateway, answer = over_http(scenario)
     assert answer.status_code == 422
     assert len(gateway.system_of_record.rows) == 1
 
@@ -105,7 +96,7 @@ def test_retry_after_503_finds_the_row_and_produces_its_record_under_the_same_id
         answers += [await client.post("/members", json=MEMBER, headers=KEY) for _ in range(2)]
         return answers
 
-    gateway, answers = run(scenario)
+    gateway, answers = over_http(scenario)
     assert [answer.status_code for answer in answers] == [503, 503, 201, 201]
     assert answers[2].json()["id"] == 1
     assert list(gateway.system_of_record.rows) == [("member", 1)]
@@ -123,7 +114,7 @@ def test_retry_of_a_change_that_was_not_produced_makes_no_second_version():
         answer = await client.put("/members/1", json=MEMBER | {"nickname": "바다"}, headers=KEY)
         return refused.status_code, version, answer
 
-    gateway, (refused, version, answer) = run(scenario)
+    gateway, (refused, version, answer) = over_http(scenario)
     assert (refused, answer.status_code) == (503, 200)
     assert gateway.system_of_record.rows["member", 1]["modifiedAt"] == version == answer.json()["modifiedAt"]
 
@@ -135,7 +126,7 @@ def test_database_down_is_503_and_uses_no_key_up():
         gateway.system_of_record.is_up = True
         return refused, await client.post("/members", json=MEMBER | {"nickname": "바다"}, headers=KEY)
 
-    gateway, (refused, answer) = run(scenario)
+    gateway, (refused, answer) = over_http(scenario)
     assert (refused.status_code, answer.status_code) == (503, 201)
     assert refused.headers["retry-after"]
     assert len(sent(gateway)) == 1
@@ -150,7 +141,7 @@ def test_tombstone_is_a_newer_version_than_every_value_of_its_row():
         deleted = await client.delete("/members/1")
         return changed[-1].json()["modifiedAt"], deleted.json()["modifiedAt"]
 
-    gateway, (newest, deletion) = run(scenario)
+    gateway, (newest, deletion) = over_http(scenario)
     tombstone = gateway.producer.records[-1]
     assert tombstone.value is None
     assert dict(tombstone.headers)["accepted-at"].decode() == deletion > newest
