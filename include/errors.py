@@ -35,8 +35,24 @@ class LedgerConflict(PipelineError):
     """Another writer advanced the offset ledger; this one writes nothing."""
 
 
-class CheckpointAhead(PipelineError):
-    """The checkpoint is ahead of the offset ledger; going on would lose records."""
+class DriverSuperseded(PipelineError):
+    """A driver started later took over; this one writes no more."""
+
+
+class PositionRefused(PipelineError):
+    """The offset ledger and the topic do not fit together; going on would lose records unseen."""
+
+
+class TopicReplaced(PositionRefused):
+    """The topic was deleted and made again since the ledger was written."""
+
+
+class RangeExpired(PositionRefused):
+    """Retention removed records that were not taken yet."""
+
+
+class LedgerBeyondEnd(PositionRefused):
+    """The ledger is beyond the end of the topic: the topic lost records, or was restored to an earlier state."""
 
 
 class MissingRange(PipelineError):

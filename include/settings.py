@@ -91,7 +91,7 @@ class GatewaySettings:
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The speed layer's driver."""
+    """The speed layer's driver. `table_partitions` 0: as many as the size of the member table needs."""
 
     checkpoint_dir: Path
     trigger_interval_s: float
@@ -100,6 +100,7 @@ class StreamSettings:
     driver_memory: str
     max_boards_per_batch: int
     max_details_per_batch: int
+    table_partitions: int
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ class Settings:
                 driver_memory=env.text("STREAM_DRIVER_MEMORY", "2g"),
                 max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 100_000),
                 max_details_per_batch=env.integer("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
+                table_partitions=env.integer("STREAM_TABLE_PARTITIONS", 0),
             ),
             spark=SparkSettings(
                 master=env.text("SPARK_MASTER", "local[2]"),

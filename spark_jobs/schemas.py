@@ -29,3 +29,11 @@ RECORD = t.StructType(
 def json_type(topic: Topic) -> t.StructType:
     """The topic's JSON value as `from_json` reads it, by JSON names."""
     return t.StructType([t.StructField(field.name, _TYPES[field.type]) for field in topic.fields])
+
+
+def stored_type(topic: Topic, column: str) -> t.DataType:
+    """The type of a topic's column once decoded. Raises KeyError."""
+    for field in topic.fields:
+        if field.column == column:
+            return t.TimestampType() if field.type == "timestamp" else _TYPES[field.type]
+    raise KeyError(f"topic {topic.name} has no column {column}")

@@ -1,38 +1,52 @@
 """The speed layer: one application, two queries. `python spark_jobs/stream.py`, run by a supervisor.
 
-Ends with exit code 1 when a query fails, so that its supervisor starts it again; 0 on SIGTERM.
+Exit codes: 0 on SIGTERM; 1 when a query failed, so that its supervisor starts it again; 78 when a setting is wrong or
+the offset ledger does not fit the topics: a person has to look first. A driver that a later one superseded ends with 1
+too, and, once started again, stands by until the later one gives no sign of life.
 """
 
 import logging
+import os
 import signal
-import sys
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
+from include.adapters.stream_progress import StreamProgressStore
+from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import PipelineError, Retryable
-from include.patience import patiently
+from include.errors import ConfigurationError, DriverSuperseded, PipelineError, PositionRefused, Retryable
+from include.patience import FOR_EVER, patiently
 from include.settings import Settings
 from spark_jobs.connectors.kafka import read_range, stream_reader
-from spark_jobs.connectors.session import die_with_parent, open_session
-from spark_jobs.speed.checkpoints import refuse_checkpoint_ahead
+from spark_jobs.connectors.session import STREAM_CONFIGURATION, die_with_parent, open_session
+from spark_jobs.speed import standby
+from spark_jobs.speed.checkpoints import fresh_folder
+from spark_jobs.speed.figures import Figures
 from spark_jobs.speed.join import BoardJoin
+from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.positions import refuse_replaced, starting_position
 from spark_jobs.speed.serve import Serve
 
 log = logging.getLogger("stream")
 
 BEAT_S = 1.0
-TABLE_PARTITIONS = 8
+LOOK_AT_TOPICS_EVERY = 10  # beats
+EX_CONFIG = 78
+
+Result = TypeVar("Result")
 
 
 def main() -> int:
@@ -42,7 +56,11 @@ def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        return run(Settings.from_environment(), stop)
+        settings = Settings.from_environment()
+        return run(settings, stop)
+    except (ConfigurationError, PositionRefused) as exc:
+        log.error("%s: %s", type(exc).__name__, exc)
+        return EX_CONFIG
     except PipelineError as exc:
         log.error("%s: %s", type(exc).__name__, exc)
         return 1
@@ -50,80 +68,162 @@ def main() -> int:
 
 def run(settings: Settings, stop: threading.Event) -> int:
     """Run both queries until one fails (1) or `stop` is set (0)."""
-    session = open_session(settings, "board-detail-stream", settings.stream.driver_memory)
-    offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-    store = SpeedStore(settings.database)
-    monitor = Monitor(store, settings.stream.metrics_host, settings.stream.metrics_port)
-
-    members = MemberTable(session, offsetter, PIPELINE, TABLE_PARTITIONS)
-    patiently(members.load)
-    join = BoardJoin(session, members, store, PIPELINE, settings.kafka.bootstrap_servers, settings.timezone)
-    offsets = patiently(lambda: offsetter.ends(PIPELINE.stream.name))
-    nothing = read_range(session, offsetter, PIPELINE.stream.name, offsets, offsets)
-    join.warm_up(nothing)
-    queries = [start_join(session, settings, join), start_serve(session, settings, offsetter, nothing)]
-    monitor.start(queries)
-    log.info("both queries run; health at port %d", settings.stream.metrics_port)
+    marker = standby.marker_in(settings.stream.checkpoint_dir)
+    progress_store = StreamProgressStore(settings.database)
+    if not standby.wait_for_turn(marker, progress_store, stop):
+        return 0
+    application = Application(settings, progress_store, stop)
     try:
-        while not stop.wait(BEAT_S):
+        return application.run()
+    except DriverSuperseded:
+        standby.remember(marker, application.lease.driver_id)
+        raise
+    finally:
+        application.close()
+
+
+class Application:
+    """Everything that lives as long as the driver."""
+
+    def __init__(self, settings: Settings, progress_store: StreamProgressStore, stop: threading.Event) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._figures = Figures()
+        self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        self._ledger = OffsetLedger(settings.database)
+        self._store = SpeedStore(settings.database)
+        self._progress_store = progress_store
+        self.lease = DriverLease(settings.database, uuid.uuid4().hex)
+        self._errors: list[PipelineError] = []
+        self._closing: list[Callable[[], object]] = []
+
+    def run(self) -> int:
+        """Start, follow, end. Raises what a query failed with when that is one of our own errors."""
+        self._patiently(self.lease.take)
+        stream = self._settings.stream
+        monitor = Monitor(
+            self._progress_store, self._figures, self._offsetter, self.lease.driver_id, self.lease.epoch,
+            stream.metrics_host, stream.metrics_port,
+        )  # fmt: skip
+        monitor.open()
+        self._closing.append(monitor.stop)
+        for consumer, topic in (("join", PIPELINE.stream.name), ("serve", PIPELINE.output.name)):
+            self._position(consumer, topic)  # a refusal comes before a session is paid for
+        session = open_session(self._settings, "board-detail-stream", stream.driver_memory, STREAM_CONFIGURATION)
+        self._closing.append(session.stop)
+        queries = self._start_queries(session)
+        for query in queries:
+            self._closing.append(query.stop)
+        monitor.start(queries)
+        log.info("both queries run; health at port %d", stream.metrics_port)
+        return self._follow(queries, monitor)
+
+    def close(self) -> None:
+        """End what was started, the last first."""
+        self._stop.set()  # frees Spark's threads that wait for a database that is out: a query's end waits for them
+        while self._closing:
+            try:
+                self._closing.pop()()
+            except Exception:  # what is left must be ended all the same
+                log.exception("while ending")
+        self._progress_store.close()
+        self._ledger.close()
+
+    def _start_queries(self, session: SparkSession) -> list[StreamingQuery]:
+        settings, figures = self._settings, self._figures
+        bootstrap_servers = settings.kafka.bootstrap_servers
+        tail = TopicTail(bootstrap_servers, PIPELINE.table.name)
+        members = MemberTable(session, self._offsetter, tail, PIPELINE, figures, settings.stream.table_partitions)
+        self._closing.append(members.close)
+        self._patiently(members.load)
+        self._join = BoardJoin(
+            session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, figures,
+            self._stop,
+        )  # fmt: skip
+        return [self._start_join(session), self._start_serve(session)]
+
+    def _start_join(self, session: SparkSession) -> StreamingQuery:
+        """Board → board-detail."""
+        topic = PIPELINE.stream.name
+        start = self._position("join", topic)
+        folder = fresh_folder(self._settings.stream.checkpoint_dir, "join")
+        topic_id = self._offsetter.topic_id(topic)
+        progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start, folder)
+        if self._offsetter.ends(topic) == start:  # else the first batch does it
+            self._join.warm_up(read_range(session, self._offsetter, topic, start, start))
+        most = self._settings.stream.max_boards_per_batch
+        reader = stream_reader(session, self._settings.kafka.bootstrap_servers, topic, start, most)
+        boards = self._join.decoded(_few_tasks(session, reader.load()))
+        return self._start(boards, "join", folder, lambda frame, batch: self._join.process(frame, batch, progress))
+
+    def _start_serve(self, session: SparkSession) -> StreamingQuery:
+        """board-detail → board_detail_live."""
+        settings, topic = self._settings, PIPELINE.output.name
+        start = self._position("serve", topic)
+        store = ServingStore(settings.database, "serve", topic, self._offsetter.topic_id(topic), self.lease)
+        store.begin(start)
+        serve = self._serve = Serve(store, PIPELINE, settings.timezone, self._figures, self._stop)
+        self._closing.append(serve.close)
+        if self._offsetter.ends(topic) == start:
+            serve.warm_up(read_range(session, self._offsetter, topic, start, start))
+        most = settings.stream.max_details_per_batch
+        reader = stream_reader(session, settings.kafka.bootstrap_servers, topic, start, most)
+        folder = fresh_folder(settings.stream.checkpoint_dir, "serve")
+        return self._start(_few_tasks(session, reader.load()), "serve", folder, serve.process)
+
+    def _position(self, consumer: str, topic: str) -> dict[int, int]:
+        start = dict(self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic)))
+        self._figures.position(topic, start)
+        return start
+
+    def _start(
+        self, frame: DataFrame, name: str, checkpoint: Path, process: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        def guarded(batch: DataFrame, batch_id: int) -> None:
+            try:
+                process(batch, batch_id)
+            except PipelineError as exc:
+                self._errors.append(exc)  # Spark passes on its text only
+                raise
+
+        writer = frame.writeStream.queryName(name).foreachBatch(guarded).option("checkpointLocation", str(checkpoint))
+        return writer.trigger(processingTime=f"{self._settings.stream.trigger_interval_s} seconds").start()
+
+    def _follow(self, queries: list[StreamingQuery], monitor: Monitor) -> int:
+        topics = [("join", PIPELINE.stream.name), ("serve", PIPELINE.output.name)]
+        ids = {topic: self._offsetter.topic_id(topic) for _, topic in topics}
+        beats = 0
+        while not self._stop.wait(BEAT_S):
             failed = [query for query in queries if not query.isActive]
+            if self._errors:
+                raise self._errors[0]
+            self._serve.check()
             if failed:
                 log.error("query %s ended: %s", failed[0].name, failed[0].exception())
                 return 1
+            monitor.beat()
+            beats += 1
             try:
-                join.resolve_pending()
-                monitor.beat()
+                self._join.resolve_pending()
+                if beats % LOOK_AT_TOPICS_EVERY == 0:
+                    for consumer, topic in topics:
+                        refuse_replaced(self._offsetter, consumer, topic, ids[topic])
+                    self._store.forget_superseded()
             except Retryable as exc:
                 log.warning("waiting: %s", exc)
         return 0
-    finally:
-        monitor.stop()
-        for query in queries:
-            query.stop()
-        session.stop()
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        return patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
 
 
-def start_join(session: SparkSession, settings: Settings, join: BoardJoin) -> StreamingQuery:
-    """Board → board-detail; its progress is Spark's checkpoint, because its sink is at-least-once anyway."""
-    reader = stream_reader(
-        session, settings.kafka.bootstrap_servers, PIPELINE.stream.name, None, settings.stream.max_boards_per_batch
-    )
-    return _start(reader, "join", settings, join.process)
-
-
-def start_serve(
-    session: SparkSession, settings: Settings, offsetter: OffsetReader, nothing: DataFrame
-) -> StreamingQuery:
-    """board-detail → board_detail_live. Raises CheckpointAhead."""
-    topic = PIPELINE.output.name
-    store = ServingStore(settings.database, "serve", topic, offsetter.topic_id(topic))
-    ledger = store.open_ledger(offsetter.earliest(topic))
-    refuse_checkpoint_ahead(_checkpoint(settings, "serve"), topic, ledger)
-    serve = Serve(store, PIPELINE, settings.timezone)
-    serve.warm_up(nothing)
-    reader = stream_reader(
-        session, settings.kafka.bootstrap_servers, topic, ledger, settings.stream.max_details_per_batch
-    )
-    return _start(reader, "serve", settings, serve.process)
-
-
-def _start(
-    reader: DataStreamReader, name: str, settings: Settings, process: Callable[[DataFrame, int], None]
-) -> StreamingQuery:
-    return (
-        reader.load()
-        .writeStream.queryName(name)
-        .foreachBatch(process)
-        .option("checkpointLocation", str(_checkpoint(settings, name)))
-        .trigger(processingTime=f"{settings.stream.trigger_interval_s} seconds")
-        .start()
-    )
-
-
-def _checkpoint(settings: Settings, name: str) -> Path:
-    return settings.stream.checkpoint_dir.resolve() / name
+def _few_tasks(session: SparkSession, records: DataFrame) -> DataFrame:
+    """A task a core reads several partitions: a task each costs more than a small batch itself."""
+    return records.coalesce(session.sparkContext.defaultParallelism)
 
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    os._exit(code)  # threads of the client libraries may still wait for servers that are out

@@ -1,4 +1,4 @@
-"""What runs, where, and how it is."""
+"""What runs, where, and how it is; and how far the stream is."""
 
 import time
 from collections.abc import Sequence
@@ -10,12 +10,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.adapters.stream_progress import Seen, StreamProgressStore
+from include.errors import PipelineError
+from include.settings import Settings
 from stack import environment
+from stack.errors import StackError
 from stack.health import probe
 from stack.layout import Layout
 from stack.service import Service
 from stack.services import declare
 from stack.supervisor import ALIVE, ProcessState, Supervisor
+
+SILENT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def collect(layout: Layout) -> list[ServiceStatus]:
 
 
 def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) -> None:
-    """Print the table."""
+    """Print the services, and below them what the stream last recorded. Blocks up to 10 s."""
     table = Table()
     for heading in ("service", "state", "healthy", "address", "pid", "uptime", "log"):
         table.add_column(heading, overflow="fold")
@@ -54,6 +60,61 @@ def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) ->
             _shorter(each.log_file, layout) if each.log_file else "",
         )
     console.print(table)
+    progress = read_progress(layout)
+    console.print(Text(progress) if isinstance(progress, str) else progress_table(progress))
+
+
+def read_progress(layout: Layout) -> list[Seen] | str:
+    """What the streaming queries recorded, else why that is not known."""
+    try:
+        store = StreamProgressStore(Settings.from_environment(environment.load_settings(layout)).database, "batch")
+        try:
+            return store.read() or "stream: it has not run yet"
+        finally:
+            store.close()
+    except (PipelineError, StackError) as exc:
+        return f"stream: no figures: {str(exc).splitlines()[0]}"
+
+
+def progress_table(progress: Sequence[Seen]) -> Table:
+    """A row a query, and one for what is counted over both since their driver started."""
+    table = Table()
+    for heading in (
+        "stream", "in /s", "done /s", "lag", "lag s", "batch", "pending", "rejects", "duplicates", "waiting for"
+    ):  # fmt: skip
+        table.add_column(heading, overflow="fold")
+    for seen in progress:
+        p = seen.progress
+        table.add_row(
+            p.query,
+            _number(p.input_rate),
+            _number(p.processed_rate),
+            _number(p.lag_records),
+            _number(p.lag_s, digits=1),
+            "" if p.duration_ms is None else f"{p.input_rows:,} in {p.duration_ms / 1000:.2f} s",
+            *[""] * 3,
+            _waiting(seen),
+        )
+    latest = min(progress, key=lambda seen: seen.age_s).progress
+    figures = latest.figures or {}
+    pending, oldest_s = figures.get("pending"), figures.get("pending_oldest_s", 0.0)
+    waiting = f"{pending:,}, oldest {_duration(oldest_s)}" if pending else _number(pending)
+    table.add_section()
+    counts = (_number(figures.get(name, 0)) for name in ("rejects", "duplicates"))
+    table.add_row("both", *[""] * 5, waiting, *counts)
+    mib = (figures.get("table_memory_bytes", 0) + figures.get("table_disk_bytes", 0)) / 2**20
+    table.caption = f"member table: {figures.get('table_rows', 0):,} rows, {mib:,.0f} MiB; driver {latest.epoch}"
+    return table
+
+
+def _waiting(seen: Seen) -> Text:
+    if seen.age_s > SILENT_S:
+        return Text(f"no sign of life for {_duration(seen.age_s)}", style="red")
+    return Text(seen.progress.waiting_for or "", style="yellow")
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "?" if value is None else f"{value:,.{digits}f}"
 
 
 def _status(service: Service, process: ProcessState | None, layout: Layout) -> ServiceStatus:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg2
+from psycopg2.errors import ReadOnlySqlTransaction
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 
 from include.errors import DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
@@ -22,6 +24,11 @@ def open_connection(database: DatabaseSettings, role: Role, application: str = "
             connect_timeout=5,
             application_name=application or role,
             options="-c timezone=UTC",
+            # a server that vanished without a word is noticed within seconds, not after hours
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=20_000,
         )
     except psycopg2.OperationalError as exc:
         raise DatabaseUnavailable(host=database.host, port=database.port, role=role, reason=str(exc).strip()) from exc
@@ -36,3 +43,35 @@ def connect(database: DatabaseSettings, role: Role, application: str = "") -> It
             yield connection
     finally:
         connection.close()
+
+
+class KeptConnection:
+    """One connection kept open between transactions; after a failure the next transaction opens another. One thread."""
+
+    def __init__(self, database: DatabaseSettings, role: Role, application: str) -> None:
+        self._database = database
+        self._role: Role = role
+        self._application = application
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Cursor]:
+        """A cursor whose block is one transaction. Raises DatabaseUnavailable when the server is out or goes away."""
+        if self._connection is None or self._connection.closed:
+            self._connection = open_connection(self._database, self._role, self._application)
+        try:
+            with self._connection, self._connection.cursor() as cursor:
+                yield cursor
+        except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:
+            self.close()
+            # without DETAIL and CONTEXT, which may quote a row
+            reason = exc.diag.message_primary or str(exc).strip()
+            raise DatabaseUnavailable(
+                host=self._database.host, port=self._database.port, sqlstate=exc.pgcode, reason=reason
+            ) from exc
+
+    def close(self) -> None:
+        """Let go of the connection, if there is one."""
+        if self._connection is not None and not self._connection.closed:
+            self._connection.close()
+        self._connection = None

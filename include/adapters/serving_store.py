@@ -1,62 +1,182 @@
 """The live table and its offset ledger: one transaction a batch, so that every record takes effect once."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+import psycopg2
+import pyarrow as pa
+from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import execute_values
 
-from include.adapters.postgres import connect
+from include.adapters.driver_lease import DriverLease
+from include.adapters.live_table import Applied, write_rows
+from include.adapters.offset_ledger import move_partitions, open_partitions
+from include.adapters.postgres import open_connection
+from include.adapters.served_batch import (
+    KEY,
+    Reject,
+    ends_of,
+    instant,
+    not_taken,
+    rejected_rows,
+    repeated_sources,
+    valid_rows,
+)
+from include.adapters.serving_errors import as_own, reason_of_refusal
 from include.errors import LedgerConflict
+from include.failpoints import reached
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
 Offsets = Mapping[int, int]
 
 
+@dataclass(frozen=True)
+class SessionLimits:
+    """After how long PostgreSQL gives up on a statement, a lock, or a driver that stands still in a transaction.
+
+    What was given up is written again. A driver that stands still would keep a later one from taking over.
+    """
+
+    statement_s: float = 120.0
+    lock_s: float = 10.0
+    idle_in_transaction_s: float = 30.0
+
+
 class ServingStore:
-    """Writes batches of one topic's records to `board_detail_live`, for one consumer."""
+    """Writes batches of one topic's records to `board_detail_live`, for one consumer, over one connection.
 
-    def __init__(self, database: DatabaseSettings, consumer: str, topic: str, topic_id: str) -> None:
+    One thread at a time calls `apply`; any thread may call `cancel`.
+    """
+
+    def __init__(
+        self,
+        database: DatabaseSettings,
+        consumer: str,
+        topic: str,
+        topic_id: str,
+        lease: DriverLease,
+        limits: SessionLimits | None = None,
+    ) -> None:
         self._database = database
-        self._where = {"consumer": consumer, "topic": topic, "topic_id": topic_id}
+        self._consumer = consumer
+        self.topic = topic
+        self._topic_id = topic_id
+        self._lease = lease
+        self._limits = limits or SessionLimits()
+        self._connection: Connection | None = None
+        self._reached: dict[int, int] = {}
 
-    def open_ledger(self, start: Offsets) -> dict[int, int]:
-        """The next offset to take, a partition; a partition seen for the first time begins at `start`."""
-        with connect(self._database, "stream", "serve") as connection, connection.cursor() as cursor:
-            for partition, offset in start.items():
-                cursor.execute(query("open_ledger"), self._where | {"partition": partition, "next_offset": offset})
-            return self._ledger(cursor)
+    @property
+    def reached(self) -> dict[int, int]:
+        """The ledger as the last commit left it; before that as `begin` was told."""
+        return dict(self._reached)
 
-    def apply(
-        self, ends: Offsets, copy_newer_than: Callable[[Cursor, Offsets], int], save_rejects: Callable[[Cursor], None]
-    ) -> int:
-        """Write one batch and advance the ledger to `ends`, in one transaction. Returns the rows written.
+    def begin(self, start: Offsets) -> None:
+        """Know where the query begins: a ledger that is found below was set back, and is refused."""
+        self._reached = dict(start)
 
-        `copy_newer_than(cursor, ledger)` copies into `stage_detail` the batch's rows whose offset is not below the
-        ledger's: a batch that Spark runs again finds its records taken. Raises LedgerConflict, and writes nothing, when
-        another writer advanced the ledger meanwhile.
+    def apply(self, records: pa.Table) -> Applied:
+        """Write one batch and advance the ledger to its ends, in one transaction, or nothing.
+
+        Records below the ledger are passed over, so a batch whose commit was not answered can be given again. A row
+        that PostgreSQL refuses becomes a reject; the others are written. Raises BatchInterrupted (a
+        DatabaseUnavailable) when giving it again may succeed; LedgerConflict when another writer advanced the ledger
+        or it was set back; DriverSuperseded; BatchRefused. Blocks as long as the session's limits let it.
         """
-        with connect(self._database, "stream", "serve") as connection, connection.cursor() as cursor:
-            ledger = self._ledger(cursor)
-            cursor.execute(query("create_stage_detail"))
-            written = 0
-            if copy_newer_than(cursor, ledger):
-                for step in ("place_staged_tombstones", "keep_newest_staged", "open_staged_days", "lock_staged_days",
-                             "fence_staged", "mark_staged_days_dirty", "upsert_live"):  # fmt: skip
-                    cursor.execute(query(step))
-                written = cursor.rowcount
-            save_rejects(cursor)
-            for partition, end in ends.items():
-                if end > ledger[partition]:
-                    self._advance(cursor, partition, ledger[partition], end)
-            return written
+        ends = ends_of(records)
+        applied = Applied()
+        with self._transaction() as cursor:
+            self._lease.hold(cursor)
+            ledger = self._ledger(cursor, ends)
+            wanted = not_taken(records, ledger)
+            rows = valid_rows(wanted)
+            applied.rejects += rejected_rows(wanted, self.topic, self._consumer)
+            if rows.num_rows:
+                applied.duplicates += repeated_sources(rows)
+                write_rows(cursor, rows, applied, self._refused)
+            with applied.timed("merge"):
+                if applied.rejects:
+                    execute_values(cursor, query("insert_rejects"), applied.rejects)
+                move_partitions(cursor, self._consumer, self.topic, self._topic_id, ledger, ends)
+            reached("serve.before_commit")
+            with applied.timed("commit"):
+                cursor.connection.commit()
+            reached("serve.after_commit")
+        self._reached |= {p: max(end, ledger[p]) for p, end in ends.items()}
+        return applied
 
-    def _advance(self, cursor: Cursor, partition: int, expected: int, end: int) -> None:
-        cursor.execute(
-            query("advance_ledger"), self._where | {"partition": partition, "expected": expected, "next_offset": end}
-        )
-        if cursor.rowcount != 1:
-            raise LedgerConflict(partition=partition, expected=expected, **self._where)
+    def cancel(self) -> None:
+        """Break off the statement under way, if there is one; its batch is then not written."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(psycopg2.Error):  # closed meanwhile, or the server is gone: nothing is under way
+                connection.cancel()
 
-    def _ledger(self, cursor: Cursor) -> dict[int, int]:
-        cursor.execute(query("select_ledger"), self._where)
-        return dict(cursor.fetchall())
+    def close(self) -> None:
+        """Let go of the connection; a transaction that is open ends without effect."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Cursor]:
+        """A cursor whose transaction the block commits. After any failure the next one has another connection.
+
+        A session that saw a failure may be bound to what caused it: to a server that is read-only by now, for one.
+        """
+        connection = self._connection
+        is_done = False
+        try:
+            if connection is None or connection.closed:
+                connection = self._connection = self._opened()
+            with connection.cursor() as cursor:
+                yield cursor
+            is_done = True
+        except psycopg2.Error as exc:
+            is_lost = connection is None or bool(connection.closed)
+            # PostgreSQL's own text may quote a row: it goes no further
+            raise as_own(exc, is_lost, host=self._database.host, port=self._database.port) from None
+        finally:
+            if not is_done:
+                self.close()
+
+    def _opened(self) -> Connection:
+        connection = open_connection(self._database, "stream", self._consumer)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(query("set_serving_session"), {
+                    "statement_timeout_ms": _milliseconds(self._limits.statement_s),
+                    "lock_timeout_ms": _milliseconds(self._limits.lock_s),
+                    "idle_in_transaction_timeout_ms": _milliseconds(self._limits.idle_in_transaction_s),
+                })  # fmt: skip
+                cursor.execute(query("create_stage_detail"))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _ledger(self, cursor: Cursor, partitions: Offsets) -> dict[int, int]:
+        """The next offsets to take. A partition added to the topic since begins at 0, as Spark's source has it."""
+        cursor.execute(query("select_ledger"), {"consumer": self._consumer, "topic_id": self._topic_id})
+        ledger: dict[int, int] = dict(cursor.fetchall())
+        # Spark goes on after what it gave last: with a database that was restored meanwhile, all between were lost
+        set_back = {p: (at, ledger.get(p)) for p, at in self._reached.items() if ledger.get(p, -1) < at}
+        if set_back:
+            raise LedgerConflict("The offset ledger was set back, as a restored database is; start again to go on from "
+                                 "it", consumer=self._consumer, topic=self.topic, was_and_is=set_back)  # fmt: skip
+        added = {p: 0 for p in partitions if p not in ledger}
+        open_partitions(cursor, self._consumer, self.topic, self._topic_id, added)
+        return ledger | added
+
+    def _refused(self, row: pa.Table, error: psycopg2.Error) -> Reject:
+        partition, offset = row["kafka_partition"][0].as_py(), row["kafka_offset"][0].as_py()
+        key = str(row[KEY][0].as_py()).encode()
+        at = instant(row["kafka_timestamp"][0])
+        return Reject(self.topic, partition, offset, reason_of_refusal(error), key, None, at, self._consumer)
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))

@@ -1,7 +1,6 @@
-"""What the speed layer keeps in PostgreSQL: pending boards, rejects, progress."""
+"""What the join keeps in PostgreSQL: pending boards and rejects."""
 
 import datetime as dt
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -41,18 +40,7 @@ class PendingBoard(NamedTuple):
     kafka_timestamp: dt.datetime
     event_id: str | None
     accepted_at: dt.datetime | None
-
-
-class Progress(NamedTuple):
-    """What a streaming query last did."""
-
-    query: str
-    driver_id: str
-    batch_id: int | None
-    input_rows: int
-    duration_ms: int | None
-    total_rows: int
-    offsets: dict[str, dict[str, int]] | None
+    version_at: dt.datetime
 
 
 class SpeedStore:
@@ -76,29 +64,16 @@ class SpeedStore:
             cursor.execute(query("select_pending"), {"member_ids": None if member_ids is None else list(member_ids)})
             return [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in cursor.fetchall()]
 
-    def count_pending(self) -> int:
-        """How many boards wait."""
-        with connect(self._database, "stream") as connection, connection.cursor() as cursor:
-            cursor.execute(query("count_pending"))
-            return int(cursor.fetchone()[0])
-
-    def delete_pending(self, places: Sequence[tuple[str, int, int]]) -> None:
-        """Forget boards that were sent, by (topic, partition, offset)."""
+    def mark_sent(self, places: Sequence[tuple[str, int, int]]) -> None:
+        """Boards by (topic, partition, offset) were sent; they go when their details are served."""
         topics, partitions, offsets = zip(*places, strict=True)
         self._execute(
-            "delete_pending", {"topics": list(topics), "partitions": list(partitions), "offsets": list(offsets)}
+            "mark_pending_sent", {"topics": list(topics), "partitions": list(partitions), "offsets": list(offsets)}
         )
 
-    def delete_superseded_pending(self, deleted_boards: Sequence[tuple[int, int]]) -> None:
-        """Forget the older pending versions of boards that were deleted, by (board id, tombstone's offset)."""
-        if deleted_boards:
-            ids, offsets = zip(*deleted_boards, strict=True)
-            self._execute("delete_superseded_pending", {"board_ids": list(ids), "offsets": list(offsets)})
-
-    def save_progress(self, progress: Progress) -> None:
-        """Record what a query last did; it is also the driver's heartbeat."""
-        offsets = None if progress.offsets is None else json.dumps(progress.offsets)
-        self._execute("save_progress", progress._asdict() | {"offsets": offsets})
+    def forget_superseded(self) -> None:
+        """Forget boards that wait although a newer version of theirs, or they themselves, were served meanwhile."""
+        self._execute("delete_superseded_pending", {})
 
     def _execute(self, name: str, parameters: dict[str, object]) -> None:
         with connect(self._database, "stream") as connection, connection.cursor() as cursor:

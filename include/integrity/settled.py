@@ -32,12 +32,13 @@ def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
     """
     deadline = time.monotonic() + timeout_s
     offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    stream_id, output_id = offsets.topic_id(PIPELINE.stream.name), offsets.topic_id(PIPELINE.output.name)
     boards = offsets.ends(PIPELINE.stream.name)
     while True:
-        join_lag = _behind(boards, _join_offsets(settings))
-        # taken after the join's progress: what it sent by then is counted
+        join_lag = _behind(boards, _ledger(settings, "join", stream_id))
+        # taken after the join's ledger, which moves after its acknowledgements: what it sent by then is counted
         details = offsets.ends(PIPELINE.output.name)
-        serve_lag = _behind(details, _ledger(settings, offsets.topic_id(PIPELINE.output.name)))
+        serve_lag = _behind(details, _ledger(settings, "serve", output_id))
         if join_lag == 0 and serve_lag == 0:
             return Settled(True, 0, 0)
         if time.monotonic() > deadline:
@@ -50,16 +51,7 @@ def _behind(ends: dict[int, int], at: dict[int, int]) -> int:
     return sum(max(0, end - at.get(partition, 0)) for partition, end in ends.items())
 
 
-def _join_offsets(settings: Settings) -> dict[int, int]:
+def _ledger(settings: Settings, consumer: str, topic_id: str) -> dict[int, int]:
     with connect(settings.database, "batch", "settled") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_progress"))
-        for name, _, _, offsets, _ in cursor.fetchall():
-            if name == "join" and offsets:
-                return {int(p): offset for p, offset in offsets.get(PIPELINE.stream.name, {}).items()}
-    return {}
-
-
-def _ledger(settings: Settings, topic_id: str) -> dict[int, int]:
-    with connect(settings.database, "batch", "settled") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_ledger"), {"consumer": "serve", "topic_id": topic_id})
+        cursor.execute(query("select_ledger"), {"consumer": consumer, "topic_id": topic_id})
         return dict(cursor.fetchall())

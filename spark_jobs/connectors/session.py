@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,6 +14,23 @@ from include.errors import ConfigurationError
 from include.settings import Settings
 
 PR_SET_PDEATHSIG = 1
+
+# Of the long-running application. Both compilers, the JVM's and Spark's, are kept from making large methods: on few
+# cores they take a third of the time of a start.
+STREAM_CONFIGURATION = {
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",  # not Kafka: see write_records
+    "spark.sql.codegen.hugeMethodLimit": "8000",  # what the JVM would not compile is better not generated
+    "spark.sql.autoBroadcastJoinThreshold": "-1",  # the table's partitioning is the plan
+    # Spark's own choice starts a process, `readlink`, for each file it renames: 60 ms a batch
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.ui.retainedExecutions": "50",
+}
+STREAM_JAVA_OPTIONS = "-XX:-DoEscapeAnalysis -XX:InlineSmallCode=1200 -XX:FreqInlineSize=160 -XX:MaxInlineLevel=9"
 
 
 def die_with_parent() -> None:
@@ -32,7 +50,13 @@ def connector_jars(folder: Path) -> str:
     return ",".join(map(str, jars))
 
 
-def open_session(settings: Settings, name: str, driver_memory: str = "2g", shuffle_partitions: int = 4) -> SparkSession:
+def open_session(
+    settings: Settings,
+    name: str,
+    driver_memory: str = "2g",
+    configuration: Mapping[str, str] | None = None,
+    shuffle_partitions: int = 4,
+) -> SparkSession:
     """A session with the Kafka connector. Under spark-submit the master given there wins."""
     # PySpark hands timestamps to Python as naive local ones: with the process in UTC they mean what they say
     os.environ["TZ"] = "UTC"
@@ -43,13 +67,15 @@ def open_session(settings: Settings, name: str, driver_memory: str = "2g", shuff
         .appName(name)
         .config("spark.jars", connector_jars(settings.spark.jars_dir))
         .config("spark.driver.memory", driver_memory)
-        .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC -Dlog4j2.level=warn")
+        .config("spark.driver.extraJavaOptions", f"-XX:+UseParallelGC -Dlog4j2.level=warn {STREAM_JAVA_OPTIONS}")
         .config("spark.sql.session.timeZone", "UTC")  # Day computes with the pipeline's zone explicitly
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
         .config("spark.sql.adaptive.enabled", "false")  # small, known batches: planning twice costs more than it saves
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
+    for key, value in (configuration or {}).items():
+        builder = builder.config(key, value)
     if not _is_submitted():
         builder = builder.master(settings.spark.master)
         if settings.spark.master.startswith("local"):

@@ -1,155 +1,240 @@
 """The join query: boards with their authors, into the topic board-detail; at least once."""
 
+import datetime as dt
 import logging
 import threading
+import time
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from include.adapters.driver_lease import DriverLease
 from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
 from include.contracts import headers as h
 from include.contracts.definition import Definition
-from include.patience import patiently
+from include.errors import DatabaseUnavailable
+from include.failpoints import reached
+from include.patience import FOR_EVER, patiently
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.connectors.postgres import plain_values
 from spark_jobs.schemas import RECORD
+from spark_jobs.speed.figures import Batch, Figures
+from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
-from spark_jobs.transforms.decode import REJECT_COLUMNS, decode, valid
-from spark_jobs.transforms.details import day_of, to_records, to_rows
-from spark_jobs.transforms.join_rule import board_details
+from spark_jobs.transforms.decode import REJECT_COLUMNS, typed, versioned, with_reason
+from spark_jobs.transforms.details import day_of, to_records
+from spark_jobs.transforms.join_rule import board_details_of_newest
 
 log = logging.getLogger(__name__)
 
 
 class BoardJoin:
-    """Joins batches of boards with the member table, and pending boards once their member has come."""
+    """Joins batches of boards with the member table, and pending boards once their member has come.
+
+    A batch is one Spark job: read, decode, join, send. An observation counts on the way what could not be sent; only
+    when there is something, a second job fetches it.
+    """
 
     def __init__(
         self,
         session: SparkSession,
         members: MemberTable,
         store: SpeedStore,
+        lease: DriverLease,
         definition: Definition,
         bootstrap_servers: str,
         timezone: str,
+        figures: Figures,
+        stop: threading.Event,
     ) -> None:
         self._session = session
         self._members = members
         self._store = store
+        self._lease = lease
         self._definition = definition
+        self._stream = definition.stream
         self._bootstrap_servers = bootstrap_servers
         self._timezone = timezone
+        self._figures = figures
+        self._stop = stop
         self._lock = threading.Lock()
-        self._changed: list[int] | None = None  # members that came since pending boards were looked at; None: all
-        self._table_key = definition.table.field(definition.table.key_field).column
+        self._changed: set[int] | None = None  # members that came since pending boards were looked at; None: all
+        self._join_column = self._stream.field(definition.join_field).column
+        self._key_column = self._stream.field(self._stream.key_field).column
 
-    def process(self, records: DataFrame, batch_id: int) -> None:
+    def decoded(self, records: DataFrame) -> DataFrame:
+        """Records of the source as `process` takes them. Part of the streaming plan, which Spark plans by itself."""
+        return versioned(typed(records, self._stream)).drop("replayed", "accepted_at")
+
+    def process(self, boards: DataFrame, batch_id: int, progress: JoinProgress) -> None:
         """One micro-batch. Boards are sent before anything is recorded: a crash here sends again, never loses."""
+        started = time.monotonic()
         with self._lock:
-            decoded = decode(records, self._definition.stream).persist(StorageLevel.MEMORY_AND_DISK)
-            try:
-                # the boards' offsets are fixed by now; only then the members are read to their end
-                self._refresh()
-                self._emit(decoded, batch_id)
-            finally:
-                decoded.unpersist()
+            # the boards' offsets are fixed by now; only then the members are read to their end
+            self._refresh()
+            refreshed = time.monotonic()
+            sent = self._send(boards)
+            done = time.monotonic()
+            self._settle(sent, batch_id)
+            settled = time.monotonic()
+        reached("join.before_ledger")
+        self._figures.position(self._stream.name, progress.reached(batch_id))
+        phases = {
+            "members": refreshed - started,
+            "send": done - refreshed,
+            "settle": settled - done,
+            "ledger": time.monotonic() - settled,
+        }
+        rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["unclear"]
+        newest_ms = sent.counts["newest_ms"]
+        newest_at = None if newest_ms is None else dt.datetime.fromtimestamp(newest_ms / 1000, dt.UTC)
+        self._figures.batch("join", Batch(rows, phases, newest_at))
 
     def resolve_pending(self) -> int:
         """Send the pending boards whose member has come, also when no board arrives. Returns how many were sent."""
         with self._lock:
             self._refresh()
-            if self._changed == []:
+            if self._changed is not None and not self._changed:
                 return 0
-            waiting = self._store.pending_of(self._changed)
-            if not waiting:
-                self._changed = []
-                return 0
-            decoded = decode(self._records(waiting), self._definition.stream)
-            details = self._details(valid(decoded)).persist()
-            try:
-                known = details.where("author_known")
-                sent = [
-                    (row["topic"], row["partition"], row["offset"])
-                    for row in known.select("topic", "partition", "offset").collect()
-                ]
-                if sent:
-                    self._send(known)
-                    self._store.delete_pending(sent)  # after the acks: a crash before sends again, never loses
-                    log.info("sent %d boards that had waited for their member", len(sent))
-            finally:
-                details.unpersist()
-            self._changed = []
-            return len(sent)
+            waiting = self._store.pending_of(None if self._changed is None else sorted(self._changed))
+            count = self._resolve(waiting) if waiting else 0
+            self._changed = set()
+            return count
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the path once over records that are none of ours, sending nothing, so that its code is compiled."""
-        details = self._details(valid(decode(nothing, self._definition.stream)))
-        to_records(to_rows(details, self._definition, self._timezone), self._definition).collect()
+        details = self._details(self.decoded(nothing))
+        to_records(details, self._definition).collect()
 
     def _refresh(self) -> None:
-        changed = patiently(self._members.refresh)
-        if changed and self._changed is not None:
-            self._changed += changed
-        for rejected in self._members.take_rejects():
-            self._keep_rejects([Reject._make(plain_values(row)) for row in rejected.collect()])
+        changed = patiently(self._members.refresh, FOR_EVER, self._figures.waiting("join"), self._stop)
+        if self._changed is not None:
+            self._changed.update(changed)
+        self._keep_rejects(self._members.take_rejects())
 
-    def _emit(self, decoded: DataFrame, batch_id: int) -> None:
-        boards = valid(decoded)
-        details = self._details(boards.where(~F.col("deleted"))).persist(StorageLevel.MEMORY_AND_DISK)
+    def _details(self, boards: DataFrame) -> DataFrame:
+        """The boards with their authors, and `is_sent`: whether they go to the topic.
+
+        The boards are moved and sorted to where their member is, which the levels of the table are already. Sorted by
+        place, too, so that versions of a board reach the topic in their order.
+        """
+        placed = boards.repartition(self._members.partitions, self._join_column).sortWithinPartitions(
+            self._join_column, "partition", "offset"
+        )
+        details = board_details_of_newest(placed, self._members.relations(), self._definition)
+        return details.selectExpr("*", "ok AND (deleted OR author_known) AS is_sent")
+
+    def _send(self, boards: DataFrame) -> "_Sent":
+        counted = Observation()
+        details = self._details(boards)
+        self._write(details.observe(counted, *_counts()).where("is_sent"))
+        counts = counted.get
+        self._figures.count("sent", counts["sent"])
+        return _Sent(details, counts)
+
+    def _write(self, details: DataFrame) -> None:
+        self._check_lease()
+        reached("join.before_send")
+        write_records(to_records(details, self._definition), self._bootstrap_servers, self._definition.output.name)
+        reached("join.after_send")
+
+    def _check_lease(self) -> None:
+        """Raise DriverSuperseded when a later driver took over.
+
+        While the database is out nobody can have: taking over needs it. So the boards go on.
+        """
         try:
-            tombstones = boards.where("deleted").withColumn("author_known", F.lit(True))
-            self._send(details.where("author_known").unionByName(tombstones, allowMissingColumns=True))
-            self._save_pending(details.where(~F.col("author_known")), batch_id)
-            self._settle_the_rest(decoded.where(F.col("reason").isNotNull() | F.col("deleted")))
+            self._lease.check()
+        except DatabaseUnavailable as exc:
+            log.warning("sending without a look at the lease: %s", exc)
+
+    def _settle(self, sent: "_Sent", batch_id: int) -> None:
+        """Keep what could not be sent: boards that wait, and rejects. Seldom anything."""
+        if not (sent.counts["pending"] or sent.counts["unclear"]):
+            return
+        rest = with_reason(sent.details.where("NOT is_sent"), self._stream).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            # a few look broken at first sight and are not
+            fine = F.col("reason").isNull() & (F.col("deleted") | F.col("author_known"))
+            if sent.counts["unclear"] and rest.where(fine).count():
+                self._write(rest.where(fine))
+            pending = rest.where(F.col("reason").isNull() & ~F.col("deleted") & ~F.col("author_known"))
+            self._save_pending(pending, batch_id)
+            rejected = rest.where(F.col("reason").isNotNull()).select(*REJECT_COLUMNS)
+            self._keep_rejects([Reject._make(plain_values(row)) for row in rejected.toLocalIterator()])
+        finally:
+            rest.unpersist()
+
+    def _save_pending(self, pending: DataFrame, batch_id: int) -> None:
+        day_column = self._stream.field(self._definition.day_field).column
+        rows = pending.select(
+            "topic", "partition", "offset", self._key_column, self._join_column,
+            day_of(F.col(day_column), self._timezone).alias("day"),
+            "key", "value", "kafka_timestamp", "event_id", F.try_to_timestamp("accepted_text"), "version_at",
+        ).collect()  # fmt: skip
+        boards = [PendingBoard._make(plain_values(row)) for row in rows]
+        if boards:
+            self._patiently(lambda: self._store.save_pending(boards))
+            self._figures.count("pending_kept", len(boards))
+            log.info("batch %d: %d boards wait for their member", batch_id, len(boards))
+
+    def _keep_rejects(self, rejected: Sequence[Reject]) -> None:
+        if rejected:
+            self._patiently(lambda: self._store.save_rejects(rejected, rejected_by="join"))
+            self._figures.count("rejects", len(rejected))
+            log.warning("%d records rejected; the reasons are in table reject", len(rejected))
+
+    def _patiently(self, call: Any) -> None:
+        patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
+
+    def _resolve(self, waiting: Sequence[tuple[object, ...]]) -> int:
+        details = self._details(self.decoded(self._records(waiting))).persist()
+        try:
+            known = details.where("author_known")
+            places = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
+            if places:
+                self._write(known)
+                reached("resolve.after_send")
+                self._patiently(lambda: self._store.mark_sent(places))  # after the acks: a crash before sends again
+                self._figures.count("pending_sent", len(places))
+                log.info("sent %d boards that had waited for their member", len(places))
+            return len(places)
         finally:
             details.unpersist()
 
-    def _settle_the_rest(self, rest: DataFrame) -> None:
-        """Rejects and tombstones, which are few, in one look."""
-        rows = rest.select(self._board_key, *REJECT_COLUMNS).collect()
-        gone = [(row[self._board_key], row["offset"]) for row in rows if row["reason"] is None]
-        self._store.delete_superseded_pending(gone)
-        self._keep_rejects([Reject._make(plain_values(row[1:])) for row in rows if row["reason"] is not None])
-
-    @property
-    def _board_key(self) -> str:
-        return self._definition.stream.field(self._definition.stream.key_field).column
-
-    def _details(self, boards: DataFrame) -> DataFrame:
-        join_column = self._definition.stream.field(self._definition.join_field).column
-        members = self._members.versions_of(boards.select(F.col(join_column).alias(self._table_key)))
-        return board_details(boards, members, self._definition)
-
-    def _send(self, details: DataFrame) -> None:
-        rows = to_rows(details, self._definition, self._timezone)
-        write_records(to_records(rows, self._definition), self._bootstrap_servers, self._definition.output.name)
-
-    def _save_pending(self, pending: DataFrame, batch_id: int) -> None:
-        join_column = self._definition.stream.field(self._definition.join_field).column
-        day_column = self._definition.stream.field(self._definition.day_field).column
-        rows = pending.select(
-            "topic", "partition", "offset", self._board_key, join_column,
-            day_of(F.col(day_column), self._timezone).alias("day"),
-            "key", "value", "kafka_timestamp", "event_id", "accepted_at",
-        ).collect()  # fmt: skip
-        count = self._store.save_pending(PendingBoard._make(plain_values(row)) for row in rows)
-        if count:
-            log.info("batch %d: %d boards wait for their member", batch_id, count)
-
-    def _keep_rejects(self, rejected: list[Reject]) -> None:
-        if rejected:
-            self._store.save_rejects(rejected, rejected_by="join")
-            log.warning("%d records rejected; the reasons are in table reject", len(rejected))
-
     def _records(self, waiting: Sequence[tuple[object, ...]]) -> DataFrame:
+        """Pending boards as the source gave them. By way of Arrow: tuples would go through a Python worker."""
         rows = []
         for topic, partition, offset, key, value, timestamp, event_id, accepted_at in waiting:
             headers = [
-                (name, str(text).encode())
+                {"key": name, "value": str(text).encode()}
                 for name, text in ((h.EVENT_ID, event_id), (h.ACCEPTED_AT, accepted_at))
                 if text is not None
             ]
-            rows.append((key, value, topic, partition, offset, timestamp, headers))
-        return self._session.createDataFrame(rows, RECORD)
+            rows.append({"key": key, "value": value, "topic": topic, "partition": partition, "offset": offset,
+                         "timestamp": timestamp, "headers": headers})  # fmt: skip
+        return self._session.createDataFrame(pa.Table.from_pylist(rows, to_arrow_schema(RECORD)))
+
+
+@cache
+def _counts() -> tuple[Column, ...]:
+    return (
+        F.count_if("is_sent").alias("sent"),
+        F.count_if(F.expr("ok AND NOT is_sent")).alias("pending"),
+        F.count_if(F.expr("NOT ok")).alias("unclear"),
+        F.unix_millis(F.max("kafka_timestamp")).alias("newest_ms"),
+    )
+
+
+class _Sent:
+    """A batch that was sent: its details, what could not be sent among them, and the counts of both."""
+
+    def __init__(self, details: DataFrame, counts: dict[str, Any]) -> None:
+        self.details = details
+        self.counts = counts

@@ -1,126 +1,261 @@
-"""The member table as a Spark relation: newest version a key, loaded from the topic and kept current."""
+"""The member table as Spark relations: the newest version a key, loaded from the topic and kept current."""
 
 import logging
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 
 from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.adapters.speed_store import Reject
+from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import Definition
+from include.failpoints import reached
 from spark_jobs.connectors.kafka import read_range
+from spark_jobs.connectors.postgres import plain_values
+from spark_jobs.schemas import stored_type
+from spark_jobs.speed.figures import Figures, TableSize
+from spark_jobs.speed.table_records import TableRow, read_record
 from spark_jobs.transforms.decode import decode, rejects, valid
+from spark_jobs.transforms.join_rule import MEMBER_SIDE
 from spark_jobs.transforms.versions import newest_versions
 
 log = logging.getLogger(__name__)
 
-COMPACT_AFTER_ROWS = 50_000
-COMPACT_AFTER_DELTAS = 50
+RECENT_ROWS = 2_000
+TAIL_ROWS = 10_000
+COMPACT_ROWS = 50_000
+COMPACT_SHARE = 0.1
+ROWS_A_PARTITION = 250_000
 
 
 @dataclass(frozen=True)
-class _Delta:
-    """Records of the topic up to `ends`, not read yet; `rejected` is counted while `rows` is."""
+class _Level:
+    """A relation with a key once at most: partitioned by the key, sorted by it, persisted."""
 
-    rows: DataFrame
-    rejects: DataFrame
-    rejected: Observation
-    ends: Offsets
+    relation: DataFrame
+    rows: int
 
 
 class MemberTable:
-    """Base plus recent changes. Not thread-safe: the caller holds a lock around refresh and lookup.
+    """The table in levels, each newer than the one before. Not thread-safe but for compaction, which is its own.
 
-    The base is hash-partitioned by key and kept in memory, spilling to disk. Changes are kept beside it as a small
-    second relation until compaction; local checkpoints cut the lineage, which would otherwise grow for ever.
+    The base is kept in columns, in memory as far as it fits, on disk beyond. Changes wait beside it: the last ones as
+    rows in the driver, then in a level of their own, which a thread compacts into the base while batches go on. All
+    levels are partitioned and sorted alike, so that a join moves and sorts the boards of the batch alone.
     """
 
-    def __init__(self, session: SparkSession, offsetter: OffsetReader, definition: Definition, partitions: int) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        offsetter: OffsetReader,
+        tail: TopicTail,
+        definition: Definition,
+        figures: Figures,
+        partitions: int = 0,
+    ) -> None:
+        """`partitions`: of the table; 0: by its size, and at least one a core."""
         self._session = session
         self._offsetter = offsetter
-        self._definition = definition
+        self._tail = tail
+        self._topic = definition.table
+        self._figures = figures
         self._partitions = partitions
         self._key = definition.table.field(definition.table.key_field).column
+        self._columns = [definition.table.field(c.source).column for c in definition.columns if c.side == "table"]
         self._next: Offsets = {}
-        self._base: DataFrame | None = None
-        self._recent: DataFrame | None = None
-        self._recent_rows = 0
-        self._deltas = 0
-        self._rejected: list[DataFrame] = []
+        self._levels: list[_Level] = []
+        self._recent: dict[int, TableRow] = {}
+        self._recent_relation: DataFrame | None = None
+        self._rejected: list[Reject] = []
+        self._compactor = ThreadPoolExecutor(1, "compact")
+        self._compaction: Future[_Level] | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions each level has."""
+        return self._partitions
 
     def load(self) -> int:
         """Read the whole topic up to its current end. Blocks for as long as that takes; returns the table's rows."""
         started = time.monotonic()
-        topic = self._definition.table.name
-        self._next = self._offsetter.earliest(topic)
-        log.info("loading the table from topic %s", topic)
-        delta = self._delta()
-        self._base = self._compacted(delta.rows)
-        self._take(delta)
-        count = self._base.count()
-        log.info("loaded %d members in %.1f s", count, time.monotonic() - started)
-        return count
+        earliest, ends = self._offsetter.earliest(self._topic.name), self._offsetter.ends(self._topic.name)
+        records = sum(ends.values()) - sum(earliest.values())
+        if not self._partitions:
+            cores = self._session.sparkContext.defaultParallelism
+            self._partitions = max(cores, -(-records // ROWS_A_PARTITION))
+        log.info("loading the table from %d records of topic %s", records, self._topic.name)
+        done = threading.Event()
+        threading.Thread(target=self._tell_progress, args=(started, done), daemon=True).start()
+        try:
+            base = self._read(earliest, ends)
+        finally:
+            done.set()
+        reached("members.while_loading")
+        self._levels = [base]
+        self._next = ends
+        self._figures.position(self._topic.name, ends)
+        self._tail.begin(ends)
+        self._note_size()
+        log.info("loaded %d members in %.1f s", base.rows, time.monotonic() - started)
+        return base.rows
 
-    def refresh(self) -> list[int] | None:
-        """Take what reached the topic since; returns the keys that changed, or None when nothing came.
+    def refresh(self) -> list[int]:
+        """Take what reached the topic since; returns the keys that changed.
 
         Called after the boards' offsets are fixed: a member that reached Kafka before its board is then always seen.
         A refresh that fails changes nothing: the next one reads the same records again.
         """
-        if self._offsetter.ends(self._definition.table.name) == self._next:
-            return None
-        delta = self._delta()
-        changed = newest_versions(delta.rows, self._key).coalesce(1).localCheckpoint(eager=True)
-        keys = [row[0] for row in changed.select(self._key).collect()]
-        self._recent = changed if self._recent is None else self._recent.union(changed)
-        self._recent_rows += len(keys)
-        self._deltas += 1
-        self._take(delta)
-        if self._recent_rows > COMPACT_AFTER_ROWS or self._deltas >= COMPACT_AFTER_DELTAS:
-            self._compact()
-        return keys
+        self._take_compaction()
+        ends = self._offsetter.ends(self._topic.name)
+        count = sum(end - self._next.get(partition, 0) for partition, end in ends.items())
+        if not count:
+            return []
+        if count > TAIL_ROWS or set(ends) != set(self._next):
+            return self._refresh_many(ends)
+        changed = self._refresh_few(ends)
+        if len(self._recent) > RECENT_ROWS:
+            self._fold()
+        return changed
 
-    def versions_of(self, keys: DataFrame) -> DataFrame:
-        """The newest version of each of the keys (a column named as the table's key) that is known."""
-        assert self._base is not None, "load() comes first"
-        wanted = F.broadcast(keys.select(self._key).distinct())
-        found = self._base.join(wanted, self._key, "left_semi")
-        if self._recent is None:
-            return found
-        return newest_versions(found.union(self._recent.join(wanted, self._key, "left_semi")), self._key)
+    def relations(self) -> list[DataFrame]:
+        """What a join looks in: relations with a key once at most; of a key in several the newest version counts."""
+        relations = [level.relation for level in self._levels]
+        if self._recent:
+            if self._recent_relation is None:
+                self._recent_relation = self._relation_of(list(self._recent.values()))
+            relations.append(F.broadcast(self._recent_relation))
+        return relations
 
-    def take_rejects(self) -> list[DataFrame]:
-        """The rejected member records since the last call, as relations to be collected."""
+    def take_rejects(self) -> list[Reject]:
+        """The rejected records of the topic since the last call."""
         taken, self._rejected = self._rejected, []
         return taken
 
-    def _delta(self) -> _Delta:
-        topic = self._definition.table
-        ends = self._offsetter.ends(topic.name)
+    def close(self) -> None:
+        """End a compaction under way, and let go of the consumer."""
+        self._compactor.shutdown(wait=False, cancel_futures=True)
+        self._tail.close()
+
+    def _refresh_few(self, ends: Offsets) -> list[int]:
+        changed = []
+        for message in self._tail.read_to(ends):
+            match read_record(message, self._topic):
+                case Reject() as rejected:
+                    self._rejected.append(rejected)
+                case row:
+                    changed.append(row.key)
+                    known = self._recent.get(row.key)
+                    if known is None or row.version > known.version:
+                        self._recent[row.key] = row
+        self._next = self._tail.position
+        self._figures.position(self._topic.name, self._next)
+        self._recent_relation = None
+        return changed
+
+    def _refresh_many(self, ends: Offsets) -> list[int]:
         # a partition added since starts at 0
         start = {partition: self._next.get(partition, 0) for partition in ends}
-        decoded = decode(read_range(self._session, self._offsetter, topic.name, start, ends), topic)
+        level = self._read(start, ends)
+        self._levels.append(level)
+        self._next = ends
+        self._figures.position(self._topic.name, ends)
+        self._tail.begin(ends)
+        changed = [row[0] for row in level.relation.select(self._key).collect()]
+        self._merge_changes()
+        return changed
+
+    def _read(self, start: Offsets, ends: Offsets) -> _Level:
+        decoded = decode(read_range(self._session, self._offsetter, self._topic.name, start, ends), self._topic)
         rejected = Observation()
-        counted = decoded.observe(rejected, F.count("reason").alias("count"))
-        rows = valid(counted).select(
-            "partition", "offset", "version_at", "deleted", *[field.column for field in topic.fields]
-        )
-        return _Delta(rows, rejects(decoded), rejected, ends)
+        # the observation also keeps the filter behind it: pushed below, it would parse each record once a condition
+        kept = self._narrow(valid(decoded.observe(rejected, F.count("reason").alias("count"))))
+        level = self._level(kept)
+        if rejected.get["count"]:  # rare: only then the range is read once more
+            self._rejected += [Reject._make(plain_values(row)) for row in rejects(decoded).collect()]
+        return level
 
-    def _take(self, delta: _Delta) -> None:
-        """The delta's rows were read: go on after them. Rejects are rare, so only then the range is read once more."""
-        self._next = delta.ends
-        if delta.rejected.get["count"]:
-            self._rejected.append(delta.rejects)
+    def _narrow(self, versions: DataFrame) -> DataFrame:
+        return versions.select(self._key, *self._columns, *MEMBER_SIDE)
 
-    def _compacted(self, rows: DataFrame) -> DataFrame:
-        spread = rows.repartition(self._partitions, self._key)
-        return newest_versions(spread, self._key).localCheckpoint(eager=True)
+    def _level(self, versions: DataFrame) -> _Level:
+        relation = newest_versions(versions.repartition(self._partitions, self._key), self._key)
+        relation = relation.persist(StorageLevel.MEMORY_AND_DISK)
+        return _Level(relation, relation.count())
 
-    def _compact(self) -> None:
-        assert self._base is not None
-        assert self._recent is not None
-        self._base = self._compacted(self._base.union(self._recent))
-        log.info("compacted %d changed members into the table", self._recent_rows)
-        self._recent, self._recent_rows, self._deltas = None, 0, 0
+    def _fold(self) -> None:
+        """Make the recent rows a level, one with the level of changes there is."""
+        relation = self._relation_of(list(self._recent.values()))
+        self._levels.append(self._level(self._narrow(relation)))
+        self._recent, self._recent_relation = {}, None
+        self._merge_changes()
+
+    def _merge_changes(self) -> None:
+        """One level of changes, but for what a compaction under way has in hand; then compact when it is large."""
+        first = 1 if self._compaction is None else 2
+        changes = self._levels[first:]
+        if len(changes) > 1:
+            self._levels[first:] = [self._merged(changes)]
+            for level in changes:
+                level.relation.unpersist()
+        if self._compaction is None and self._levels[-1].rows > max(COMPACT_ROWS, COMPACT_SHARE * self._levels[0].rows):
+            self._compaction = self._compactor.submit(self._merged, self._levels[:2])
+        self._note_size()
+
+    def _merged(self, levels: list[_Level]) -> _Level:
+        """The newest versions of all. A checkpoint on disk cuts the lineage, which would grow with each merge."""
+        started = time.monotonic()
+        versions = levels[0].relation
+        for level in levels[1:]:
+            versions = versions.union(level.relation)
+        newest = newest_versions(versions.repartition(self._partitions, self._key), self._key)
+        relation = newest.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+        relation = relation.persist(StorageLevel.MEMORY_AND_DISK)
+        merged = _Level(relation, relation.count())
+        log.info("merged %s rows into %d in %.1f s", [level.rows for level in levels], merged.rows,
+                 time.monotonic() - started)  # fmt: skip
+        return merged
+
+    def _take_compaction(self) -> None:
+        if self._compaction is None or not self._compaction.done():
+            return
+        base, self._compaction = self._compaction.result(), None
+        replaced, self._levels = self._levels[:2], [base, *self._levels[2:]]
+        for level in replaced:
+            level.relation.unpersist()
+        self._note_size()
+
+    def _relation_of(self, rows: list[TableRow]) -> DataFrame:
+        columns: list[tuple[str, list[Any]]] = [(self._key, [row.key for row in rows])]
+        columns += [(name, [row.values.get(name) for row in rows]) for name in self._columns]
+        columns += [(name, [getattr(row, name) for row in rows]) for name in MEMBER_SIDE]
+        # by way of Arrow: rows given as tuples would go through a Python worker
+        arrays = [pa.array(values, self._arrow_type(name)) for name, values in columns]
+        return self._session.createDataFrame(pa.table(arrays, names=[name for name, _ in columns]))
+
+    def _arrow_type(self, column: str) -> pa.DataType:
+        types = {self._key: pa.int64(), "partition": pa.int32(), "offset": pa.int64(),
+                 "version_at": pa.timestamp("us", "UTC"), "deleted": pa.bool_()}  # fmt: skip
+        return types.get(column) or to_arrow_type(stored_type(self._topic, column))
+
+    def _note_size(self) -> None:
+        base, *changes = self._levels
+        rows = sum(level.rows for level in changes) + len(self._recent)
+        memory = disk = 0
+        for info in self._session.sparkContext._jsc.sc().getRDDStorageInfo():
+            memory, disk = memory + info.memSize(), disk + info.diskSize()
+        self._figures.table(TableSize(base.rows, rows, memory, disk))
+
+    def _tell_progress(self, started: float, done: threading.Event) -> None:
+        while not done.wait(10.0):
+            tracker = self._session.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            parts = ", ".join(f"{s.numCompletedTasks} of {s.numTasks} tasks" for s in stages if s)
+            log.info("still loading after %.0f s: %s", time.monotonic() - started, parts or "planning")

@@ -1,76 +1,233 @@
-"""What the driver shows of itself: progress rows in PostgreSQL, /healthz and /metrics over HTTP."""
+"""What the driver shows of itself: rows in PostgreSQL, /healthz and /metrics over HTTP."""
 
+import datetime as dt
 import json
 import logging
 import threading
-import uuid
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from pyspark.sql.streaming.query import StreamingQuery
-
-from include.adapters.speed_store import Progress, SpeedStore
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.stream_progress import Pending, StreamProgressStore
+from include.clock import Clock, SystemClock
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import ConfigurationError, PipelineError
+from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
+from spark_jobs.speed.figures import Figures, Query
+from spark_jobs.speed.lag import Lag, TopicEnds
+from spark_jobs.speed.metrics import StreamMetrics
+from spark_jobs.speed.query_watch import Query as SparkQuery
+from spark_jobs.speed.query_watch import QueryWatch
 
 log = logging.getLogger(__name__)
 
+LOOK_EVERY_S = 1.0
+ENDS_EVERY_S = 2.0
+PENDING_EVERY = 5  # saves: a count reads the whole table
+JOIN_S = 2.0
+
+TOPICS: dict[Query, str] = {"join": PIPELINE.stream.name, "serve": PIPELINE.output.name}
+TABLE_TOPIC = PIPELINE.table.name
+
 
 class Monitor:
-    """Follows the queries. `beat` is called by the driver's main loop; HTTP answers come from threads of their own."""
+    """Follows the queries from threads of its own.
 
-    def __init__(self, store: SpeedStore, host: str, port: int) -> None:
-        self._store = store
-        self._driver_id = uuid.uuid4().hex
-        self._registry = CollectorRegistry()
-        self._rows = Counter("stream_input_rows", "Records taken", ["query"], registry=self._registry)
-        self._duration = Gauge("stream_batch_duration_seconds", "Last batch", ["query"], registry=self._registry)
-        self._behind = Gauge("stream_lag_records", "Records not taken yet", ["query"], registry=self._registry)
-        self._pending = Gauge("stream_pending_boards", "Boards waiting for a member", registry=self._registry)
-        self._seen: dict[str, int] = {}
-        self._totals: dict[str, int] = {}
-        self._queries: list[StreamingQuery] = []
-        self._server = ThreadingHTTPServer((host, port), self._handler())
+    Spark, Kafka and PostgreSQL are asked by a thread each: one that does not answer holds up neither the others nor the
+    queries. HTTP answers come from what was last seen, so they never wait.
+    """
 
-    def start(self, queries: list[StreamingQuery]) -> None:
-        """Follow these queries, and answer HTTP from now on."""
-        self._queries = queries
-        threading.Thread(target=self._server.serve_forever, name="monitor", daemon=True).start()
+    def __init__(
+        self,
+        progress: StreamProgressStore,
+        figures: Figures,
+        offsetter: OffsetReader,
+        driver_id: str,
+        epoch: int,
+        host: str,
+        port: int,
+        clock: Clock | None = None,
+    ) -> None:
+        self._progress = progress
+        self._figures = figures
+        self._offsetter = offsetter
+        self._driver_id = driver_id
+        self._epoch = epoch
+        self._address = (host, port)
+        self._clock = clock or SystemClock()
+        self._started_at = self._beaten_at = self._clock.now()
+        self._starting: str | None = "loading the member table"
+        self._watches: dict[str, QueryWatch] = {}
+        self._ends = {topic: TopicEnds() for topic in (*TOPICS.values(), TABLE_TOPIC)}
+        self._pending: Pending | None = None
+        self._saves = 0
+        self._troubled: set[str] = set()
+        self._metrics = StreamMetrics(self.view)
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._server: ThreadingHTTPServer | None = None
 
-    def stop(self) -> None:
-        """Answer no more."""
-        self._server.shutdown()
-        self._server.server_close()
+    def open(self) -> int:
+        """Answer HTTP and record the heartbeat from now on, while the driver loads; returns the port.
+
+        Raises ConfigurationError when the address cannot be had.
+        """
+        try:
+            self._server = ThreadingHTTPServer(self._address, self._handler())
+        except OSError as exc:
+            host, port = self._address
+            raise ConfigurationError(
+                f"STREAM_METRICS_HOST={host}, STREAM_METRICS_PORT={port}: {exc.strerror or exc}; "
+                "is another driver running? Else choose another port"
+            ) from exc
+        self._run("monitor-http", self._server.serve_forever)
+        self._repeat("monitor-kafka", ENDS_EVERY_S, self._look_at_topics)
+        self._repeat("monitor-progress", LOOK_EVERY_S, self._save)
+        return int(self._server.server_address[1])
+
+    def start(self, queries: Sequence[SparkQuery]) -> None:
+        """Follow these queries, named join and serve."""
+        self._watches = {query.name or "": QueryWatch(query) for query in queries}
+        self._beaten_at = self._clock.now()
+        self._look_at_queries()
+        self._starting = None
+        self._repeat("monitor-spark", LOOK_EVERY_S, self._look_at_queries)
 
     def beat(self) -> None:
-        """Record each query's progress, and that this driver is alive."""
-        for query in self._queries:
-            self._record(query)
-        self._pending.set(self._store.count_pending())
+        """The driver's main loop came round. Returns at once."""
+        self._beaten_at = self._clock.now()
 
-    def _record(self, query: StreamingQuery) -> None:
-        name = query.name or query.id
-        progress = query.lastProgress
-        batch_id = rows = duration = offsets = None
-        if progress is not None:
-            batch_id, rows, duration = progress.batchId, progress.numInputRows, progress.batchDuration
-            source = json.loads(progress.json)["sources"][0]  # the object's own offsets are Python text, not JSON
-            offsets = source["endOffset"]
-            self._behind.labels(name).set(_behind(offsets, source["latestOffset"]))
-            if self._seen.get(name) != batch_id:
-                self._seen[name] = batch_id
-                self._totals[name] = self._totals.get(name, 0) + rows
-                self._rows.labels(name).inc(rows)
-                self._duration.labels(name).set(duration / 1000)
-        self._store.save_progress(
-            Progress(name, self._driver_id, batch_id, rows or 0, duration, self._totals.get(name, 0), offsets)
+    def stop(self) -> None:
+        """Answer no more, record no more. Waits seconds at most for what is under way."""
+        self._stopped.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        for thread in self._threads:
+            thread.join(JOIN_S)
+
+    def view(self) -> DriverView:
+        """The driver now, from what was last seen."""
+        now = self._clock.now()
+        table_position = self._figures.position_in(TABLE_TOPIC)
+        return DriverView(
+            driver_id=self._driver_id,
+            epoch=self._epoch,
+            at=now,
+            started_at=self._started_at,
+            beaten_at=self._beaten_at,
+            starting=self._starting,
+            queries=tuple(self._query_view(query, now) for query in get_args(Query)),
+            table_topic=TABLE_TOPIC,
+            table=self._figures.table_size(),
+            table_lag=self._lag(TABLE_TOPIC, table_position, None, now),
+            pending=self._pending,
+            counts=self._figures.counts(),
         )
+
+    def _query_view(self, query: Query, now: dt.datetime) -> QueryView:
+        topic, watch, batch = TOPICS[query], self._watches.get(query), self._figures.last_batch(query)
+        position = self._figures.position_in(topic)
+        if position is None and watch is not None:
+            position = watch.position
+        ends = self._ends[topic]
+        return QueryView(
+            query=query,
+            topic=topic,
+            is_active=watch.is_active if watch else None,
+            spark_batch=watch.batch if watch else None,
+            batch=batch,
+            done=self._figures.done(query),
+            position=position,
+            input_rate=ends.appended_per_s() if self._is_fresh(ends, now) else None,
+            processed_rate=watch.processed_per_s(now) if watch else None,
+            lag=self._lag(topic, position, batch.newest_at if batch else None, now),
+            ends_seen_at=ends.last_seen_at,
+            waits=self._figures.waiting_for(query),
+        )
+
+    def _lag(
+        self, topic: str, position: dict[int, int] | None, newest_at: dt.datetime | None, now: dt.datetime
+    ) -> Lag | None:
+        """None when it is not known: a stale end would show a lag that shrinks while Kafka is out."""
+        ends = self._ends[topic]
+        return ends.lag(position, newest_at, now) if position is not None and self._is_fresh(ends, now) else None
+
+    @staticmethod
+    def _is_fresh(ends: TopicEnds, now: dt.datetime) -> bool:
+        seen_at = ends.last_seen_at
+        return seen_at is not None and (now - seen_at).total_seconds() <= LONGEST_WAIT_S
+
+    def _look_at_queries(self) -> None:
+        for watch in self._watches.values():
+            watch.look(self._clock.now())
+
+    def _look_at_topics(self) -> None:
+        trouble = None
+        for topic, ends in self._ends.items():
+            asked_at = self._clock.now()  # an answer may come late: the topic ended there when it was asked, or later
+            try:
+                found = self._offsetter.ends(topic)
+            except PipelineError as exc:
+                trouble = trouble or exc  # the other topics may be there all the same
+            else:
+                ends.note(asked_at, found)
+        if trouble is not None:
+            raise trouble
+
+    def _save(self) -> None:
+        try:
+            self._progress.save(self.view().progress())
+            if self._saves % PENDING_EVERY == 0:
+                self._pending = self._progress.count_pending()
+            self._saves += 1
+        except PipelineError:
+            self._pending, self._saves = None, 0  # not known while the database is out; counted as soon as it is back
+            raise
+
+    def _repeat(self, name: str, period_s: float, call: Callable[[], None]) -> None:
+        def loop() -> None:
+            while True:
+                try:
+                    call()
+                except PipelineError as exc:  # nobody waits for it, and what it did not do now it does the next time
+                    if self._is_new_trouble(name):
+                        log.warning("%s: tries again: %s", name, exc)
+                except Exception:
+                    if self._is_new_trouble(name):
+                        log.exception("%s: tries again", name)
+                else:
+                    self._end_trouble(name)
+                if self._stopped.wait(period_s):
+                    return
+
+        self._run(name, loop)
+
+    def _is_new_trouble(self, name: str) -> bool:
+        """Its beginning and its end are logged, not every second of it."""
+        is_new = name not in self._troubled
+        self._troubled.add(name)
+        return is_new
+
+    def _end_trouble(self, name: str) -> None:
+        if name in self._troubled:
+            self._troubled.discard(name)
+            log.info("%s: works again", name)
+
+    def _run(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         monitor = self
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = 10  # a client that sends nothing holds no thread for ever
+
             def do_GET(self) -> None:
-                status, kind, body = monitor._answer(self.path)
+                status, kind, body = monitor._answer(self.path.partition("?")[0])
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
@@ -84,15 +241,11 @@ class Monitor:
 
     def _answer(self, path: str) -> tuple[int, str, bytes]:
         if path == "/metrics":
-            return 200, "text/plain; version=0.0.4", generate_latest(self._registry)
+            return 200, "text/plain; version=0.0.4; charset=utf-8", self._metrics.page()
         if path == "/healthz":
-            active = {query.name: query.isActive for query in self._queries}
-            status = 200 if active and all(active.values()) else 503
-            return status, "application/json", json.dumps({"queries": active}).encode()
+            view = self.view()
+            ailment = view.ailment()
+            queries = {query.query: bool(query.is_active) for query in view.queries}
+            body = json.dumps({"healthy": ailment is None, "reason": ailment, "queries": queries})
+            return 200 if ailment is None else 503, "application/json", body.encode()
         return 404, "text/plain", b"try /healthz or /metrics\n"
-
-
-def _behind(at: dict[str, dict[str, int]] | None, latest: dict[str, dict[str, int]] | None) -> int:
-    if at is None or latest is None:
-        return 0
-    return sum(max(0, end - at.get(topic, {}).get(p, 0)) for topic, ends in latest.items() for p, end in ends.items())

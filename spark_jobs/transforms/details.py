@@ -1,11 +1,13 @@
 """Between joined boards, the records of board-detail, and the rows that are served."""
 
+from functools import cache
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.contracts import headers as h
+from include.contracts.definition import Column as OutputColumn
 from include.contracts.definition import Definition
-from include.sql.named import COORDINATES
 from spark_jobs.transforms.headers import header, header_long
 
 
@@ -36,35 +38,49 @@ def to_rows(details: DataFrame, definition: Definition, timezone: str) -> DataFr
     )  # fmt: skip
 
 
-def to_records(rows: DataFrame, definition: Definition) -> DataFrame:
-    """Rows as records of the output topic: key, value (null for a tombstone), headers."""
-    output = definition.output
-    filled = set(definition.relational_columns)
+def to_records(details: DataFrame, definition: Definition) -> DataFrame:
+    """Joined boards as records of the output topic: key, value (null for a tombstone), headers.
+
+    Times go on as the text they came in, which the contract checked.
+    """
+    return details.select(*_record_columns(definition))
+
+
+@cache  # descriptions only, made by hundreds of calls to the JVM: in every batch they would be a tenth of a second
+def _record_columns(definition: Definition) -> tuple[Column, ...]:
+    sources = {c.output: c for c in definition.columns}
     fields = [
-        (_rfc3339(F.col(f.column)) if f.type == "timestamp" else F.col(f.column)).alias(f.name)
-        if f.column in filled
+        _output_field(definition, sources[f.name]).alias(f.name)
+        if f.name in sources
         else F.lit(None).cast("long").alias(f.name)
-        for f in output.fields
+        for f in definition.output.fields
     ]
     # a tombstone has no value to carry its version in
-    accepted = F.when(F.col("deleted"), F.col("version_at")).otherwise(F.col("accepted_at"))
+    accepted = F.when(F.col("deleted"), _rfc3339(F.col("version_at"))).otherwise(F.col("accepted_text"))
     value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
-    return rows.select(
-        F.col(definition.key_column).cast("string").cast("binary").alias("key"),
-        F.when(~F.col("deleted"), value).cast("binary").alias("value"),
-        F.array_compact(
-            F.array(
-                header(h.EVENT_ID, F.col("event_id")),
-                header(h.ACCEPTED_AT, _rfc3339(accepted)),
-                header(h.BOARD_TOPIC, F.lit(definition.stream.name)),
-                header(h.BOARD_PARTITION, F.col("board_partition")),
-                header(h.BOARD_OFFSET, F.col("board_offset")),
-                header(h.MEMBER_TOPIC, F.when(F.col("member_offset").isNotNull(), F.lit(definition.table.name))),
-                header(h.MEMBER_PARTITION, F.col("member_partition")),
-                header(h.MEMBER_OFFSET, F.col("member_offset")),
-            )
-        ).alias("headers"),
+    key = definition.stream.field(definition.stream.key_field).column
+    headers = F.array(
+        header(h.EVENT_ID, F.col("event_id")),
+        header(h.ACCEPTED_AT, accepted),
+        header(h.BOARD_TOPIC, F.lit(definition.stream.name)),
+        header(h.BOARD_PARTITION, F.col("partition")),
+        header(h.BOARD_OFFSET, F.col("offset")),
+        header(h.MEMBER_TOPIC, F.when(F.col("member_offset").isNotNull(), F.lit(definition.table.name))),
+        header(h.MEMBER_PARTITION, F.col("member_partition")),
+        header(h.MEMBER_OFFSET, F.col("member_offset")),
     )
+    return (
+        F.col(key).cast("string").cast("binary").alias("key"),
+        F.when(~F.col("deleted"), value).cast("binary").alias("value"),
+        F.array_compact(headers).alias("headers"),
+    )
+
+
+def _output_field(definition: Definition, column: OutputColumn) -> Column:
+    if column.side == "table":
+        return F.col(definition.column_name(column))
+    field = definition.stream.field(column.source)
+    return F.col(f"{field.column}_text" if field.type == "timestamp" else field.column)
 
 
 def source_coordinates(records: DataFrame) -> DataFrame:
@@ -75,27 +91,6 @@ def source_coordinates(records: DataFrame) -> DataFrame:
         header_long(h.BOARD_OFFSET).alias("board_offset"),
         header_long(h.MEMBER_PARTITION).cast("int").alias("member_partition"),
         header_long(h.MEMBER_OFFSET).alias("member_offset"),
-    )
-
-
-def to_served(decoded: DataFrame, definition: Definition, timezone: str) -> DataFrame:
-    """Decoded output records as rows for the live table: in the order of its columns, then day and deleted.
-
-    The version of a tombstone takes the place of the version column, so that newer and older compare alike.
-    """
-    day_column = definition.output.field(definition.day_field).column
-    result = [
-        F.when(F.col("deleted"), F.col("version_at")).otherwise(F.col(name)).alias(name)
-        if name == definition.version_column
-        else F.col(name)
-        for name in definition.relational_columns
-    ]
-    places = {"kafka_partition": F.col("partition"), "kafka_offset": F.col("offset")}
-    return decoded.select(
-        *result,
-        *[places.get(name, F.col(name)).alias(name) for name in COORDINATES],
-        day_of(F.col(day_column), timezone).alias("day"),
-        "deleted",
     )
 
 

@@ -6,7 +6,7 @@ import psycopg2
 import pytest
 
 from include.adapters.generation_store import GenerationStore
-from include.errors import BalanceBroken, DayBusy, LedgerConflict, NothingBuilt, StaleRun
+from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.steps import certify, prune, publish, verify
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
@@ -22,7 +22,9 @@ def settings(postgres, tmp_path):
 
 @pytest.fixture
 def store(settings):
-    return opened_store(settings)
+    opened = opened_store(settings)
+    yield opened
+    opened.close()
 
 
 def test_the_newest_version_wins_in_a_batch_and_between_batches(settings, store):
@@ -45,19 +47,6 @@ def test_a_tombstone_hides_its_board_and_an_older_version_does_not_bring_it_back
     serve(store, [row(1, 2)])
     assert rows(settings, VIEW) == []
     assert rows(settings, "SELECT day, deleted FROM board_detail_live") == [(DAY.date, True)]
-
-
-def test_the_ledger_moves_with_the_rows_or_not_at_all(settings, store):
-    serve(store, [row(1, 4)])
-    assert rows(settings, "SELECT next_offset FROM offset_ledger") == [(5,)]
-
-    def other_writer(cursor, ledger):
-        rows(settings, "UPDATE offset_ledger SET next_offset = 7")
-        return 0
-
-    with pytest.raises(LedgerConflict):
-        store.apply({0: 6}, other_writer, lambda cursor: None)
-    assert rows(settings, "SELECT next_offset FROM offset_ledger") == [(7,)]
 
 
 def test_publishing_replaces_the_live_rows_that_the_cut_covers(settings, store):

@@ -20,6 +20,7 @@ class Version:
     member: int | None = None
     name: str = ""
     deleted: bool = False
+    partition: int = 0
 
     @property
     def version(self) -> tuple[dt.datetime, int]:
@@ -43,6 +44,26 @@ def author(board: Version, members: Sequence[Version]) -> Version | None:
         return None if not_newer[-1].deleted else not_newer[-1]
     alive = [m for m in known if not m.deleted]
     return alive[0] if alive else None
+
+
+def stream_authors(board: Version, members: Sequence[Version], known_until: int = -1) -> set[Version | None]:
+    """Whom the stream may show for the board, once it has taken everything; None: it may wait.
+
+    The stream holds each member's newest version only, and joins the board at some moment after it has read the
+    member's log up to `known_until`: every version that was held from then on is right. A board that waited is joined
+    when its member comes, so it waits no more if the last one held is an author.
+    """
+    log = sorted((m for m in members if m.key == board.member), key=lambda m: m.offset)
+    held: Version | None = None
+    now: Version | None = None
+    choices: set[Version | None] = set()
+    for member in log:
+        if member.offset > known_until:
+            choices.add(now)
+        if held is None or member.version > held.version:
+            held = member
+        now = author(board, [held])
+    return {now} | (choices if now is None else choices - {None})
 
 
 def day_of(events: Sequence[Version], day: Day) -> Expected:

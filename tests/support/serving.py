@@ -1,19 +1,28 @@
 """Rows of board_detail for tests of the tables, without Kafka and without Spark."""
 
 import datetime as dt
+import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from include.adapters.driver_lease import DriverLease
 from include.adapters.generation_store import Counts, Excluded, GenerationStore
-from include.adapters.serving_store import ServingStore
+from include.adapters.live_table import Applied
+from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.serving_store import ServingStore, SessionLimits
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
-from include.sql.named import COORDINATES, query
+from include.sql.named import COORDINATES
 from spark_jobs.connectors.postgres import copy_arrow
+from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
+from spark_jobs.speed.figures import Figures
+from tests.servers import wait_until
+from tests.support.pipeline import rows as sql_rows
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
 NOON = DAY.start + dt.timedelta(hours=12)
@@ -22,7 +31,9 @@ TOPIC_ID = "topic-1"
 _TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string(), "timestamptz": pa.timestamp("us", "UTC")}
 _SCHEMA = pa.schema([(name, _TYPES[PIPELINE.postgres_type(name)]) for name in PIPELINE.relational_columns]
                     + [(name, _TYPES[kind]) for name, (kind, _) in COORDINATES.items()])  # fmt: skip
-_LIVE = pa.schema([*_SCHEMA, ("day", pa.date32()), ("deleted", pa.bool_())])
+_RECORDS = pa.schema([*_SCHEMA, ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()),
+                      ("record_key", pa.binary()), ("record_value", pa.binary()),
+                      ("kafka_timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
 _FINAL = pa.schema([("generation_id", pa.int64()), ("day", pa.date32()), *_SCHEMA, ("replayed", pa.bool_())])
 
 
@@ -33,6 +44,7 @@ def row(board_id: int, offset: int, **fields: Any) -> dict[str, Any]:
         "title": f"v{offset}", "body": "본문", "modified_at": NOON, "created_at": NOON, "event_id": f"e{offset}",
         "board_partition": 0, "board_offset": offset, "member_partition": 0, "member_offset": 0,
         "kafka_partition": 0, "kafka_offset": offset, "day": DAY.date, "deleted": False, "replayed": False,
+        "kafka_timestamp": NOON,
         **fields,
     }  # fmt: skip
 
@@ -43,22 +55,29 @@ def tombstone(board_id: int, offset: int, at: dt.datetime = NOON) -> dict[str, A
     return row(board_id, offset, **nothing, modified_at=at, deleted=True)
 
 
-def opened_store(settings: Settings, next_offset: int = 0) -> ServingStore:
-    """A serving store whose ledger has one partition."""
-    store = ServingStore(settings.database, "serve", "board-detail", TOPIC_ID)
-    store.open_ledger({0: next_offset})
+def opened_store(settings: Settings, next_offset: int = 0, limits: SessionLimits | None = None) -> ServingStore:
+    """A serving store that holds the lease, with a ledger of one partition. The caller closes it."""
+    lease = DriverLease(settings.database, "test")
+    lease.take()
+    start = OffsetLedger(settings.database).open("serve", "board-detail", TOPIC_ID, {0: next_offset})
+    store = ServingStore(settings.database, "serve", "board-detail", TOPIC_ID, lease, limits)
+    store.begin(start)
     return store
 
 
+def batch(rows: Iterable[dict[str, Any]]) -> pa.Table:
+    """The rows as the speed layer decodes a batch."""
+    return pa.Table.from_pylist(list(rows), schema=_RECORDS)
+
+
 def serve(store: ServingStore, rows: Iterable[dict[str, Any]]) -> int:
-    """Serve the rows as one batch, as the speed layer does; returns how many were written."""
-    listed = list(rows)
-    table = pa.Table.from_pylist(listed, schema=_LIVE)
+    """Serve the rows as one batch; returns how many were written."""
+    return applied(store, rows).written
 
-    def copy(cursor: Any, ledger: Any) -> int:
-        return copy_arrow(cursor, query("copy_stage_detail"), table)
 
-    return store.apply({0: max(r["kafka_offset"] for r in listed) + 1}, copy, lambda cursor: None)
+def applied(store: ServingStore, rows: Iterable[dict[str, Any]]) -> Applied:
+    """Serve the rows as one batch."""
+    return store.apply(batch(rows))
 
 
 def build(
@@ -79,3 +98,45 @@ def build(
     distinct = len(listed) + len(pending) if raw_distinct is None else raw_distinct
     store.finish(generation_id, DAY, Counts(distinct, len(pending), 0, 0))
     return generation_id
+
+
+def pending(settings: Settings, board_id: int, offset: int, version_at: dt.datetime = NOON) -> None:
+    """A board that waits for its member, as the join keeps it."""
+    sql_rows(
+        settings,
+        """INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp,
+                                      version_at)
+           VALUES ('board', 0, %s, %s, 99, %s, '', %s, %s)""",
+        (offset, board_id, DAY.date, NOON, version_at),
+    )
+
+
+@dataclass
+class Writing:
+    """The writer of the serve query with its store, as the driver has them; `close` at the end."""
+
+    store: ServingStore
+    figures: Figures = field(default_factory=Figures)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.writer = BatchWriter(self.store, self.figures, self.stop)
+
+    def give(self, rows: Iterable[dict[str, Any]]) -> bool:
+        """Hand a batch over, as Spark's thread does."""
+        return self.writer.hand_over(DecodedBatch(0, batch(rows), 0.0))
+
+    def finish(self) -> None:
+        """Wait for the end of the batch under way. Raises what its writing raised."""
+        wait_until(lambda: not self.writer.is_writing, 60, "the batch is written")
+        self.writer.check()
+
+    @property
+    def waits_for(self) -> str:
+        """What the query says it waits for."""
+        waiting = self.figures.waiting_for("serve")
+        return waiting[0] if waiting else ""
+
+    def wait_until_it_says(self, text: str) -> None:
+        """Return as soon as the query says that it waits for that."""
+        wait_until(lambda: text in self.waits_for, 60, f"the query says that it waits for {text}")

@@ -1,5 +1,7 @@
--- Compare and set: no row means that someone else advanced it, and this transaction must not commit.
-UPDATE offset_ledger
-   SET next_offset = %(next_offset)s, updated_at = now()
- WHERE consumer = %(consumer)s AND topic_id = %(topic_id)s AND partition = %(partition)s
-   AND next_offset = %(expected)s
+-- Compare and set: fewer rows than partitions means that someone else advanced one, and this transaction must not commit.
+UPDATE offset_ledger l
+   SET next_offset = moved.next_offset, updated_at = now()
+  FROM unnest(%(partitions)s::int[], %(expected)s::bigint[], %(next_offsets)s::bigint[])
+       AS moved (partition, expected, next_offset)
+ WHERE l.consumer = %(consumer)s AND l.topic_id = %(topic_id)s AND l.partition = moved.partition
+   AND l.next_offset = moved.expected

@@ -1,1 +1,1 @@
-COPY stage_detail ({{served}}, day, deleted) FROM STDIN WITH (FORMAT csv)
+COPY stage_detail ({{served}}, day, deleted) FROM STDIN

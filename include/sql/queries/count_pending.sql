@@ -1,1 +1,1 @@
-SELECT count(*) FROM pending_board
+SELECT count(*) AS count, extract(epoch FROM now() - min(pending_since))::float AS oldest_s FROM pending_board

@@ -1,4 +1,5 @@
--- A deleted board waits for nobody.
+-- A board that began to wait just after its newer version was served: nothing else would look at it again.
 DELETE FROM pending_board p
- USING unnest(%(board_ids)s::bigint[], %(offsets)s::bigint[]) AS gone (board_id, "offset")
- WHERE p.board_id = gone.board_id AND p."offset" < gone."offset"
+ USING board_detail_live l
+ WHERE l.{{key}} = p.board_id
+   AND (l.{{version}}, l.board_offset) >= (p.version_at, p."offset")

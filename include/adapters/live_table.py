@@ -1,0 +1,143 @@
+"""Rows into the live table, within the caller's transaction: newest version wins, published days are respected."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import psycopg2
+import pyarrow as pa
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.arrow_copy import copy_text
+from include.adapters.served_batch import (
+    KEY,
+    LIVE_COLUMNS,
+    Reject,
+    are_new,
+    day_numbers,
+    newest_versions,
+    placeless,
+    split,
+)
+from include.adapters.serving_errors import is_of_a_row
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.failpoints import reached
+from include.sql.named import query
+
+KNOWN_SHARE = 4  # from a quarter on, the whole batch is staged: looking for the rest costs more than it saves
+
+
+@dataclass
+class Applied:
+    """What a batch changed. `duplicates` are records made from a board record that was served before."""
+
+    written: int = 0
+    duplicates: int = 0
+    rejects: list[Reject] = field(default_factory=list)
+    phases_s: dict[str, float] = field(default_factory=lambda: {"copy": 0.0, "merge": 0.0, "commit": 0.0})
+
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the time of the block to a phase."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases_s[phase] += time.monotonic() - started
+
+
+def write_rows(
+    cursor: Cursor, rows: pa.Table, applied: Applied, refused: Callable[[pa.Table, psycopg2.Error], Reject]
+) -> None:
+    """Write the rows; where PostgreSQL refuses a value, halve them until the row is found that has it: a reject.
+
+    The parts are written in the order of the log, and the newest version wins between them as within one.
+    """
+    cursor.execute(query("begin_rows"))
+    try:
+        written, duplicates = _merge(cursor, rows, applied)
+    except psycopg2.Error as exc:
+        if not is_of_a_row(exc):
+            raise
+        cursor.execute(query("undo_rows"))
+        if rows.num_rows == 1:
+            applied.rejects.append(refused(rows, exc))
+            return
+        middle = rows.num_rows // 2
+        for part in (rows.slice(0, middle), rows.slice(middle)):
+            cursor.execute(query("truncate_stage_detail"))
+            write_rows(cursor, part, applied, refused)
+    else:
+        cursor.execute(query("keep_rows"))
+        applied.written += written
+        applied.duplicates += duplicates
+
+
+def _merge(cursor: Cursor, rows: pa.Table, applied: Applied) -> tuple[int, int]:
+    """How many rows were written, and how many stand there already, made by another record.
+
+    Boards that nothing is known of go straight into the live table: that takes half the time of staging and upserting
+    them. No other session adds rows there while the lease is held, so what was looked up stays true.
+    """
+    with applied.timed("merge"):
+        newest = newest_versions(rows)
+        published = _hold_days(cursor, day_numbers(newest))
+        known = _known_boards(cursor, newest[KEY].to_pylist())
+        new, others = split(newest, are_new(newest, known, published))
+    with applied.timed("copy"):
+        copy_text(cursor, query("copy_live"), new.sort_by(KEY).select(LIVE_COLUMNS))  # in order: half the index work
+        copy_text(cursor, query("copy_stage_detail"), others.select(LIVE_COLUMNS))
+    reached("serve.after_copy")
+    if not others.num_rows:
+        return new.num_rows, 0
+    with applied.timed("merge"):
+        written, duplicates = _merge_staged(cursor, others, published)
+    return new.num_rows + written, duplicates
+
+
+def _merge_staged(cursor: Cursor, rows: pa.Table, published: set[int]) -> tuple[int, int]:
+    if placeless(rows):
+        cursor.execute(query("place_staged_tombstones"))
+        published = published | _hold_days(cursor, {number for (number,) in cursor.fetchall()})
+    # before the fence: a board that the published day shows waits no longer either
+    stream = {"topic": PIPELINE.stream.name}
+    cursor.execute(query("lock_served_pending"), stream)
+    if cursor.rowcount:
+        cursor.execute(query("delete_served_pending"), stream)
+    left = rows.num_rows
+    if published:
+        cursor.execute(query("fence_staged"))
+        left -= cursor.rowcount
+        cursor.execute(query("mark_staged_days_dirty"))
+    cursor.execute(query("upsert_live"))
+    written = int(cursor.rowcount)
+    if written == left:
+        return written, 0
+    cursor.execute(query("count_staged_duplicates"))
+    return written, int(cursor.fetchone()[0])
+
+
+def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
+    """Those of the boards that have a row or are pending; all of them when these are many."""
+    limit = len(keys) // KNOWN_SHARE + 1
+    # as one text: psycopg2 would write an expression of so many numbers
+    cursor.execute(query("select_known_boards"), {"keys": "{" + ",".join(map(str, keys)) + "}", "limit": limit})
+    found = {key for (key,) in cursor.fetchall()}
+    return found if cursor.rowcount < limit else set(keys)
+
+
+def _hold_days(cursor: Cursor, days: set[int]) -> set[int]:
+    """Keep the days as they are until the end of the transaction; returns those that are published."""
+    if not days:
+        return set()
+    held = _locked_days(cursor, days)
+    if len(held) < len(days):
+        cursor.execute(query("open_days"), {"days": sorted(days)})
+        held = _locked_days(cursor, days)
+    return {number for number, is_published in held.items() if is_published}
+
+
+def _locked_days(cursor: Cursor, days: set[int]) -> dict[int, bool]:
+    cursor.execute(query("lock_days"), {"days": sorted(days)})
+    return dict(cursor.fetchall())

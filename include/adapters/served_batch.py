@@ -1,0 +1,144 @@
+"""A batch of the output topic as one Arrow table: what can be known of it before PostgreSQL is asked.
+
+Columns: those of the live table, `day`, `deleted`, then `reason` (null for a valid record), `record_key` and
+`record_value` (of rejects only) and `kafka_timestamp`.
+"""
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.sql.named import COORDINATES
+
+LIVE_COLUMNS = (*PIPELINE.relational_columns, *COORDINATES, "day", "deleted")
+KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
+
+_FIRST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LAST_INSTANT = dt.datetime.max.replace(tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_INSTANT_RANGE = range((_FIRST_INSTANT - _EPOCH) // _MICROSECOND, (_LAST_INSTANT - _EPOCH) // _MICROSECOND + 1)
+
+
+class Reject(NamedTuple):
+    """A row of table `reject`."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    key: bytes | None
+    value: bytes | None
+    kafka_timestamp: dt.datetime | None
+    rejected_by: str
+
+
+def ends_of(records: pa.Table) -> dict[int, int]:
+    """The offset after the last record, a partition."""
+    last = records.group_by("kafka_partition").aggregate([("kafka_offset", "max")])
+    return {p: o + 1 for p, o in zip(last["kafka_partition"].to_pylist(), last["kafka_offset_max"].to_pylist(),
+                                     strict=True)}  # fmt: skip
+
+
+def not_taken(records: pa.Table, ledger: Mapping[int, int]) -> pa.Table:
+    """The records that are not below the ledger: a batch that is written again finds its records taken."""
+    first = records.group_by("kafka_partition").aggregate([("kafka_offset", "min")])
+    partitions = first["kafka_partition"].combine_chunks()
+    next_offsets = pa.array([ledger[p] for p in partitions.to_pylist()], pa.int64())
+    if pc.all(pc.greater_equal(first["kafka_offset_min"], next_offsets)).as_py():
+        return records  # as nearly always
+    wanted = next_offsets.take(pc.index_in(records["kafka_partition"].combine_chunks(), value_set=partitions))
+    return records.filter(pc.greater_equal(records["kafka_offset"], wanted))
+
+
+def valid_rows(records: pa.Table) -> pa.Table:
+    """The rows without a reason to reject them."""
+    if records["reason"].null_count == records.num_rows:
+        return records
+    return records.filter(pc.is_null(records["reason"]))
+
+
+def rejected_rows(records: pa.Table, topic: str, consumer: str) -> list[Reject]:
+    """The rows with a reason, as table `reject` keeps them."""
+    if records["reason"].null_count == records.num_rows:
+        return []
+    broken = records.filter(pc.is_valid(records["reason"]))
+    return [
+        Reject(topic, row["kafka_partition"].as_py(), row["kafka_offset"].as_py(), row["reason"].as_py(),
+               row["record_key"].as_py(), row["record_value"].as_py(), instant(row["kafka_timestamp"]), consumer)
+        for row in _scalars(broken)
+    ]  # fmt: skip
+
+
+def newest_versions(rows: pa.Table) -> pa.Table:
+    """One row a board: its newest version, and of that the copy that reached the topic first.
+
+    A tombstone carries no day: it takes that of a version of its board in the batch, where there is one.
+    """
+    if pc.count_distinct(rows[KEY]).as_py() == rows.num_rows:
+        return rows
+    order = pc.sort_indices(rows, sort_keys=[
+        (KEY, "ascending"), (VERSION, "descending"), ("board_offset", "descending"),
+        ("kafka_partition", "ascending"), ("kafka_offset", "ascending")])  # fmt: skip
+    keys = rows[KEY].combine_chunks().take(order)
+    is_first = pa.concat_arrays([pa.array([True]), pc.not_equal(keys[1:], keys[:-1])])
+    newest = rows.take(order.filter(is_first))
+    if not placeless(newest):
+        return newest
+    days = rows.group_by(KEY).aggregate([("day", "max")])
+    of_the_board = (
+        days["day_max"]
+        .combine_chunks()
+        .take(pc.index_in(newest[KEY].combine_chunks(), value_set=days[KEY].combine_chunks()))
+    )
+    filled = pc.coalesce(newest["day"].combine_chunks(), of_the_board)
+    return newest.set_column(newest.schema.get_field_index("day"), "day", filled)
+
+
+def placeless(rows: pa.Table) -> bool:
+    """Is there a tombstone among the rows whose day is not known?"""
+    return bool(rows["day"].null_count)
+
+
+def repeated_sources(rows: pa.Table) -> int:
+    """How many rows come from a board record that an earlier row of the batch was made from already."""
+    distinct = rows.group_by(["board_partition", "board_offset"]).aggregate([])
+    return int(rows.num_rows - distinct.num_rows)
+
+
+def day_numbers(rows: pa.Table) -> set[int]:
+    """The days of the rows, counted from 1970-01-01: PostgreSQL knows days that Python has no date for."""
+    return set(pc.unique(rows["day"].combine_chunks().cast(pa.int32()).drop_null()).to_pylist())
+
+
+def are_new(rows: pa.Table, known: set[int], published: set[int]) -> pa.Array:
+    """Which rows are of boards that nothing is known of: none of the known keys, on a day that is not published."""
+    is_known = pc.is_in(rows[KEY], value_set=pa.array(known, pa.int64()))
+    is_published = pc.is_in(rows["day"].cast(pa.int32()), value_set=pa.array(published, pa.int32()))
+    return pc.invert(pc.or_(pc.or_(is_known, is_published), pc.is_null(rows["day"])))
+
+
+def split(rows: pa.Table, which: pa.Array) -> tuple[pa.Table, pa.Table]:
+    """Those of the rows, and the others."""
+    return rows.filter(which), rows.filter(pc.invert(which))
+
+
+def newest_timestamp(records: pa.Table) -> dt.datetime | None:
+    """The newest timestamp of the records in Kafka."""
+    return instant(pc.max(records["kafka_timestamp"]))
+
+
+def instant(timestamp: pa.Scalar) -> dt.datetime | None:
+    """The timestamp; None for one that Python has no date for: any producer may write any number there."""
+    micros = timestamp.value
+    return _EPOCH + micros * _MICROSECOND if micros is not None and micros in _INSTANT_RANGE else None
+
+
+def _scalars(rows: pa.Table) -> Iterator[dict[str, pa.Scalar]]:
+    """Row by row, for few rows."""
+    for number in range(rows.num_rows):
+        yield {name: rows[name][number] for name in rows.column_names}

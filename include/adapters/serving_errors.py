@@ -1,0 +1,57 @@
+"""What a failure of PostgreSQL means for a batch: wait and write it again, look for a bad row, or give up."""
+
+import re
+
+import psycopg2
+
+from include.errors import DatabaseUnavailable, PipelineError
+
+# deadlock, serialization, read-only, lock not available, statement cancelled or timed out, transaction idle or too long
+_PASSING = {"40P01", "40001", "25006", "55P03", "57014", "25P03", "25P04"}
+# connection, resources, shutdown and restart, input and output
+_PASSING_CLASSES = ("08", "53", "57P0", "58")
+_ROW_CLASSES = ("22", "23")
+_INDEX_ROW_TOO_LARGE = "54000"
+
+_COPIED_COLUMN = re.compile(r"COPY \w+, line \d+, column (\w+)")
+
+
+class BatchInterrupted(DatabaseUnavailable):
+    """PostgreSQL broke off the batch; nothing of it is written, and it will be written again."""
+
+
+class BatchRefused(PipelineError):
+    """PostgreSQL refused the batch as a whole; nothing of it is written."""
+
+
+def is_of_a_row(error: psycopg2.Error) -> bool:
+    """Is a value the reason, so that other rows can be written without that one?"""
+    code = error.pgcode or ""
+    return code.startswith(_ROW_CLASSES) or code == _INDEX_ROW_TOO_LARGE
+
+
+def as_own(error: psycopg2.Error, is_connection_lost: bool, host: str, port: int) -> PipelineError:
+    """The error as one of ours, without what a row holds: PostgreSQL's own text may quote it."""
+    code = error.pgcode
+    if code is None:
+        is_passing = is_connection_lost or isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError)
+        reason = str(error).split("\n", 1)[0].strip() if is_passing else type(error).__name__
+    else:
+        is_passing = is_connection_lost or code in _PASSING or code.startswith(_PASSING_CLASSES)
+        reason = error.diag.message_primary or type(error).__name__
+    kind = BatchInterrupted if is_passing else BatchRefused
+    return kind(host=host, port=port, sqlstate=code, reason=reason)
+
+
+def reason_of_refusal(error: psycopg2.Error) -> str:
+    """Why a row is refused: PostgreSQL's code, and the column or constraint where it is known; no value."""
+    diagnostics = error.diag
+    copied = _COPIED_COLUMN.match(diagnostics.context or "")
+    places = {
+        "column": diagnostics.column_name or (copied.group(1) if copied else None),
+        "constraint": diagnostics.constraint_name,
+    }
+    named = "".join(f", {kind} {name}" for kind, name in places.items() if name)
+    return (
+        f"PostgreSQL refuses the row: SQLSTATE {error.pgcode}{named}; the record stands in the topic until it expires"
+    )

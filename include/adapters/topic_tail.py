@@ -1,0 +1,88 @@
+"""The end of a topic, read record by record: for changes that are few and wanted at once."""
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from include.adapters.kafka_offsets import Offsets
+from include.errors import BrokerUnavailable, MissingRange
+
+READ_TIMEOUT_S = 30.0
+POLL_S = 0.1
+MAX_RECORDS = 1_000
+
+
+class TopicTail:
+    """Reads committed records of one topic from a place on. Joins no consumer group, commits nothing.
+
+    A Spark batch read of ten records takes 0.1 s of planning and tasks; this takes the time of one fetch, because the
+    consumer has usually fetched before it is asked. Not thread-safe.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._topic = topic
+        self._next: Offsets = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": f"{topic}-tail",  # required by the client, used for nothing
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",  # a range that is gone must be noticed
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,  # markers of transactions take offsets, and are no records
+                "queued.max.messages.kbytes": 16_384,
+            }
+        )
+
+    def begin(self, offsets: Offsets) -> None:
+        """Read from these offsets on."""
+        self._next = dict(offsets)
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in offsets.items()])
+
+    @property
+    def position(self) -> Offsets:
+        """The next offset of each partition: all before it was read."""
+        return dict(self._next)
+
+    def read_to(self, ends: Mapping[int, int], timeout_s: float = READ_TIMEOUT_S) -> list[Message]:
+        """The records from where the last call ended up to these ends (exclusive), in the order of each partition.
+
+        May go beyond an end, never short of one. Raises BrokerUnavailable when they do not come in time, and keeps its
+        place then: the next call gives the same records; MissingRange when Kafka no longer holds them.
+        """
+        records: list[Message] = []
+        places = dict(self._next)
+        deadline = time.monotonic() + timeout_s
+        while any(places.get(partition, 0) < end for partition, end in ends.items()):
+            if time.monotonic() > deadline:
+                self.begin(self._next)
+                raise BrokerUnavailable("Kafka did not give the records in time", topic=self._topic, wanted=dict(ends))
+            try:
+                messages = self._consumer.consume(MAX_RECORDS, POLL_S)
+            except KafkaException as exc:
+                self.begin(self._next)
+                raise BrokerUnavailable(topic=self._topic, reason=str(exc)) from exc
+            for message in messages:
+                self._take(message, records, places)
+        self._next = places
+        return records
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close()
+
+    def _take(self, message: Message, records: list[Message], places: Offsets) -> None:
+        error = message.error()
+        partition, offset = message.partition(), message.offset()
+        if error is None:
+            records.append(message)
+            places[partition] = offset + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            places[partition] = max(places.get(partition, 0), offset)
+        elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+            raise MissingRange(topic=self._topic, partition=partition, wanted=self._next.get(partition))
+        elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            self.begin(self._next)
+            raise BrokerUnavailable(topic=self._topic, reason=str(error))

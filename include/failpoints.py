@@ -1,0 +1,159 @@
+"""Named places in the speed layer's driver where a test may stop or kill it; nothing unless STREAM_FAILPOINTS is set.
+
+STREAM_FAILPOINTS is a list of `place:action:when`, separated by commas:
+
+    join.before_send:kill:3              SIGKILL this process and its children (the JVM) at the third time
+    serve.before_commit:pause:2          stand still at the second time
+    serve.before_commit:pause:armed      stand still once for each file serve.before_commit.pause
+
+A place that stands still writes the file `<place>.paused` and goes on when that is removed. All files are in the folder
+STREAM_FAILPOINTS_DIR. Only tests set these variables, so they are no settings.
+"""
+
+import functools
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from include.errors import ConfigurationError
+
+VARIABLE = "STREAM_FAILPOINTS"
+FOLDER_VARIABLE = "STREAM_FAILPOINTS_DIR"
+ACTIONS = ("kill", "pause")
+ARMED = "armed"
+PLACES = (
+    "members.while_loading",
+    "join.before_send",
+    "join.after_send",
+    "join.before_ledger",
+    "resolve.after_send",
+    "serve.after_copy",
+    "serve.before_commit",
+    "serve.after_commit",
+)
+_LOOK_S = 0.005
+
+
+def reached(place: str) -> None:
+    """The driver is at the place. Returns at once, except in a test that wants it stopped there.
+
+    The first call reads the environment. Raises ConfigurationError when it is wrong.
+    """
+    failpoints = _of_this_process()
+    if failpoints is not None:
+        failpoints.reached(place)
+
+
+@functools.cache
+def _of_this_process() -> "Failpoints | None":
+    return Failpoints.from_environment(os.environ)
+
+
+@dataclass(frozen=True)
+class Failpoint:
+    """What to do at a place: at the `nth` time, or, when that is None, as often as a file arms it."""
+
+    place: str
+    action: str
+    nth: int | None
+
+
+@dataclass
+class Failpoints:
+    """Those of one process, whose threads share them."""
+
+    points: tuple[Failpoint, ...]
+    folder: Path | None
+    _times: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Failpoints | None":
+        """None where none are wanted. Raises ConfigurationError naming what is wrong."""
+        text, folder = environment.get(VARIABLE, ""), environment.get(FOLDER_VARIABLE, "")
+        if not text:
+            return None
+        points = tuple(_parsed(part.strip()) for part in text.split(","))
+        needing = [point for point in points if point.action == "pause" or point.nth is None]
+        if needing and not Path(folder or "/nowhere").is_dir():
+            raise ConfigurationError(f"{FOLDER_VARIABLE}={folder!r}: not a folder; {needing[0].place} needs its files")
+        return cls(points, Path(folder) if folder else None)
+
+    def reached(self, place: str) -> None:
+        """Act as wanted. Raises ValueError for a place that nobody could name."""
+        if place not in PLACES:
+            raise ValueError(f"{place!r} is not in PLACES")
+        with self._lock:
+            self._times[place] += 1
+            due = [point.action for point in self.points if point.place == place and self._is_due(point)]
+        for action in due:
+            if action == "kill":
+                kill_with_children(os.getpid())
+            else:
+                self._pause(place)
+
+    def _is_due(self, point: Failpoint) -> bool:
+        if point.nth is not None:
+            return self._times[point.place] == point.nth
+        assert self.folder is not None
+        try:
+            (self.folder / f"{point.place}.{point.action}").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _pause(self, place: str) -> None:
+        assert self.folder is not None
+        paused = self.folder / f"{place}.paused"
+        paused.write_text(str(os.getpid()))
+        while paused.exists():
+            time.sleep(_LOOK_S)
+
+
+def kill_with_children(pid: int) -> None:
+    """SIGKILL a process and all that it started, those first: they cannot notice that it is gone."""
+    for each in (*descendants(pid), pid):
+        try:
+            os.kill(each, signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # it ended by itself
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    found, waiting = [], [pid]
+    while waiting:
+        started = children.get(waiting.pop(), [])
+        found += started
+        waiting += started
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+            yield int(folder.name), int(stat.rpartition(")")[2].split()[1])
+
+
+def _parsed(text: str) -> Failpoint:
+    place, _, rest = text.partition(":")
+    action, _, when = rest.partition(":")
+    if place not in PLACES:
+        raise ConfigurationError(f"{VARIABLE}: {place!r} is no place; there are {', '.join(PLACES)}")
+    if action not in ACTIONS:
+        raise ConfigurationError(f"{VARIABLE}: {action!r} in {text!r} is no action; there are {', '.join(ACTIONS)}")
+    if when != ARMED and not (when.isdecimal() and int(when) > 0):
+        raise ConfigurationError(f"{VARIABLE}: {when!r} in {text!r} is neither a count from 1 nor {ARMED!r}")
+    return Failpoint(place, action, None if when == ARMED else int(when))

@@ -1,0 +1,1 @@
+COPY board_detail_live ({{served}}, day, deleted) FROM STDIN

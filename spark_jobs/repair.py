@@ -1,0 +1,194 @@
+"""Moves the offset ledger where it no longer fits its topic: `python -m spark_jobs.repair --dry-run`.
+
+The stream refuses to start when a topic was deleted and made again (TopicReplaced), when retention or DeleteRecords
+removed records that were not taken yet (RangeExpired), or when the ledger is beyond the topic's end (LedgerBeyondEnd).
+This shows each such partition, where it would go on and what is lost by that; without --dry-run it moves the ledger
+there: to the first record that the topic still holds. A record that is taken twice by that does no harm.
+
+The moves are one transaction for each query, and each partition's is kept in table ledger_repair. It refuses while a
+driver is alive. With --force it does not: a driver that lives is then superseded, writes no more and ends.
+
+Exit codes: 0 everything fits, or was repaired; 1 a dry run found something to repair; 2 wrong usage; 75 a driver is
+alive, or Kafka or PostgreSQL is not available; 78 a setting is wrong, or a topic does not exist.
+"""
+
+import argparse
+import datetime as dt
+import getpass
+import logging
+import os
+import socket
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from include.adapters.driver_lease import DriverLease
+from include.adapters.first_records import first_times
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.offset_ledger import Move, OffsetLedger
+from include.clock import Clock, SystemClock
+from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import (
+    ConfigurationError,
+    ContractMismatch,
+    DriverSuperseded,
+    LedgerBeyondEnd,
+    LedgerConflict,
+    Retryable,
+)
+from include.settings import Settings
+from spark_jobs.speed.positions import Misfit, Position, position_of
+
+log = logging.getLogger("spark_jobs.repair")
+
+OK, FOUND, TRY_LATER, MISCONFIGURED = 0, 1, 75, 78
+
+TOPICS = {"join": PIPELINE.stream.name, "serve": PIPELINE.output.name}
+ALIVE_S = 15.0  # a driver gives a sign of life every second
+
+HEADINGS = ("query", "topic", "partition", "problem", "ledger", "first", "end", "move to", "lost", "days")
+REMEDIES = {
+    "join": "join: lost boards were never joined, and a rebuild cannot read them either. Those saved through /boards "
+    "can be produced again: python -m include.gateway.reconcile --all --dry-run. Do not rebuild the days above before.",
+    "serve": "serve: lost details are missing from the live rows only; the raw topics decide. Rebuild the days above "
+    "with the DAG reprocess_days; the present day comes with the nightly rebuild. Late boards may be of earlier days.",
+}
+
+
+class DriverAlive(Retryable):
+    """A driver gave a sign of life just now; stop it, wait 15 s and try again, or supersede it with --force."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A misfit, and the days from which records may be lost by it; None when none are known to be."""
+
+    misfit: Misfit
+    days: tuple[Day, Day] | None
+
+
+class Repair:
+    """Looks at the ledgers of the queries, and moves them."""
+
+    def __init__(self, settings: Settings, offsetter: OffsetReader, ledger: OffsetLedger, clock: Clock) -> None:
+        self._settings = settings
+        self._offsetter = offsetter
+        self._ledger = ledger
+        self._clock = clock
+
+    def look(self, consumer: str) -> tuple[Position, list[Finding]]:
+        """What does not fit. Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch."""
+        position = position_of(self._ledger, self._offsetter, consumer, TOPICS[consumer])
+        if not position.misfits:
+            return position, []
+        servers = self._offsetter.bootstrap_servers
+        first_at = first_times(servers, position.topic, sorted(position.start))
+        return position, [Finding(misfit, self._days(misfit, first_at)) for misfit in position.misfits]
+
+    def refuse_live_driver(self) -> None:
+        """Raise DriverAlive when a driver gave a sign of life just now."""
+        beat = self._ledger.heartbeat()
+        if beat is not None and beat[1] < ALIVE_S:
+            raise DriverAlive(driver=beat[0], heartbeat_age_s=round(beat[1], 1))
+
+    def move(self, positions: Sequence[Position]) -> int:
+        """Move every partition that does not fit to the topic's first record; returns how many.
+
+        Takes the driver's lease, so that a driver that nobody saw writes no more. Raises LedgerConflict when the
+        ledger moved since it was looked at, DriverSuperseded when another driver or repair began meanwhile.
+        """
+        by = f"{getpass.getuser()}@{socket.gethostname()}"
+        lease = DriverLease(self._settings.database, f"repair-{by}-{os.getpid()}")
+        lease.take()
+        for position in positions:
+            moves = [Move(misfit.partition, misfit.topic_id, misfit.at, misfit.first,
+                          f"{misfit.error.__name__}: {misfit.text}") for misfit in position.misfits]  # fmt: skip
+            self._ledger.repair(
+                position.consumer, position.topic, position.topic_id, position.entries, moves, by, lease,
+                send_pending_again=position.topic == PIPELINE.output.name,
+            )  # fmt: skip
+        return sum(len(position.misfits) for position in positions)
+
+    def _days(self, misfit: Misfit, first_at: dict[int, dt.datetime]) -> tuple[Day, Day] | None:
+        """Lost records came about when the ledger was last moved or later, and before the first one that is there."""
+        if misfit.advanced_at is None or misfit.error is LedgerBeyondEnd:
+            return None
+        until = max(misfit.advanced_at, first_at.get(misfit.partition, self._clock.now()))
+        return Day.of(misfit.advanced_at, self._settings.timezone), Day.of(until, self._settings.timezone)
+
+
+def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[str]:
+    """The findings as an aligned table."""
+    rows = [HEADINGS]
+    for position, findings in looked:
+        for finding in findings:
+            misfit = finding.misfit
+            rows.append((
+                position.consumer, position.topic, str(misfit.partition), misfit.error.__name__,
+                "none" if misfit.at is None else str(misfit.at), str(misfit.first), str(misfit.end), str(misfit.first),
+                "unknown" if misfit.lost is None else str(misfit.lost),
+                "unknown" if finding.days is None else f"{finding.days[0]} to {finding.days[1]}",
+            ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def run(repair: Repair, consumers: Sequence[str], dry_run: bool, force: bool, show: Callable[[str], None]) -> int:
+    """Look, show, and move unless it is a dry run; returns the exit code."""
+    looked = [(position, findings) for position, findings in map(repair.look, consumers) if findings]
+    if not looked:
+        show("Nothing to repair: the ledger fits its topics.")
+        return OK
+    for line in table_lines(looked):
+        show(line)
+    for position, _ in looked:
+        show("\n" + textwrap.fill(REMEDIES[position.consumer], 110, subsequent_indent="  "))
+    if dry_run:
+        show("\nNothing was changed. Without --dry-run each partition above is moved.")
+        return FOUND
+    if not force:
+        repair.refuse_live_driver()
+    moved = repair.move([position for position, _ in looked])
+    show(f"\nPartitions moved: {moved}. Table ledger_repair keeps each. Start the stream.")
+    return OK
+
+
+def main() -> int:
+    """Settings → adapters → one call → exit code."""
+    arguments = _arguments()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    consumers = [arguments.consumer] if arguments.consumer else list(TOPICS)
+    try:
+        settings = Settings.from_environment()
+        offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        repair = Repair(settings, offsetter, OffsetLedger(settings.database), SystemClock())
+        return run(repair, consumers, arguments.dry_run, arguments.force, print)
+    except (ConfigurationError, ContractMismatch) as exc:
+        log.error("%s", exc)
+        return MISCONFIGURED
+    except (Retryable, LedgerConflict, DriverSuperseded) as exc:
+        log.error("%s", exc)
+        return TRY_LATER
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_jobs.repair",
+        description=(__doc__ or "").split("\n\n", 1)[1],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show what would be moved and lost; change nothing")
+    parser.add_argument(
+        "--consumer",
+        choices=sorted(TOPICS),
+        help="only this query's ledger: join reads board, serve reads board-detail (default: both)",
+    )
+    parser.add_argument("--force", action="store_true", help="also while a driver seems to be alive; it is superseded")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Writes batches in a thread of its own: while PostgreSQL commits one, Spark decodes the next."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from include.adapters.live_table import Applied
+from include.adapters.served_batch import newest_timestamp
+from include.adapters.serving_store import ServingStore
+from include.errors import PipelineError
+from include.patience import FOR_EVER, patiently
+from spark_jobs.speed.figures import Batch, Figures
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+
+
+class WriterClosed(PipelineError):
+    """The application ends; the batch is not written, and the ledger has not moved."""
+
+
+@dataclass(frozen=True)
+class DecodedBatch:
+    """A batch to be written (see `include.adapters.served_batch`), and how long its decoding took."""
+
+    batch_id: int
+    records: pa.Table
+    decode_s: float
+
+
+class BatchWriter:
+    """One batch at a time, in the order given; one that fails is the last, or its records would be passed over.
+
+    While PostgreSQL is out the batch is tried again for ever; `figures` then says what is waited for.
+    """
+
+    def __init__(self, store: ServingStore, figures: Figures, stop: threading.Event) -> None:
+        self._store = store
+        self._figures = figures
+        self._stop = stop
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        """Is a batch under way?"""
+        return self._thread is not None and self._thread.is_alive()
+
+    def hand_over(self, batch: DecodedBatch) -> bool:
+        """Wait until the batch before is written, then begin with this one. False when the application ends: not begun.
+
+        Raises what the writing of an earlier batch raised.
+        """
+        started = time.monotonic()
+        while self._thread is not None and self.is_writing:
+            if self._is_ending():
+                return False
+            self._thread.join(LOOK_S)
+        self.check()
+        if self._is_ending():
+            return False
+        waited_s = time.monotonic() - started
+        self._thread = threading.Thread(target=self._run, args=(batch, waited_s), name="serve-writer", daemon=True)
+        self._thread.start()
+        return True
+
+    def check(self) -> None:
+        """Raise what the writing of a batch raised. To be called now and then: with no next batch nobody else would."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self, patience_s: float = 10.0) -> bool:
+        """Let the batch under way come to its end, break it off after `patience_s`. Was all written that was begun?"""
+        self._closing.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(patience_s)
+            if thread.is_alive():
+                self._store.cancel()
+                thread.join(patience_s)
+            if thread.is_alive():
+                return False  # it holds the connection; the thread ends with the process, its transaction with it
+        self._store.close()
+        return self._error is None
+
+    def _is_ending(self) -> bool:
+        return self._stop.is_set() or self._closing.is_set()
+
+    def _run(self, batch: DecodedBatch, waited_s: float) -> None:
+        try:
+            applied = patiently(
+                lambda: self._attempt(batch.records), FOR_EVER, self._figures.waiting("serve"), self._stop
+            )
+        except BaseException as exc:  # noqa: BLE001  # handed to whoever asks next
+            log.warning("batch %d: not written: %s", batch.batch_id, exc)
+            self._error = exc
+        else:
+            self._note(batch, waited_s, applied)
+
+    def _attempt(self, records: pa.Table) -> Applied:
+        if self._closing.is_set():
+            raise WriterClosed
+        return self._store.apply(records)
+
+    def _note(self, batch: DecodedBatch, waited_s: float, applied: Applied) -> None:
+        records = batch.records
+        self._figures.position(self._store.topic, self._store.reached)
+        self._figures.count("rows_written", applied.written)
+        self._figures.count("rejects", len(applied.rejects))
+        self._figures.count("duplicates", applied.duplicates)
+        phases_s = {"decode": batch.decode_s, "wait": waited_s, **applied.phases_s}
+        self._figures.batch("serve", Batch(records.num_rows, phases_s, newest_timestamp(records)))
+        log.info("batch %d: %d records, %d rows written, %d duplicates, %d rejected", batch.batch_id,
+                 records.num_rows, applied.written, applied.duplicates, len(applied.rejects))  # fmt: skip

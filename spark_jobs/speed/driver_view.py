@@ -1,0 +1,134 @@
+"""The driver at one instant: what the rows in PostgreSQL, the metrics and the health answer are made from."""
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from include.adapters.stream_progress import Pending, Progress
+from include.clock import rfc3339
+from spark_jobs.speed.figures import Batch, Done, Query, TableSize
+from spark_jobs.speed.lag import Lag
+from spark_jobs.speed.query_watch import SparkBatch
+
+LONGEST_WAIT_S = 30.0
+LONGEST_SILENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class QueryView:
+    """One query. `is_active` is None before it starts; `waits` is what for, and since when."""
+
+    query: Query
+    topic: str
+    is_active: bool | None = None
+    spark_batch: SparkBatch | None = None
+    batch: Batch | None = None
+    done: Done = field(default_factory=Done)
+    position: Mapping[int, int] | None = None
+    input_rate: float | None = None
+    processed_rate: float | None = None
+    lag: Lag | None = None
+    ends_seen_at: dt.datetime | None = None
+    waits: tuple[str, dt.datetime] | None = None
+
+    @property
+    def waiting(self) -> str | None:
+        """What the query waits for, and since when, in words."""
+        return f"{self.waits[0]}, since {rfc3339(self.waits[1])}" if self.waits else None
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Seconds of the last batch by phase: Spark's names, and the query's own for the parts of its addBatch."""
+        spark = self.spark_batch.phases_s if self.spark_batch else {}
+        own = self.batch.phases_s if self.batch else {}
+        return {name: round(seconds, 4) for name, seconds in {**spark, **own}.items()}
+
+
+@dataclass(frozen=True)
+class DriverView:
+    """The whole driver. `starting` says what it does before its queries run, None afterwards."""
+
+    driver_id: str
+    epoch: int
+    at: dt.datetime
+    started_at: dt.datetime
+    beaten_at: dt.datetime
+    starting: str | None
+    queries: tuple[QueryView, ...]
+    table_topic: str
+    table: TableSize = field(default_factory=TableSize)
+    table_lag: Lag | None = None
+    pending: Pending | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def ailment(self) -> str | None:
+        """None when healthy, else why not."""
+        if self.starting is not None:
+            return f"starting: {self.queries[0].waiting or self.starting}"
+        for query in self.queries:
+            if not query.is_active:
+                return f"query {query.query} has ended"
+        for query in self.queries:
+            if query.waits is not None and self._seconds_since(query.waits[1]) > LONGEST_WAIT_S:
+                return f"query {query.query} waits for {query.waiting}"
+        silent_s = self._seconds_since(self.beaten_at)
+        if silent_s > LONGEST_SILENCE_S:
+            return f"the driver's main loop is silent for {silent_s:.0f} s"
+        for query in self.queries:
+            if self._seconds_since(query.ends_seen_at or self.started_at) > LONGEST_WAIT_S:
+                return f"Kafka has not told for more than {LONGEST_WAIT_S:.0f} s where topic {query.topic} ends"
+        return None
+
+    def progress(self) -> list[Progress]:
+        """The rows for PostgreSQL, one a query."""
+        return [self._progress_of(query) for query in self.queries]
+
+    def _progress_of(self, query: QueryView) -> Progress:
+        batch = query.spark_batch
+        return Progress(
+            query=query.query,
+            driver_id=self.driver_id,
+            epoch=self.epoch,
+            batch_id=batch.batch_id if batch else None,
+            input_rows=batch.rows if batch else 0,
+            duration_ms=round(batch.duration_s * 1000) if batch else None,
+            total_rows=query.done.rows,
+            offsets=_by_topic(query),
+            input_rate=query.input_rate,
+            processed_rate=query.processed_rate,
+            lag_records=query.lag.records if query.lag else None,
+            lag_s=query.lag.seconds if query.lag else None,
+            phases=query.phases_s,
+            figures=self._figures(),
+            waiting_for=self._waiting_for(query),
+        )
+
+    def _figures(self) -> dict[str, float]:
+        figures: dict[str, float] = {
+            **self.counts,
+            "table_rows": self.table.rows,
+            "table_changes": self.table.changes,
+            "table_memory_bytes": self.table.memory_bytes,
+            "table_disk_bytes": self.table.disk_bytes,
+        }
+        if self.table_lag is not None:
+            figures["table_lag_records"] = self.table_lag.records
+        if self.pending is not None:
+            figures |= {"pending": self.pending.boards, "pending_oldest_s": self.pending.oldest_s}
+        return figures
+
+    def _waiting_for(self, query: QueryView) -> str | None:
+        if query.waits is not None:
+            return query.waiting
+        if self.starting is not None:
+            return f"{self.starting}, since {rfc3339(self.started_at)}"
+        return "nothing: the query has ended" if query.is_active is False else None
+
+    def _seconds_since(self, instant: dt.datetime) -> float:
+        return (self.at - instant).total_seconds()
+
+
+def _by_topic(query: QueryView) -> dict[str, dict[str, int]] | None:
+    if query.position is None:
+        return None
+    return {query.topic: {str(partition): offset for partition, offset in query.position.items()}}

@@ -1,0 +1,123 @@
+"""What the queries note of their work, for whoever looks from outside."""
+
+import datetime as dt
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from include.errors import Retryable
+
+Query = Literal["join", "serve"]
+Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A query's last batch that had records. `newest_at` is the newest record timestamp in it."""
+
+    rows: int
+    phases_s: Mapping[str, float]
+    newest_at: dt.datetime | None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a query did since the start of the driver, and when it last finished a batch."""
+
+    batches: int = 0
+    rows: int = 0
+    last_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class TableSize:
+    """The member table: keys, of which changed since the last compaction; bytes kept in memory and on disk."""
+
+    rows: int = 0
+    changes: int = 0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass
+class Figures:
+    """Written by the queries' threads, read by the monitor's. Counts grow from the start of the driver."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _batches: dict[Query, Batch] = field(default_factory=dict)
+    _done: dict[Query, Done] = field(default_factory=dict)
+    _positions: dict[str, dict[int, int]] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _waiting: dict[Query, tuple[str, dt.datetime]] = field(default_factory=dict)
+    _table: TableSize = TableSize()
+
+    def batch(self, query: Query, batch: Batch) -> None:
+        """Note a finished batch."""
+        with self._lock:
+            self._batches[query] = batch
+            done = self._done.get(query, Done())
+            self._done[query] = Done(done.batches + 1, done.rows + batch.rows, dt.datetime.now(dt.UTC))
+
+    def position(self, topic: str, next_offsets: Mapping[int, int]) -> None:
+        """Note where the topic's records are taken from next: at the start, and whenever a batch took effect.
+
+        Partitions that are not named stay as they are.
+        """
+        with self._lock:
+            self._positions[topic] = {**self._positions.get(topic, {}), **next_offsets}
+
+    def count(self, name: Count, number: int) -> None:
+        """Add to a count."""
+        with self._lock:
+            self._counts[name] += number
+
+    def table(self, size: TableSize) -> None:
+        """Note the size of the member table."""
+        with self._lock:
+            self._table = size
+
+    def waiting(self, query: Query) -> Callable[[Retryable | None], None]:
+        """What `patiently` tells the query's waiting to."""
+
+        def note(error: Retryable | None) -> None:
+            with self._lock:
+                if error is None:
+                    self._waiting.pop(query, None)
+                else:
+                    _, since = self._waiting.get(query, ("", dt.datetime.now(dt.UTC)))
+                    self._waiting[query] = (f"{type(error).__name__}: {error}", since)
+
+        return note
+
+    def last_batch(self, query: Query) -> Batch | None:
+        """The query's last batch that had records."""
+        with self._lock:
+            return self._batches.get(query)
+
+    def done(self, query: Query) -> Done:
+        """What the query did so far."""
+        with self._lock:
+            return self._done.get(query, Done())
+
+    def position_in(self, topic: str) -> dict[int, int] | None:
+        """Where the topic's records are taken from next; None while nobody has said."""
+        with self._lock:
+            found = self._positions.get(topic)
+            return None if found is None else dict(found)
+
+    def counts(self) -> dict[str, int]:
+        """All counts."""
+        with self._lock:
+            return dict(self._counts)
+
+    def table_size(self) -> TableSize:
+        """The member table as last noted."""
+        with self._lock:
+            return self._table
+
+    def waiting_for(self, query: Query) -> tuple[str, dt.datetime] | None:
+        """What the query waits for, and since when; None while it works."""
+        with self._lock:
+            return self._waiting.get(query)

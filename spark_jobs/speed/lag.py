@@ -1,0 +1,72 @@
+"""How far behind the end of a topic, in records and in seconds, without reading the topic."""
+
+import datetime as dt
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WINDOW = dt.timedelta(seconds=15)
+MOST_SAMPLES = 512
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Records not taken yet, and for how long the first of them has waited, at most."""
+
+    records: int
+    seconds: float
+
+
+class TopicEnds:
+    """Where a topic ended, and when: samples taken every few seconds. Noted by one thread, read by others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samples: list[tuple[dt.datetime, dict[int, int]]] = []
+
+    def note(self, at: dt.datetime, ends: Mapping[int, int]) -> None:
+        """Add a sample. A long outage keeps many of them: then every second of the older ones is forgotten."""
+        with self._lock:
+            self._samples.append((at, dict(ends)))
+            if len(self._samples) > MOST_SAMPLES:
+                del self._samples[1 : MOST_SAMPLES // 2 : 2]
+
+    @property
+    def last_seen_at(self) -> dt.datetime | None:
+        """When the end was last known."""
+        with self._lock:
+            return self._samples[-1][0] if self._samples else None
+
+    def appended_per_s(self) -> float | None:
+        """Records a second that reached the topic over the last 15 s; None before there are two samples."""
+        with self._lock:
+            if len(self._samples) < 2:
+                return None
+            last_at, last = self._samples[-1]
+            recent = [sample for sample in self._samples[:-1] if last_at - sample[0] <= WINDOW]
+            first_at, first = recent[0] if recent else self._samples[-2]
+        seconds = (last_at - first_at).total_seconds()
+        grown = sum(last.values()) - sum(first.values())
+        return max(0.0, grown / seconds) if seconds > 0 else None
+
+    def lag(self, position: Mapping[int, int], newest_at: dt.datetime | None, now: dt.datetime) -> Lag | None:
+        """The lag of who takes the records from `position` next; None before the first sample.
+
+        The first record not taken came after the last time at which the topic ended where everything is taken by now.
+        It also came after the newest one that was taken, `newest_at`: this says more when a backlog is worked off.
+        Before either is known it has waited for as long as anybody has looked, or longer.
+        """
+        with self._lock:
+            if not self._samples:
+                return None
+            records = _behind(self._samples[-1][1], position)
+            if records == 0:
+                return Lag(0, 0.0)
+            all_taken_at = next((at for at, ends in reversed(self._samples) if _behind(ends, position) == 0), None)
+            came_after = [at for at in (all_taken_at, newest_at) if at is not None and at <= now]
+            since = max(came_after, default=self._samples[0][0])
+        return Lag(records, max(0.0, (now - since).total_seconds()))
+
+
+def _behind(ends: Mapping[int, int], position: Mapping[int, int]) -> int:
+    return sum(max(0, end - position.get(partition, 0)) for partition, end in ends.items())

@@ -1,0 +1,123 @@
+"""The driver for Prometheus: base units, `_total` for what only grows. What is not known yet is left out."""
+
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from spark_jobs.speed.driver_view import DriverView, QueryView
+from spark_jobs.speed.figures import Count
+
+# count → name and help; every count is there from the start, with 0
+COUNTS: dict[Count, tuple[str, str]] = {
+    "sent": ("stream_records_sent", "Records sent to board-detail and acknowledged."),
+    "rejects": ("stream_rejects", "Records that break their contract; the reasons are in table reject."),
+    "pending_kept": ("stream_pending_kept", "Boards kept because their member was not known."),
+    "pending_sent": ("stream_pending_sent", "Kept boards sent after their member had come."),
+    "duplicates": ("stream_duplicates", "Records of board-detail whose source coordinates came before."),
+    "rows_written": ("stream_rows_written", "Rows written to board_detail_live."),
+}
+assert set(COUNTS) == set(get_args(Count))
+
+Value = Callable[[QueryView], float | None]
+
+BY_QUERY: tuple[tuple[str, str, Value], ...] = (
+    ("stream_query_active", "1 while the query runs.", lambda q: float(bool(q.is_active))),
+    ("stream_waiting", "1 while the query waits; what for is in stream_progress.", lambda q: float(bool(q.waits))),
+    ("stream_input_records_per_second", "Records reaching the topic, over 15 s.", lambda q: q.input_rate),
+    ("stream_processed_records_per_second", "Records taken while batches ran, over 15 s.", lambda q: q.processed_rate),
+    ("stream_batch_duration_seconds", "The last batch that had records.",
+     lambda q: q.spark_batch.duration_s if q.spark_batch else None),
+    ("stream_batch_records", "Records of the last batch that had any.",
+     lambda q: q.spark_batch.rows if q.spark_batch else None),
+    ("stream_last_batch_timestamp_seconds", "When the last batch that had records took effect.",
+     lambda q: q.done.last_at.timestamp() if q.done.last_at else None),
+)  # fmt: skip
+
+
+class StreamMetrics(Collector):
+    """Looks at the driver when Prometheus asks."""
+
+    def __init__(self, look: Callable[[], DriverView]) -> None:
+        self._look = look
+        self._registry = CollectorRegistry()
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        if not self._registry.get_target_info():
+            self._registry.set_target_info({"service": "stream"})
+            self._registry.register(self)
+            ProcessCollector(registry=self._registry)
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client.registry.Collector."""
+        view = self._look()
+        yield from _of_queries(view)
+        yield from _of_topics(view)
+        for count, (name, text) in COUNTS.items():
+            yield CounterMetricFamily(name, text, value=view.counts.get(count, 0))
+        yield from _of_driver(view)
+
+
+def _of_queries(view: DriverView) -> Iterator[Metric]:
+    for name, text, value_of in BY_QUERY:
+        family = GaugeMetricFamily(name, text, labels=("query",))
+        for query in view.queries:
+            value = value_of(query)
+            if value is not None:
+                family.add_metric((query.query,), value)
+        yield family
+    waited = GaugeMetricFamily(
+        "stream_waiting_seconds", "For how long the query waits; 0 while it works.", None, ["query"]
+    )
+    rows = CounterMetricFamily("stream_input_rows", "Records taken.", labels=("query",))
+    batches = CounterMetricFamily("stream_batches", "Batches that had records.", labels=("query",))
+    phases = GaugeMetricFamily(
+        "stream_batch_phase_seconds",
+        "The last batch by phase: Spark's names, and in lower case the query's own for the parts of addBatch.",
+        labels=("query", "phase"),
+    )
+    for query in view.queries:
+        waited.add_metric((query.query,), (view.at - query.waits[1]).total_seconds() if query.waits else 0.0)
+        rows.add_metric((query.query,), query.done.rows)
+        batches.add_metric((query.query,), query.done.batches)
+        for phase, seconds in query.phases_s.items():
+            phases.add_metric((query.query, phase), seconds)
+    yield from (waited, rows, batches, phases)
+
+
+def _of_topics(view: DriverView) -> Iterator[Metric]:
+    records = GaugeMetricFamily("stream_lag_records", "Records not taken yet.", labels=("query", "topic"))
+    seconds = GaugeMetricFamily(
+        "stream_lag_seconds",
+        "How long the first record not taken yet has waited, at most; 0 when all are taken.",
+        labels=("query", "topic"),
+    )
+    lags = [(query.query, query.topic, query.lag) for query in view.queries]
+    for query, topic, lag in (*lags, ("join", view.table_topic, view.table_lag)):
+        if lag is not None:
+            records.add_metric((query, topic), lag.records)
+            seconds.add_metric((query, topic), lag.seconds)
+    yield from (records, seconds)
+
+
+def _of_driver(view: DriverView) -> Iterator[Metric]:
+    if view.pending is not None:
+        yield GaugeMetricFamily("stream_pending_boards", "Boards that wait.", value=view.pending.boards)
+        yield GaugeMetricFamily(
+            "stream_pending_oldest_seconds", "How long the first of them has waited.", value=view.pending.oldest_s
+        )
+    for name, text, value in (
+        ("rows", "Members known.", view.table.rows),
+        ("changes", "Of these, changed since the last compaction.", view.table.changes),
+        ("memory_bytes", "The member table in memory.", view.table.memory_bytes),
+        ("disk_bytes", "The member table on disk.", view.table.disk_bytes),
+    ):
+        yield GaugeMetricFamily(f"stream_member_table_{name}", text, value=value)
+    yield GaugeMetricFamily(
+        "stream_heartbeat_timestamp_seconds", "When the main loop last came round.", value=view.beaten_at.timestamp()
+    )
+    yield GaugeMetricFamily("stream_driver_epoch", "Which driver this is; the highest may write.", value=view.epoch)

@@ -1,0 +1,111 @@
+"""One streaming query as Spark tells of it, looked at once a second."""
+
+import datetime as dt
+import json
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+
+from spark_jobs.speed.lag import WINDOW
+
+log = logging.getLogger(__name__)
+
+
+class Progress(Protocol):
+    """What is read of a StreamingQueryProgress."""
+
+    @property
+    def json(self) -> str:
+        """All of it."""
+        ...
+
+
+class Query(Protocol):
+    """What is read of a StreamingQuery."""
+
+    @property
+    def name(self) -> str | None:
+        """Its name."""
+        ...
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802  Spark's name
+        """Does it run?"""
+        ...
+
+    @property
+    def lastProgress(self) -> Progress | None:  # noqa: N802  Spark's name
+        """What it last did."""
+        ...
+
+
+@dataclass(frozen=True)
+class SparkBatch:
+    """Spark's last batch that had records. `phases_s` are Spark's durationMs."""
+
+    batch_id: int
+    rows: int
+    duration_s: float
+    phases_s: Mapping[str, float]
+
+
+@dataclass
+class QueryWatch:
+    """What was seen at the last look. `look` is for one thread, the rest for any: each value is replaced whole."""
+
+    query: Query
+    is_active: bool = True
+    batch: SparkBatch | None = None
+    position: dict[int, int] | None = None
+    _recent: deque[tuple[dt.datetime, SparkBatch]] = field(default_factory=deque)
+
+    def look(self, now: dt.datetime) -> None:
+        """Ask Spark. A JVM that does not answer means that the query runs no more."""
+        try:
+            is_active, progress = self.query.isActive, self.query.lastProgress
+        except (Py4JError, OSError) as exc:
+            if self.is_active:
+                log.warning("Spark does not answer: %s", type(exc).__name__)
+            self.is_active = False
+            return
+        self.is_active = is_active
+        if progress is not None:
+            self._take(json.loads(progress.json), now)
+
+    def processed_per_s(self, now: dt.datetime) -> float:
+        """Records a second that were taken while batches ran, over those seen in the last 15 s."""
+        recent = [batch for at, batch in list(self._recent) if now - at <= WINDOW]
+        seconds = sum(batch.duration_s for batch in recent)
+        return sum(batch.rows for batch in recent) / seconds if seconds else 0.0
+
+    def _take(self, progress: dict[str, Any], now: dt.datetime) -> None:
+        source = progress["sources"][0]
+        ends = _offsets(source.get("endOffset"))
+        if ends is None:
+            return
+        starts = _offsets(source.get("startOffset"))  # of the first batch there is none
+        self.position = ends
+        rows = progress.get("numInputRows", 0) if starts is None else _distance(starts, ends)
+        if rows == 0 or (self.batch is not None and self.batch.batch_id == progress["batchId"]):
+            return
+        phases = {name: ms / 1000 for name, ms in progress.get("durationMs", {}).items()}
+        self.batch = SparkBatch(progress["batchId"], rows, progress["batchDuration"] / 1000, phases)
+        self._recent.append((now, self.batch))
+        while now - self._recent[0][0] > WINDOW:
+            self._recent.popleft()
+
+
+def _distance(starts: Mapping[int, int], ends: Mapping[int, int]) -> int:
+    return sum(end - starts.get(partition, 0) for partition, end in ends.items())
+
+
+def _offsets(of_topics: Mapping[str, Mapping[str, int]] | None) -> dict[int, int] | None:
+    """Each query here reads one topic."""
+    if not of_topics:
+        return None
+    (partitions,) = of_topics.values()
+    return {int(partition): offset for partition, offset in partitions.items()}

@@ -1,0 +1,104 @@
+"""Records of the table's topic, one by one, as rows of the table: for changes too few to be worth a Spark job."""
+
+import datetime as dt
+from typing import Any, NamedTuple
+
+import msgspec
+from confluent_kafka import Message
+
+from include.adapters.speed_store import Reject
+from include.contracts import headers as h
+from include.contracts.topics import Topic
+from include.contracts.validation import parse_timestamp, undecodable_violations, violations
+
+_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class TableRow(NamedTuple):
+    """A version of a key: `values` are the topic's fields by column, None for a tombstone."""
+
+    key: int
+    partition: int
+    offset: int
+    version_at: dt.datetime
+    deleted: bool
+    values: dict[str, Any]
+
+    @property
+    def version(self) -> tuple[dt.datetime, int]:
+        """What orders versions of a key."""
+        return self.version_at, self.offset
+
+
+def read_record(message: Message, topic: Topic) -> TableRow | Reject:
+    """The row that the record says, or the reason why it says none.
+
+    Reads as `transforms.decode` does, its leniency included: a number where text is wanted is its text.
+    """
+    _, timestamp_ms = message.timestamp()
+    kafka_timestamp = dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC)
+    key, value = message.key(), message.value()
+
+    def reject(reason: str) -> Reject:
+        return Reject(topic.name, message.partition(), message.offset(), reason, key, value, kafka_timestamp)
+
+    key_id = _integer(key)
+    if value is None:
+        if key_id is None:
+            return reject(f"/key: a tombstone's key is not a {topic.name} id; use the id as decimal text")
+        return TableRow(
+            key_id, message.partition(), message.offset(), _accepted_at(message) or kafka_timestamp, True, {}
+        )
+    fields = _fields(value, topic)
+    if fields is None:
+        broken = undecodable_violations(value)
+        return reject(
+            str(broken[0]) if broken else f"/: not a JSON object; send an object with the fields of {topic.name}"
+        )
+    found = violations(topic, fields)
+    if found:
+        return reject(str(found[0]))
+    if key != str(fields[topic.key_field]).encode():
+        return reject(f"/key: the record key differs from /{topic.key_field}; use the id as decimal text")
+    values = {f.column: _value(fields.get(f.name), f.type) for f in topic.fields}
+    version_at = values["modified_at"]
+    return TableRow(fields[topic.key_field], message.partition(), message.offset(), version_at, False, values)
+
+
+def _fields(value: bytes, topic: Topic) -> dict[str, Any] | None:
+    """The contract's fields of a JSON object; None when it is none."""
+    try:
+        value.decode()
+        raw = _decoder.decode(value)
+        return {f.name: _plain(raw[f.name], f.type) for f in topic.fields if f.name in raw}
+    except (ValueError, RecursionError):
+        return None
+
+
+def _plain(raw: msgspec.Raw, kind: str) -> Any:
+    text = bytes(raw)
+    if kind == "string" and text[:1] != b'"' and text != b"null":
+        return text.decode()
+    return msgspec.json.decode(raw)
+
+
+def _value(value: Any, kind: str) -> Any:
+    return parse_timestamp(value) if kind == "timestamp" and value is not None else value
+
+
+def _integer(key: bytes | None) -> int | None:
+    try:
+        number = int(key or b"")
+    except ValueError:
+        return None
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def _accepted_at(message: Message) -> dt.datetime | None:
+    for name, text in message.headers() or ():
+        if name == h.ACCEPTED_AT:
+            try:
+                return parse_timestamp(text.decode())
+            except (ValueError, OverflowError, AttributeError):
+                return None
+    return None

@@ -1,0 +1,217 @@
+"""The real driver under a supervisor: whatever ends it, it is started again."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from include.failpoints import ACTIONS, FOLDER_VARIABLE, PLACES, VARIABLE, descendants, kill_with_children
+from stack import leftovers
+from stack.environment import MARKER
+from stack.ports import unused
+from tests.servers import wait_until
+from tests.support.pipeline import ROOT
+
+_LOOK_S = 0.05
+_PAUSE_S = 0.2
+_REACHED_S = 60.0
+_ENDS_S = 60.0
+
+
+class Driver:
+    """`spark_jobs/stream.py`, in which every failpoint can be armed.
+
+    `ended` has the exit codes of all drivers so far, with what was done to each, if anything.
+    """
+
+    def __init__(self, variables: Mapping[str, str], folder: Path) -> None:
+        self.ended: list[tuple[str, int]] = []
+        self.workers_seen = 0
+        self._folder = folder
+        self._points = folder / "failpoints"
+        self._points.mkdir(parents=True)
+        armed = ",".join(f"{place}:{action}:armed" for place in PLACES for action in ACTIONS)
+        marker = {VARIABLE: armed, FOLDER_VARIABLE: str(self._points), MARKER: str(folder)}
+        self._variables = {**os.environ, **variables, **marker, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._done: dict[int, str] = {}  # what was done to a driver, by its pid
+        self._doing = ""  # what is about to be done to whichever comes there
+        self._urls: dict[int, str] = {}
+        self._stopping = threading.Event()
+        self._wanted = threading.Event()
+        # Drivers end with the thread that started them: the kernel takes that for their parent.
+        self._lane = ThreadPoolExecutor(1)
+        self._supervision: Future[None] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What all drivers wrote."""
+        return self._folder / "stream.log"
+
+    @property
+    def pid(self) -> int:
+        """Of the driver that was started last."""
+        return self._processes[-1].pid
+
+    def start(self) -> None:
+        """Have it run from now on. Returns when it is healthy."""
+        self._supervision = self._lane.submit(self._supervise)
+        wait_until(self.is_healthy, 180, f"the driver is healthy, see {self.log}")
+
+    def close(self) -> None:
+        """End it; nothing of it is left."""
+        self._stopping.set()
+        if self._supervision is not None:
+            self._supervision.result()
+        self._lane.shutdown()
+        for left in leftovers.find(self._folder):
+            kill_with_children(left.pid)
+        for process in self._processes:
+            process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM, and no other is started. Returns its exit code."""
+        assert self._supervision is not None
+        process = self._processes[-1]
+        self._stopping.set()
+        process.send_signal(signal.SIGTERM)
+        return process.wait(_ENDS_S)
+
+    def is_healthy(self) -> bool:
+        """Does the newest driver say that both queries run?"""
+        self._check()
+        url = self._urls.get(self.pid) if self._processes else None
+        try:
+            return url is not None and urllib.request.urlopen(f"{url}/healthz", timeout=5).status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def kill(self, *, python: bool = True, jvm: bool = True) -> None:
+        """SIGKILL it, or one half of it: the other half must end by itself. The supervisor starts the next one."""
+        process = self._processes[-1]
+        which = "driver" if python and jvm else "Python" if python else "JVM"
+        self._done[process.pid] = f"{which} killed"
+        if python and jvm:
+            kill_with_children(process.pid)
+        elif python:
+            os.kill(process.pid, signal.SIGKILL)
+        else:
+            for pid in descendants(process.pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def start_second(self) -> None:
+        """Start another beside it: the older one must stop itself."""
+        self._done[self._processes[-1].pid] = "superseded"
+        self._wanted.set()
+        wait_until(lambda: not self._wanted.is_set(), _ENDS_S, "another driver is started")
+
+    def wait_until_ended(self) -> None:
+        """Until every driver that something was done to has ended."""
+        waited = [process for process in self._processes if process.pid in self._done]
+        what = ", ".join(f"{process.pid} {self._done[process.pid]}" for process in waited)
+        wait_until(
+            lambda: all(process.poll() is not None for process in waited), _ENDS_S, f"{what}: ended; see {self.log}"
+        )
+
+    def arm_kill(self, place: str) -> None:
+        """Have the next driver that comes to the place kill itself there."""
+        self._doing = f"killed at {place}"
+        (self._points / f"{place}.kill").touch()
+
+    def is_killed_at(self, place: str) -> bool:
+        """Wait for that. False when none comes there in time."""
+        armed = self._points / f"{place}.kill"
+        if not _within(_REACHED_S, lambda: not armed.exists()):
+            armed.unlink(missing_ok=True)
+            return False
+        # supervision takes the text away when it sees that driver's end
+        wait_until(lambda: not self._doing, _ENDS_S, f"killed at {place}: ended")
+        return True
+
+    def arm_pause(self, place: str) -> None:
+        """Have the next driver that comes to the place stand still there, until `go_on`."""
+        (self._points / f"{place}.pause").touch()
+
+    def is_paused_at(self, place: str) -> bool:
+        """Wait for that. False when none comes there in time."""
+        if _within(_REACHED_S, (self._points / f"{place}.paused").exists):
+            return True
+        (self._points / f"{place}.pause").unlink(missing_ok=True)
+        return (self._points / f"{place}.paused").exists()
+
+    def go_on(self, place: str) -> None:
+        """Let the driver go on, if there still is one that stands there."""
+        (self._points / f"{place}.paused").unlink(missing_ok=True)
+
+    def kill_workers(self, lasts_s: float) -> None:
+        """SIGKILL every Python worker of the driver that is seen meanwhile. A job without Python functions has none."""
+        until = time.monotonic() + lasts_s
+        while time.monotonic() < until:
+            for pid in descendants(self.pid):
+                if self._is_worker(pid):
+                    self.workers_seen += 1
+                    kill_with_children(pid)
+            time.sleep(_LOOK_S)
+
+    def _is_worker(self, pid: int) -> bool:
+        try:
+            return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def _supervise(self) -> None:
+        try:
+            self._launch()
+            running = [self._processes[-1]]
+            while not self._stopping.wait(_LOOK_S):
+                for process in [each for each in running if each.poll() is not None]:
+                    running.remove(process)
+                    self.ended.append((self._what_was_done_to(process), process.returncode))
+                if not running:
+                    time.sleep(_PAUSE_S)
+                if not running or self._wanted.is_set():
+                    self._launch()
+                    running.append(self._processes[-1])
+                    self._wanted.clear()
+        finally:
+            for process in self._processes:
+                if process.poll() is None and not self._stopping.is_set():
+                    kill_with_children(process.pid)
+
+    def _what_was_done_to(self, process: subprocess.Popen[bytes]) -> str:
+        if process.pid in self._done:
+            return self._done[process.pid]
+        if process.returncode != -signal.SIGKILL or not self._doing:
+            return "by itself"
+        done, self._doing = self._doing, ""
+        return done
+
+    def _launch(self) -> None:
+        (port,) = unused(1)  # each its own: two drivers may run at once
+        variables = {**self._variables, "STREAM_METRICS_PORT": str(port)}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "spark_jobs/stream.py"], cwd=ROOT, env=variables, stdout=log, stderr=log
+            )
+        self._urls[process.pid] = f"http://127.0.0.1:{port}"
+        self._processes.append(process)
+
+    def _check(self) -> None:
+        if self._supervision is not None and self._supervision.done():
+            self._supervision.result()
+
+
+def _within(deadline_s: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True

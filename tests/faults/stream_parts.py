@@ -1,0 +1,206 @@
+"""The parts that faults happen to: a broker, a PostgreSQL and the driver between them."""
+
+import contextlib
+import gc
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from include.settings import Settings
+from tests.faults.stream_driver import Driver
+from tests.faults.stream_plan import Effect, Fault, Plan
+from tests.faults.stream_topics import Place, TopicReader, content
+from tests.faults.stream_verdict import Row, Seen
+from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
+from tests.support.broker import Broker
+from tests.support.pipeline import environment, rows, with_topics
+
+_DATABASE = "stream_faults"
+_CONSUMERS = {"join": "board", "serve": "board-detail"}
+_TAKEN_S = 60.0
+_RECOVERED_S = 60.0
+# Those that are in a transaction come first: a batch is under way there.
+_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY xact_start NULLS LAST"
+_LEASE_WANTED = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stream_driver%'"
+_VIEW = """
+SELECT board_id, member_id, board_partition, board_offset, member_partition, member_offset,
+       kafka_partition, kafka_offset, title, body, nickname, city, phone
+  FROM board_detail
+"""
+_LEDGER = "SELECT consumer, topic, partition, next_offset FROM offset_ledger"
+
+
+@dataclass
+class Parts:
+    """Real ones. Faults of a round come one after the other; the driver restarts meanwhile, so they meet there too."""
+
+    broker: Broker
+    postgres: PostgresTestServer
+    driver: Driver
+    settings: Settings
+    lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
+    felt: set[str] = field(default_factory=set)
+
+    def suffer(self, plan: Plan) -> None:
+        """Live through the faults; what is running on return may still be starting."""
+        for fault in plan:
+            time.sleep(fault.after_s)
+            if self.lane.submit(self._live_through, fault).result():
+                self.felt.add(fault.name)
+
+    def is_caught_up(self, reader: TopicReader) -> bool:
+        """Has each query taken all that is in its topic, as the ledger says?"""
+        ledger: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        for consumer, topic, partition, next_offset in rows(self.settings, _LEDGER):
+            ledger[consumer, topic][partition] = next_offset
+        return all(
+            {p: end for p, end in reader.ends(topic).items() if end != ledger[consumer, topic].get(p, 0)} == {}
+            for consumer, topic in _CONSUMERS.items()
+        )
+
+    def look(self) -> Seen:
+        """What the tables hold now."""
+        view = [
+            Row(board, member, (bp, bo), (mp, mo), (kp, ko), content("board", {"title": title, "body": body}),
+                content("member", {"nickname": nickname, "city": city, "phone": phone}))
+            for board, member, bp, bo, mp, mo, kp, ko, title, body, nickname, city, phone in rows(self.settings, _VIEW)
+        ]  # fmt: skip
+        pending: dict[int, set[tuple[int, int]]] = defaultdict(set)
+        for board, partition, offset in rows(self.settings, 'SELECT board_id, partition, "offset" FROM pending_board'):
+            pending[board].add((partition, offset))
+        rejects = {Place(*row) for row in rows(self.settings, 'SELECT topic, partition, "offset" FROM reject')}
+        return Seen(view, pending, rejects)
+
+    def _live_through(self, fault: Fault) -> bool:
+        """False when the driver never came to the fault's place."""
+        place = fault.place
+        if place is None:
+            self._begin_and_end(fault)
+            self.driver.wait_until_ended()
+            return True
+        if fault.effect is Effect.DRIVER_KILLED:
+            self.driver.arm_kill(place)
+            if place == "members.while_loading":
+                self.driver.kill()
+            return self.driver.is_killed_at(place)
+        try:
+            self.driver.arm_pause(place)
+            if not self.driver.is_paused_at(place):
+                return False
+            if fault.effect is Effect.POSTGRES_AWAY:
+                self._away(self.postgres.stop, self.postgres.start, fault.lasts_s, place)
+            else:
+                self._begin_and_end(fault)
+        finally:
+            self.driver.go_on(place)
+        self.driver.wait_until_ended()
+        return True
+
+    def _begin_and_end(self, fault: Fault) -> None:
+        match fault.effect:
+            case Effect.DRIVER_KILLED:
+                self.driver.kill()
+            case Effect.PYTHON_KILLED:
+                self.driver.kill(jvm=False)
+            case Effect.JVM_KILLED:
+                self.driver.kill(python=False)
+            case Effect.SECOND_DRIVER:
+                before = self._epoch()
+                self.driver.start_second()
+                wait_until(lambda: self._epoch() > before or self._is_lease_wanted(), _TAKEN_S, "it takes the lease")
+            case Effect.BACKENDS_TERMINATED:
+                self._superuser(f"SELECT pg_terminate_backend(pid) FROM ({_BACKENDS}) one")
+            case Effect.BACKEND_KILLED:
+                self._kill_backend()
+            case Effect.POSTGRES_RESTARTED:
+                self.postgres.stop()
+                self.postgres.start()
+            case Effect.POSTGRES_CRASHED:
+                self._crash_postgres()
+            case Effect.POSTGRES_AWAY:
+                self._away(self.postgres.stop, self.postgres.start, fault.lasts_s)
+            case Effect.BROKER_FROZEN:
+                self._away(self.broker.freeze, self.broker.thaw, fault.lasts_s)
+            case Effect.BROKER_KILLED:
+                self._away(self.broker.kill, self.broker.start, fault.lasts_s)
+            case Effect.WORKERS_KILLED:
+                self.driver.kill_workers(fault.lasts_s)
+
+    def _away(
+        self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float, place: str | None = None
+    ) -> None:
+        """A driver that stands at a place goes on while the server is away."""
+        try:
+            begin()
+            if place is not None:
+                self.driver.go_on(place)
+            time.sleep(lasts_s)
+        finally:
+            end()
+
+    def _kill_backend(self) -> None:
+        """PostgreSQL then ends every connection, and recovers as from a crash."""
+        backends = self._superuser(_BACKENDS)
+        if backends:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(backends[0][0], signal.SIGKILL)
+            wait_until(self._answers, _RECOVERED_S, "PostgreSQL has recovered")
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self._superuser("SELECT 1"))
+        except psycopg2.OperationalError:
+            return False
+
+    def _crash_postgres(self) -> None:
+        """Nothing is written out, and it recovers when it is started again."""
+        assert self.postgres.pid is not None
+        os.kill(self.postgres.pid, signal.SIGQUIT)
+        self.postgres.stop()
+        self.postgres.start()
+
+    def _epoch(self) -> int:
+        return int(rows(self.settings, "SELECT COALESCE(max(epoch), 0) FROM stream_driver")[0][0])
+
+    def _is_lease_wanted(self) -> bool:
+        return bool(self._superuser(_LEASE_WANTED))
+
+    def _superuser(self, statement: str) -> list[tuple[Any, ...]]:
+        connection = psycopg2.connect(self.postgres.superuser_dsn(_DATABASE))
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def parts_in(folder: Path) -> Iterator[Parts]:
+    """The parts, running and healthy, with their logs in the folder; gone at the end."""
+    for name in ("kafka", "postgres", "driver"):
+        (folder / name).mkdir(parents=True)
+    with (
+        ThreadPoolExecutor(1) as lane,
+        kafka_server(folder / "kafka") as kafka,
+        postgres_server(folder / "postgres") as postgres,
+    ):
+        settings = with_topics(kafka, postgres, _DATABASE, folder / "driver")
+        gc.collect()  # an admin client that lives on tells the terminal of every outage
+        variables = environment(kafka, postgres, _DATABASE, folder / "driver")
+        driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")
+        broker = Broker(kafka)
+        try:
+            driver.start()
+            yield Parts(broker, postgres, driver, settings, lane)
+        finally:
+            driver.close()
+            broker.mend()

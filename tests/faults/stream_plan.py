@@ -1,0 +1,96 @@
+"""Which faults a round has, where and when: by chance, and the same again for the same seed."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from include.failpoints import PLACES
+
+
+class Effect(StrEnum):
+    """What may happen to the parts."""
+
+    DRIVER_KILLED = "driver killed"
+    PYTHON_KILLED = "driver's Python killed"
+    JVM_KILLED = "driver's JVM killed"
+    WORKERS_KILLED = "Python workers killed"
+    SECOND_DRIVER = "second driver started"
+    BACKENDS_TERMINATED = "PostgreSQL's backends terminated"
+    BACKEND_KILLED = "PostgreSQL's backend killed"
+    POSTGRES_RESTARTED = "PostgreSQL restarted"
+    POSTGRES_CRASHED = "PostgreSQL crashed"
+    POSTGRES_AWAY = "PostgreSQL away"
+    BROKER_FROZEN = "broker frozen"
+    BROKER_KILLED = "broker killed"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An effect at a named place of the driver, or at any time; `after_s`: that long after the one before."""
+
+    effect: Effect
+    place: str | None
+    after_s: float = 0.0
+    lasts_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What it is, without its times."""
+        return f"{self.effect} at {self.place}" if self.place else str(self.effect)
+
+    def __str__(self) -> str:
+        lasts = f", for {self.lasts_s:.1f} s" if self.lasts_s else ""
+        return f"{self.name} (+{self.after_s:.1f} s{lasts})"
+
+
+Plan = tuple[Fault, ...]
+
+# Each of them once before any comes again.
+ONCE: tuple[tuple[Effect, str | None], ...] = (
+    *((Effect.DRIVER_KILLED, place) for place in PLACES),
+    *((effect, None) for effect in Effect),
+    (Effect.BACKENDS_TERMINATED, "serve.after_copy"),
+    (Effect.BACKENDS_TERMINATED, "serve.before_commit"),
+    (Effect.BACKENDS_TERMINATED, "join.before_ledger"),
+    (Effect.BACKEND_KILLED, "serve.before_commit"),
+    (Effect.BACKEND_KILLED, "serve.after_commit"),
+    (Effect.POSTGRES_RESTARTED, "serve.before_commit"),
+    (Effect.POSTGRES_RESTARTED, "join.after_send"),
+    (Effect.POSTGRES_CRASHED, "serve.after_commit"),
+    (Effect.POSTGRES_AWAY, "join.before_ledger"),
+    (Effect.POSTGRES_AWAY, "resolve.after_send"),
+    (Effect.BROKER_FROZEN, "join.before_send"),
+    (Effect.JVM_KILLED, "serve.before_commit"),
+    (Effect.PYTHON_KILLED, "join.before_send"),
+    (Effect.SECOND_DRIVER, "serve.before_commit"),
+    (Effect.SECOND_DRIVER, "join.before_send"),
+)
+_LASTS_S = {
+    Effect.BROKER_FROZEN: (0.5, 6.0),
+    Effect.BROKER_KILLED: (0.2, 2.0),
+    Effect.POSTGRES_AWAY: (0.5, 4.0),
+    Effect.WORKERS_KILLED: (2.0, 3.0),
+}
+_AFTER_S = (0.3, 2.5)
+
+
+def plans(seed: int, rounds: int) -> list[Plan]:
+    """The faults of each round: the first has none, those of the others differ, and all come before any comes again."""
+    chance = random.Random(seed)
+    hard = rounds - 1
+    if hard < 1:
+        return [()]
+    wanted = chance.sample(ONCE, len(ONCE))
+    wanted += chance.choices(ONCE, k=max(0, hard - len(wanted)))
+    return [(), *(_plan(chance, wanted[number::hard]) for number in range(hard))]
+
+
+def _plan(chance: random.Random, wanted: Sequence[tuple[Effect, str | None]]) -> Plan:
+    return tuple(fault(chance, effect, place) for effect, place in wanted)
+
+
+def fault(chance: random.Random, effect: Effect, place: str | None) -> Fault:
+    """The fault with its times."""
+    lasts = chance.uniform(*_LASTS_S[effect]) if effect in _LASTS_S else 0.0
+    return Fault(effect, place, round(chance.uniform(*_AFTER_S), 2), round(lasts, 2))

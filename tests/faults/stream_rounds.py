@@ -1,0 +1,93 @@
+"""One round: load, faults, everything taken, the topics read, the verdict."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from tests.faults.stream_load import Load
+from tests.faults.stream_parts import Parts
+from tests.faults.stream_plan import Plan
+from tests.faults.stream_topics import Log, TopicReader
+from tests.faults.stream_verdict import Row, Seen, Verdict, judge
+from tests.servers import wait_until
+
+_RAW = ("member", "board")
+_OUTPUT = "board-detail"
+_RATE = 250.0  # records a second
+_CALM_S = 4.0
+_AFTERWARDS_S = 1.0  # of load when all is well again
+_CAUGHT_UP_S = 120.0
+_SETTLED_S = 30.0
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round that was run. `endings` are those of drivers: what was done to each, and its exit code."""
+
+    number: int
+    plan: Plan
+    verdict: Verdict
+    made: int
+    duplicates: int
+    endings: list[tuple[str, int]]
+    behind_s: float
+    took_s: float
+
+
+@dataclass
+class Proof:
+    """Runs rounds over the same parts. Each verdict is over all boards of all rounds so far."""
+
+    parts: Parts
+    seed: int
+    log: Log = field(default_factory=Log)
+    settled: dict[int, Row] = field(default_factory=dict)
+    seen: Seen | None = None
+
+    def __post_init__(self) -> None:
+        self.reader = TopicReader(self.parts.broker.bootstrap_servers, self.parts.settings.kafka.partitions)
+        self._loads = ThreadPoolExecutor(1)
+        self._last: Load | None = None
+        self._duplicates = 0
+
+    def run(self, number: int, plan: Plan) -> Round:
+        """One round and its verdict. Raises AssertionError when the driver does not catch up."""
+        began, endings = time.monotonic(), len(self.parts.driver.ended)
+        load = Load(self.parts.broker.bootstrap_servers, self.seed, number, _RATE, self._last)
+        running = self._loads.submit(load.run)
+        try:
+            if not plan:
+                time.sleep(_CALM_S)
+            self.parts.suffer(plan)
+            time.sleep(_AFTERWARDS_S)
+        finally:
+            load.stop()
+            running.result()
+        self._last = load
+        ended = time.monotonic()
+        wait_until(lambda: self.parts.is_caught_up(self.reader), _CAUGHT_UP_S,
+                   f"everything is taken, see {self.parts.driver.log}")  # fmt: skip
+        verdict = self._judge_when_settled()
+        behind_s = time.monotonic() - ended
+        duplicates, self._duplicates = verdict.duplicates - self._duplicates, verdict.duplicates
+        return Round(number, plan, verdict, load.made, duplicates, self.parts.driver.ended[endings:], behind_s,
+                     time.monotonic() - began)  # fmt: skip
+
+    def judge(self) -> Verdict:
+        """The verdict over what is there now."""
+        for record in self.reader.read_on(*_RAW, _OUTPUT):
+            self.log.take(record)
+        self.seen = self.parts.look()
+        return judge(self.log, self.seen, self.settled)
+
+    def _judge_when_settled(self) -> Verdict:
+        """Boards that waited for their member are sent after the boards were taken: give that its time."""
+        deadline = time.monotonic() + _SETTLED_S
+        verdict = self.judge()
+        while verdict.faults and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            verdict = self.judge()
+        assert self.seen is not None
+        self.settled |= {row.board: row for row in self.seen.rows}
+        return verdict

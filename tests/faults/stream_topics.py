@@ -1,0 +1,169 @@
+"""What the topics hold, read by a consumer that shares nothing with Spark, and understood without it."""
+
+import contextlib
+import datetime as dt
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from include.contracts import headers as h
+from include.contracts.topics import RAW_TOPICS
+from include.contracts.validation import parse_timestamp, violations
+from tests.support.oracle import Version
+
+KNOWN = "known-member-offset"  # on boards of the load: the newest record of their member that Kafka had acknowledged
+_BATCH = 5_000
+_DEADLINE_S = 120.0
+
+
+class Place(NamedTuple):
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Record(NamedTuple):
+    """A record as the log has it."""
+
+    place: Place
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, str]
+    timestamp: dt.datetime
+
+
+class Detail(NamedTuple):
+    """A record of board-detail: the board record it was made from, and the member's; null for a deletion."""
+
+    place: Place
+    board: tuple[int, int]
+    member: tuple[int, int] | None
+
+
+@dataclass
+class Log:
+    """All that was read: versions by topic and key, in the log's order."""
+
+    boards: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
+    members: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
+    known: dict[tuple[int, int], int] = field(default_factory=dict)
+    bad: set[Place] = field(default_factory=set)
+    details: list[Detail] = field(default_factory=list)
+
+    def take(self, record: Record) -> None:
+        """Add one record."""
+        if record.place.topic not in RAW_TOPICS:
+            self._take_detail(record)
+            return
+        version = understood(record)
+        if version is None:
+            self.bad.add(record.place)
+        elif record.place.topic == "member":
+            self.members[version.key].append(version)
+        else:
+            self.boards[version.key].append(version)
+            if KNOWN in record.headers:
+                self.known[version.partition, version.offset] = int(record.headers[KNOWN])
+
+    def _take_detail(self, record: Record) -> None:
+        try:
+            board = (int(record.headers[h.BOARD_PARTITION]), int(record.headers[h.BOARD_OFFSET]))
+        except KeyError:
+            self.bad.add(record.place)
+            return
+        member = None
+        if h.MEMBER_OFFSET in record.headers:
+            member = (int(record.headers[h.MEMBER_PARTITION]), int(record.headers[h.MEMBER_OFFSET]))
+        self.details.append(Detail(record.place, board, member))
+
+
+def understood(record: Record) -> Version | None:
+    """The record as a version of its member or board; None when it breaks the contract."""
+    topic, partition, offset = record.place
+    key = (record.key or b"").decode(errors="replace")
+    if record.value is None:
+        if not key.isdecimal():
+            return None
+        accepted = record.headers.get(h.ACCEPTED_AT)
+        at = parse_timestamp(accepted) if accepted else record.timestamp
+        return Version(topic, int(key), offset, at, "", deleted=True, partition=partition)
+    try:
+        value = json.loads(record.value)
+    except ValueError:
+        return None
+    if violations(RAW_TOPICS[topic], value) or key != str(value["id"]):
+        return None
+    return Version(
+        topic, value["id"], offset, parse_timestamp(value["modifiedAt"]), record.headers.get(h.EVENT_ID, ""),
+        parse_timestamp(value["createdAt"]), value.get("memberId"), content(topic, value), partition=partition,
+    )  # fmt: skip
+
+
+def content(topic: str, value: dict[str, Any]) -> str:
+    """What the view shows of a member or a board, apart from its ids."""
+    names = ("nickname", "city", "phone") if topic == "member" else ("title", "body")
+    return json.dumps([value.get(name) for name in names], ensure_ascii=False)
+
+
+class TopicReader:
+    """Reads topics from their beginning, and on from where the last reading ended."""
+
+    def __init__(self, bootstrap_servers: str, partitions: int) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._partitions = partitions
+        self._next: dict[tuple[str, int], int] = {}
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The offset after the last record, a partition. Raises AssertionError when the broker does not answer."""
+        with _consumer(self._bootstrap_servers) as consumer:
+            return _ends(consumer, topic, self._partitions)
+
+    def read_on(self, *topics: str) -> Iterator[Record]:
+        """Everything appended since the last call. Raises AssertionError when it cannot all be read."""
+        with _consumer(self._bootstrap_servers) as consumer:
+            ends = {(topic, p): end for topic in topics for p, end in _ends(consumer, topic, self._partitions).items()}
+            waiting = {place: end for place, end in ends.items() if end > self._next.get(place, 0)}
+            consumer.assign([TopicPartition(*place, self._next.get(place, 0)) for place in waiting])
+            deadline = time.monotonic() + _DEADLINE_S
+            while waiting:
+                assert time.monotonic() < deadline, f"the topics could not be read to their end {waiting}"
+                for message in consumer.consume(_BATCH, timeout=0.2):
+                    assert message.error() is None, message.error()
+                    record = _record(message)
+                    place = record.place[:2]
+                    self._next[place] = record.place.offset + 1
+                    if self._next[place] >= ends[place]:
+                        waiting.pop(place, None)
+                    yield record
+
+
+@contextlib.contextmanager
+def _consumer(bootstrap_servers: str) -> Iterator[Consumer]:
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap_servers, "group.id": "faults", "enable.auto.commit": False, "log_level": 2,
+    })  # fmt: skip
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _ends(consumer: Consumer, topic: str, partitions: int) -> dict[int, int]:
+    return {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in range(partitions)}
+
+
+def _record(message: Message) -> Record:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    headers = {name: (value or b"").decode() for name, value in message.headers() or []}
+    timestamp = dt.datetime.fromtimestamp(message.timestamp()[1] / 1000, dt.UTC)
+    return Record(Place(topic, partition, offset), message.key(), message.value(), headers, timestamp)

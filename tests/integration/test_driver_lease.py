@@ -1,0 +1,167 @@
+"""One driver at a time, on a real PostgreSQL: the later one wins, the older one notices before it writes."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from include.adapters.driver_lease import DriverLease
+from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.postgres import connect
+from include.errors import DriverSuperseded, LedgerConflict
+from include.sql.named import query
+from tests.servers import wait_until
+from tests.support.pipeline import migrated, rows
+
+WRITE = "INSERT INTO stream_progress (query, driver_id) VALUES (%s, 'test')"
+WRITTEN = "SELECT query FROM stream_progress ORDER BY query"
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+@pytest.fixture
+def settings(postgres, tmp_path):
+    return migrated(None, postgres, "driver_lease", tmp_path)
+
+
+def taken(settings, driver_id, application="stream"):
+    lease = DriverLease(settings.database, driver_id, application)
+    lease.take()
+    return lease
+
+
+def wait_for_lock(settings):
+    wait_until(lambda: rows(settings, WAITING) == [(1,)], 10, "one session waits for the other")
+
+
+def write(settings, lease, name, hold_first=True):
+    with connect(settings.database, "stream") as connection, connection.cursor() as cursor:
+        if hold_first:
+            lease.hold(cursor)
+        cursor.execute(WRITE, (name,))
+        if not hold_first:
+            lease.hold(cursor)
+
+
+def test_the_holder_writes_again_and_again(settings):
+    lease = taken(settings, "a")
+    write(settings, lease, "one")
+    write(settings, lease, "two")
+    assert rows(settings, WRITTEN) == [("one",), ("two",)]
+
+
+def test_each_driver_has_a_later_epoch_and_only_the_last_one_writes(settings):
+    older = taken(settings, "a")
+    later = taken(settings, "b")
+    assert (older.epoch, later.epoch) == (1, 2)
+    with pytest.raises(DriverSuperseded, match=r"epoch=1, later=2 on "):
+        write(settings, older, "older")
+    write(settings, later, "later")
+    assert rows(settings, WRITTEN) == [("later",)]
+    assert rows(settings, "SELECT driver_id, epoch FROM stream_driver") == [("b", 2)]
+
+
+def test_who_never_took_it_does_not_write(settings):
+    with pytest.raises(DriverSuperseded, match="epoch=0, later=None"):
+        write(settings, DriverLease(settings.database, "a", "stream"), "one")
+    assert rows(settings, WRITTEN) == []
+
+
+def test_other_applications_are_not_concerned(settings):
+    lease = taken(settings, "a")
+    taken(settings, "b", application="another")
+    write(settings, lease, "one")
+    assert rows(settings, WRITTEN) == [("one",)]
+
+
+def test_what_the_older_one_wrote_in_the_transaction_that_finds_out_is_not_there(settings):
+    older = taken(settings, "a")
+    taken(settings, "b")
+    with pytest.raises(DriverSuperseded):
+        write(settings, older, "before", hold_first=False)
+    assert rows(settings, WRITTEN) == []
+
+
+def test_taking_it_waits_for_a_transaction_of_the_older_one_that_is_under_way(settings):
+    older = taken(settings, "a")
+    later = DriverLease(settings.database, "b", "stream")
+    with ThreadPoolExecutor() as pool:
+        with connect(settings.database, "stream") as connection, connection.cursor() as cursor:
+            older.hold(cursor)
+            taking = pool.submit(later.take)
+            wait_for_lock(settings)
+            cursor.execute(WRITE, ("older",))
+            assert not taking.done()
+        assert taking.result(10) == 2
+    assert rows(settings, WRITTEN) == [("older",)]
+
+
+def test_a_transaction_that_meets_a_driver_just_taking_over_waits_and_then_writes_nothing(settings):
+    older = taken(settings, "a")
+    with ThreadPoolExecutor() as pool:
+        with connect(settings.database, "stream") as connection, connection.cursor() as cursor:
+            taking_over = {"application": "stream", "driver_id": "b", "host": "elsewhere"}
+            cursor.execute(query("take_driver_lease"), taking_over)
+            writing = pool.submit(write, settings, older, "older")
+            wait_for_lock(settings)
+        with pytest.raises(DriverSuperseded, match="later=2 on elsewhere"):
+            writing.result(10)
+    assert rows(settings, WRITTEN) == []
+
+
+class TestLedger:
+    def advance(self, settings, lease, expected, ends):
+        return OffsetLedger(settings.database).advance("join", "board", "id", expected, ends, lease)
+
+    def places(self, settings):
+        return dict(rows(settings, "SELECT partition, next_offset FROM offset_ledger"))
+
+    def test_moves_many_partitions_and_opens_added_ones_at_their_beginning(self, settings):
+        lease = taken(settings, "a")
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 3, 1: 0})
+        assert self.advance(settings, lease, {0: 3, 1: 0}, {0: 5, 1: 0, 2: 7}) == {0: 5, 1: 0, 2: 7}
+        assert self.places(settings) == {0: 5, 1: 0, 2: 7}
+
+    def test_an_opened_entry_stays_as_it_is(self, settings):
+        ledger = OffsetLedger(settings.database)
+        assert ledger.open("join", "board", "id", {0: 3}) == {0: 3}
+        assert ledger.open("join", "board", "id", {0: 9, 1: 2}) == {0: 3, 1: 2}
+        assert [entry[:3] for entry in ledger.entries("join", "board")] == [("id", 1, 2), ("id", 0, 3)]
+        assert ledger.entries("serve", "board") == []
+
+    def test_an_advance_whose_commit_was_not_answered_is_no_conflict(self, settings):
+        lease = taken(settings, "a")
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 0, 1: 0})
+        self.advance(settings, lease, {0: 0, 1: 0}, {0: 5, 1: 2})
+        self.advance(settings, lease, {0: 0, 1: 0}, {0: 5, 1: 2})
+        self.advance(settings, lease, {0: 0, 1: 0}, {0: 9, 1: 2})
+        assert self.places(settings) == {0: 9, 1: 2}
+
+    @pytest.mark.parametrize("place", [2, 10])
+    def test_a_place_that_nobody_of_ours_wrote_is_a_conflict_and_nothing_moves(self, settings, place):
+        lease = taken(settings, "a")
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 0, 1: place})
+        with pytest.raises(LedgerConflict, match=f"partition=1, ledger={place}, expected=3, next_offset=9"):
+            self.advance(settings, lease, {0: 0, 1: 3}, {0: 5, 1: 9})
+        assert self.places(settings) == {0: 0, 1: place}
+
+    def test_queries_that_share_it_do_not_mix_their_transactions(self, settings):
+        lease, ledger = taken(settings, "a"), OffsetLedger(settings.database)
+
+        def take(consumer):
+            places = ledger.open(consumer, "board", "id", {0: 0})
+            for end in range(1, 101):
+                places = ledger.advance(consumer, "board", "id", places, {0: end}, lease)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(take, ("join", "serve")))
+        assert rows(settings, "SELECT consumer, next_offset FROM offset_ledger ORDER BY 1") == [
+            ("join", 100),
+            ("serve", 100),
+        ]
+
+    def test_a_superseded_driver_moves_nothing(self, settings):
+        older = taken(settings, "a")
+        taken(settings, "b")
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 0})
+        with pytest.raises(DriverSuperseded):
+            self.advance(settings, older, {0: 0}, {0: 5, 1: 1})
+        assert self.places(settings) == {0: 0}

@@ -1,0 +1,140 @@
+"""The member table on a real broker: loaded, refreshed record by record and in bulk, folded, compacted, never older."""
+
+import pytest
+
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.topic_tail import TopicTail
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import BrokerUnavailable
+from spark_jobs.speed import members as module
+from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.members import MemberTable
+from spark_jobs.transforms.versions import newest_versions
+from tests.fakes.events import member
+from tests.servers import kafka_server, wait_until
+from tests.support.pipeline import produce, with_topics
+
+MORNING, NOON, EVENING = (f"2026-11-20T{hour}:00:00.000Z" for hour in ("01", "03", "11"))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with kafka_server(tmp_path_factory.mktemp("member-kafka")) as server:
+        yield server
+
+
+@pytest.fixture
+def settings(broker, postgres, tmp_path):
+    return with_topics(broker, postgres, f"members_{abs(hash(tmp_path))}", tmp_path)
+
+
+@pytest.fixture
+def table(spark, settings):
+    servers = settings.kafka.bootstrap_servers
+    table = MemberTable(spark, OffsetReader(servers), TopicTail(servers, "member"), PIPELINE, Figures(), 2)
+    yield table
+    table.close()
+
+
+@pytest.fixture
+def ids(request):
+    """Ids of its own for each test: they share the topic."""
+    first = 1000 * (1 + abs(hash(request.node.name)) % 1_000_000)
+    return range(first, first + 1000)
+
+
+def names(table, ids):
+    """What a join would find: nickname by id, None for a deleted member."""
+    versions = table.relations()[0]
+    for relation in table.relations()[1:]:
+        versions = versions.union(relation)
+    found = newest_versions(versions.where(versions.id.between(ids[0], ids[-1])), "id").collect()
+    return {row.id - ids[0]: None if row.deleted else row.nickname for row in found}
+
+
+def send(settings, ids, *changes):
+    """(number, nickname, modifiedAt), or a number alone: a tombstone."""
+    produce(settings, [
+        ("member", ids[c], None) if isinstance(c, int)
+        else ("member", ids[c[0]], member(ids[c[0]], nickname=c[1], modifiedAt=c[2]))
+        for c in changes
+    ])  # fmt: skip
+
+
+def test_loads_the_newest_version_of_each_member_and_their_rejects(table, settings, ids):
+    send(settings, ids, (1, "old", MORNING), (1, "new", NOON), (1, "replayed", MORNING), (2, "gone", NOON), 2)
+    produce(settings, [("member", ids[3], b"{nonsense")])
+    table.load()
+    assert names(table, ids) == {1: "new", 2: None}
+    assert str(ids[3]).encode() in [reject.key for reject in table.take_rejects()]
+    assert table.take_rejects() == []
+
+
+def test_takes_changes_one_by_one_and_never_an_older_one(table, settings, ids):
+    send(settings, ids, (1, "loaded", NOON))
+    table.load()
+    assert table.refresh() == []
+    send(settings, ids, (1, "late replay", MORNING), (2, "first", NOON))
+    assert sorted(table.refresh()) == [ids[1], ids[2]]
+    assert names(table, ids) == {1: "loaded", 2: "first"}
+    send(settings, ids, (1, "newer", EVENING), 2)
+    table.refresh()
+    assert names(table, ids) == {1: "newer", 2: None}
+
+
+def test_a_change_that_breaks_the_contract_is_a_reject_and_the_others_count(table, settings, ids):
+    table.load()
+    table.take_rejects()
+    produce(settings, [("member", ids[1], member(ids[1], nickname="a\x07b")), ("member", ids[2], b"[]"),
+                       ("member", "x", None), ("member", ids[3], member(ids[4]))])  # fmt: skip
+    send(settings, ids, (5, "good", NOON))
+    assert table.refresh() == [ids[5]]
+    reasons = [reject.reason.split(":")[0] for reject in table.take_rejects()]
+    assert sorted(reasons) == ["/", "/key", "/key", "/nickname"]
+
+
+def test_many_changes_at_once_are_read_by_spark(table, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "TAIL_ROWS", 3)
+    send(settings, ids, (1, "loaded", NOON))
+    table.load()
+    send(settings, ids, *((n, f"v{n}", EVENING) for n in range(1, 8)))
+    assert sorted(table.refresh()) == [ids[n] for n in range(1, 8)]
+    assert names(table, ids) == {n: f"v{n}" for n in range(1, 8)}
+    send(settings, ids, (2, "after", "2026-11-20T12:00:00.000Z"))
+    assert table.refresh() == [ids[2]]
+    assert names(table, ids)[2] == "after"
+
+
+def test_recent_changes_become_a_level_and_levels_the_base(table, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "RECENT_ROWS", 2)
+    monkeypatch.setattr(module, "COMPACT_ROWS", 4)
+    monkeypatch.setattr(module, "COMPACT_SHARE", 0.0)
+    send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
+    table.load()
+    for turn in range(4):
+        send(settings, ids, *((3 * turn + n, f"turn {turn}", EVENING) for n in range(3)))
+        table.refresh()
+        expected = dict.fromkeys(range(10), "loaded") | {n: f"turn {n // 3}" for n in range(3 * turn + 3)}
+        assert names(table, ids) == expected
+
+    def is_compacted():
+        table.refresh()
+        return len(table.relations()) < 3
+
+    wait_until(is_compacted, 60, "the changes are in the base")
+    assert names(table, ids) == {n: f"turn {n // 3}" for n in range(12)}
+
+
+def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids, monkeypatch):
+    table.load()
+    send(settings, ids, (1, "waits", NOON))
+
+    def silent(ends, timeout_s=0.0):
+        raise BrokerUnavailable(topic="member")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table._tail, "read_to", silent)
+        with pytest.raises(BrokerUnavailable):
+            table.refresh()
+    assert table.refresh() == [ids[1]]
+    assert names(table, ids) == {1: "waits"}

@@ -1,0 +1,132 @@
+"""The serve query's batches: real Spark decodes them, a real PostgreSQL takes them."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from include.adapters.served_batch import LIVE_COLUMNS
+from include.contracts import headers as h
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import LedgerConflict
+from spark_jobs.schemas import RECORD
+from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.serve import Serve, decoded
+from tests.servers import wait_until
+from tests.support.pipeline import migrated, rows
+from tests.support.serving import NOON, opened_store
+from tests.support.sessions import is_waiting, locked
+
+ZONE = "Asia/Seoul"
+VIEW = "SELECT board_id, title, kafka_offset FROM board_detail ORDER BY board_id"
+LEDGER = "SELECT next_offset FROM offset_ledger"
+
+
+def detail(board_id, **fields):
+    return {
+        "boardId": board_id, "memberId": 7, "nickname": "하늘", "city": "서울", "phone": None, "title": "title",
+        "body": "one\n\\.\n\ttwo \\N \\", "modifiedAt": "2026-11-20T03:00:00.000000Z",
+        "createdAt": "2026-11-20T03:00:00.000000Z", "kafkaPartition": None, "kafkaOffset": None, **fields,
+    }  # fmt: skip
+
+
+def record(key, value, offset, source=True):
+    """A record of board-detail in partition 0; the board record it was made from has the same offset."""
+    encoded = json.dumps(value).encode() if isinstance(value, dict) else value
+    names = {h.EVENT_ID: f"e{offset}", h.ACCEPTED_AT: "2026-11-20T03:00:00.000000Z"}
+    if source:
+        names |= {h.BOARD_PARTITION: "0", h.BOARD_OFFSET: str(offset), h.MEMBER_PARTITION: "1", h.MEMBER_OFFSET: "5"}
+    headers = [(name, text.encode()) for name, text in names.items()]
+    return str(key).encode(), encoded, "board-detail", 0, offset, NOON, headers
+
+
+@pytest.fixture
+def settings(postgres, tmp_path):
+    return migrated(None, postgres, "serving_spark", tmp_path)
+
+
+@pytest.fixture
+def serve(settings):
+    query = Serve(opened_store(settings), PIPELINE, ZONE, Figures(), threading.Event())
+    yield query
+    query.close()
+
+
+def written(serve):
+    """Has the last batch been written? Raises what its writing raised."""
+    serve.check()
+    return not serve.is_writing
+
+
+def test_a_batch_is_decoded_with_its_rejects(spark):
+    records = [
+        record(1, detail(1), 0),
+        record(2, None, 1),
+        record(3, b"{nonsense", 2),
+        record(4, detail(4), 3, source=False),
+        record(5, detail(5, createdAt="9999-12-31T20:00:00.000000Z"), 4),
+    ]
+    batch = decoded(spark.createDataFrame(records, RECORD), PIPELINE, ZONE).toArrow()
+    days = batch["day"].cast(pa.string())  # Python has no date for one of them
+    batch = batch.set_column(batch.schema.get_field_index("day"), "day", days).sort_by("kafka_offset")
+    assert tuple(batch.column_names[: len(LIVE_COLUMNS)]) == LIVE_COLUMNS
+    board, tombstone, *rejects = batch.to_pylist()
+    assert (board["title"], board["day"], board["board_offset"], board["deleted"]) == (
+        "title",
+        "2026-11-20",
+        0,
+        False,
+    )
+    assert (tombstone["board_id"], tombstone["day"], tombstone["modified_at"], tombstone["deleted"]) == (
+        2,
+        None,
+        NOON,
+        True,
+    )
+    assert [row["reason"] for row in (board, tombstone)] == [None, None]
+    assert [row["record_value"] for row in (board, tombstone)] == [
+        None,
+        None,
+    ]  # a valid row carries its record no further
+    assert [row["reason"].split(":")[0] for row in rejects] == ["/", "headers", "/createdAt"]
+    assert [row["record_key"] for row in rejects] == [b"3", b"4", b"5"]
+    assert rejects[0]["record_value"] == b"{nonsense"
+
+
+def test_batches_are_written_one_after_the_other_while_spark_decodes_the_next(settings, spark, serve):
+    def batch(number):
+        return spark.createDataFrame(
+            [record(number, detail(number, title=f"t{number}"), 3 * number), record(number, b"bad", 3 * number + 1),
+             record(1, detail(1, title=f"again {number}", modifiedAt=f"2026-11-20T03:0{number}:00.000000Z"),
+                    3 * number + 2)], RECORD)  # fmt: skip
+
+    serve.warm_up(spark.createDataFrame([], RECORD))
+
+    with ThreadPoolExecutor(1) as spark_thread:
+        with locked(settings, "offset_ledger"):
+            serve.process(batch(1), 1)  # returns while the batch is still being written
+            wait_until(lambda: is_waiting(settings, "serve"), 20, "the first batch waits for the ledger")
+            second = spark_thread.submit(serve.process, batch(2), 2)
+            assert serve.is_writing
+        second.result()
+    serve.process(batch(3), 3)
+    wait_until(lambda: written(serve), 60, "the last batch is written")
+    assert rows(settings, VIEW) == [(1, "again 3", 11), (2, "t2", 6), (3, "t3", 9)]
+    assert rows(settings, "SELECT body FROM board_detail WHERE board_id = 2") == [(detail(2)["body"],)]
+    assert rows(settings, 'SELECT "offset", rejected_by FROM reject ORDER BY 1') == [(o, "serve") for o in (4, 7, 10)]
+    assert rows(settings, LEDGER) == [(12,)]
+
+
+def test_a_failed_batch_is_heard_of_and_none_comes_after_it(settings, spark, serve):
+    serve.process(spark.createDataFrame([record(1, detail(1), 0)], RECORD), 1)
+    wait_until(lambda: written(serve), 60, "the first batch is written")
+    rows(settings, "DELETE FROM offset_ledger")
+    serve.process(spark.createDataFrame([record(2, detail(2), 1)], RECORD), 2)
+    wait_until(lambda: not serve.is_writing, 60, "the second batch has failed")
+    with pytest.raises(LedgerConflict):
+        serve.check()
+    with pytest.raises(LedgerConflict):
+        serve.process(spark.createDataFrame([record(3, detail(3), 2)], RECORD), 3)
+    assert rows(settings, VIEW) == [(1, "title", 0)]

@@ -1,0 +1,86 @@
+"""The speed layer's proof in short: `python -m tests.faults.stream` has more rounds, and a seed to choose."""
+
+import random
+
+import pytest
+
+from tests.fakes.events import board
+from tests.faults.stream_parts import parts_in
+from tests.faults.stream_plan import Effect, fault
+from tests.faults.stream_rounds import Proof
+from tests.faults.stream_verdict import Seen, judge
+from tests.servers import wait_until
+from tests.support.pipeline import produce
+
+PLANS = {
+    0: (),
+    1: ((Effect.DRIVER_KILLED, "join.before_ledger"), (Effect.BACKENDS_TERMINATED, "serve.before_commit")),
+    2: ((Effect.DRIVER_KILLED, "serve.after_commit"), (Effect.POSTGRES_AWAY, "join.before_ledger")),
+}
+
+
+@pytest.fixture(scope="module")
+def proof(tmp_path_factory):
+    with parts_in(tmp_path_factory.mktemp("stream-faults")) as parts:
+        yield Proof(parts, seed=7)
+
+
+@pytest.fixture(scope="module")
+def rounds(proof):
+    chance = random.Random(7)
+    return {
+        number: proof.run(number, tuple(fault(chance, effect, place) for effect, place in plan))
+        for number, plan in PLANS.items()
+    }
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", PLANS)
+def test_view_pending_and_rejects_are_what_the_raw_topics_say(rounds, number):
+    verdict = rounds[number].verdict
+    assert verdict.faults == {}
+    assert min(verdict.rows, verdict.pending, verdict.rejects) > 10
+
+
+def test_faults_were_felt_and_the_round_without_any_felt_none(proof, rounds):
+    assert proof.parts.felt == {f"{effect} at {place}" for plan in PLANS.values() for effect, place in plan}
+    assert (rounds[0].endings, rounds[0].duplicates) == ([], 0)
+    assert [ending for number in (1, 2) for ending in rounds[number].endings] == [
+        ("killed at join.before_ledger", -9),
+        ("killed at serve.after_commit", -9),
+    ]
+
+
+def test_boards_sent_before_a_kill_are_sent_again_and_shown_once(rounds):
+    assert rounds[1].duplicates > 0
+    assert rounds[1].verdict.doubled == []
+
+
+def test_row_taken_out_of_the_view_is_missed(proof, rounds):
+    seen = proof.seen
+    for row in seen.rows[:20]:
+        without = Seen([each for each in seen.rows if each is not row], seen.pending, seen.rejects)
+        verdict = judge(proof.log, without, {})
+        # pending: its member was deleted since, so that it might wait
+        assert [where.split(":")[0] for where in verdict.lost + verdict.pending_missing] == [f"board {row.board}"]
+
+
+def test_ledger_follows_when_the_database_is_back_although_no_board_comes(proof, rounds):
+    parts, place = proof.parts, "join.before_ledger"
+    parts.driver.arm_pause(place)
+    produce(parts.settings, [("board", 1, board(1))])
+    try:
+        assert parts.driver.is_paused_at(place)
+        before = parts.driver.log.stat().st_size
+        parts.postgres.stop()
+    finally:
+        parts.driver.go_on(place)
+    try:
+        wait_until(lambda: b"ledger" in parts.driver.log.read_bytes()[before:], 60, "the join went on without it")
+    finally:
+        parts.postgres.start()
+    wait_until(lambda: parts.is_caught_up(proof.reader), 60, "the ledger is at the end")
+
+
+def test_driver_ends_well_when_it_is_told_to(proof, rounds):
+    assert proof.parts.driver.terminate() == 0

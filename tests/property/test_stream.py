@@ -1,0 +1,262 @@
+"""The speed layer holds what its rules say, for any events, any order, any split into batches, and any restarts.
+
+Real member table, join and serve, over a real Kafka and PostgreSQL; the expectation is plain Python. Many histories run
+side by side, each with keys of its own: a batch costs the same for one as for all.
+"""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import itertools
+import threading
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from include.adapters.driver_lease import DriverLease
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.serving_store import ServingStore
+from include.adapters.speed_store import SpeedStore
+from include.adapters.topic_tail import TopicTail
+from include.clock import rfc3339
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from spark_jobs.connectors.kafka import read_range
+from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.join import BoardJoin
+from spark_jobs.speed.members import MemberTable
+from spark_jobs.speed.serve import Serve
+from tests.fakes.events import board, member
+from tests.servers import kafka_server, wait_until
+from tests.support.oracle import Version, author
+from tests.support.pipeline import produce, rows, with_topics
+from tests.support.spark import EPOCH, RawRecord, encoded, raw
+
+BATCHES = 4
+KEYS = st.integers(1, 3)
+OUTPUT = PIPELINE.output.name
+KEYS_A_HISTORY = 100
+EVENTS_A_HISTORY = 100
+
+_numbers = itertools.count(1)  # histories run so far: keys and offsets are not used again
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A version, or a broken record, and the batch that it comes in."""
+
+    version: Version
+    batch: int
+    is_broken: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What happens around each batch, which has nothing to do with what is in it."""
+
+    restarts: list[bool]  # the driver dies after it sent the batch, and sends it again
+    resolves: list[bool]
+    serves: list[bool]
+
+
+@st.composite
+def histories(draw):
+    """Events in the order of their logs. Times are few, so that versions are old, equal and new."""
+    events = []
+    batches = sorted(draw(st.lists(st.integers(0, BATCHES - 1), min_size=1, max_size=12)))
+    for offset, batch in enumerate(batches):
+        topic = draw(st.sampled_from(["member", "board", "board"]))
+        at = EPOCH + dt.timedelta(hours=draw(st.integers(0, 6)))
+        kind = draw(st.integers(0, 11))
+        version = Version(topic, draw(KEYS), offset, at, f"e{offset}", created=EPOCH, member=draw(KEYS),
+                          name=f"{topic}-v{offset}", deleted=kind == 0)  # fmt: skip
+        events.append(Event(version, batch, is_broken=kind == 1))
+    return events
+
+
+def courses():
+    choices = st.lists(st.booleans(), min_size=BATCHES, max_size=BATCHES)
+    return st.builds(Course, choices, choices, choices)
+
+
+def apart(events, number):
+    """The history with keys and offsets that no other has."""
+    return [
+        dataclasses.replace(event, version=dataclasses.replace(
+            event.version, key=event.version.key + KEYS_A_HISTORY * number,
+            member=event.version.member + KEYS_A_HISTORY * number,
+            offset=event.version.offset + EVENTS_A_HISTORY * number, event_id=f"{number}-{event.version.event_id}"))
+        for event in events
+    ]  # fmt: skip
+
+
+def expected(events, course):
+    """Rows by board, and the (board, offset) that wait."""
+    members, waiting = {}, {}
+    shown = {}  # by board and offset: the version, and its author when it was sent first
+
+    def resolve():
+        for version in list(waiting.values()):
+            send(version)
+
+    def send(version):
+        held = members.get(version.member)
+        chosen = author(version, [held]) if held else None
+        if version.deleted or chosen:
+            shown.setdefault((version.key, version.offset), (version, chosen))
+            waiting.pop(version.offset, None)
+        else:
+            waiting[version.offset] = version
+
+    for batch in range(BATCHES):
+        valid = [event.version for event in events if event.batch == batch and not event.is_broken]
+        for version in valid:
+            if version.topic == "member":
+                known = members.get(version.key)
+                members[version.key] = version if known is None else max(version, known, key=lambda v: v.version)
+        for version in valid:
+            if version.topic == "board":
+                send(version)
+        if course.resolves[batch]:
+            resolve()
+    resolve()
+    newest = {}
+    for version, chosen in shown.values():
+        if version.key not in newest or version.version > newest[version.key][0].version:
+            newest[version.key] = (version, chosen)
+    view = {key: f"{chosen.name}/{v.name}" for key, (v, chosen) in newest.items() if not v.deleted}
+    pending = {
+        (version.key, version.offset)
+        for version in waiting.values()
+        if version.key not in newest or version.version > newest[version.key][0].version
+    }
+    return view, pending
+
+
+def encode(event):
+    """The record's value."""
+    version = event.version
+    times = {"modifiedAt": rfc3339(version.at), "createdAt": rfc3339(version.created)}
+    if event.is_broken:
+        return b"{nonsense"
+    if version.deleted:
+        return None
+    if version.topic == "member":
+        return member(version.key, nickname=version.name, **times)
+    return board(version.key, version.member, title=version.name, **times)
+
+
+class AnyPosition:
+    """Where the join is, for batches that come from no topic."""
+
+    def reached(self, batch_id):
+        pass
+
+
+class Driver:
+    """The parts of one driver after the other, over the same servers."""
+
+    def __init__(self, spark, settings):
+        self._spark = spark
+        self._settings = settings
+        self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        self._stop = threading.Event()
+        self._batch_id = itertools.count()
+        self._parts = contextlib.ExitStack()
+
+    def start(self):
+        """A new driver, which knows nothing; the one before is gone."""
+        self._parts.close()
+        settings, offsetter = self._settings, self._offsetter
+        servers, figures = settings.kafka.bootstrap_servers, Figures()
+        lease = DriverLease(settings.database, "test")
+        lease.take()
+        members = MemberTable(self._spark, offsetter, TopicTail(servers, "member"), PIPELINE, figures, 2)
+        self._parts.callback(members.close)
+        members.load()
+        self.store = SpeedStore(settings.database)
+        self._join = BoardJoin(self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, figures,
+                               self._stop)  # fmt: skip
+        topic_id = offsetter.topic_id(OUTPUT)
+        start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offsetter.earliest(OUTPUT))
+        self._serving = ServingStore(settings.database, "serve", OUTPUT, topic_id, lease)
+        self._serving.begin(start)
+        self._serve = Serve(self._serving, PIPELINE, settings.timezone, figures, self._stop)
+        self._parts.callback(self._serve.close)
+
+    def join(self, records):
+        self._join.process(self._join.decoded(raw(self._spark, records)), next(self._batch_id), AnyPosition())
+
+    def resolve(self):
+        self._join.resolve_pending()
+
+    def serve(self):
+        """All that is in the topic by now."""
+        start, ends = self._serving.reached, self._offsetter.ends(OUTPUT)
+        if start != ends:
+            records = read_range(self._spark, self._offsetter, OUTPUT, start, ends)
+            self._serve.process(records, next(self._batch_id))
+            wait_until(lambda: self._is_served(ends), 60, "the batch is written")
+
+    def close(self):
+        self._parts.close()
+
+    def _is_served(self, ends):
+        self._serve.check()
+        return self._serving.reached == ends
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory, postgres):
+    folder = tmp_path_factory.mktemp("stream-property")
+    with kafka_server(folder) as broker:
+        yield with_topics(broker, postgres, "stream_property", folder)
+
+
+@pytest.fixture(scope="module")
+def driver(spark, pipeline):
+    made = Driver(spark, pipeline)
+    made.start()
+    yield made
+    made.close()
+
+
+# No shrinking: an example takes seconds, and a history that fails is small and told by itself.
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@given(drawn=st.lists(histories(), min_size=20, max_size=40), course=courses())
+def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course):
+    of_each = {number: apart(events, number) for number, events in zip(_numbers, drawn, strict=False)}
+    log = list(itertools.chain.from_iterable(of_each.values()))
+    for batch in range(BATCHES):
+        due = [event for event in log if event.batch == batch]
+        produce(pipeline, [("member", e.version.key, encode(e)) for e in due if e.version.topic == "member"])
+        records = [
+            RawRecord("board", 0, v.offset, str(v.key), value if isinstance(value, bytes) else encoded(value),
+                      v.event_id, rfc3339(v.at))
+            for event in due if (v := event.version).topic == "board" for value in [encode(event)]
+        ]  # fmt: skip
+        if records:
+            driver.join(records)
+        if course.restarts[batch]:
+            driver.start()
+            if records:
+                driver.join(records)
+        if course.resolves[batch]:
+            driver.resolve()
+        if course.serves[batch]:
+            driver.serve()
+    driver.resolve()
+    driver.serve()
+    driver.store.forget_superseded()
+
+    view = dict(rows(pipeline, "SELECT board_id, nickname || '/' || title FROM board_detail"))
+    pending = set(rows(pipeline, 'SELECT board_id, "offset" FROM pending_board'))
+    rejects = {row[0] for row in rows(pipeline, """SELECT "offset" FROM reject WHERE topic = 'board'""")}
+    for number, events in of_each.items():
+        keys = range(KEYS_A_HISTORY * number, KEYS_A_HISTORY * (number + 1))
+        found = ({k: text for k, text in view.items() if k in keys}, {p for p in pending if p[0] in keys})
+        assert found == expected(events, course), events
+        broken = {e.version.offset for e in events if e.is_broken and e.version.topic == "board"}
+        offsets = range(EVENTS_A_HISTORY * number, EVENTS_A_HISTORY * (number + 1))
+        assert {offset for offset in rejects if offset in offsets} == broken

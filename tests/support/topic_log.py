@@ -1,0 +1,77 @@
+"""Topics on a real broker, and what befalls them: deleted and made again, extended, cut off at the front."""
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from include.adapters.driver_lease import DriverLease
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.offset_ledger import OffsetLedger
+from include.errors import BrokerUnavailable, ContractMismatch
+from include.settings import Settings
+from tests.servers import wait_until
+
+
+class TopicLog:
+    """Topics on the broker, and what a test does to them."""
+
+    def __init__(self, bootstrap_servers):
+        self.bootstrap_servers = bootstrap_servers
+        self.offsets = OffsetReader(bootstrap_servers)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+
+    def make(self, topic, partitions=2):
+        """A new, empty topic in place of the one that may be there."""
+        if topic in self._admin.list_topics(timeout=10).topics:
+            self._admin.delete_topics([topic])[topic].result(30)
+        wait_until(lambda: self._is_made(topic, partitions), 30, f"{topic} is made again")
+        self._wait_for_leaders(topic, partitions)
+
+    def _is_made(self, topic, partitions):
+        try:
+            self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+        except KafkaException:  # the old one is still going
+            return False
+        return True
+
+    def _wait_for_leaders(self, topic, partitions):
+        def have_leaders():
+            try:
+                return len(self.offsets.ends(topic)) == partitions
+            except (BrokerUnavailable, ContractMismatch):
+                return False
+
+        wait_until(have_leaders, 30, f"{topic} has {partitions} partitions with leaders")
+
+    def add_partition(self, topic, total):
+        self._admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
+        self._wait_for_leaders(topic, total)
+
+    def delete_before(self, topic, partition, offset):
+        """What retention does, at once."""
+        # a client that saw a former topic of that name finds no leader
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        place = TopicPartition(topic, partition, offset)
+        assert admin.delete_records([place])[place].result(30).low_watermark == offset
+
+    def send(self, topic, partition, count):
+        failed = []
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all"})
+        for number in range(count):
+            producer.produce(topic, f"{partition}-{number}", partition=partition,
+                             on_delivery=lambda error, _: failed.append(error) if error else None)  # fmt: skip
+        assert producer.flush(30) == 0
+        assert failed == []
+
+
+def taken_lease(settings: Settings) -> DriverLease:
+    """The lease, taken by the test."""
+    lease = DriverLease(settings.database, "test")
+    lease.take()
+    return lease
+
+
+def advance(settings: Settings, log: TopicLog, topic: str, ends: dict[int, int], consumer: str = "serve") -> None:
+    """Have the consumer take the topic up to these offsets, from where its ledger is."""
+    ledger, topic_id = OffsetLedger(settings.database), log.offsets.topic_id(topic)
+    expected = {entry.partition: entry.next_offset for entry in ledger.entries(consumer, topic)}
+    ledger.advance(consumer, topic, topic_id, expected, ends, taken_lease(settings))

@@ -1,0 +1,112 @@
+"""Failpoints stop and kill exactly where they are told to, and do nothing otherwise."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from include.errors import ConfigurationError
+from include.failpoints import Failpoints
+from tests.servers import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = "serve.before_commit"
+
+# A driver with a child of its own, as the JVM is. It tells the child's pid, then each time it went past the place.
+DRIVER = """
+import subprocess, sys
+from include.failpoints import reached
+child = subprocess.Popen(["sleep", "600"])
+print(child.pid, flush=True)
+for time in range(1, 4):
+    reached("serve.before_commit")
+    print(time, flush=True)
+child.kill()
+"""
+
+
+def failpoints(text, folder=""):
+    return Failpoints.from_environment({"STREAM_FAILPOINTS": text, "STREAM_FAILPOINTS_DIR": str(folder)})
+
+
+def run_driver(**variables):
+    """Exit code, the times it went past, and the pid of its child."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **variables}
+    finished = subprocess.run(
+        [sys.executable, "-c", DRIVER], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    child, *times = finished.stdout.split()
+    return finished.returncode, times, int(child)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_nothing_happens_without_the_variable():
+    assert run_driver()[:2] == (0, ["1", "2", "3"])
+
+
+def test_kill_ends_the_driver_and_its_children_at_the_nth_time():
+    code, times, child = run_driver(STREAM_FAILPOINTS=f"{PLACE}:kill:2")
+    assert (code, times) == (-9, ["1"])
+    wait_until(lambda: not is_running(child), 10, "the child is gone")
+
+
+def test_armed_kill_comes_with_its_file_and_once(tmp_path):
+    variables = {"STREAM_FAILPOINTS": f"{PLACE}:kill:armed", "STREAM_FAILPOINTS_DIR": str(tmp_path)}
+    assert run_driver(**variables)[:2] == (0, ["1", "2", "3"])
+    (tmp_path / f"{PLACE}.kill").touch()
+    assert run_driver(**variables)[:2] == (-9, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("when", ["2", "armed"])
+def test_pause_lasts_until_its_file_is_removed(tmp_path, when):
+    points = failpoints(f"{PLACE}:pause:{when}", tmp_path)
+    paused = tmp_path / f"{PLACE}.paused"
+    if when == "2":
+        points.reached(PLACE)
+        points.reached("join.before_send")
+    else:
+        (tmp_path / f"{PLACE}.pause").touch()
+    driver = threading.Thread(target=points.reached, args=(PLACE,), daemon=True)
+    driver.start()
+    wait_until(lambda: paused.exists(), 10, "it stands still")
+    assert driver.is_alive()
+    paused.unlink()
+    driver.join(10)
+    assert not driver.is_alive()
+    points.reached(PLACE)
+    assert not paused.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("serve.nowhere:kill:1", "serve.nowhere"),
+        (f"{PLACE}:explode:1", "explode"),
+        (f"{PLACE}:kill", "''"),
+        (f"{PLACE}:kill:0", "'0'"),
+        (f"{PLACE}:kill:-1", "'-1'"),
+        (f"{PLACE}:kill:1:2", "'1:2'"),
+        (f"{PLACE}:kill:1,", "''"),
+        (f"{PLACE}:pause:1", "STREAM_FAILPOINTS_DIR"),
+        (f"{PLACE}:kill:armed", "STREAM_FAILPOINTS_DIR"),
+    ],
+)
+def test_wrong_setting_is_refused_by_name(text, named):
+    with pytest.raises(ConfigurationError) as refused:
+        failpoints(text)
+    assert named in str(refused.value)
+
+
+def test_place_that_nobody_could_name_is_a_mistake():
+    with pytest.raises(ValueError, match=r"serve\.nowhere"):
+        failpoints(f"{PLACE}:kill:1").reached("serve.nowhere")

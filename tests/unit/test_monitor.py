@@ -1,0 +1,234 @@
+"""The monitor over fakes: what it answers while it starts, runs, and while nobody answers it."""
+
+import datetime as dt
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from include.adapters.stream_progress import Pending
+from include.errors import BrokerUnavailable, ConfigurationError, ContractMismatch, DatabaseUnavailable
+from spark_jobs.speed import monitor as module
+from spark_jobs.speed.figures import Batch, Figures
+from spark_jobs.speed.monitor import Monitor
+from tests.fakes.gateway import FixedClock
+from tests.servers import wait_until
+
+
+class MemoryProgress:
+    """A StreamProgressStore that keeps the rows it was given."""
+
+    def __init__(self):
+        self.saves = []
+        self.fault = None
+
+    def save(self, rows):
+        if self.fault:
+            raise self.fault
+        self.saves.append({row.query: row for row in rows})
+
+    def count_pending(self):
+        if self.fault:
+            raise self.fault
+        return Pending(2, 30.0)
+
+
+class MemoryTopics:
+    """An OffsetReader of topics that are somewhere."""
+
+    def __init__(self):
+        self.found = {"board": {0: 10}, "board-detail": {0: 10}, "member": {0: 3}}
+        self.faults = {}
+        self.silent = threading.Event()
+
+    def ends(self, topic):
+        if self.silent.is_set():
+            threading.Event().wait(60)
+        if topic in self.faults:
+            raise self.faults[topic]
+        return self.found[topic]
+
+
+class RunningQuery:
+    """A StreamingQuery that has done nothing yet."""
+
+    lastProgress = None  # noqa: N815
+
+    def __init__(self, name):
+        self.name = name
+        self.isActive = True
+
+
+@pytest.fixture
+def world(monkeypatch):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "ENDS_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "JOIN_S", 0.1)
+    world = World()
+    yield world
+    world.monitor.stop()
+
+
+class World:
+    """A monitor, and everything it looks at."""
+
+    def __init__(self):
+        self.progress, self.topics, self.figures, self.clock = MemoryProgress(), MemoryTopics(), Figures(), FixedClock()
+        self.queries = [RunningQuery("join"), RunningQuery("serve")]
+        self.monitor = Monitor(self.progress, self.figures, self.topics, "d1", 4, "127.0.0.1", 0, self.clock)
+
+    def open(self):
+        self.port = self.monitor.open()
+        return self
+
+    def start(self):
+        self.open().monitor.start(self.queries)
+        return self
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as exc:
+            return exc.code, exc.read().decode()
+
+    def health(self):
+        status, body = self.get("/healthz")
+        return status, json.loads(body)["reason"]
+
+    def saved(self, query, condition, what):
+        """Wait until a saved row of the query fulfils the condition."""
+        wait_until(lambda: bool(self.progress.saves) and condition(self.progress.saves[-1][query]), 10, what)
+
+
+def test_answers_and_beats_while_the_driver_loads(world):
+    world.open()
+    assert world.health() == (503, "starting: loading the member table")
+    assert world.get("/metrics")[0] == 200
+    world.saved("serve", lambda row: row.waiting_for.startswith("loading the member table, since "), "a heartbeat")
+    world.saved("serve", lambda row: (row.driver_id, row.epoch) == ("d1", 4), "by this driver")
+
+
+def test_healthy_once_the_queries_run(world):
+    world.start()
+    assert world.health() == (200, None)
+    world.queries[1].isActive = False
+    wait_until(lambda: world.health() == (503, "query serve has ended"), 10, "the end is seen")
+
+
+def test_other_addresses_are_not_found(world):
+    world.open()
+    assert world.get("/")[0] == 404
+    assert world.get("/healthz?verbose=1")[0] == 503
+
+
+def test_an_address_in_use_is_named(world):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = Monitor(world.progress, world.figures, world.topics, "d2", 5, "127.0.0.1", other.getsockname()[1])
+        with pytest.raises(ConfigurationError, match=r"STREAM_METRICS_PORT=\d+: .* in use"):
+            taken.open()
+
+
+def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
+    world.figures.position("board-detail", {0: 10})
+    world.figures.batch("serve", Batch(10, {}, world.clock.now()))
+    world.start()
+    world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (0, 0.0), "no lag")
+    world.figures.waiting("serve")(DatabaseUnavailable(host="db"))
+    world.topics.found["board-detail"] = {0: 25}
+    world.clock.advance(40)
+    world.monitor.beat()
+    world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (15, 40.0), "records wait")
+    world.topics.found["board-detail"] = {0: 30}
+    world.clock.advance(20)
+    world.monitor.beat()
+    world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (20, 60.0), "more, and longer")
+    row = world.progress.saves[-1]["serve"]
+    assert row.waiting_for.startswith("DatabaseUnavailable: PostgreSQL cannot be reached. (host=db), since ")
+    assert row.offsets == {"board-detail": {"0": 10}}
+    assert world.figures.waiting_for("join") is None
+
+    world.figures.waiting("serve")(None)
+    world.figures.position("board-detail", {0: 30})
+    world.saved("serve", lambda row: (row.lag_records, row.waiting_for) == (0, None), "all is taken")
+
+
+def test_a_database_that_is_out_stops_nothing_and_is_told_of_once(world, caplog):
+    caplog.set_level("INFO")
+    world.start()
+    wait_until(lambda: "stream_pending_boards 2.0" in world.get("/metrics")[1], 10, "the pending boards are counted")
+    world.progress.fault = DatabaseUnavailable(host="db")
+    wait_until(lambda: "stream_pending_boards" not in world.get("/metrics")[1], 10, "they are not known")
+    assert world.health() == (200, None)
+    saves = len(world.progress.saves)
+    world.progress.fault = None
+    wait_until(lambda: len(world.progress.saves) > saves + 3, 10, "progress is saved again")
+    wait_until(lambda: "stream_pending_boards 2.0" in world.get("/metrics")[1], 10, "and the boards are counted")
+    told = [record.getMessage() for record in caplog.records if "monitor-progress" in record.getMessage()]
+    assert told == [
+        "monitor-progress: tries again: PostgreSQL cannot be reached. (host=db)",
+        "monitor-progress: works again",
+    ]
+
+
+def test_a_fault_of_our_own_stops_nothing_either(world, caplog):
+    world.start()
+    world.progress.fault = ZeroDivisionError()
+    wait_until(lambda: any(record.exc_info for record in caplog.records), 10, "it is logged")
+    world.progress.fault = None
+    saves = len(world.progress.saves)
+    wait_until(lambda: len(world.progress.saves) > saves, 10, "progress is saved again")
+
+
+def test_a_broker_that_is_silent_holds_up_nobody_and_the_lag_is_not_known(world):
+    world.figures.position("board", {0: 4})
+    world.start()
+    world.saved("join", lambda row: row.lag_records == 6, "the lag")
+    world.topics.silent.set()
+    world.clock.advance(31)
+    world.monitor.beat()
+    world.saved("join", lambda row: row.lag_records is None, "an old end says nothing")
+    assert world.health() == (503, "Kafka has not told for more than 30 s where topic board ends")
+
+
+def test_one_topic_that_is_missing_does_not_hide_the_others(world):
+    world.figures.position("board", {0: 4})
+    world.figures.position("board-detail", {0: 4})
+    world.topics.faults["board"] = ContractMismatch(topic="board")
+    world.start()
+    world.saved("serve", lambda row: row.lag_records == 6, "the lag of the other")
+    assert world.progress.saves[-1]["join"].lag_records is None
+    world.topics.faults["board"] = BrokerUnavailable(topic="board")
+    world.topics.faults.pop("board")
+    world.saved("join", lambda row: row.lag_records == 6, "the lag of this one too")
+
+
+def test_a_main_loop_that_is_stuck_is_told(world):
+    world.start()
+    world.clock.advance(61)
+    wait_until(lambda: world.health() == (503, "the driver's main loop is silent for 61 s"), 10, "told")
+    world.monitor.beat()
+    wait_until(lambda: world.health() == (200, None), 10, "healthy again")
+
+
+def test_stop_does_not_wait_for_who_does_not_answer(world):
+    world.start()
+    world.topics.silent.set()
+    world.monitor.stop()
+    with pytest.raises(urllib.error.URLError):
+        world.get("/healthz")
+
+
+def test_the_heartbeat_is_when_the_main_loop_came_round(world):
+    world.start()
+    world.clock.advance(5)
+    world.monitor.beat()
+    expected = world.clock.now().timestamp()
+    assert world.monitor.view().beaten_at == dt.datetime.fromtimestamp(expected, dt.UTC)
+    world.clock.advance(5)
+    assert world.monitor.view().beaten_at == dt.datetime.fromtimestamp(expected, dt.UTC)
