@@ -44,5 +44,7 @@ def wait_for_turn(marker: Path, progress: StreamProgressStore, stop: threading.E
             log.warning("standing by: a later driver runs; delete %s and it is this one's turn", marker)
             told = True
         stop.wait(LOOK_S)
+    if stop.is_set():
+        return False
     marker.unlink(missing_ok=True)
-    return not stop.is_set()
+    return True

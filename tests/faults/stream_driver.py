@@ -114,11 +114,9 @@ class Driver:
 
     def wait_until_ended(self) -> None:
         """Until every driver that something was done to has ended."""
-        waited = [process for process in self._processes if process.pid in self._done]
-        what = ", ".join(f"{process.pid} {self._done[process.pid]}" for process in waited)
-        wait_until(
-            lambda: all(process.poll() is not None for process in waited), _ENDS_S, f"{what}: ended; see {self.log}"
-        )
+        waited = [process for process in self._processes if process.pid in self._done and process.poll() is None]
+        wait_until(lambda: all(process.poll() is not None for process in waited), _ENDS_S,
+                   f"all have ended of {[self._done[process.pid] for process in waited]}; see {self.log}")  # fmt: skip
 
     def arm_kill(self, place: str) -> None:
         """Have the next driver that comes to the place kill itself there."""

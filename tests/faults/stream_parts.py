@@ -25,7 +25,7 @@ from tests.support.pipeline import environment, rows, with_topics
 
 _DATABASE = "stream_faults"
 _CONSUMERS = {"join": "board", "serve": "board-detail"}
-_TAKEN_S = 60.0
+_TAKEN_S = 120.0
 _RECOVERED_S = 60.0
 # Those that are in a transaction come first: a batch is under way there.
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY xact_start NULLS LAST"
@@ -113,6 +113,7 @@ class Parts:
             case Effect.JVM_KILLED:
                 self.driver.kill(python=False)
             case Effect.SECOND_DRIVER:
+                wait_until(self.driver.is_healthy, _TAKEN_S, "there is one to supersede")
                 before = self._epoch()
                 self.driver.start_second()
                 wait_until(lambda: self._epoch() > before or self._is_lease_wanted(), _TAKEN_S, "it takes the lease")

@@ -147,11 +147,21 @@ def encode(event):
     return board(version.key, version.member, title=version.name, **times)
 
 
+def told(events, course):
+    """What happened to a history, for whoever has to find out why it came out otherwise."""
+    lines = [
+        f"batch {event.batch}: {v.topic} {v.key} at {v.at:%H} offset {v.offset} {v.name}"
+        f"{f' of member {v.member}' if v.topic == 'board' else ''}{' deleted' * v.deleted}{' broken' * event.is_broken}"
+        for event in events for v in [event.version]
+    ]  # fmt: skip
+    return "\n".join(["", *lines, str(course), str(expected(events, course))])
+
+
 class AnyPosition:
     """Where the join is, for batches that come from no topic."""
 
     def reached(self, batch_id):
-        pass
+        return {}
 
 
 class Driver:
@@ -256,7 +266,7 @@ def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course
     for number, events in of_each.items():
         keys = range(KEYS_A_HISTORY * number, KEYS_A_HISTORY * (number + 1))
         found = ({k: text for k, text in view.items() if k in keys}, {p for p in pending if p[0] in keys})
-        assert found == expected(events, course), events
+        assert found == expected(events, course), told(events, course)
         broken = {e.version.offset for e in events if e.is_broken and e.version.topic == "board"}
         offsets = range(EVENTS_A_HISTORY * number, EVENTS_A_HISTORY * (number + 1))
         assert {offset for offset in rejects if offset in offsets} == broken
