@@ -147,6 +147,11 @@ def encode(event):
     return board(version.key, version.member, title=version.name, **times)
 
 
+def accepted(event):
+    """The time that a deletion carries in its header."""
+    return rfc3339(event.version.at) if event.version.deleted else None
+
+
 def told(events, course):
     """What happened to a history, for whoever has to find out why it came out otherwise."""
     lines = [
@@ -240,7 +245,9 @@ def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course
     log = list(itertools.chain.from_iterable(of_each.values()))
     for batch in range(BATCHES):
         due = [event for event in log if event.batch == batch]
-        produce(pipeline, [("member", e.version.key, encode(e)) for e in due if e.version.topic == "member"])
+        members = [event for event in due if event.version.topic == "member"]
+        for accepted_at, run in itertools.groupby(members, accepted):  # what is deleted has no other time
+            produce(pipeline, [("member", event.version.key, encode(event)) for event in run], accepted_at)
         records = [
             RawRecord("board", 0, v.offset, str(v.key), value if isinstance(value, bytes) else encoded(value),
                       v.event_id, rfc3339(v.at))
