@@ -131,8 +131,13 @@ def _ok(topic: Topic) -> Column:
             longer = f"coalesce(octet_length({value}), 0) > {field.max_length}"
             broken.append(f"{longer} AND char_length({value}) > {field.max_length}")
         if field.type == "timestamp":
-            broken += [f"NOT {value} RLIKE {_literal(TIMESTAMP_PATTERN)}", f"try_to_timestamp({value}) IS NULL",
-                       f"startswith({value}, '0000')", f"startswith({value}, '9999-12-31')"]  # fmt: skip
+            broken += [
+                f"NOT {value} RLIKE {_literal(TIMESTAMP_PATTERN)}",
+                f"try_to_timestamp({value}) IS NULL",
+                f"startswith({value}, '0000')",
+                f"startswith({value}, '9999-12-31')",
+                rf"endswith({value}, '\n')",
+            ]  # fmt: skip  a pattern's $ stands before a last line's end, too
     is_broken = " OR ".join(f"({each})" for each in broken)
     tombstone = "try_cast(string(key) AS bigint) IS NOT NULL"
     return F.expr(f"CASE WHEN deleted THEN {tombstone} ELSE NOT coalesce({is_broken}, true) END")

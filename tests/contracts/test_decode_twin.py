@@ -77,6 +77,7 @@ POISON = {
     "high surrogate": (json.dumps(board(1)).replace("\\ubcf8", "\\ud800").encode(), "lone surrogate"),
     "swapped surrogates": (json.dumps(board(1)).replace("\\ubcf8", "\\udc00\\ud800").encode(), "lone surrogate"),
     "NUL": (json.dumps(board(1)).replace("\\ubcf8", "\\u0000").encode(), "/body: contains the NUL"),
+    "time and a line's end": (encoded(board(1, createdAt=AT + "\n")), "/createdAt: not an RFC 3339 time"),
     "bell": (json.dumps(board(1)).replace("\\ubcf8", "\\u0007").encode(), "/body: contains a control character"),
     "delete": (json.dumps(board(1, title="a\x7fb"), ensure_ascii=False).encode(), "/title: contains a control"),
     "endless number": (b'{"id":' + b"9" * 5_000 + b"}", "/"),

@@ -238,7 +238,7 @@ def driver(spark, pipeline):
 
 
 # No shrinking: an example takes seconds, and a history that fails is small and told by itself.
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
 @given(drawn=st.lists(histories(), min_size=20, max_size=40), course=courses())
 def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course):
     of_each = {number: apart(events, number) for number, events in zip(_numbers, drawn, strict=False)}
