@@ -50,8 +50,9 @@ load: up ## send the reference volume and wait until the view holds all of it
 test: setup ## every test, on servers of its own
 	@$(PY) -m pytest
 
-faults: setup ## twenty seeded rounds of faults against the gateway; nothing accepted may be lost
+faults: setup ## twenty seeded rounds of faults each against the gateway and the stream; nothing may be lost or doubled
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
+	@$(PY) -m tests.faults.stream --rounds 20 --seed 7
 
 bench: setup ## the gateway's figures beside a hand-written peer; needs wrk and a quiet machine
 	@$(PY) -m benchmarks.gateway

@@ -1,6 +1,7 @@
 """Settings, read from the environment once, at the edge.
 
-The one other reader is `include.airflow_support.defaults`, which DAG files need at parse time, without any check.
+The other readers are `include.airflow_support.defaults`, which DAG files need at parse time, without any check, and
+`include.failpoints`, whose variables only tests set.
 """
 
 import os

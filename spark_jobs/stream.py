@@ -7,6 +7,7 @@ too, and, once started again, stands by until the later one gives no sign of lif
 
 import logging
 import os
+import shutil
 import signal
 import threading
 import uuid
@@ -31,7 +32,7 @@ from include.settings import Settings
 from spark_jobs.connectors.kafka import read_range, stream_reader
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, die_with_parent, open_session
 from spark_jobs.speed import standby
-from spark_jobs.speed.checkpoints import fresh_folder
+from spark_jobs.speed.checkpoints import folder_of
 from spark_jobs.speed.figures import Figures
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
@@ -100,6 +101,8 @@ class Application:
     def run(self) -> int:
         """Start, follow, end. Raises what a query failed with when that is one of our own errors."""
         self._patiently(self.lease.take)
+        self._folder = folder_of(self._settings.stream.checkpoint_dir, self.lease.driver_id)
+        self._closing.append(lambda: shutil.rmtree(self._folder, ignore_errors=True))
         stream = self._settings.stream
         monitor = Monitor(
             self._progress_store, self._figures, self._offsetter, self.lease.driver_id, self.lease.epoch,
@@ -146,9 +149,9 @@ class Application:
         """Board → board-detail."""
         topic = PIPELINE.stream.name
         start = self._position("join", topic)
-        folder = fresh_folder(self._settings.stream.checkpoint_dir, "join")
+        folder = self._folder / "join"
         topic_id = self._offsetter.topic_id(topic)
-        progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start, folder)
+        progress = self._join_progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start, folder)
         if self._offsetter.ends(topic) == start:  # else the first batch does it
             self._join.warm_up(read_range(session, self._offsetter, topic, start, start))
         most = self._settings.stream.max_boards_per_batch
@@ -168,8 +171,7 @@ class Application:
             serve.warm_up(read_range(session, self._offsetter, topic, start, start))
         most = settings.stream.max_details_per_batch
         reader = stream_reader(session, settings.kafka.bootstrap_servers, topic, start, most)
-        folder = fresh_folder(settings.stream.checkpoint_dir, "serve")
-        return self._start(_few_tasks(session, reader.load()), "serve", folder, serve.process)
+        return self._start(_few_tasks(session, reader.load()), "serve", self._folder / "serve", serve.process)
 
     def _position(self, consumer: str, topic: str) -> dict[int, int]:
         start = dict(self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic)))
@@ -204,6 +206,7 @@ class Application:
             monitor.beat()
             beats += 1
             try:
+                self._join_progress.catch_up()
                 self._join.resolve_pending()
                 if beats % LOOK_AT_TOPICS_EVERY == 0:
                     for consumer, topic in topics:

@@ -2,16 +2,25 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 from include.adapters.kafka_offsets import Offsets
 
+LEFT_S = 3600.0
 
-def fresh_folder(parent: Path, query: str) -> Path:
-    """An empty folder for the query's checkpoint. What an earlier driver left there is of no use to anyone."""
-    folder = parent.resolve() / query
-    shutil.rmtree(folder, ignore_errors=True)
+
+def folder_of(parent: Path, driver_id: str) -> Path:
+    """A folder of the driver's own: an older one that still runs must not find another's batches in its place.
+
+    What drivers that are gone left there is of no use to anyone, and is removed after an hour.
+    """
+    parent = parent.resolve()
+    folder = parent / driver_id
     folder.mkdir(parents=True)
+    for left in parent.iterdir():
+        if left.is_dir() and time.time() - left.stat().st_mtime > LEFT_S:
+            shutil.rmtree(left, ignore_errors=True)
     return folder
 
 

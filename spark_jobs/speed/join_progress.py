@@ -1,6 +1,7 @@
 """How far the join is: its entries of the offset ledger, advanced after each batch."""
 
 import logging
+import threading
 from pathlib import Path
 
 from include.adapters.driver_lease import DriverLease
@@ -29,6 +30,8 @@ class JoinProgress:
         self._topic_id = topic_id
         self._at = dict(start)
         self._checkpoint = checkpoint
+        self._due: Offsets | None = None
+        self._lock = threading.Lock()
 
     def reached(self, batch_id: int) -> Offsets:
         """The batch was sent, up to the offsets returned, and what was left of it kept.
@@ -36,8 +39,20 @@ class JoinProgress:
         Raises LedgerConflict, DriverSuperseded.
         """
         ends = batch_ends(self._checkpoint, batch_id, self._topic)
-        try:
-            self._at = dict(self._ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, ends, self._lease))
-        except DatabaseUnavailable as exc:
-            log.warning("the ledger is advanced later: %s", exc)
+        with self._lock:
+            self._due = ends
+        self.catch_up()
         return ends
+
+    def catch_up(self) -> None:
+        """Advance what could not be advanced. Also for the main loop: after an outage no board may come for long."""
+        with self._lock:
+            if self._due is None:
+                return
+            try:
+                moved = self._ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, self._due, self._lease)
+            except DatabaseUnavailable as exc:
+                log.warning("the ledger is advanced later: %s", exc)
+                return
+            self._at |= moved
+            self._due = None

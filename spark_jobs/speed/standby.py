@@ -9,7 +9,7 @@ from include.errors import Retryable
 
 log = logging.getLogger(__name__)
 
-SILENT_S = 30.0
+SILENT_S = 15.0
 LOOK_S = 2.0
 
 

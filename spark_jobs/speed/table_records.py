@@ -1,6 +1,7 @@
 """Records of the table's topic, one by one, as rows of the table: for changes too few to be worth a Spark job."""
 
 import datetime as dt
+import re
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,6 +12,7 @@ from include.contracts import headers as h
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp, undecodable_violations, violations
 
+_INTEGER = re.compile(rb"[+-]?[0-9]{1,19}")  # int() would take 1_0 too
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -87,10 +89,9 @@ def _value(value: Any, kind: str) -> Any:
 
 
 def _integer(key: bytes | None) -> int | None:
-    try:
-        number = int(key or b"")
-    except ValueError:
+    if not key or not _INTEGER.fullmatch(key):
         return None
+    number = int(key)
     return number if -(2**63) <= number < 2**63 else None
 
 
