@@ -62,7 +62,7 @@ def test_row_taken_out_of_the_view_is_missed(proof, rounds):
         without = Seen([each for each in seen.rows if each is not row], seen.pending, seen.rejects)
         verdict = judge(proof.log, without, {})
         # pending: its member was deleted since, so that it might wait
-        assert [where.split(":")[0] for where in verdict.lost + verdict.pending_missing] == [f"board {row.board}"]
+        assert {where.split(":")[0] for where in verdict.lost + verdict.pending_missing} == {f"board {row.board}"}
 
 
 def test_ledger_follows_when_the_database_is_back_although_no_board_comes(proof, rounds):
