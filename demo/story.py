@@ -254,9 +254,10 @@ class Story:
 
 
 def _unfinished_batches(checkpoints: Path) -> list[str]:
-    """Batches that Spark planned and had not committed, as `query/number`."""
+    """Batches that the last driver's Spark planned and had not committed, as `query/number`."""
     found = []
-    for query in sorted(checkpoints.glob("*")):
+    driver = max((folder for folder in checkpoints.iterdir() if folder.is_dir()), key=lambda f: f.stat().st_mtime)
+    for query in sorted(driver.glob("*")):
         planned, committed = (
             {path.name for path in (query / part).glob("*") if path.name.isdigit()} for part in ("offsets", "commits")
         )
