@@ -19,7 +19,7 @@ from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.figures import Batch, Figures
 from spark_jobs.speed.monitor import Monitor
 from tests.fakes.events import board
-from tests.servers import postgres_server, wait_until
+from tests.servers import kafka_server, postgres_server, wait_until
 from tests.support.pipeline import migrated, produce, rows, with_topics
 
 JOIN = Progress("join", "d1", 4, 7, 400, 250, 900, {"board": {"0": 500}}, 100.5, 1600.0, 50, 0.5, {"addBatch": 0.2},
@@ -223,9 +223,16 @@ def own_postgres(tmp_path_factory):
         yield server
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """A broker of its own: on the one for all tests the topics may have been made in another way."""
+    with kafka_server(tmp_path_factory.mktemp("monitor-kafka")) as server:
+        yield server
+
+
 @pytest.fixture
-def followed(spark, kafka, own_postgres, tmp_path):
-    settings = with_topics(kafka, own_postgres, "monitor_live", tmp_path)
+def followed(spark, broker, own_postgres, tmp_path):
+    settings = with_topics(broker, own_postgres, "monitor_live", tmp_path)
     followed = Followed(spark, settings, tmp_path)
     yield followed
     followed.stop()
@@ -273,9 +280,9 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
     followed.wait("serve", "waiting_for = 'nothing: the query has ended'")
 
 
-def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(kafka, postgres, tmp_path):
-    settings = with_topics(kafka, postgres, "monitor_settled", tmp_path)
-    offsetter, ledger = OffsetReader(settings.kafka.bootstrap_servers), OffsetLedger(settings.database)
+def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(broker, postgres, tmp_path):
+    settings = with_topics(broker, postgres, "monitor_settled", tmp_path)
+    offsetter, ledger = OffsetReader(settings.broker.bootstrap_servers), OffsetLedger(settings.database)
     boards, details = PIPELINE.stream.name, PIPELINE.output.name
     produce(settings, [("board", 1, board(1, 1)), ("board-detail", 1, {"boardId": 1})])
     one_short = dict(offsetter.ends(details))
