@@ -282,7 +282,7 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
 
 def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(broker, postgres, tmp_path):
     settings = with_topics(broker, postgres, "monitor_settled", tmp_path)
-    offsetter, ledger = OffsetReader(settings.broker.bootstrap_servers), OffsetLedger(settings.database)
+    offsetter, ledger = OffsetReader(settings.kafka.bootstrap_servers), OffsetLedger(settings.database)
     boards, details = PIPELINE.stream.name, PIPELINE.output.name
     produce(settings, [("board", 1, board(1, 1)), ("board-detail", 1, {"boardId": 1})])
     one_short = dict(offsetter.ends(details))
