@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from include.adapters.driver_lease import DriverLease
-from include.adapters.first_records import first_times
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.offset_ledger import Move, OffsetLedger
 from include.clock import Clock, SystemClock
@@ -39,13 +38,13 @@ from include.errors import (
     Retryable,
 )
 from include.settings import Settings
+from spark_jobs.speed.figures import TOPICS, Query
 from spark_jobs.speed.positions import Misfit, Position, position_of
 
 log = logging.getLogger("spark_jobs.repair")
 
 OK, FOUND, TRY_LATER, MISCONFIGURED = 0, 1, 75, 78
 
-TOPICS = {"join": PIPELINE.stream.name, "serve": PIPELINE.output.name}
 ALIVE_S = 15.0  # a driver gives a sign of life every second
 
 HEADINGS = ("query", "topic", "partition", "problem", "ledger", "first", "end", "move to", "lost", "days")
@@ -78,13 +77,12 @@ class Repair:
         self._ledger = ledger
         self._clock = clock
 
-    def look(self, consumer: str) -> tuple[Position, list[Finding]]:
+    def look(self, consumer: Query) -> tuple[Position, list[Finding]]:
         """What does not fit. Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch."""
         position = position_of(self._ledger, self._offsetter, consumer, TOPICS[consumer])
         if not position.misfits:
             return position, []
-        servers = self._offsetter.bootstrap_servers
-        first_at = first_times(servers, position.topic, sorted(position.start))
+        first_at = self._offsetter.first_times(position.topic)
         return position, [Finding(misfit, self._days(misfit, first_at)) for misfit in position.misfits]
 
     def refuse_live_driver(self) -> None:
@@ -136,7 +134,7 @@ def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[st
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
-def run(repair: Repair, consumers: Sequence[str], dry_run: bool, force: bool, show: Callable[[str], None]) -> int:
+def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool, show: Callable[[str], None]) -> int:
     """Look, show, and move unless it is a dry run; returns the exit code."""
     looked = [(position, findings) for position, findings in map(repair.look, consumers) if findings]
     if not looked:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka_offsets import OffsetReader, Offsets
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
@@ -33,7 +33,7 @@ from spark_jobs.connectors.kafka import read_range, stream_reader
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, die_with_parent, open_session
 from spark_jobs.speed import standby
 from spark_jobs.speed.checkpoints import folder_of
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.figures import TOPICS, Figures
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
@@ -95,6 +95,8 @@ class Application:
         self._store = SpeedStore(settings.database)
         self._progress_store = progress_store
         self.lease = DriverLease(settings.database, uuid.uuid4().hex)
+        self._starts: dict[str, Offsets] = {}
+        self._topic_ids: dict[str, str] = {}
         self._errors: list[PipelineError] = []
         self._closing: list[Callable[[], object]] = []
 
@@ -110,8 +112,9 @@ class Application:
         )  # fmt: skip
         monitor.open()
         self._closing.append(monitor.stop)
-        for consumer, topic in (("join", PIPELINE.stream.name), ("serve", PIPELINE.output.name)):
-            self._position(consumer, topic)  # a refusal comes before a session is paid for
+        # before a session is paid for: a refusal ends it here. Only the holder of the lease moves the ledger afterwards
+        for consumer, topic in TOPICS.items():
+            self._take_position(consumer, topic)
         session = open_session(self._settings, "board-detail-stream", stream.driver_memory, STREAM_CONFIGURATION)
         self._closing.append(session.stop)
         queries = self._start_queries(session)
@@ -147,10 +150,8 @@ class Application:
 
     def _start_join(self, session: SparkSession) -> StreamingQuery:
         """Board → board-detail."""
-        topic = PIPELINE.stream.name
-        start = self._position("join", topic)
-        folder = self._folder / "join"
-        topic_id = self._offsetter.topic_id(topic)
+        topic, folder = TOPICS["join"], self._folder / "join"
+        start, topic_id = self._starts[topic], self._topic_ids[topic]
         progress = self._join_progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start, folder)
         if self._offsetter.ends(topic) == start:  # else the first batch does it
             self._join.warm_up(read_range(session, self._offsetter, topic, start, start))
@@ -161,9 +162,9 @@ class Application:
 
     def _start_serve(self, session: SparkSession) -> StreamingQuery:
         """board-detail → board_detail_live."""
-        settings, topic = self._settings, PIPELINE.output.name
-        start = self._position("serve", topic)
-        store = ServingStore(settings.database, "serve", topic, self._offsetter.topic_id(topic), self.lease)
+        settings, topic = self._settings, TOPICS["serve"]
+        start = self._starts[topic]
+        store = ServingStore(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
         store.begin(start)
         serve = self._serve = Serve(store, PIPELINE, settings.timezone, self._figures, self._stop)
         self._closing.append(serve.close)
@@ -173,10 +174,11 @@ class Application:
         reader = stream_reader(session, settings.kafka.bootstrap_servers, topic, start, most)
         return self._start(_few_tasks(session, reader.load()), "serve", self._folder / "serve", serve.process)
 
-    def _position(self, consumer: str, topic: str) -> dict[int, int]:
-        start = dict(self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic)))
+    def _take_position(self, consumer: str, topic: str) -> None:
+        start = self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic))
         self._figures.position(topic, start)
-        return start
+        self._starts[topic] = start
+        self._topic_ids[topic] = self._patiently(lambda: self._offsetter.topic_id(topic))
 
     def _start(
         self, frame: DataFrame, name: str, checkpoint: Path, process: Callable[[DataFrame, int], None]
@@ -192,8 +194,6 @@ class Application:
         return writer.trigger(processingTime=f"{self._settings.stream.trigger_interval_s} seconds").start()
 
     def _follow(self, queries: list[StreamingQuery], monitor: Monitor) -> int:
-        topics = [("join", PIPELINE.stream.name), ("serve", PIPELINE.output.name)]
-        ids = {topic: self._offsetter.topic_id(topic) for _, topic in topics}
         beats = 0
         while not self._stop.wait(BEAT_S):
             failed = [query for query in queries if not query.isActive]
@@ -209,8 +209,8 @@ class Application:
                 self._join_progress.catch_up()
                 self._join.resolve_pending()
                 if beats % LOOK_AT_TOPICS_EVERY == 0:
-                    for consumer, topic in topics:
-                        refuse_replaced(self._offsetter, consumer, topic, ids[topic])
+                    for consumer, topic in TOPICS.items():
+                        refuse_replaced(self._offsetter, consumer, topic, self._topic_ids[topic])
                     self._store.forget_superseded()
             except Retryable as exc:
                 log.warning("waiting: %s", exc)

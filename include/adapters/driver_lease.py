@@ -4,7 +4,7 @@ import socket
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres import KeptConnection, connect
+from include.adapters.postgres import KeptConnection
 from include.errors import DriverSuperseded
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -16,7 +16,6 @@ class DriverLease:
     """This driver's right to write for an application. Taking it ends the right of whoever had it."""
 
     def __init__(self, database: DatabaseSettings, driver_id: str, application: str = APPLICATION) -> None:
-        self._database = database
         self._application = application
         self.driver_id = driver_id
         self.epoch = 0
@@ -24,7 +23,7 @@ class DriverLease:
 
     def take(self) -> int:
         """Become the driver. Waits for a transaction of the older one that is under way; returns the new epoch."""
-        with connect(self._database, "stream", "lease") as connection, connection.cursor() as cursor:
+        with self._connection.transaction() as cursor:
             cursor.execute(query("take_driver_lease"), {"application": self._application, "driver_id": self.driver_id,
                                                         "host": socket.gethostname()})  # fmt: skip
             self.epoch = int(cursor.fetchone()[0])
@@ -39,6 +38,6 @@ class DriverLease:
                                    later=None if row is None else f"{row[0]} on {row[1]}")  # fmt: skip
 
     def check(self) -> None:
-        """Look whether the lease is still this driver's. One thread. Raises DriverSuperseded, DatabaseUnavailable."""
+        """Look whether the lease is still this driver's. Raises DriverSuperseded, DatabaseUnavailable."""
         with self._connection.transaction() as cursor:
             self.hold(cursor)

@@ -3,13 +3,14 @@
 import datetime as dt
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from include.clock import epoch_ms
 from include.errors import BrokerUnavailable, ContractMismatch
 
 Offsets = dict[int, int]  # partition → offset
 TIMEOUT_S = 30
+EVER = 0  # a timestamp that no record is older than
 
 
 class OffsetReader:
@@ -51,12 +52,24 @@ class OffsetReader:
         ends = self.ends(topic)
         return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 
+    def first_times(self, topic: str) -> dict[int, dt.datetime]:
+        """The timestamp of each partition's first record; an empty partition is missing."""
+        found = self._look_up(topic, OffsetSpec.for_timestamp(EVER))
+        return {
+            partition: dt.datetime.fromtimestamp(info.timestamp / 1000, dt.UTC)
+            for partition, info in found.items()
+            if info.offset >= 0 and info.timestamp >= 0
+        }
+
     def _list(self, topic: str, spec: OffsetSpec) -> Offsets:
+        return {partition: info.offset for partition, info in self._look_up(topic, spec).items()}
+
+    def _look_up(self, topic: str, spec: OffsetSpec) -> dict[int, ListOffsetsResultInfo]:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
         try:
             futures = self._admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
             )
-            return {place.partition: future.result().offset for place, future in futures.items()}
+            return {place.partition: future.result() for place, future in futures.items()}
         except KafkaException as exc:
             raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc

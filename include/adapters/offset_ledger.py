@@ -1,9 +1,7 @@
 """The offset ledger: the next offset that a consumer takes of each partition of a topic. It decides where to begin."""
 
 import datetime as dt
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from psycopg2.extensions import cursor as Cursor
@@ -43,16 +41,15 @@ class OffsetLedger:
 
     def __init__(self, database: DatabaseSettings) -> None:
         self._connection = KeptConnection(database, "stream", "ledger")
-        self._lock = threading.Lock()
 
     def entries(self, consumer: str, topic: str) -> list[Entry]:
         """All entries of the consumer for topics of that name, those moved last first."""
-        with self._transaction() as cursor:
+        with self._connection.transaction() as cursor:
             return _entries(cursor, consumer, topic)
 
     def open(self, consumer: str, topic: str, topic_id: str, start: Offsets) -> Offsets:
         """The ledger of this topic; a partition that has no entry yet gets one at its `start`."""
-        with self._transaction() as cursor:
+        with self._connection.transaction() as cursor:
             open_partitions(cursor, consumer, topic, topic_id, start)
             return _places(cursor, consumer, topic_id)
 
@@ -64,7 +61,7 @@ class OffsetLedger:
         A place between the two is taken for an earlier advance of this driver whose commit was not answered: only
         the holder of the lease moves the ledger. Raises LedgerConflict for any other place, DriverSuperseded.
         """
-        with self._transaction() as cursor:
+        with self._connection.transaction() as cursor:
             lease.hold(cursor)
             open_partitions(cursor, consumer, topic, topic_id, {p: 0 for p in ends if p not in expected})
             places = _places(cursor, consumer, topic_id)
@@ -95,7 +92,7 @@ class OffsetLedger:
         Raises LedgerConflict when the ledger is not as it was seen, DriverSuperseded.
         """
         where = {"consumer": consumer, "topic": topic, "topic_id": topic_id}
-        with self._transaction() as cursor:
+        with self._connection.transaction() as cursor:
             lease.hold(cursor)
             if sorted(_entries(cursor, consumer, topic)) != sorted(seen):
                 raise LedgerConflict("The ledger moved since it was looked at; look again", **where)
@@ -111,20 +108,14 @@ class OffsetLedger:
 
     def heartbeat(self) -> tuple[str, float] | None:
         """The driver that last gave a sign of life, and how many seconds ago; None when there never was one."""
-        with self._transaction() as cursor:
+        with self._connection.transaction() as cursor:
             cursor.execute(query("select_heartbeat"))
             row = cursor.fetchone()
             return None if row is None else (row[0], row[1])
 
     def close(self) -> None:
         """Let go of the connection. The next call opens another."""
-        with self._lock:
-            self._connection.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Cursor]:
-        with self._lock, self._connection.transaction() as cursor:
-            yield cursor
+        self._connection.close()
 
 
 def open_partitions(cursor: Cursor, consumer: str, topic: str, topic_id: str, start: Mapping[int, int]) -> None:

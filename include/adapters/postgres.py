@@ -1,5 +1,6 @@
 """Connections to PostgreSQL, one role each."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,8 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.errors import DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
+
+CLOSE_PATIENCE_S = 5.0
 
 
 def open_connection(database: DatabaseSettings, role: Role, application: str = "") -> Connection:
@@ -46,32 +49,44 @@ def connect(database: DatabaseSettings, role: Role, application: str = "") -> It
 
 
 class KeptConnection:
-    """One connection kept open between transactions; after a failure the next transaction opens another. One thread."""
+    """One connection kept open between transactions; after a failure the next transaction opens another.
+
+    Threads take turns.
+    """
 
     def __init__(self, database: DatabaseSettings, role: Role, application: str) -> None:
         self._database = database
         self._role: Role = role
         self._application = application
         self._connection: Connection | None = None
+        self._lock = threading.RLock()
 
     @contextmanager
     def transaction(self) -> Iterator[Cursor]:
         """A cursor whose block is one transaction. Raises DatabaseUnavailable when the server is out or goes away."""
-        if self._connection is None or self._connection.closed:
-            self._connection = open_connection(self._database, self._role, self._application)
-        try:
-            with self._connection, self._connection.cursor() as cursor:
-                yield cursor
-        except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:
-            self.close()
-            # without DETAIL and CONTEXT, which may quote a row
-            reason = exc.diag.message_primary or str(exc).strip()
-            raise DatabaseUnavailable(
-                host=self._database.host, port=self._database.port, sqlstate=exc.pgcode, reason=reason
-            ) from exc
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = open_connection(self._database, self._role, self._application)
+            try:
+                with self._connection, self._connection.cursor() as cursor:
+                    yield cursor
+            except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:
+                self._let_go()
+                # without DETAIL and CONTEXT, which may quote a row
+                reason = exc.diag.message_primary or str(exc).strip()
+                raise DatabaseUnavailable(
+                    host=self._database.host, port=self._database.port, sqlstate=exc.pgcode, reason=reason
+                ) from exc
 
     def close(self) -> None:
-        """Let go of the connection, if there is one."""
+        """Let go of the connection, unless it is in use and stays so for 5 s. The next transaction opens another."""
+        if self._lock.acquire(timeout=CLOSE_PATIENCE_S):
+            try:
+                self._let_go()
+            finally:
+                self._lock.release()
+
+    def _let_go(self) -> None:
         if self._connection is not None and not self._connection.closed:
             self._connection.close()
         self._connection = None

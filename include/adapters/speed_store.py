@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres import connect
+from include.adapters.postgres import KeptConnection
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
@@ -44,10 +44,13 @@ class PendingBoard(NamedTuple):
 
 
 class SpeedStore:
-    """Each call is one short transaction, so that a call repeated after a crash changes nothing."""
+    """Each call is one short transaction, so that a call repeated after a crash changes nothing.
+
+    Over a connection that is kept; threads take turns. Raises DatabaseUnavailable.
+    """
 
     def __init__(self, database: DatabaseSettings) -> None:
-        self._database = database
+        self._connection = KeptConnection(database, "stream", "join")
 
     def save_rejects(self, rejects: Iterable[Reject], rejected_by: str) -> int:
         """Keep the records with their reasons; one kept already stays as it is. Returns how many were given."""
@@ -60,7 +63,7 @@ class SpeedStore:
 
     def pending_of(self, member_ids: Sequence[int] | None) -> list[tuple[object, ...]]:
         """The pending boards of these members, or of all when None, in the order of the log."""
-        with connect(self._database, "stream") as connection, connection.cursor() as cursor:
+        with self._connection.transaction() as cursor:
             cursor.execute(query("select_pending"), {"member_ids": None if member_ids is None else list(member_ids)})
             return [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in cursor.fetchall()]
 
@@ -76,7 +79,7 @@ class SpeedStore:
         self._execute("delete_superseded_pending", {})
 
     def _execute(self, name: str, parameters: dict[str, object]) -> None:
-        with connect(self._database, "stream") as connection, connection.cursor() as cursor:
+        with self._connection.transaction() as cursor:
             cursor.execute(query(name), parameters)
 
     def _insert(self, name: str, rows: Iterable[tuple[object, ...]]) -> int:
@@ -85,7 +88,7 @@ class SpeedStore:
         if first is None:
             return 0
         count = 0
-        with connect(self._database, "stream") as connection, connection.cursor() as cursor:
+        with self._connection.transaction() as cursor:
             for page in (first, *pages):
                 execute_values(cursor, query(name), page, page_size=PAGE)
                 count += len(page)

@@ -1,7 +1,6 @@
 """What the streaming queries show of themselves in PostgreSQL: a row each, which is also the driver's heartbeat."""
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -65,7 +64,6 @@ class StreamProgressStore:
 
     def __init__(self, database: DatabaseSettings, role: Role = "stream") -> None:
         self._connection = KeptConnection(database, role, "stream-progress")
-        self._lock = threading.Lock()
 
     def save(self, rows: Sequence[Progress]) -> None:
         """Record what the queries did and that their driver is alive. Rows of a later driver stay as they are."""
@@ -93,24 +91,19 @@ class StreamProgressStore:
 
     def close(self) -> None:
         """Let go of the connection, unless it is in use and stays so. The next call opens another."""
-        if self._lock.acquire(timeout=TIMEOUT_S):
-            try:
-                self._connection.close()
-            finally:
-                self._lock.release()
+        self._connection.close()
 
     def _run(self, statement: Callable[[Cursor], Result]) -> Result:
-        with self._lock:
-            try:
-                with self._connection.transaction() as cursor:
-                    # a table that another session locks must not stop the heartbeat for good
-                    cursor.execute(query("set_progress_timeouts"), {"timeout_ms": f"{TIMEOUT_S * 1000:.0f}"})
-                    return statement(cursor)
-            except ProgrammingError as exc:
-                raise ContractMismatch(
-                    "the tables of the speed layer are not those of this version; run the migrations",
-                    sqlstate=exc.pgcode,
-                ) from exc
+        try:
+            with self._connection.transaction() as cursor:
+                # a table that another session locks must not stop the heartbeat for good
+                cursor.execute(query("set_progress_timeouts"), {"timeout_ms": f"{TIMEOUT_S * 1000:.0f}"})
+                return statement(cursor)
+        except ProgrammingError as exc:
+            raise ContractMismatch(
+                "the tables of the speed layer are not those of this version; run the migrations",
+                sqlstate=exc.pgcode,
+            ) from exc
 
 
 def _as_json(value: object) -> object:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import Retryable
 
 Query = Literal["join", "serve"]
+TOPICS: dict[Query, str] = {"join": PIPELINE.stream.name, "serve": PIPELINE.output.name}  # what each reads
 Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written"]
 
 

@@ -14,7 +14,7 @@ from include.clock import Clock, SystemClock
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, PipelineError
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
-from spark_jobs.speed.figures import Figures, Query
+from spark_jobs.speed.figures import TOPICS, Figures, Query
 from spark_jobs.speed.lag import Lag, TopicEnds
 from spark_jobs.speed.metrics import StreamMetrics
 from spark_jobs.speed.query_watch import Query as SparkQuery
@@ -27,7 +27,6 @@ ENDS_EVERY_S = 2.0
 PENDING_EVERY = 5  # saves: a count reads the whole table
 JOIN_S = 2.0
 
-TOPICS: dict[Query, str] = {"join": PIPELINE.stream.name, "serve": PIPELINE.output.name}
 TABLE_TOPIC = PIPELINE.table.name
 
 
