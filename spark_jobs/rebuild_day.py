@@ -29,7 +29,7 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         day = Day.parse(arguments.day, settings.timezone)
-        session = open_session(settings, f"rebuild_day {day}")
+        session = open_session(settings.spark, f"rebuild_day {day}")
         rebuild_day(session, settings, PIPELINE, day, arguments.run_id, arguments.reason)
     except (PipelineError, DayFormatError) as exc:
         log.error("%s: %s", type(exc).__name__, exc)

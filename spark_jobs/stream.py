@@ -1,17 +1,20 @@
 """The speed layer: one application, two queries. `python spark_jobs/stream.py`, run by a supervisor.
 
+With `--only join` or `--only serve` it runs that query alone: the other one's work waits in its topic.
+
 Exit codes: 0 on SIGTERM; 1 when a query failed, so that its supervisor starts it again; 78 when a setting is wrong or
 the offset ledger does not fit the topics: a person has to look first. A driver that a later one superseded ends with 1
 too, and, once started again, stands by until the later one gives no sign of life.
 """
 
+import argparse
 import logging
 import os
 import shutil
 import signal
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +36,8 @@ from spark_jobs.connectors.kafka import read_range, stream_reader
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, die_with_parent, open_session
 from spark_jobs.speed import standby
 from spark_jobs.speed.checkpoints import folder_of
-from spark_jobs.speed.figures import TOPICS, Figures
+from spark_jobs.speed.early_read import EarlyRead
+from spark_jobs.speed.figures import TOPICS, Figures, Query
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
@@ -52,13 +56,14 @@ Result = TypeVar("Result")
 
 def main() -> int:
     """Settings → adapters → two queries → exit code."""
+    topics = _topics_of_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         settings = Settings.from_environment()
-        return run(settings, stop)
+        return run(settings, stop, topics)
     except (ConfigurationError, PositionRefused) as exc:
         log.error("%s: %s", type(exc).__name__, exc)
         return EX_CONFIG
@@ -67,13 +72,13 @@ def main() -> int:
         return 1
 
 
-def run(settings: Settings, stop: threading.Event) -> int:
-    """Run both queries until one fails (1) or `stop` is set (0)."""
+def run(settings: Settings, stop: threading.Event, topics: Mapping[Query, str] = TOPICS) -> int:
+    """Run these queries until one fails (1) or `stop` is set (0). `topics`: query → the topic it reads."""
     marker = standby.marker_in(settings.stream.checkpoint_dir)
     progress_store = StreamProgressStore(settings.database)
     if not standby.wait_for_turn(marker, progress_store, stop):
         return 0
-    application = Application(settings, progress_store, stop)
+    application = Application(settings, progress_store, stop, topics)
     try:
         return application.run()
     except DriverSuperseded:
@@ -86,9 +91,16 @@ def run(settings: Settings, stop: threading.Event) -> int:
 class Application:
     """Everything that lives as long as the driver."""
 
-    def __init__(self, settings: Settings, progress_store: StreamProgressStore, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        progress_store: StreamProgressStore,
+        stop: threading.Event,
+        topics: Mapping[Query, str],
+    ) -> None:
         self._settings = settings
         self._stop = stop
+        self._topics = topics
         self._figures = Figures()
         self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
         self._ledger = OffsetLedger(settings.database)
@@ -97,12 +109,17 @@ class Application:
         self.lease = DriverLease(settings.database, uuid.uuid4().hex)
         self._starts: dict[str, Offsets] = {}
         self._topic_ids: dict[str, str] = {}
+        self._tail = TopicTail(settings.kafka.bootstrap_servers, PIPELINE.table.name)
+        self._early = EarlyRead(self._offsetter, self._tail, PIPELINE)
         self._errors: list[PipelineError] = []
+        self._chores: list[Callable[[], object]] = []  # at each beat; a Retryable is logged
+        self._checks: list[Callable[[], None]] = []  # at each beat; whatever they raise ends the driver
         self._closing: list[Callable[[], object]] = []
 
     def run(self) -> int:
         """Start, follow, end. Raises what a query failed with when that is one of our own errors."""
         self._patiently(self.lease.take)
+        log.info("the lease is taken, epoch %d", self.lease.epoch)
         self._folder = folder_of(self._settings.stream.checkpoint_dir, self.lease.driver_id)
         self._closing.append(lambda: shutil.rmtree(self._folder, ignore_errors=True))
         stream = self._settings.stream
@@ -113,15 +130,18 @@ class Application:
         monitor.open()
         self._closing.append(monitor.stop)
         # before a session is paid for: a refusal ends it here. Only the holder of the lease moves the ledger afterwards
-        for consumer, topic in TOPICS.items():
+        for consumer, topic in self._topics.items():
             self._take_position(consumer, topic)
-        session = open_session(self._settings, "board-detail-stream", stream.driver_memory, STREAM_CONFIGURATION)
+        if "join" in self._topics:
+            self._early.start()
+        session = open_session(self._settings.spark, "board-detail-stream", stream.driver_memory, STREAM_CONFIGURATION)
         self._closing.append(session.stop)
+        log.info("the Spark session is up")
         queries = self._start_queries(session)
         for query in queries:
             self._closing.append(query.stop)
         monitor.start(queries)
-        log.info("both queries run; health at port %d", stream.metrics_port)
+        log.info("queries run: %s; health at port %d", ", ".join(self._topics), stream.metrics_port)
         return self._follow(queries, monitor)
 
     def close(self) -> None:
@@ -136,37 +156,39 @@ class Application:
         self._ledger.close()
 
     def _start_queries(self, session: SparkSession) -> list[StreamingQuery]:
-        settings, figures = self._settings, self._figures
-        bootstrap_servers = settings.kafka.bootstrap_servers
-        tail = TopicTail(bootstrap_servers, PIPELINE.table.name)
-        members = MemberTable(session, self._offsetter, tail, PIPELINE, figures, settings.stream.table_partitions)
-        self._closing.append(members.close)
-        self._patiently(members.load)
-        self._join = BoardJoin(
-            session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, figures,
-            self._stop,
-        )  # fmt: skip
-        return [self._start_join(session), self._start_serve(session)]
+        starts = {"join": self._start_join, "serve": self._start_serve}
+        return [starts[consumer](session) for consumer in self._topics]
 
     def _start_join(self, session: SparkSession) -> StreamingQuery:
         """Board → board-detail."""
-        topic, folder = TOPICS["join"], self._folder / "join"
+        settings, figures = self._settings, self._figures
+        bootstrap_servers = settings.kafka.bootstrap_servers
+        members = MemberTable(session, self._offsetter, self._tail, PIPELINE, figures, settings.stream.table_partitions)
+        self._closing.append(members.close)
+        early = self._early.result()
+        self._patiently(lambda: members.load(early))
+        join = BoardJoin(
+            session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, figures,
+            self._stop,
+        )  # fmt: skip
+        topic, folder = self._topics["join"], self._folder / "join"
         start, topic_id = self._starts[topic], self._topic_ids[topic]
-        progress = self._join_progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start, folder)
+        progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start, folder)
+        self._chores += [progress.catch_up, join.resolve_pending]
         if self._offsetter.ends(topic) == start:  # else the first batch does it
-            self._join.warm_up(read_range(session, self._offsetter, topic, start, start))
-        most = self._settings.stream.max_boards_per_batch
-        reader = stream_reader(session, self._settings.kafka.bootstrap_servers, topic, start, most)
-        boards = self._join.decoded(_few_tasks(session, reader.load()))
-        return self._start(boards, "join", folder, lambda frame, batch: self._join.process(frame, batch, progress))
+            join.warm_up(read_range(session, self._offsetter, topic, start, start))
+        reader = stream_reader(session, bootstrap_servers, topic, start, settings.stream.max_boards_per_batch)
+        boards = join.decoded(_few_tasks(session, reader.load()))
+        return self._start(boards, "join", folder, lambda frame, batch: join.process(frame, batch, progress))
 
     def _start_serve(self, session: SparkSession) -> StreamingQuery:
         """board-detail → board_detail_live."""
-        settings, topic = self._settings, TOPICS["serve"]
+        settings, topic = self._settings, self._topics["serve"]
         start = self._starts[topic]
         store = ServingStore(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
         store.begin(start)
-        serve = self._serve = Serve(store, PIPELINE, settings.timezone, self._figures, self._stop)
+        serve = Serve(store, PIPELINE, settings.timezone, self._figures, self._stop)
+        self._checks.append(serve.check)
         self._closing.append(serve.close)
         if self._offsetter.ends(topic) == start:
             serve.warm_up(read_range(session, self._offsetter, topic, start, start))
@@ -199,17 +221,18 @@ class Application:
             failed = [query for query in queries if not query.isActive]
             if self._errors:
                 raise self._errors[0]
-            self._serve.check()
+            for check in self._checks:
+                check()
             if failed:
                 log.error("query %s ended: %s", failed[0].name, failed[0].exception())
                 return 1
             monitor.beat()
             beats += 1
             try:
-                self._join_progress.catch_up()
-                self._join.resolve_pending()
+                for chore in self._chores:
+                    chore()
                 if beats % LOOK_AT_TOPICS_EVERY == 0:
-                    for consumer, topic in TOPICS.items():
+                    for consumer, topic in self._topics.items():
                         refuse_replaced(self._offsetter, consumer, topic, self._topic_ids[topic])
                     self._store.forget_superseded()
             except Retryable as exc:
@@ -218,6 +241,13 @@ class Application:
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         return patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
+
+
+def _topics_of_arguments() -> Mapping[Query, str]:
+    parser = argparse.ArgumentParser(description="The speed layer: board → board-detail → PostgreSQL.")
+    parser.add_argument("--only", choices=TOPICS, help="run this query alone; the other one's work waits in its topic")
+    only: Query | None = parser.parse_args().only
+    return TOPICS if only is None else {only: TOPICS[only]}
 
 
 def _few_tasks(session: SparkSession, records: DataFrame) -> DataFrame:

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from stack import jars
+from stack import class_archive, jars
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.prerequisites import check_disk, check_python, find_java
@@ -44,6 +44,7 @@ def set_up(layout: Layout) -> None:
             check_disk(layout.state)
             install(layout, lock_file)
         jars.ensure(layout, jars.pyspark_jars(layout.venv), java_home)
+        class_archive.ensure(layout, java_home)
 
 
 def is_current(venv: Path, lock_file: Path) -> bool:

@@ -15,17 +15,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """One real Spark for all tests, with the Kafka connector. It takes seconds to start."""
-    from include.settings import Settings
+    from include.settings import SparkSettings
     from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_session
 
-    variables = {
-        "KAFKA_BOOTSTRAP_SERVERS": "none:1",
-        "DATABASE_HOST": "none",
-        "SPARK_KAFKA_JARS_DIR": str(Layout.of().spark_jars),
-    }
-    session = open_session(
-        Settings.from_environment(variables), "tests", "1g", STREAM_CONFIGURATION, shuffle_partitions=2
-    )
+    settings = SparkSettings("local[2]", Layout.of().spark_jars)
+    session = open_session(settings, "tests", "1g", STREAM_CONFIGURATION, shuffle_partitions=2)
     yield session
     session.stop()
 

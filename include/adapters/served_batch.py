@@ -1,7 +1,7 @@
 """A batch of the output topic as one Arrow table: what can be known of it before PostgreSQL is asked.
 
-Columns: those of the live table, `day`, `deleted`, then `reason` (null for a valid record), `record_key` and
-`record_value` (of rejects only) and `kafka_timestamp`.
+Columns, in `RECORDS`: those of the live table, `day`, `deleted`, then `reason` (null for a valid record), `record_key`
+and `record_value` (of rejects only) and `kafka_timestamp`.
 """
 
 import datetime as dt
@@ -15,6 +15,15 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.sql.named import COORDINATES
 
 LIVE_COLUMNS = (*PIPELINE.relational_columns, *COORDINATES, "day", "deleted")
+
+_INSTANT = pa.timestamp("us", "UTC")
+_TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string(), "timestamptz": _INSTANT}
+RECORDS = pa.schema([
+    *((name, _TYPES[PIPELINE.postgres_type(name)]) for name in PIPELINE.relational_columns),
+    *((name, _TYPES[kind]) for name, (kind, _) in COORDINATES.items()),
+    ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()), ("record_key", pa.binary()),
+    ("record_value", pa.binary()), ("kafka_timestamp", _INSTANT),
+])  # fmt: skip
 KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
 
 _FIRST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC)

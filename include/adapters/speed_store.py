@@ -23,7 +23,7 @@ class Reject(NamedTuple):
     reason: str
     key: bytes | None
     value: bytes | None
-    kafka_timestamp: dt.datetime
+    kafka_timestamp: dt.datetime | None
 
 
 class PendingBoard(NamedTuple):

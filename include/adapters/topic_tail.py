@@ -1,7 +1,7 @@
-"""The end of a topic, read record by record: for changes that are few and wanted at once."""
+"""A topic or its end, read by the driver itself: for changes that are few and wanted at once, or before Spark is up."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -10,7 +10,7 @@ from include.errors import BrokerUnavailable, MissingRange
 
 READ_TIMEOUT_S = 30.0
 POLL_S = 0.1
-MAX_RECORDS = 1_000
+MAX_RECORDS = 10_000
 
 
 class TopicTail:
@@ -33,6 +33,7 @@ class TopicTail:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,  # markers of transactions take offsets, and are no records
                 "queued.max.messages.kbytes": 16_384,
+                "fetch.queue.backoff.ms": 10,  # a full queue would stop fetching for a second, its default
             }
         )
 
@@ -52,7 +53,13 @@ class TopicTail:
         May go beyond an end, never short of one. Raises BrokerUnavailable when they do not come in time, and keeps its
         place then: the next call gives the same records; MissingRange when Kafka no longer holds them.
         """
-        records: list[Message] = []
+        return [record for records in self.iter_to(ends, timeout_s) for record in records]
+
+    def iter_to(self, ends: Mapping[int, int], timeout_s: float = READ_TIMEOUT_S) -> Iterator[list[Message]]:
+        """The same records, some thousands at a time. The place moves on when all are taken.
+
+        The timeout is for the time between two lots.
+        """
         places = dict(self._next)
         deadline = time.monotonic() + timeout_s
         while any(places.get(partition, 0) < end for partition, end in ends.items()):
@@ -64,10 +71,13 @@ class TopicTail:
             except KafkaException as exc:
                 self.begin(self._next)
                 raise BrokerUnavailable(topic=self._topic, reason=str(exc)) from exc
+            records: list[Message] = []
             for message in messages:
                 self._take(message, records, places)
+            if records:
+                yield records
+                deadline = time.monotonic() + timeout_s
         self._next = places
-        return records
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -25,7 +25,7 @@ CONSUMER_OPTIONS = {
     # A cached consumer has one fetch under way when its batch ends, and the next batch waits for its answer:
     # with the default of 500 ms a batch of ten records took 2.2 s.
     "kafka.fetch.max.wait.ms": "20",
-    "kafka.max.poll.records": "5000",
+    "kafka.max.poll.records": "1000",
     "kafka.max.partition.fetch.bytes": "4194304",
 }
 

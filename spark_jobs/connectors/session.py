@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.errors import ConfigurationError
-from include.settings import Settings
+from include.settings import SparkSettings
 
 PR_SET_PDEATHSIG = 1
 
@@ -20,6 +20,9 @@ STREAM_CONFIGURATION = {
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",  # not Kafka: see write_records
     "spark.sql.codegen.hugeMethodLimit": "8000",  # what the JVM would not compile is better not generated
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # the table's partitioning is the plan
+    "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # more than that is work for all tasks, not for one
+    "spark.task.maxDirectResultSize": "64MB",  # a batch for PostgreSQL comes to the driver without a detour
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and numbers hardly repeat: a second to find out
     # Spark's own choice starts a process, `readlink`, for each file it renames: 60 ms a batch
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
@@ -31,6 +34,7 @@ STREAM_CONFIGURATION = {
 }
 # Of every driver. The JVM's compilers take a third of a start on few cores; with smaller inlining, half of that.
 COMPILER_OPTIONS = "-XX:-DoEscapeAnalysis -XX:InlineSmallCode=1200 -XX:FreqInlineSize=160 -XX:MaxInlineLevel=9"
+ARCHIVE_NAME = "classes.jsa"  # beside the connector's jars, see spark_jobs.class_archive
 
 
 def die_with_parent() -> None:
@@ -42,16 +46,24 @@ def die_with_parent() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
-def connector_jars(folder: Path) -> str:
-    """The Kafka connector's jars, comma-separated. Raises ConfigurationError when the folder has none."""
+def connector_jars(folder: Path) -> list[str]:
+    """The Kafka connector's jars. Raises ConfigurationError when the folder has none."""
     jars = sorted(folder.resolve().glob("*.jar"))
     if not jars:
         raise ConfigurationError(f"SPARK_KAFKA_JARS_DIR={folder}: no jars there; run `make setup`")
-    return ",".join(map(str, jars))
+    return [str(jar) for jar in jars]
+
+
+def java_options(jars_dir: Path) -> str:
+    """What the driver's JVM is started with; with the archive of its classes where there is one."""
+    archive = jars_dir.resolve() / ARCHIVE_NAME
+    # one that does not fit is worth a warning, and not on standard output
+    shared = f" -XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=warning:stderr" if archive.exists() else ""
+    return f"-XX:+UseParallelGC -Dlog4j2.level=warn {COMPILER_OPTIONS}{shared}"
 
 
 def open_session(
-    settings: Settings,
+    spark: SparkSettings,
     name: str,
     driver_memory: str = "2g",
     configuration: Mapping[str, str] | None = None,
@@ -65,9 +77,9 @@ def open_session(
     builder = (
         SparkSession.Builder()
         .appName(name)
-        .config("spark.jars", connector_jars(settings.spark.jars_dir))
+        .config("spark.driver.extraClassPath", ":".join(connector_jars(spark.jars_dir)))
         .config("spark.driver.memory", driver_memory)
-        .config("spark.driver.extraJavaOptions", f"-XX:+UseParallelGC -Dlog4j2.level=warn {COMPILER_OPTIONS}")
+        .config("spark.driver.extraJavaOptions", java_options(spark.jars_dir))
         .config("spark.sql.session.timeZone", "UTC")  # Day computes with the pipeline's zone explicitly
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
         .config("spark.sql.adaptive.enabled", "false")  # small, known batches: planning twice costs more than it saves
@@ -76,9 +88,11 @@ def open_session(
     )
     for key, value in (configuration or {}).items():
         builder = builder.config(key, value)
+    if not spark.master.startswith("local") or _is_submitted():
+        builder = builder.config("spark.jars", ",".join(connector_jars(spark.jars_dir)))  # for the executors
     if not _is_submitted():
-        builder = builder.master(settings.spark.master)
-        if settings.spark.master.startswith("local"):
+        builder = builder.master(spark.master)
+        if spark.master.startswith("local"):
             loopback = "127.0.0.1"  # one machine: nothing of Spark's listens beyond it
             builder = builder.config("spark.driver.host", loopback).config("spark.driver.bindAddress", loopback)
     session: SparkSession = builder.getOrCreate()

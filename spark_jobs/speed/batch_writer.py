@@ -1,8 +1,9 @@
-"""Writes batches in a thread of its own: while PostgreSQL commits one, Spark decodes the next."""
+"""Writes batches in a thread of its own: while PostgreSQL takes one, the next is read and decoded."""
 
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,11 +26,11 @@ class WriterClosed(PipelineError):
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch to be written (see `include.adapters.served_batch`), and how long its decoding took."""
+    """A batch to be written (see `include.adapters.served_batch`), and how long it took so far, by phase."""
 
     batch_id: int
     records: pa.Table
-    decode_s: float
+    phases_s: Mapping[str, float]
 
 
 class BatchWriter:
@@ -113,7 +114,7 @@ class BatchWriter:
         self._figures.count("rows_written", applied.written)
         self._figures.count("rejects", len(applied.rejects))
         self._figures.count("duplicates", applied.duplicates)
-        phases_s = {"decode": batch.decode_s, "wait": waited_s, **applied.phases_s}
+        phases_s = {**batch.phases_s, "wait": waited_s, **applied.phases_s}
         self._figures.batch("serve", Batch(records.num_rows, phases_s, newest_timestamp(records)))
         log.info("batch %d: %d records, %d rows written, %d duplicates, %d rejected", batch.batch_id,
                  records.num_rows, applied.written, applied.duplicates, len(applied.rejects))  # fmt: skip

@@ -21,6 +21,7 @@ from include.failpoints import reached
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.connectors.postgres import plain_values
 from spark_jobs.schemas import stored_type
+from spark_jobs.speed.early_read import EarlyRows
 from spark_jobs.speed.figures import Figures, TableSize
 from spark_jobs.speed.table_records import TableRow, read_record
 from spark_jobs.transforms.decode import decode, rejects, valid
@@ -83,10 +84,14 @@ class MemberTable:
         """How many partitions each level has."""
         return self._partitions
 
-    def load(self) -> int:
-        """Read the whole topic up to its current end. Blocks for as long as that takes; returns the table's rows."""
+    def load(self, early: EarlyRows | None = None) -> int:
+        """Read the whole topic up to its current end, or take what was read of it already.
+
+        Blocks for as long as that takes; returns the table's rows.
+        """
         started = time.monotonic()
-        earliest, ends = self._offsetter.earliest(self._topic.name), self._offsetter.ends(self._topic.name)
+        earliest = self._offsetter.earliest(self._topic.name)
+        ends = self._offsetter.ends(self._topic.name) if early is None else early.ends
         records = sum(ends.values()) - sum(earliest.values())
         if not self._partitions:
             cores = self._session.sparkContext.defaultParallelism
@@ -95,7 +100,7 @@ class MemberTable:
         done = threading.Event()
         threading.Thread(target=self._tell_progress, args=(started, done), daemon=True).start()
         try:
-            base = self._read(earliest, ends)
+            base = self._read(earliest, ends) if early is None else self._taken(early)
         finally:
             done.set()
         reached("members.while_loading")
@@ -182,12 +187,19 @@ class MemberTable:
             self._rejected += [Reject._make(plain_values(row)) for row in rejects(decoded).collect()]
         return level
 
+    def _taken(self, early: EarlyRows) -> _Level:
+        self._rejected += early.rejects
+        newest = self._narrow(self._session.createDataFrame(early.newest)).repartition(self._partitions, self._key)
+        return self._kept(newest.sortWithinPartitions(self._key))
+
     def _narrow(self, versions: DataFrame) -> DataFrame:
         return versions.select(self._key, *self._columns, *MEMBER_SIDE)
 
     def _level(self, versions: DataFrame) -> _Level:
-        relation = newest_versions(versions.repartition(self._partitions, self._key), self._key)
-        relation = relation.persist(StorageLevel.MEMORY_AND_DISK)
+        return self._kept(newest_versions(versions.repartition(self._partitions, self._key), self._key))
+
+    def _kept(self, newest: DataFrame) -> _Level:
+        relation = newest.persist(StorageLevel.MEMORY_AND_DISK)
         return _Level(relation, relation.count())
 
     def _fold(self) -> None:
@@ -217,8 +229,7 @@ class MemberTable:
             versions = versions.union(level.relation)
         newest = newest_versions(versions.repartition(self._partitions, self._key), self._key)
         relation = newest.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
-        relation = relation.persist(StorageLevel.MEMORY_AND_DISK)
-        merged = _Level(relation, relation.count())
+        merged = self._kept(relation)
         log.info("merged %s rows into %d in %.1f s", [level.rows for level in levels], merged.rows,
                  time.monotonic() - started)  # fmt: skip
         return merged

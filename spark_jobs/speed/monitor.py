@@ -57,6 +57,7 @@ class Monitor:
         self._clock = clock or SystemClock()
         self._started_at = self._beaten_at = self._clock.now()
         self._starting: str | None = "loading the member table"
+        self._followed: tuple[Query, ...] = get_args(Query)
         self._watches: dict[str, QueryWatch] = {}
         self._ends = {topic: TopicEnds() for topic in (*TOPICS.values(), TABLE_TOPIC)}
         self._pending: Pending | None = None
@@ -86,8 +87,9 @@ class Monitor:
         return int(self._server.server_address[1])
 
     def start(self, queries: Sequence[SparkQuery]) -> None:
-        """Follow these queries, named join and serve."""
+        """Follow these queries, named join and serve, or the one that runs alone."""
         self._watches = {query.name or "": QueryWatch(query) for query in queries}
+        self._followed = tuple(name for name in self._followed if name in self._watches)
         self._beaten_at = self._clock.now()
         self._look_at_queries()
         self._starting = None
@@ -117,7 +119,7 @@ class Monitor:
             started_at=self._started_at,
             beaten_at=self._beaten_at,
             starting=self._starting,
-            queries=tuple(self._query_view(query, now) for query in get_args(Query)),
+            queries=tuple(self._query_view(query, now) for query in self._followed),
             table_topic=TABLE_TOPIC,
             table=self._figures.table_size(),
             table_lag=self._lag(TABLE_TOPIC, table_position, None, now),

@@ -1,17 +1,18 @@
-"""Records of the table's topic, one by one, as rows of the table: for changes too few to be worth a Spark job."""
+"""Records of a topic, one by one: of the table's, where changes are too few to be worth a Spark job, and odd ones."""
 
 import datetime as dt
 import re
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from confluent_kafka import Message
 
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp, undecodable_violations, violations
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}")  # int() would take 1_0 too
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -32,13 +33,34 @@ class TableRow(NamedTuple):
         return self.version_at, self.offset
 
 
+class Message(Protocol):
+    """A record as the client library gives it."""
+
+    def key(self) -> bytes | None:
+        """Its key."""
+
+    def value(self) -> bytes | None:
+        """Its value; None for a tombstone."""
+
+    def partition(self) -> int:
+        """Its partition."""
+
+    def offset(self) -> int:
+        """Its offset."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """The timestamp's kind, and milliseconds since 1970."""
+
+    def headers(self) -> Sequence[tuple[str, bytes]] | None:
+        """Names and values."""
+
+
 def read_record(message: Message, topic: Topic) -> TableRow | Reject:
     """The row that the record says, or the reason why it says none.
 
     Reads as `transforms.decode` does, its leniency included: a number where text is wanted is its text.
     """
-    _, timestamp_ms = message.timestamp()
-    kafka_timestamp = dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC)
+    kafka_timestamp = _instant(message.timestamp()[1])
     key, value = message.key(), message.value()
 
     def reject(reason: str) -> Reject:
@@ -48,9 +70,10 @@ def read_record(message: Message, topic: Topic) -> TableRow | Reject:
     if value is None:
         if key_id is None:
             return reject(f"/key: a tombstone's key is not a {topic.name} id; use the id as decimal text")
-        return TableRow(
-            key_id, message.partition(), message.offset(), _accepted_at(message) or kafka_timestamp, True, {}
-        )
+        version_at = _accepted_at(message) or kafka_timestamp
+        if version_at is None:
+            return reject("/timestamp: not in the years 1 to 9999; send the tombstone again, with the time it is")
+        return TableRow(key_id, message.partition(), message.offset(), version_at, True, {})
     fields = _fields(value, topic)
     if fields is None:
         broken = undecodable_violations(value)
@@ -86,6 +109,14 @@ def _plain(raw: msgspec.Raw, kind: str) -> Any:
 
 def _value(value: Any, kind: str) -> Any:
     return parse_timestamp(value) if kind == "timestamp" and value is not None else value
+
+
+def _instant(milliseconds: int) -> dt.datetime | None:
+    """Kafka's timestamp; None for one that Python has no date for: any producer may write any number there."""
+    try:
+        return _EPOCH + dt.timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
 
 
 def _integer(key: bytes | None) -> int | None:

@@ -38,7 +38,7 @@ def on_executor(batches):
     yield pa.RecordBatch.from_pydict({"file": [file], "tz": [time.tzname[0]], "rows": [count]})
 
 settings = Settings.from_environment()
-session = open_session(settings, "compose-test", "512m")
+session = open_session(settings.spark, "compose-test", "512m")
 records = read_range(session, OffsetReader(settings.kafka.bootstrap_servers), "compose-spark", {0: 0}, {0: 3})
 rows = records.mapInArrow(on_executor, "file string, tz string, rows long").collect()
 print(json.dumps({"rows": [row.asDict() for row in rows], "master": session.sparkContext.master,

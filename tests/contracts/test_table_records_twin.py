@@ -1,14 +1,17 @@
-"""Members are read by Spark when they are many and by Python when they are few: both must say the same of a record."""
+"""Members are read by Spark, by the column or one by one: all three must say the same of a record."""
 
 import datetime as dt
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.topics import MEMBER
+from spark_jobs.speed.table_columns import TableColumns
 from spark_jobs.speed.table_records import read_record
 from spark_jobs.transforms.decode import decode
 from tests.fakes.events import AT, member
@@ -31,6 +34,30 @@ VALUES = st.fixed_dictionaries(
     }
 )
 BROKEN = [b"{nonsense", b"[]", b"", b"null", b"\xff\xfe", b'{"id": 1}', b'{"nickname": "\\ud800"}']
+FINE = encoded(member(7))
+ODD = [
+    FINE + FINE,
+    FINE + b" x",
+    FINE + b"\n",
+    b"\n" + FINE,
+    b"\xef\xbb\xbf" + FINE,
+    FINE[:-1] + b', "more": {"deep": [1]}}',
+    FINE[:-1] + b', "more": "\xff"}',
+    FINE[:-1] + b', "more": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    FINE[:-1] + b', "more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    FINE[:-1] + b', "more": "' + b"x" * 100_000 + b'"}',
+    FINE[:-1] + b', "id": 8}',
+    FINE[:-1] + b', "id": 7}',
+    FINE.replace(b'"id": 7', b'"id": 7.0'),
+    FINE.replace(b'"id": 7', b'"id": 07'),
+    FINE.replace(b'"id": 7', b'"id": 1e1'),
+    FINE.replace(b"nickname", b"nick\\u006eame"),
+    encoded(member(7, modifiedAt="0001-01-01T00:00:00+14:00")),
+    encoded(member(7, modifiedAt="9999-12-31T23:59:59.999999-14:00")),
+    encoded(member(7, modifiedAt="2024-02-29T23:59:59.123456+09:00")),
+    encoded(member(7, modifiedAt="2026-11-20T09:30:00Z\n")),
+    encoded(member(7, nickname="\ud83d\ude00")),
+]
 RECORDS = st.one_of(
     VALUES.map(lambda value: (str(value["id"]), encoded(value))),  # most are not refused for their key alone
     st.tuples(st.sampled_from(["1", "2", "x", "1_0", "", None]), st.one_of(st.none(), st.sampled_from(BROKEN))),
@@ -87,3 +114,54 @@ def test_both_readers_agree(spark, drawn):
 def test_a_tombstone_without_its_time_of_acceptance_has_kafkas():
     read = read_record(Message(RawRecord("member", 0, 3, "7", None)), MEMBER)
     assert (read.key, read.deleted, read.version) == (7, True, (EPOCH.astimezone(dt.UTC), 3))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    drawn=st.lists(
+        st.one_of(RECORDS, st.sampled_from(ODD).map(lambda value: ("7", value)), st.just(("7", FINE))), max_size=30
+    ),
+    lot=st.integers(1, 30),
+)
+def test_the_column_wise_reader_agrees(drawn, lot):
+    records = [
+        RawRecord("member", 0, offset, key, value, accepted_at=AT if offset % 2 else None)
+        for offset, (key, value) in enumerate(drawn)
+    ]
+    messages = [Message(record) for record in records]
+    columns = TableColumns(PIPELINE)
+    for first in range(0, len(messages), lot):
+        columns.add(messages[first : first + lot])
+
+    read = [read_record(message, MEMBER) for message in messages]
+    assert sorted(columns.rejects, key=lambda reject: reject.offset) == [r for r in read if isinstance(r, Reject)]
+    assert sorted(columns.newest().to_pylist(), key=lambda row: row["id"]) == newest(read)
+
+
+def newest(read):
+    """The newest version of each key, as rows of the table."""
+    versions = sorted((row for row in read if not isinstance(row, Reject)), key=lambda row: row.version)
+    by_key = {row.key: row for row in versions}
+    return [
+        {"id": key, **{name: row.values.get(name) for name in ("nickname", "city", "phone")}, "partition": 0,
+         "offset": row.offset, "version_at": row.version_at, "deleted": row.deleted}
+        for key, row in sorted(by_key.items())
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_the_column_wise_reader_agrees_on_an_odd_value_among_plain_ones(value):
+    messages = [Message(RawRecord("member", 0, offset, "7", each)) for offset, each in enumerate([FINE, value, FINE])]
+    columns = TableColumns(PIPELINE)
+    columns.add(messages)
+
+    read = [read_record(message, MEMBER) for message in messages]
+    assert columns.rejects == [each for each in read if isinstance(each, Reject)]
+    assert columns.newest().to_pylist() == newest(read)
+
+
+def test_plain_records_are_read_by_the_column():
+    columns = TableColumns(PIPELINE)
+    values = [encoded(member(number)) for number in range(20)]
+    columns.add([Message(RawRecord("member", 0, n, str(n), value)) for n, value in enumerate(values)])
+    assert (columns.newest().num_rows, columns.looked_at) == (20, 0)

@@ -6,7 +6,9 @@ from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BrokerUnavailable
+from spark_jobs.speed import early_read
 from spark_jobs.speed import members as module
+from spark_jobs.speed.early_read import EarlyRead
 from spark_jobs.speed.figures import Figures
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.transforms.versions import newest_versions
@@ -68,6 +70,54 @@ def test_loads_the_newest_version_of_each_member_and_their_rejects(table, settin
     assert names(table, ids) == {1: "new", 2: None}
     assert str(ids[3]).encode() in [reject.key for reject in table.take_rejects()]
     assert table.take_rejects() == []
+
+
+def test_what_was_read_before_there_was_a_session_is_the_same_table(table, settings, ids):
+    send(settings, ids, (1, "old", MORNING), (1, "new", NOON), (1, "replayed", MORNING), (2, "gone", NOON), 2)
+    produce(settings, [("member", ids[3], b"{nonsense"), ("member", ids[4], member(ids[4], nickname="a\x07b"))])
+    early = read_early(settings)
+    send(settings, ids, (1, "meanwhile", EVENING), (5, "came later", NOON))
+    table.load(early)
+    assert names(table, ids) == {1: "new", 2: None}
+    assert {str(ids[3]).encode(), str(ids[4]).encode()} <= {reject.key for reject in table.take_rejects()}
+    assert sorted(table.refresh()) == [ids[1], ids[5]]
+    assert names(table, ids) == {1: "meanwhile", 2: None, 5: "came later"}
+
+
+def test_a_topic_too_large_for_the_driver_is_left_to_spark(settings, ids, monkeypatch):
+    monkeypatch.setattr(early_read, "MAX_RECORDS", 2)
+    send(settings, ids, (1, "a", NOON), (2, "b", NOON), (3, "c", NOON))
+    assert read_early(settings) is None
+
+
+def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, broker, caplog):
+    reader = EarlyRead(OffsetReader(settings.kafka.bootstrap_servers), Missing(), PIPELINE)
+    reader.start()
+    assert reader.result() is None
+    assert "left to Spark" in caplog.text
+
+
+class Missing:
+    """A tail that Kafka gives nothing to."""
+
+    position = None
+
+    def begin(self, offsets):
+        pass
+
+    def iter_to(self, ends):
+        raise BrokerUnavailable(topic="member")
+
+
+def read_early(settings):
+    servers = settings.kafka.bootstrap_servers
+    tail = TopicTail(servers, "member")
+    reader = EarlyRead(OffsetReader(servers), tail, PIPELINE)
+    reader.start()
+    try:
+        return reader.result()
+    finally:
+        tail.close()
 
 
 def test_takes_changes_one_by_one_and_never_an_older_one(table, settings, ids):

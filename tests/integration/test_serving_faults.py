@@ -83,7 +83,7 @@ def test_without_a_fault(settings, writing):
     assert is_all_there_once(settings, writing)
     last = writing.figures.last_batch("serve")
     assert (last.rows, last.newest_at) == (3, NOON)
-    assert set(last.phases_s) == {"decode", "wait", "copy", "merge", "commit"}
+    assert set(last.phases_s) == {"read", "wait", "decode", "copy", "merge", "commit"}
 
 
 @pytest.mark.parametrize(

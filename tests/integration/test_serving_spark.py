@@ -1,10 +1,10 @@
 """The serve query's batches: real Spark decodes them, a real PostgreSQL takes them."""
 
+import datetime as dt
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
 import pytest
 
 from include.adapters.served_batch import LIVE_COLUMNS
@@ -12,8 +12,9 @@ from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import LedgerConflict
 from spark_jobs.schemas import RECORD
+from spark_jobs.speed.detail_columns import DetailColumns
 from spark_jobs.speed.figures import Figures
-from spark_jobs.speed.serve import Serve, decoded
+from spark_jobs.speed.serve import Serve
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import NOON, opened_store
@@ -68,14 +69,13 @@ def test_a_batch_is_decoded_with_its_rejects(spark):
         record(4, detail(4), 3, source=False),
         record(5, detail(5, createdAt="9999-12-31T20:00:00.000000Z"), 4),
     ]
-    batch = decoded(spark.createDataFrame(records, RECORD), PIPELINE, ZONE).toArrow()
-    days = batch["day"].cast(pa.string())  # Python has no date for one of them
-    batch = batch.set_column(batch.schema.get_field_index("day"), "day", days).sort_by("kafka_offset")
+    batch = DetailColumns(PIPELINE, ZONE).read(spark.createDataFrame(records, RECORD).toArrow())
+    batch = batch.sort_by("kafka_offset")
     assert tuple(batch.column_names[: len(LIVE_COLUMNS)]) == LIVE_COLUMNS
     board, tombstone, *rejects = batch.to_pylist()
     assert (board["title"], board["day"], board["board_offset"], board["deleted"]) == (
         "title",
-        "2026-11-20",
+        dt.date(2026, 11, 20),
         0,
         False,
     )

@@ -13,6 +13,7 @@ from include.adapters.driver_lease import DriverLease
 from include.adapters.generation_store import Counts, Excluded, GenerationStore
 from include.adapters.live_table import Applied
 from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.served_batch import RECORDS
 from include.adapters.serving_store import ServingStore, SessionLimits
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
@@ -28,13 +29,8 @@ DAY = Day.parse("2026-11-20", "Asia/Seoul")
 NOON = DAY.start + dt.timedelta(hours=12)
 TOPIC_ID = "topic-1"
 
-_TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string(), "timestamptz": pa.timestamp("us", "UTC")}
-_SCHEMA = pa.schema([(name, _TYPES[PIPELINE.postgres_type(name)]) for name in PIPELINE.relational_columns]
-                    + [(name, _TYPES[kind]) for name, (kind, _) in COORDINATES.items()])  # fmt: skip
-_RECORDS = pa.schema([*_SCHEMA, ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()),
-                      ("record_key", pa.binary()), ("record_value", pa.binary()),
-                      ("kafka_timestamp", pa.timestamp("us", "UTC"))])  # fmt: skip
-_FINAL = pa.schema([("generation_id", pa.int64()), ("day", pa.date32()), *_SCHEMA, ("replayed", pa.bool_())])
+_SERVED = [RECORDS.field(name) for name in (*PIPELINE.relational_columns, *COORDINATES)]
+_FINAL = pa.schema([("generation_id", pa.int64()), ("day", pa.date32()), *_SERVED, ("replayed", pa.bool_())])
 
 
 def row(board_id: int, offset: int, **fields: Any) -> dict[str, Any]:
@@ -67,7 +63,7 @@ def opened_store(settings: Settings, next_offset: int = 0, limits: SessionLimits
 
 def batch(rows: Iterable[dict[str, Any]]) -> pa.Table:
     """The rows as the speed layer decodes a batch."""
-    return pa.Table.from_pylist(list(rows), schema=_RECORDS)
+    return pa.Table.from_pylist(list(rows), schema=RECORDS)
 
 
 def serve(store: ServingStore, rows: Iterable[dict[str, Any]]) -> int:
@@ -124,7 +120,7 @@ class Writing:
 
     def give(self, rows: Iterable[dict[str, Any]]) -> bool:
         """Hand a batch over, as Spark's thread does."""
-        return self.writer.hand_over(DecodedBatch(0, batch(rows), 0.0))
+        return self.writer.hand_over(DecodedBatch(0, batch(rows), {"read": 0.0, "decode": 0.0}))
 
     def finish(self) -> None:
         """Wait for the end of the batch under way. Raises what its writing raised."""

@@ -119,6 +119,13 @@ def test_healthy_once_the_queries_run(world):
     wait_until(lambda: world.health() == (503, "query serve has ended"), 10, "the end is seen")
 
 
+def test_a_query_that_runs_alone_is_the_only_one_shown(world):
+    world.open().monitor.start(world.queries[1:])
+    assert world.health() == (200, None)
+    assert 'query="join"' not in world.get("/metrics")[1]
+    wait_until(lambda: bool(world.progress.saves) and list(world.progress.saves[-1]) == ["serve"], 10, "one row saved")
+
+
 def test_other_addresses_are_not_found(world):
     world.open()
     assert world.get("/")[0] == 404

@@ -11,7 +11,7 @@ from spark_jobs.speed.figures import Figures
 from tests.servers import wait_until
 from tests.support.serving import batch, row
 
-FIRST, SECOND = (DecodedBatch(n, batch([row(n, n)]), 0.0) for n in (1, 2))
+FIRST, SECOND = (DecodedBatch(n, batch([row(n, n)]), {}) for n in (1, 2))
 
 
 class Store:

@@ -1,0 +1,177 @@
+"""Records of the output topic as rows of the live table, by the column."""
+
+import datetime as dt
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.lib import ArrowInvalid
+
+from include.adapters.served_batch import RECORDS
+from include.adapters.speed_store import Reject
+from include.contracts import headers as h
+from include.contracts.definition import Definition
+from spark_jobs.speed.json_columns import JsonColumns, times
+from spark_jobs.speed.table_records import TableRow, read_record
+
+_NUMBERS = {
+    "board_partition": h.BOARD_PARTITION,
+    "board_offset": h.BOARD_OFFSET,
+    "member_partition": h.MEMBER_PARTITION,
+    "member_offset": h.MEMBER_OFFSET,
+}
+_DIGITS = {pa.int32(): "^[0-9]{1,9}$", pa.int64(): "^[0-9]{1,18}$"}
+
+
+class DetailColumns:
+    """Reads batches. What is evidently right is read by the column, all else record by record."""
+
+    def __init__(self, definition: Definition, timezone: str) -> None:
+        self._topic = definition.output
+        self._definition = definition
+        self._timezone = timezone
+        self._json = JsonColumns(definition.output)
+
+    def read(self, records: pa.Table) -> pa.Table:
+        """The records, as Spark's Kafka source gives them, as `include.adapters.served_batch` has a batch.
+
+        Rejects are the rows with a `reason`. The version of a tombstone takes the place of the version column, so that
+        newer and older compare alike. The order is not that of the records.
+        """
+        records = records.combine_chunks()
+        fields, is_right = self._json.read(_array(records["key"]), _array(records["value"]))
+        sources = _sources(_array(records["headers"]))
+        has_source = pc.and_(pc.is_valid(sources["board_partition"]), pc.is_valid(sources["board_offset"]))
+        is_plain = _array(pc.and_(is_right, has_source))
+        if pc.all(is_plain).as_py():  # as nearly always
+            return self._plain(fields, records, sources)
+        plain = self._plain(
+            fields.filter(is_plain.filter(is_right)), records.filter(is_plain), sources.filter(is_plain)
+        )
+        unclear = pc.invert(is_plain)
+        return pa.concat_tables([plain, self._one_by_one(records.filter(unclear), sources.filter(unclear))])
+
+    def _plain(self, fields: pa.Table, records: pa.Table, sources: pa.Table) -> pa.Table:
+        columns = {
+            field.column: times(fields[field.name]) if field.type == "timestamp" else fields[field.name]
+            for field in self._topic.fields
+        }
+        day_column = self._topic.field(self._definition.day_field).column
+        local = pc.local_timestamp(columns[day_column].cast(pa.timestamp("us", self._timezone)))
+        columns |= {name: sources[name] for name in sources.column_names}
+        columns |= {
+            "kafka_partition": records["partition"], "kafka_offset": records["offset"],
+            "kafka_timestamp": records["timestamp"], "day": local.cast(pa.date32()),
+            "deleted": pa.repeat(False, records.num_rows),
+        }  # fmt: skip
+        nothing = pa.nulls(records.num_rows)
+        arrays = [columns.get(field.name, nothing).cast(field.type) for field in RECORDS]
+        return pa.Table.from_arrays(arrays, schema=RECORDS)
+
+    def _one_by_one(self, records: pa.Table, sources: pa.Table) -> pa.Table:
+        rows = [self._row(_Record(records, number), source) for number, source in enumerate(sources.to_pylist())]
+        arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in RECORDS]
+        return pa.Table.from_arrays(arrays, schema=RECORDS)
+
+    def _row(self, record: "_Record", source: dict[str, Any]) -> dict[str, Any]:
+        place = {"kafka_partition": record.partition(), "kafka_offset": record.offset(),
+                 "kafka_timestamp": record.microseconds}  # fmt: skip
+        match read_record(record, self._topic):
+            case Reject() as rejected:
+                reason: str | None = rejected.reason
+            case row if (reason := self._reason(row, source)) is None:
+                key, version = self._definition.key_column, self._definition.version_column
+                values = {**row.values, key: row.key, version: row.version_at}
+                return {**values, **source, **place, "day": self._day(row), "deleted": row.deleted}
+        return {**place, "reason": reason, "record_key": record.key(), "record_value": record.value()}
+
+    def _reason(self, row: TableRow, source: dict[str, Any]) -> str | None:
+        if source["board_partition"] is None or source["board_offset"] is None:
+            return "headers: board-partition or board-offset is missing; only the join writes here"
+        try:
+            self._day(row)
+        except OverflowError:
+            return (
+                f"/{self._definition.day_field}: its day in {self._timezone} is not in the years 1 to 9999; "
+                "correct the time"
+            )
+        return None
+
+    def _day(self, row: TableRow) -> dt.date | None:
+        if row.deleted:
+            return None
+        instant: dt.datetime = row.values[self._topic.field(self._definition.day_field).column]
+        return instant.astimezone(ZoneInfo(self._timezone)).date()
+
+
+class _Record:
+    """A row of the source, as the client library would give it."""
+
+    def __init__(self, records: pa.Table, number: int) -> None:
+        self._row = {name: records[name][number] for name in records.column_names}
+
+    @property
+    def microseconds(self) -> int | None:
+        """Kafka's timestamp, whatever it is."""
+        value: int | None = self._row["timestamp"].value
+        return value
+
+    def key(self) -> bytes | None:
+        key: bytes | None = self._row["key"].as_py()
+        return key
+
+    def value(self) -> bytes | None:
+        value: bytes | None = self._row["value"].as_py()
+        return value
+
+    def partition(self) -> int:
+        return int(self._row["partition"].as_py())
+
+    def offset(self) -> int:
+        return int(self._row["offset"].as_py())
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, (self.microseconds or 0) // 1000
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [(header["key"], header["value"]) for header in self._row["headers"].as_py() or ()]
+
+
+def _sources(headers: pa.Array) -> pa.Table:
+    """What the headers say of the records that each record was made from; null where they say nothing."""
+    flat = headers.flatten()
+    names, values = flat.field("key"), flat.field("value")
+    parents = pc.list_parent_indices(headers)
+
+    def first(name: str) -> pa.Array:
+        """The first header of that name of each record."""
+        is_it = pc.equal(names, name).fill_null(False)
+        owners, found = parents.filter(is_it), values.filter(is_it)
+        if len(owners) > 1:
+            is_first = pa.concat_arrays([pa.array([True]), pc.not_equal(owners[1:], owners[:-1])])
+            owners, found = owners.filter(is_first), found.filter(is_first)
+        if len(owners) == len(headers):
+            return found
+        return found.take(pc.index_in(pa.array(range(len(headers)), owners.type), value_set=owners))
+
+    columns = {"event_id": _texts(first(h.EVENT_ID))}
+    for column, name in _NUMBERS.items():
+        columns[column] = _numbers(first(name), RECORDS.field(column).type)
+    return pa.table(columns)
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.string())
+    except ArrowInvalid:  # not UTF-8
+        return pa.array([None if value is None else value.decode(errors="replace") for value in values.to_pylist()])
+
+
+def _numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    digits = pc.if_else(pc.match_substring_regex(values, _DIGITS[kind]), values, None)
+    return digits.cast(pa.string()).cast(kind)
+
+
+def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

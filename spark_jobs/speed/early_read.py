@@ -1,0 +1,70 @@
+"""The table's topic, read while the Spark session starts: both take seconds, and neither needs the other."""
+
+import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.adapters.speed_store import Reject
+from include.adapters.topic_tail import TopicTail
+from include.contracts.definition import Definition
+from include.errors import PipelineError
+from spark_jobs.speed.table_columns import TableColumns
+
+log = logging.getLogger(__name__)
+
+MAX_RECORDS = 1_000_000  # about 100 MB in columns; Spark reads more than that in parallel, and spills
+
+
+@dataclass(frozen=True)
+class EarlyRows:
+    """The newest version of each key up to `ends`, and what was rejected."""
+
+    newest: pa.Table
+    ends: Offsets
+    rejects: list[Reject]
+
+
+class EarlyRead:
+    """Reads the whole topic in a thread of its own, unless it is too large for one."""
+
+    def __init__(self, offsetter: OffsetReader, tail: TopicTail, definition: Definition) -> None:
+        """The tail is this reader's until `result` has returned."""
+        self._offsetter = offsetter
+        self._tail = tail
+        self._definition = definition
+        self._lane = ThreadPoolExecutor(1, "early-read")
+        self._read: Future[EarlyRows | None] | None = None
+
+    def start(self) -> None:
+        """Begin. Returns at once."""
+        self._read = self._lane.submit(self._rows)
+
+    def result(self) -> EarlyRows | None:
+        """What was read; None when there is too much, or when it failed: then Spark is to read it. Blocks till then."""
+        assert self._read is not None
+        try:
+            return self._read.result()
+        except PipelineError as exc:
+            log.warning("the table is left to Spark to read: %s", exc)
+            return None
+        finally:
+            self._lane.shutdown()
+
+    def _rows(self) -> EarlyRows | None:
+        began = time.monotonic()
+        topic = self._definition.table.name
+        earliest, ends = self._offsetter.earliest(topic), self._offsetter.ends(topic)
+        if sum(ends.values()) - sum(earliest.values()) > MAX_RECORDS:
+            return None
+        columns = TableColumns(self._definition)
+        self._tail.begin(earliest)
+        for messages in self._tail.iter_to(ends):
+            columns.add(messages)
+        newest = columns.newest()
+        log.info("read %d records of topic %s in %.1f s, %d of them one by one: %d keys", columns.count, topic,
+                 time.monotonic() - began, columns.looked_at, newest.num_rows)  # fmt: skip
+        return EarlyRows(newest, self._tail.position, columns.rejects)

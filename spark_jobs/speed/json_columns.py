@@ -1,0 +1,107 @@
+"""JSON values of a topic, many at once, as columns: those that are evidently right, at a fifth of the price."""
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+from pyarrow.lib import ArrowInvalid
+
+from include.contracts.fields import CONTROL_PATTERN, TIMESTAMP_PATTERN, Field
+from include.contracts.topics import Topic
+from include.contracts.validation import MAX_DEPTH
+
+LOT = 8_192  # values that are parsed together; one that is broken has its lot looked at one by one
+TIMES = pa.timestamp("us", "UTC")
+
+_TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.string()}
+_CONTROL = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", CONTROL_PATTERN)  # as RE2 writes code points
+_CONTROL_SIGNS = (b"\\u", b"\\b", b"\\f", b"\x7f", b"\xc2")
+_EDGE = "^(000[01]|9999)"  # years in which an offset may lead beyond what Python can hold
+_LONG = 1 << 16
+
+
+class JsonColumns:
+    """Reads the fields of a topic's contract. What it takes for right is; what it leaves may be right all the same."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._schema = pa.schema([(field.name, _TYPES[field.type]) for field in topic.fields])
+        self._parsing = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore")
+
+    def read(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
+        """The right ones' fields by their JSON names (times as text), and which they are: a mask of the values.
+
+        `keys` and `values` (binary) are those of the same records; a value is right under its own key only.
+        """
+        tables, masks = [self._schema.empty_table()], [pa.array([], pa.bool_())]
+        for first in range(0, len(values), LOT):
+            table, mask = self._read_lot(keys[first : first + LOT], values[first : first + LOT])
+            tables.append(table)
+            masks.append(mask)
+        return pa.concat_tables(tables), pa.concat_arrays(masks)
+
+    def _read_lot(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
+        listed = values.to_pylist()
+        lines = [value for value in listed if _is_plain(value)]
+        all_plain = len(lines) == len(listed)
+        is_plain = pa.repeat(True, len(listed)) if all_plain else pa.array(map(_is_plain, listed), pa.bool_())
+        try:
+            values.cast(pa.string())  # UTF-8? The parser below looks only at what it keeps
+            text = b"\n".join(lines)
+            parsed = self._parsed(text, len(lines))
+            is_right = self._are_right(parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text))
+        except ArrowInvalid:  # one of them spoils the lot
+            return self._schema.empty_table(), pa.repeat(False, len(values))
+        if pc.all(is_right).as_py():  # as nearly always
+            return parsed, is_plain
+        return parsed.filter(is_right), pc.replace_with_mask(is_plain, is_plain, is_right)
+
+    def _parsed(self, text: bytes, count: int) -> pa.Table:
+        if not count:
+            return self._schema.empty_table()
+        options = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        parsed = pa_json.read_json(pa.BufferReader(text), options, self._parsing)
+        if parsed.num_rows != count:
+            raise ArrowInvalid("a value holds more than one object")
+        return parsed.combine_chunks()
+
+    def _are_right(self, parsed: pa.Table, keys: pa.Array, look_for_controls: bool) -> pa.Array:
+        right = pc.equal(parsed[self._topic.key_field].cast(pa.string()), keys).fill_null(False)
+        for field in self._topic.fields:
+            right = pc.and_(right, _keeps_contract(parsed[field.name], field, look_for_controls))
+        return right.combine_chunks() if isinstance(right, pa.ChunkedArray) else right
+
+
+def times(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times that `read` took for right, as instants."""
+    return texts.cast(TIMES)
+
+
+def _is_plain(value: bytes | None) -> bool:
+    """Is it one line that begins an object, neither long nor deep? The parser has no bounds of its own."""
+    return (
+        value is not None
+        and value[:1] == b"{"
+        and b"\n" not in value
+        and len(value) < _LONG
+        and value.count(b"[") + value.count(b"{") <= MAX_DEPTH
+    )
+
+
+def _may_hold_controls(text: bytes) -> bool:
+    """Is one written as an escape, or as the bytes that two kinds begin with? The parser refuses all others."""
+    return any(sign in text for sign in _CONTROL_SIGNS)
+
+
+def _keeps_contract(values: pa.ChunkedArray, field: Field, look_for_controls: bool) -> pa.ChunkedArray:
+    if field.type == "string":
+        right = pc.less_equal(pc.utf8_length(values), field.max_length)
+        if look_for_controls:
+            right = pc.and_not(right, pc.match_substring_regex(values, _CONTROL))
+    elif field.type == "timestamp":
+        right = pc.and_not(pc.match_substring_regex(values, TIMESTAMP_PATTERN), pc.match_substring_regex(values, _EDGE))
+        values.filter(right).cast(TIMES)  # raises for the 30th of February
+    else:
+        right = pc.or_(pc.is_valid(values), field.nullable)
+    return right.fill_null(field.nullable)

@@ -1,0 +1,82 @@
+"""Records of the table's topic, many at once, as columns: for a whole topic, before there is a Spark session."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Message
+
+from include.adapters.speed_store import Reject
+from include.contracts.definition import Definition
+from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
+from spark_jobs.speed.table_records import read_record
+
+
+class TableColumns:
+    """Collects rows of the table. What is evidently right is read by the column, all else by `read_record`.
+
+    So a record is judged by `read_record`, or is one that it would keep with the same values.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        topic = definition.table
+        columns = [topic.field(each.source).column for each in definition.columns if each.side == "table"]
+        self.rejects: list[Reject] = []
+        self.count = 0  # how many records were read
+        self.looked_at = 0  # how many of them one by one
+        self._topic = topic
+        self._key = topic.field(topic.key_field)
+        self._version_field = definition.version_field
+        self._kept = [field for field in topic.fields if field.column in columns]
+        self._json = JsonColumns(topic)
+        self._schema = pa.schema([
+            (self._key.column, pa.int64()), *((field.column, pa.string()) for field in self._kept),
+            ("partition", pa.int32()), ("offset", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
+        ])  # fmt: skip
+        self._tables: list[pa.Table] = [self._schema.empty_table()]
+
+    def add(self, messages: list[Message]) -> None:
+        """Read these records."""
+        keys = pa.array([message.key() for message in messages], pa.binary())
+        values = pa.array([message.value() for message in messages], pa.binary())
+        fields, is_right = self._json.read(keys, values)
+        places = pa.table({
+            "partition": pa.array([message.partition() for message in messages], pa.int32()),
+            "offset": pa.array([message.offset() for message in messages], pa.int64()),
+        }).filter(is_right)  # fmt: skip
+        columns = [
+            fields[self._key.name], *(fields[field.name] for field in self._kept), *places.columns,
+            times(fields[self._version_field]), pa.repeat(False, fields.num_rows),
+        ]  # fmt: skip
+        self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
+        self._add_one_by_one(messages[number] for number in pc.indices_nonzero(pc.invert(is_right)).to_pylist())
+        self.count += len(messages)
+
+    def newest(self) -> pa.Table:
+        """Of each key read so far the newest version, as `transforms.versions` orders them."""
+        rows = pa.concat_tables(self._tables)
+        if pc.count_distinct(rows[self._key.column]).as_py() == rows.num_rows:
+            return rows
+        order = [(self._key.column, "ascending"), ("version_at", "descending"), ("offset", "descending"),
+                 ("partition", "ascending")]  # fmt: skip
+        rows = rows.sort_by(order)
+        keys = rows[self._key.column].combine_chunks()
+        is_first = pc.not_equal(keys[1:], keys[:-1])
+        return rows.filter(pa.concat_arrays([pa.array([True]), is_first]))
+
+    def _add_one_by_one(self, messages: Iterable[Message]) -> None:
+        rows = []
+        for message in messages:
+            self.looked_at += 1
+            match read_record(message, self._topic):
+                case Reject() as rejected:
+                    self.rejects.append(rejected)
+                case row:
+                    rows.append(row)
+        if rows:
+            values: list[list[Any]] = [[row.key for row in rows]]
+            values += [[row.values.get(field.column) for row in rows] for field in self._kept]
+            values += [[getattr(row, name) for row in rows] for name in self._schema.names[len(values) :]]
+            arrays = [pa.array(each, field.type) for each, field in zip(values, self._schema, strict=True)]
+            self._tables.append(pa.Table.from_arrays(arrays, schema=self._schema))
