@@ -54,8 +54,9 @@ faults: setup ## twenty seeded rounds of faults each against the gateway and the
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
 	@$(PY) -m tests.faults.stream --rounds 20 --seed 7
 
-bench: setup ## the gateway's figures beside a hand-written peer; needs wrk and a quiet machine
+bench: setup ## figures of gateway and stream beside their peers, half an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway
+	@$(PY) -m benchmarks.stream
 
 check: setup ## format, lint, types, import rules, generated docs, unit tests
 	@$(BIN)/ruff format --check .
@@ -70,3 +71,4 @@ lock: setup ## make requirements.lock and stack/jars.lock again; pins stay unles
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --output-file requirements.lock requirements.txt
 	@$(PY) -m stack.jars lock
+	@$(PY) -m benchmarks.stream.peers lock

@@ -4,7 +4,6 @@ Ends with exit code 0 only when every board sent is in the view, none waits and 
 """
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -13,15 +12,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from confluent_kafka import Producer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from demo import reference_data
+from demo.topic_sender import as_gateway, send
 from demo.warehouse import Warehouse
 from include.adapters.kafka_offsets import OffsetReader
-from include.clock import SystemClock, rfc3339
-from include.contracts import headers
 from include.contracts.day import Day, DayFormatError
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
@@ -121,13 +118,15 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
     rejects_before = warehouse.reject_count()
     joined_before = sum(offsets.ends(PIPELINE.output.name).values())
     served_before = warehouse.served_offsets()
-    send = _through_gateway if arguments.through == "gateway" else _through_topics
+    send_through = _through_gateway if arguments.through == "gateway" else _through_topics
     failure: list[BaseException] = []
 
     def sending() -> None:
         try:
-            send(settings, "member", reference_data.members(arguments.members, arguments.seed), stages["members sent"])
-            send(
+            send_through(
+                settings, "member", reference_data.members(arguments.members, arguments.seed), stages["members sent"]
+            )
+            send_through(
                 settings,
                 "board",
                 reference_data.boards(arguments.boards, arguments.members, arguments.seed, created_on),
@@ -168,48 +167,7 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
 
 
 def _through_topics(settings: Settings, topic: str, values: Iterable[dict[str, Any]], stage: Stage) -> None:
-    failed: list[str] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": settings.kafka.bootstrap_servers,
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.type": "snappy",
-            "partitioner": "murmur2_random",
-            "linger.ms": 20,
-            "batch.size": 262_144,
-            "queue.buffering.max.messages": 500_000,
-        }
-    )
-
-    def delivered(error: Any, _: Any) -> None:
-        if error is not None:
-            failed.append(str(error))
-
-    accepted = rfc3339(SystemClock().now()).encode()
-    sent = 0
-    for value in values:
-        encoded = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        marks = [(headers.EVENT_ID, f"load-{topic}-{value['id']}-{value['modifiedAt']}".encode()),
-                 (headers.ACCEPTED_AT, accepted)]  # fmt: skip
-        while True:
-            try:
-                producer.produce(topic, encoded, str(value["id"]), headers=marks, on_delivery=delivered)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        sent += 1
-        if sent % 2_000 == 0:
-            producer.poll(0)
-            stage.reached(sent - len(producer))
-    left = producer.flush(120)
-    stage.reached(sent - left)
-    if failed or left:
-        raise PipelineError(
-            f"Kafka did not take {len(failed) + left} of {sent} records",
-            topic=topic,
-            first=failed[0] if failed else "timed out",
-        )
+    send(settings.kafka.bootstrap_servers, topic, as_gateway(topic, values), stage.reached)
 
 
 def _through_gateway(settings: Settings, topic: str, values: Iterable[dict[str, Any]], stage: Stage) -> None:

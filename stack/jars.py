@@ -66,10 +66,10 @@ def read_lock(lock_file: Path = LOCK_FILE) -> list[Jar]:
     return jars
 
 
-def ensure(layout: Layout, spark_jars: Path, java_home: Path) -> None:
+def ensure(layout: Layout, spark_jars: Path, java_home: Path, lock_file: Path = LOCK_FILE) -> None:
     """Make every set complete and equal to the lock. Fetches only what is not so. Raises StackError naming the jar."""
     by_set: dict[str, list[Jar]] = {}
-    for jar in read_lock():
+    for jar in read_lock(lock_file):
         by_set.setdefault(jar.set_name, []).append(jar)
     for set_name, jars in by_set.items():
         folder = layout.jars / set_name
@@ -97,7 +97,7 @@ def _fetch(layout: Layout, folder: Path, jars: list[Jar], spark_jars: Path, java
     if wrong is not None:
         shutil.rmtree(fresh)
         raise StackError(
-            f"{wrong} is not the file that stack/jars.lock names (SHA-256 differs or it is missing): run again to "
+            f"{wrong} is not the file that the lock file names (SHA-256 differs or it is missing): run again to "
             "fetch it anew; if it stays so, do not trust the repository it comes from"
         )
     shutil.rmtree(folder, ignore_errors=True)
@@ -182,12 +182,14 @@ def _jar(set_name: str, coordinates: str, sha256: str = "") -> Jar:
     return Jar(set_name, group, artifact, version, sha256)
 
 
-def resolve_lock(layout: Layout, spark_jars: Path, java_home: Path) -> list[Jar]:
+def resolve_lock(
+    layout: Layout, spark_jars: Path, java_home: Path, all_roots: Mapping[str, tuple[str, ...]] = ROOTS
+) -> list[Jar]:
     """Resolve the roots with all they need, and hash what came. Artifacts that Spark already has are left out."""
     in_spark = {path.name.rpartition("-")[0] for path in spark_jars.glob("*.jar")}
     locked: list[Jar] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for set_name, roots in ROOTS.items():
+        for set_name, roots in all_roots.items():
             folder = Path(scratch, set_name)
             wanted = [_jar(set_name, root) for root in roots]
             ivy = _Ivy(spark_jars, java_home, layout.log_file("jars"))
@@ -199,12 +201,17 @@ def resolve_lock(layout: Layout, spark_jars: Path, java_home: Path) -> list[Jar]
     return sorted(locked)
 
 
-def main() -> int:
-    """Write the lock file anew."""
-    jars = resolve_lock(Layout.of(), pyspark_jars(Path(sys.prefix)), find_java(os.environ))
+def write_lock(lock_file: Path, all_roots: Mapping[str, tuple[str, ...]]) -> None:
+    """Resolve the roots and write the lock file anew."""
+    jars = resolve_lock(Layout.of(), pyspark_jars(Path(sys.prefix)), find_java(os.environ), all_roots)
     lines = [f"{jar.set_name} {jar.group}:{jar.artifact}:{jar.version} {jar.sha256}" for jar in jars]
-    LOCK_FILE.write_text("\n".join(["# Made by `make lock`. Set, artifact, SHA-256.", *lines, ""]))
-    print(f"{len(jars)} jars locked in {LOCK_FILE.name}")
+    lock_file.write_text("\n".join(["# Made by `make lock`. Set, artifact, SHA-256.", *lines, ""]))
+    print(f"{len(jars)} jars locked in {lock_file}")
+
+
+def main() -> int:
+    """Write the stack's lock file anew."""
+    write_lock(LOCK_FILE, ROOTS)
     return 0
 
 

@@ -5,7 +5,6 @@ same run and in turns with ours. Exit codes: 0 every goal was reached; 1 one was
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -15,8 +14,8 @@ from pathlib import Path
 from benchmarks.gateway.events import arrays, single
 from benchmarks.gateway.outages import memory, outage, replay
 from benchmarks.gateway.processes import Bench, bench
-from benchmarks.gateway.report import Report
 from benchmarks.gateway.wrk import WrkMissing, require_wrk
+from benchmarks.report import Report, conclude
 
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -43,11 +42,7 @@ def main() -> int:
         print(f"\n{name}")
         with bench() as parts:
             reports.append(benchmarks[name](parts))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([report.as_data() for report in reports], indent=2) + "\n")
-    missed = [f"{report.name}: {goal.text}" for report in reports for goal in report.goals if not goal.is_reached]
-    print("\n" + ("missed: " + "; ".join(missed) if missed else "all goals reached"))
-    return 1 if missed else 0
+    return conclude(reports, arguments.json)
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,8 +1,9 @@
 """Broker up. `single`: an event a call, ours and the peer in turns. `arrays`: ours, 500 events a call."""
 
 from benchmarks.gateway.processes import Bench, target
-from benchmarks.gateway.report import Goal, Report, median
+from benchmarks.gateway.report import row
 from benchmarks.gateway.wrk import Load, load
+from benchmarks.report import Goal, Report, median
 
 _ARRAY = 500
 _WARM_UP_S = 3
@@ -23,7 +24,7 @@ def single(bench: Bench, rounds: int, seconds: int) -> Report:
             found = {one.name: load(one, seconds) for one in turns}
             pairs.append((found["ours"], found["peer"]))
             for name in ("ours", "peer"):
-                report.add(f"{name} {number}", found[name])
+                report.add(row(f"{name} {number}", found[name]))
     print(f"median events/s: ours {median([a.rate for a, _ in pairs]):,.0f}, "
           f"peer {median([b.rate for _, b in pairs]):,.0f}")  # fmt: skip
     report.judge(
@@ -44,7 +45,7 @@ def arrays(bench: Bench, rounds: int, seconds: int) -> Report:
         load(ours, _WARM_UP_S, _ARRAY)
         for number in range(1, rounds + 1):
             found.append(load(ours, seconds, _ARRAY))
-            report.add(f"ours {number}, {_ARRAY} a call", found[-1], _ARRAY)
+            report.add(row(f"ours {number}, {_ARRAY} a call", found[-1], _ARRAY))
     report.judge(
         Goal("events/s in arrays, median", median([one.rate * _ARRAY for one in found]), at_least=_ARRAY_EVENTS_S),
         Goal("answers that are not 2xx, and broken calls", sum(map(_bad, found)), at_most=0),

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.gateway.processes import Bench, target
-from benchmarks.gateway.report import Goal, Report
+from benchmarks.gateway.report import row
 from benchmarks.gateway.wrk import Wrk, load, rss_bytes
+from benchmarks.report import Goal, Report
 from include.gateway.client import GatewayClient
 from tests.servers import wait_until
 
@@ -30,22 +31,22 @@ def outage(bench: Bench, rounds: int, seconds: int) -> Report:
             ours = target(gateway)
             load(ours, _WARM_UP_S)
             before = load(ours, seconds)
-            report.add(f"{number} before", before)
+            report.add(row(f"{number} before", before))
             try:
                 with Wrk(ours, seconds) as run:
                     time.sleep(seconds / 2)
                     bench.broker.kill()
                     across = run.result()
-                report.add(f"{number} broker killed in it", across)
+                report.add(row(f"{number} broker killed in it", across))
                 _wait_for(client, "the circuit is open", lambda now: now["circuit"] == "open")
                 during = load(ours, seconds)
-                report.add(f"{number} circuit open", during)
+                report.add(row(f"{number} circuit open", during))
                 kept = client.fallback()["backlog"]
             finally:
                 bench.broker.start()
             _wait_for(client, "the store is drained", lambda now: now["backlog"] == 0)
             after = load(ours, seconds)
-            report.add(f"{number} after, {kept} drained", after)
+            report.add(row(f"{number} after, {kept} drained", after))
             runs = (before, across, during, after)
             report.judge(
                 Goal("events/s in the outage / before", during.rate / before.rate, at_least=_OUTAGE_SHARE),
@@ -73,9 +74,7 @@ def replay(bench: Bench, rounds: int, records: int) -> Report:
                 finally:
                     bench.broker.start()  # not in a thread: the kernel would end the broker with it
                 sent, took_s = watch.result()
-            row = {"run": f"replay {number}", "records": held, "seconds": round(took_s, 2)}
-            report.rows.append(row)
-            print(row, flush=True)
+            report.add({"run": f"replay {number}", "records": held, "seconds": round(took_s, 2)})
             report.judge(Goal("records/s replayed", sent / took_s, at_least=_REPLAY_S))
             report.judge(Goal("records set aside", client.fallback()["setAside"], at_most=0))
     return report
@@ -97,15 +96,15 @@ def memory(bench: Bench, minutes: float, rate: int) -> Report:
                         print(f"{time.monotonic() - began:6.0f} s  {mib:>5} MiB  {held:>9,} records", flush=True)
                     time.sleep(_SAMPLE_S)
                 found = run.result()
-            report.add("circuit open", found)
+            report.add(row("circuit open", found))
             held = client.fallback()["backlog"]
         finally:
             bench.broker.start()
     fifth = max(1, len(samples) // 5)
     early, late = statistics.median(samples[fifth : 2 * fifth]), statistics.median(samples[-fifth:])
-    row = {"run": "memory", "early MiB": early / 2**20, "late MiB": late / 2**20, "records held": held}
-    report.rows.append(row | {"samples MiB": [sample >> 20 for sample in samples]})
-    print(row)
+    grown = {"run": "memory", "early MiB": early / 2**20, "late MiB": late / 2**20, "records held": held}
+    report.rows.append(grown | {"samples MiB": [sample >> 20 for sample in samples]})
+    print(grown)
     report.judge(
         Goal("growth in MiB, second fifth to last", (late - early) / 2**20, at_most=_FLAT_BYTES / 2**20),
         Goal("answers not 2xx", found.bad_status, at_most=0),

@@ -2,23 +2,21 @@
 
 import contextlib
 import gc
-import hashlib
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gateway.wrk import Target
-from stack.layout import PROJECT_ROOT, Layout
+from benchmarks.peer_python import peer_python
+from stack.layout import Layout
 from stack.ports import LOOPBACK, unused
 from tests.servers import kafka_server, wait_until
 from tests.support.broker import Broker
 from tests.support.gateway_process import GatewayProcess
 
-_REQUIREMENTS = PROJECT_ROOT / "benchmarks" / "requirements.txt"
 _PEER = Path(__file__).with_name("peer.py")
 _PEER_TOPIC = "peer"
 _STORE_BYTES = 16 << 30  # the store must not be what ends an outage here
@@ -51,7 +49,7 @@ class Bench:
     def peer(self) -> Iterator[Target]:
         """The hand-written one."""
         [port] = unused(1)
-        command = [str(_peer_python()), str(_PEER), str(port), self.broker.bootstrap_servers, _PEER_TOPIC]
+        command = [str(peer_python()), str(_PEER), str(port), self.broker.bootstrap_servers, _PEER_TOPIC]
         with (self.folder / "peer.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
@@ -84,20 +82,6 @@ def bench() -> Iterator[Bench]:
             yield Bench(broker, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _peer_python() -> Path:
-    """The interpreter of the peer's own environment, made when it is missing or its requirements have changed."""
-    venv = Layout.of().state / "bench-venv"
-    wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
-    stamp = venv / "requirements.sha256"
-    if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"making {venv} from {_REQUIREMENTS.relative_to(PROJECT_ROOT)}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
-        install = [str(venv / "bin" / "pip"), "install", "--quiet", "--requirement", str(_REQUIREMENTS)]
-        subprocess.run(install, check=True)
-        stamp.write_text(wanted)
-    return venv / "bin" / "python"
 
 
 def _listens(port: int) -> bool:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka_admin import create_topics
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
-from include.settings import Settings
+from include.settings import Role, Settings
 from include.sql.migrate import migrate
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer
@@ -54,7 +54,7 @@ def with_topics(kafka: KafkaServer, postgres: PostgresTestServer, database: str,
 
 
 def rows(
-    settings: Settings, statement: str, parameters: Any = None, role: str = "pipeline_owner"
+    settings: Settings, statement: str, parameters: Any = None, role: Role = "pipeline_owner"
 ) -> list[tuple[Any, ...]]:
     """What a statement returns, as that role."""
     database = settings.database

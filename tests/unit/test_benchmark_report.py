@@ -1,9 +1,12 @@
 """A benchmark that misses its goal says so."""
 
+import json
+
 import pytest
 
-from benchmarks.gateway.report import Goal, Report
+from benchmarks.gateway.report import row
 from benchmarks.gateway.wrk import Load
+from benchmarks.report import Goal, Report, conclude
 
 
 @pytest.mark.parametrize(
@@ -24,12 +27,23 @@ def test_goal_is_reached_within_its_bound(goal, is_reached):
 def test_report_holds_what_was_measured_and_is_good_only_when_all_goals_are_reached(capsys):
     report = Report("single")
     load = Load("ours", 1000, 2.0, 1.0, 3.0, 9.0, bad_status=1, broken=2, timeouts=3, cpu_us=50.0)
-    report.add("ours 1", load, events_a_request=500)
+    report.add(row("ours 1", load, events_a_request=500))
     report.judge(Goal("one", 2.0, at_least=1.0))
     assert report.is_good
     report.judge(Goal("two", 2.0, at_most=1.0))
     assert not report.is_good
-    [row] = report.as_data()["rows"]
-    assert (row["events/s"], row["p99 ms"], row["not 2xx"], row["broken"]) == (250_000, 3.0, 1, 5)
+    [shown] = report.as_data()["rows"]
+    assert (shown["events/s"], shown["p99 ms"], shown["not 2xx"], shown["broken"]) == (250_000, 3.0, 1, 5)
     assert [goal["reached"] for goal in report.as_data()["goals"]] == [True, False]
     assert "MISSED   two: 2 (at most 1)" in capsys.readouterr().out
+
+
+def test_a_missed_goal_is_the_exit_code_and_is_named(capsys, tmp_path):
+    good, bad = Report("good"), Report("bad")
+    good.judge(Goal("one", 1.0, at_least=1.0))
+    bad.judge(Goal("two", 2.0, at_most=1.0))
+    assert conclude([good], None) == 0
+    assert conclude([good, bad], tmp_path / "figures.json") == 1
+    assert "missed: bad: two" in capsys.readouterr().out
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert [report["goals"][0]["reached"] for report in figures] == [True, False]

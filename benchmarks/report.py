@@ -1,0 +1,81 @@
+"""What a benchmark found: a table on the terminal, goals reached or not, all of it as data for a file."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_FIRST_WIDTH = 34
+_WIDTH = 13
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One figure and the bound that it must keep."""
+
+    text: str
+    figure: float
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Within its bounds?"""
+        above = self.at_least is None or self.figure >= self.at_least
+        return above and (self.at_most is None or self.figure <= self.at_most)
+
+    def __str__(self) -> str:
+        bound = f"at least {self.at_least:,.5g}" if self.at_least is not None else f"at most {self.at_most:,.5g}"
+        return f"{'reached' if self.is_reached else 'MISSED '}  {self.text}: {self.figure:,.5g} ({bound})"
+
+
+@dataclass
+class Report:
+    """The runs of one benchmark."""
+
+    name: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """A run, shown at once; all runs of a report have the same columns, the first of them its name."""
+        if not self.rows:
+            self._print(list(row))
+        self.rows.append(row)
+        self._print(list(row.values()))
+
+    def judge(self, *goals: Goal) -> None:
+        """Goals, shown at once."""
+        self.goals += goals
+        for goal in goals:
+            print(goal, flush=True)
+
+    @property
+    def is_good(self) -> bool:
+        """Were all goals reached?"""
+        return all(goal.is_reached for goal in self.goals)
+
+    def as_data(self) -> dict[str, Any]:
+        """For a JSON file."""
+        goals = [{"goal": goal.text, "figure": goal.figure, "reached": goal.is_reached} for goal in self.goals]
+        return {"benchmark": self.name, "rows": self.rows, "goals": goals}
+
+    def _print(self, cells: Sequence[object]) -> None:
+        first, *rest = cells
+        print(f"{first!s:<{_FIRST_WIDTH}}" + "".join(f"{cell!s:>{_WIDTH}}" for cell in rest), flush=True)
+
+
+def conclude(reports: Sequence[Report], file: Path | None) -> int:
+    """Say what was missed, write the figures to the file if there is one, and return the exit code."""
+    if file is not None:
+        file.write_text(json.dumps([report.as_data() for report in reports], indent=2) + "\n")
+    missed = [f"{report.name}: {goal.text}" for report in reports for goal in report.goals if not goal.is_reached]
+    print("\n" + ("missed: " + "; ".join(missed) if missed else "all goals reached"))
+    return 1 if missed else 0
+
+
+def median(figures: Sequence[float]) -> float:
+    """The middle one."""
+    return statistics.median(figures)

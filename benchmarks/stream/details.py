@@ -1,0 +1,36 @@
+"""Records of board-detail as the join would send them, made without it."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from demo import reference_data
+from demo.topic_sender import Record
+from include.clock import SystemClock, rfc3339
+from include.contracts import headers as h
+
+_SEED = 7
+
+
+def details(boards: Iterable[dict[str, Any]], members: int, first: int) -> Iterator[Record]:
+    """A detail for each board; the coordinates of its source go on from `first`."""
+    accepted = rfc3339(SystemClock().now()).encode()
+    authors = _authors(members)
+    for number, board in enumerate(boards, first):
+        nickname, city, phone = authors[board["memberId"] - reference_data.FIRST_ID]
+        value = {
+            "boardId": board["id"], "memberId": board["memberId"], "nickname": nickname, "city": city, "phone": phone,
+            "title": board["title"], "body": board["body"], "modifiedAt": board["modifiedAt"],
+            "createdAt": board["createdAt"], "kafkaPartition": None, "kafkaOffset": None,
+        }  # fmt: skip
+        headers = [
+            (h.EVENT_ID, f"load-board-{board['id']}-{board['modifiedAt']}".encode()), (h.ACCEPTED_AT, accepted),
+            (h.BOARD_TOPIC, b"board"), (h.BOARD_PARTITION, b"0"), (h.BOARD_OFFSET, str(number).encode()),
+            (h.MEMBER_TOPIC, b"member"), (h.MEMBER_PARTITION, b"0"), (h.MEMBER_OFFSET, b"1"),
+        ]  # fmt: skip
+        yield str(board["id"]), value, headers
+
+
+@cache
+def _authors(members: int) -> list[tuple[str, str, str]]:
+    return [(each["nickname"], each["city"], each["phone"]) for each in reference_data.members(members, _SEED)]

@@ -1,0 +1,102 @@
+"""board and member to board-detail: ours beside Kafka Streams and Flink, in turns."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from benchmarks.report import Goal, Report, median
+from benchmarks.stream.application import Application
+from benchmarks.stream.clock import Timing, time_until
+from benchmarks.stream.parts import Bench
+from include.contracts.topics import BOARD, MEMBER
+
+_STEADY_FACTOR = 1.5
+_SETTLED_S = 3.0
+
+Start = Callable[[], AbstractContextManager[Application]]
+
+
+def cold(bench: Bench, rounds: int) -> Report:
+    """Both topics full; from the start of the process to the last record in board-detail."""
+    report = Report("cold")
+    bench.begin(MEMBER.name, BOARD.name)
+    bench.fill(MEMBER.name)
+    bench.fill(BOARD.name)
+    starts: dict[str, Start] = {
+        "ours": lambda: bench.ours("--only", "join"),
+        "Kafka Streams": bench.kafka_streams,
+        "Flink hashmap": lambda: bench.flink("hashmap"),
+    }
+    found: dict[str, list[float]] = {name: [] for name in starts}
+    for number in range(1, rounds + 1):
+        names = list(starts) if number % 2 else list(reversed(starts))
+        for name in names:
+            bench.begin()
+            with starts[name]() as application:
+                timing = time_until(bench.boards, bench.joined, application.started_at, application)
+                report.add(_row(f"{name} {number}", timing, application.cpu_s()))
+                _refuse_more(bench, bench.boards)
+            found[name].append(timing.last_s)
+    report.judge(
+        Goal(
+            "seconds, ours / Kafka Streams, median of the pairs",
+            _ratio(found["ours"], found["Kafka Streams"]),
+            at_most=1.0,
+        ),
+        Goal("seconds, ours / Flink hashmap", _ratio(found["ours"], found["Flink hashmap"]), at_most=1.0),
+    )
+    return report
+
+
+def steady(bench: Bench, rounds: int) -> Report:
+    """Members loaded, then as many boards while it stands still, twice: the first time after a start, then warm."""
+    report = Report("steady")
+    bench.begin(MEMBER.name, BOARD.name)
+    bench.fill(MEMBER.name)
+    starts: dict[str, tuple[Start, Callable[[Application], None]]] = {
+        "ours": (lambda: bench.ours("--only", "join"), bench.wait_until_running),
+        "Kafka Streams": (bench.kafka_streams, bench.wait_until_loaded),
+    }
+    first: dict[str, list[float]] = {name: [] for name in starts}
+    warm: dict[str, list[float]] = {name: [] for name in starts}
+    for number in range(1, rounds + 1):
+        for name in list(starts) if number % 2 else list(reversed(starts)):
+            bench.begin(BOARD.name)
+            start, ready = starts[name]
+            with start() as application:
+                ready(application)
+                time.sleep(_SETTLED_S)
+                for what, rates in (("first", first), ("warm", warm)):
+                    timing, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
+                    rates[name].append(timing.rate)
+                    report.add(_row(f"{name} {number}, {what}", timing, cpu_s))
+                _refuse_more(bench, 2 * bench.boards)
+    report.judge(
+        Goal(
+            "boards/s, ours warm / Kafka Streams preloaded, median of the pairs",
+            _ratio(warm["ours"], first["Kafka Streams"]),
+            at_least=_STEADY_FACTOR,
+        ),
+        Goal("boards/s, ours warm / Kafka Streams warm", _ratio(warm["ours"], warm["Kafka Streams"]), at_least=1.0),
+    )
+    return report
+
+
+def _refuse_more(bench: Bench, expected: int) -> None:
+    """More records than boards would mean that the clock stopped too early."""
+    time.sleep(1)
+    assert bench.joined() == expected, f"{bench.joined():,} records in board-detail, not {expected:,}"
+
+
+def _row(run: str, timing: Timing, cpu_s: float) -> dict[str, object]:
+    return {
+        "run": run,
+        "first s": round(timing.first_s, 1),
+        "last s": round(timing.last_s, 1),
+        "boards/s": round(timing.rate),
+        "CPU s": round(cpu_s, 1),
+    }
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    return median([a / b for a, b in zip(ours, theirs, strict=True)])

@@ -1,0 +1,240 @@
+"""What is measured, and what it works on: one broker, one PostgreSQL, the reference volume."""
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg2
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.peer_python import peer_python
+from benchmarks.stream.application import Application
+from benchmarks.stream.clock import Timing, time_until
+from benchmarks.stream.details import details
+from benchmarks.stream.peers import FLINK, KAFKA_STREAMS, command
+from demo import reference_data
+from demo.topic_sender import as_gateway, send
+from include.adapters.kafka_admin import create_topics
+from include.adapters.kafka_offsets import OffsetReader
+from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
+from include.settings import Settings
+from stack.layout import PROJECT_ROOT, Layout
+from tests.servers import KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until
+from tests.support.pipeline import environment, migrated, rows
+
+PARTITIONS = 8
+SEED = 7
+_DATABASE = "bench"
+_READY_S = 180.0
+_LEDGER = "SELECT COALESCE(sum(next_offset), 0) FROM offset_ledger WHERE consumer = %s"
+_SETTINGS_OF_TESTS = ("STREAM_TRIGGER_INTERVAL_S",)  # the product's own default is what is measured
+
+
+@dataclass
+class Bench:
+    """The servers run; `members` and `boards` are how many the reference volume has."""
+
+    kafka: KafkaServer
+    postgres: PostgresTestServer
+    folder: Path
+    members: int
+    boards: int
+    _names: int = 0
+
+    def __post_init__(self) -> None:
+        self.offsets = OffsetReader(self.kafka.bootstrap_servers)
+        self._admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
+        self.settings = self._new_database()
+
+    def begin(self, *topics: str) -> None:
+        """Empty topics, and a database without rows: of these topics, and of board-detail."""
+        names = [*topics, BOARD_DETAIL.name]
+        existing = [name for name in names if name in self._admin.list_topics(timeout=30).topics]
+        if existing:
+            for future in self._admin.delete_topics(existing, operation_timeout=30).values():
+                future.result()
+        create_topics(self.settings.kafka)
+        self.empty_database()
+
+    def empty_database(self) -> None:
+        """A new database with our schema, and nothing of the runs before left to be written out."""
+        self.settings = self._new_database()
+        self._checkpoint()
+
+    def fill(self, topic: str, count: int | None = None, first: int = 0) -> int:
+        """Send the reference volume into the topic, or `count`; ids of boards go on from `first`. Returns how many."""
+        began = time.monotonic()
+        if topic == MEMBER.name:
+            records = as_gateway(topic, reference_data.members(count or self.members, SEED))
+        else:
+            boards = (
+                {**board, "id": board["id"] + first}
+                for board in reference_data.boards(count or self.boards, self.members, SEED)
+            )
+            records = as_gateway(topic, boards) if topic == BOARD.name else details(boards, self.members, first)
+        sent = send(self.kafka.bootstrap_servers, topic, records)
+        if sent > 1_000:
+            print(f"    {sent:,} records in {topic}, {time.monotonic() - began:.0f} s", flush=True)
+        return sent
+
+    def from_standstill(
+        self, application: Application, boards: int, progress: Callable[[], int], topic: str = BOARD.name
+    ) -> tuple[Timing, float]:
+        """Send boards (or details) while the application stands still; the time until it has taken as many.
+
+        With the CPU seconds that this took it.
+        """
+        before = progress()
+        application.freeze()
+        try:
+            self.fill(topic, boards, first=before)
+            cpu_s = application.cpu_s()
+        finally:
+            application.thaw()
+        timing = time_until(boards, lambda: progress() - before, time.monotonic(), application)
+        return timing, application.cpu_s() - cpu_s
+
+    def in_topic(self, topic: str) -> int:
+        """How many records are in a topic, from its end offsets."""
+        return sum(self.offsets.ends(topic).values())
+
+    def joined(self) -> int:
+        """How many records are in board-detail."""
+        return self.in_topic(BOARD_DETAIL.name)
+
+    def served(self) -> int:
+        """How many records of board-detail are in PostgreSQL, as our offset ledger says."""
+        return int(rows(self.settings, _LEDGER, ("serve",))[0][0])
+
+    def in_view(self) -> int:
+        """How many boards the view has."""
+        return int(rows(self.settings, "SELECT count(*) FROM board_detail")[0][0])
+
+    def sunk(self, group: str) -> int:
+        """How many records of board-detail a consumer group has committed."""
+        try:
+            [future] = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+            return sum(max(0, place.offset) for place in future.result().topic_partitions)
+        except KafkaException:
+            return 0  # the group is not there yet
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """The environment of our applications."""
+        found = environment(self.kafka, self.postgres, self.settings.database.name, self.folder)
+        for name in _SETTINGS_OF_TESTS:
+            found.pop(name)
+        return {**os.environ, **found, "KAFKA_PARTITIONS": str(PARTITIONS), "PYTHONPATH": str(PROJECT_ROOT), **more}
+
+    @contextlib.contextmanager
+    def ours(self, *arguments: str, **more: str) -> Iterator[Application]:
+        """Our speed layer: `spark_jobs/stream.py` with these arguments and settings."""
+        shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        with self._started(
+            "ours", [sys.executable, "spark_jobs/stream.py", *arguments], self.variables(**more)
+        ) as started:
+            yield started
+
+    @contextlib.contextmanager
+    def kafka_streams(self) -> Iterator[Application]:
+        """Kafka Streams, with two threads; its own topics are removed afterwards."""
+        name = f"join-{self._next()}"
+        arguments = [self.kafka.bootstrap_servers, name, str(self._state()), "2"]
+        try:
+            with self._started("Kafka Streams", [*command(KAFKA_STREAMS, self.folder), *arguments]) as started:
+                yield started
+        finally:
+            made = [topic for topic in self._admin.list_topics(timeout=30).topics if topic.startswith(name)]
+            for future in self._admin.delete_topics(made).values() if made else ():
+                future.result()
+
+    @contextlib.contextmanager
+    def flink(self, backend: str) -> Iterator[Application]:
+        """Flink with a parallelism of two, in one process."""
+        arguments = [self.kafka.bootstrap_servers, f"join-{self._next()}", str(self._state()), "2", backend]
+        with self._started(f"Flink {backend}", [*command(FLINK, self.folder), *arguments]) as started:
+            yield started
+
+    @contextlib.contextmanager
+    def sink(self, way: str) -> Iterator[tuple[Application, Callable[[], int]]]:
+        """The hand-written sink over a database of its own, and how many records it has taken."""
+        self.postgres.new_database("sink")
+        self._checkpoint()
+        group = f"sink-{self._next()}"
+        arguments = [self.kafka.bootstrap_servers, self.postgres.superuser_dsn("sink"), group, way]
+        program = str(Path(__file__).with_name("sink.py"))
+        with self._started(f"sink {way}", [str(peer_python()), program, *arguments]) as started:
+            yield started, lambda: self.sunk(group)
+
+    def wait_until_loaded(self, application: Application) -> None:
+        """Until Kafka Streams has read all members."""
+        self._wait(application, lambda: _members_read(application) >= self.members, "the members are loaded")
+
+    def wait_until_running(self, application: Application) -> None:
+        """Until the queries of ours run."""
+        self._wait(application, lambda: "queries run" in application.log.read_text(), "the queries run")
+
+    def _wait(self, application: Application, condition: Callable[[], bool], what: str) -> None:
+        def holds() -> bool:
+            application.check()
+            return condition()
+
+        wait_until(holds, _READY_S, f"{what}, see {application.log}")
+
+    @contextlib.contextmanager
+    def _started(self, name: str, line: list[str], variables: Mapping[str, str] | None = None) -> Iterator[Application]:
+        log = self.folder / f"{name.replace(' ', '-').lower()}.log"
+        application = Application(name, line, log, os.environ if variables is None else variables, PROJECT_ROOT)
+        try:
+            yield application
+        finally:
+            application.end()
+
+    def _new_database(self) -> Settings:
+        variables = environment(self.kafka, self.postgres, _DATABASE, self.folder)
+        migrated(self.kafka, self.postgres, _DATABASE, self.folder)
+        return Settings.from_environment({**variables, "KAFKA_PARTITIONS": str(PARTITIONS)})
+
+    def _checkpoint(self) -> None:
+        connection = psycopg2.connect(self.postgres.superuser_dsn())
+        connection.autocommit = True
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("CHECKPOINT")
+        finally:
+            connection.close()
+
+    def _state(self) -> Path:
+        folder = self.folder / "state"
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
+
+    def _next(self) -> int:
+        self._names += 1
+        return self._names
+
+
+def _members_read(application: Application) -> int:
+    """What Kafka Streams said last."""
+    said = re.findall(r"^members ([0-9]+)$", application.log.read_text(), re.MULTILINE)
+    return int(said[-1]) if said else 0
+
+
+@contextlib.contextmanager
+def bench(members: int, boards: int) -> Iterator[Bench]:
+    """The servers, on the disk that the project is on; their data are removed at the end."""
+    folder = Layout.of().state / "bench-stream"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("kafka", "postgres"):
+        (folder / name).mkdir(parents=True)
+    try:
+        with kafka_server(folder / "kafka") as kafka, postgres_server(folder / "postgres") as postgres:
+            yield Bench(kafka, postgres, folder, members, boards)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

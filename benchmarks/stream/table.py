@@ -1,0 +1,37 @@
+"""What the member table costs: loading, memory, small batches and a backlog, with up to 13 million members."""
+
+import time
+
+from benchmarks.report import Report
+from benchmarks.stream.boards import View, into_topic
+from benchmarks.stream.parts import Bench
+from include.contracts.topics import BOARD, MEMBER
+
+_SIZES = (442_128, 4_000_000, 13_000_000)
+_BACKLOG = 200_000
+_RATE = 500
+_SECONDS = 15.0
+
+
+def table(bench: Bench, rounds: int) -> Report:
+    """The same driver memory for every size: what does not fit is on disk."""
+    del rounds  # once: filling the topic takes minutes
+    report = Report("table")
+    for members in _SIZES:
+        bench.members = members
+        bench.begin(MEMBER.name, BOARD.name)
+        bench.fill(MEMBER.name)
+        with bench.ours() as application:
+            bench.wait_until_running(application)
+            loaded_s = time.monotonic() - application.started_at
+            backlog = [bench.from_standstill(application, _BACKLOG, bench.joined)[0].rate for _ in range(2)]
+            view = View(bench.settings)
+            into_topic(bench.kafka.bootstrap_servers, members, _RATE, _SECONDS, view)
+            delays = view.close()
+            report.add({
+                "run": f"{members:,} members", "running s": round(loaded_s, 1),
+                "GiB": round(application.rss_bytes() / 2**30, 2), "cold boards/s": round(backlog[0]),
+                "boards/s": round(backlog[1]), f"p50 s at {_RATE}/s": round(delays.percentile(50), 2),
+                "p99 s": round(delays.percentile(99), 2),
+            })  # fmt: skip
+    return report
