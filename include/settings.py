@@ -172,7 +172,7 @@ class Settings:
                 metrics_host=env.text("STREAM_METRICS_HOST", "127.0.0.1"),
                 metrics_port=env.integer("STREAM_METRICS_PORT", 18081),
                 driver_memory=env.text("STREAM_DRIVER_MEMORY", "2g"),
-                max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 500_000),
+                max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
                 max_details_per_batch=env.integer("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
                 table_partitions=env.integer("STREAM_TABLE_PARTITIONS", 0),
             ),

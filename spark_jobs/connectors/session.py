@@ -58,7 +58,9 @@ def java_options(jars_dir: Path) -> str:
     """What the driver's JVM is started with; with the archive of its classes where there is one."""
     archive = jars_dir.resolve() / ARCHIVE_NAME
     # one that does not fit is worth a warning, and not on standard output
-    shared = f" -XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=warning:stderr" if archive.exists() else ""
+    shared = (
+        f" -XX:SharedArchiveFile={archive} -Xlog:all=off:stdout -Xlog:all=warning:stderr" if archive.exists() else ""
+    )
     return f"-XX:+UseParallelGC -Dlog4j2.level=warn {COMPILER_OPTIONS}{shared}"
 
 
