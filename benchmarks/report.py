@@ -79,3 +79,8 @@ def conclude(reports: Sequence[Report], file: Path | None) -> int:
 def median(figures: Sequence[float]) -> float:
     """The middle one."""
     return statistics.median(figures)
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The middle one of the ratios, pair by pair: runs that stood beside each other."""
+    return median([a / b for a, b in zip(ours, theirs, strict=True)])

@@ -3,6 +3,8 @@
 import datetime as dt
 from typing import Protocol
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 
 class Clock(Protocol):
     """Tells the time, aware and in UTC."""
@@ -23,6 +25,14 @@ class SystemClock:
 def rfc3339(instant: dt.datetime) -> str:
     """The instant in UTC with milliseconds, as the topics carry it."""
     return instant.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def instant_of(microseconds: int) -> dt.datetime | None:
+    """The instant so long after 1970-01-01T00:00:00Z; None for one that Python has no date for."""
+    try:
+        return _EPOCH + dt.timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None
 
 
 def epoch_ms(instant: dt.datetime) -> int:

@@ -23,6 +23,13 @@ class Timing:
         """Records a second from the start on."""
         return self.count / self.last_s
 
+    def row(self, run: str, unit: str, cpu_s: float) -> dict[str, object]:
+        """A report's row; `unit` is what was counted, "boards" for instance."""
+        return {
+            "run": run, "first s": round(self.first_s, 1), "last s": round(self.last_s, 1),
+            f"{unit}/s": round(self.rate), "CPU s": round(cpu_s, 1),
+        }  # fmt: skip
+
 
 def time_until(count: int, progress: Callable[[], int], started_at: float, *applications: Application) -> Timing:
     """Look at the progress every 0.1 s until it has grown by so many. The start is on the clock of `time.monotonic`.

@@ -9,13 +9,11 @@ from demo.topic_sender import Record
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 
-_SEED = 7
 
-
-def details(boards: Iterable[dict[str, Any]], members: int, first: int) -> Iterator[Record]:
-    """A detail for each board; the coordinates of its source go on from `first`."""
+def details(boards: Iterable[dict[str, Any]], members: int, seed: int, first: int) -> Iterator[Record]:
+    """A detail for each board, authors as the seed makes them; coordinates of its source go on from `first`."""
     accepted = rfc3339(SystemClock().now()).encode()
-    authors = _authors(members)
+    authors = _authors(members, seed)
     for number, board in enumerate(boards, first):
         nickname, city, phone = authors[board["memberId"] - reference_data.FIRST_ID]
         value = {
@@ -32,5 +30,5 @@ def details(boards: Iterable[dict[str, Any]], members: int, first: int) -> Itera
 
 
 @cache
-def _authors(members: int) -> list[tuple[str, str, str]]:
-    return [(each["nickname"], each["city"], each["phone"]) for each in reference_data.members(members, _SEED)]
+def _authors(members: int, seed: int) -> list[tuple[str, str, str]]:
+    return [(each["nickname"], each["city"], each["phone"]) for each in reference_data.members(members, seed)]

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from benchmarks.report import Goal, Report, median
+from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.stream.application import Application
-from benchmarks.stream.clock import Timing, time_until
+from benchmarks.stream.clock import time_until
 from benchmarks.stream.parts import Bench
 from include.contracts.topics import BOARD, MEMBER
 
@@ -34,16 +34,16 @@ def cold(bench: Bench, rounds: int) -> Report:
             bench.begin()
             with starts[name]() as application:
                 timing = time_until(bench.boards, bench.joined, application.started_at, application)
-                report.add(_row(f"{name} {number}", timing, application.cpu_s()))
+                report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
                 _refuse_more(bench, bench.boards)
             found[name].append(timing.last_s)
     report.judge(
         Goal(
             "seconds, ours / Kafka Streams, median of the pairs",
-            _ratio(found["ours"], found["Kafka Streams"]),
+            median_ratio(found["ours"], found["Kafka Streams"]),
             at_most=1.0,
         ),
-        Goal("seconds, ours / Flink hashmap", _ratio(found["ours"], found["Flink hashmap"]), at_most=1.0),
+        Goal("seconds, ours / Flink hashmap", median_ratio(found["ours"], found["Flink hashmap"]), at_most=1.0),
     )
     return report
 
@@ -69,15 +69,17 @@ def steady(bench: Bench, rounds: int) -> Report:
                 for what, rates in (("first", first), ("warm", warm)):
                     timing, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
                     rates[name].append(timing.rate)
-                    report.add(_row(f"{name} {number}, {what}", timing, cpu_s))
+                    report.add(timing.row(f"{name} {number}, {what}", "boards", cpu_s))
                 _refuse_more(bench, 2 * bench.boards)
     report.judge(
         Goal(
             "boards/s, ours warm / Kafka Streams preloaded, median of the pairs",
-            _ratio(warm["ours"], first["Kafka Streams"]),
+            median_ratio(warm["ours"], first["Kafka Streams"]),
             at_least=_STEADY_FACTOR,
         ),
-        Goal("boards/s, ours warm / Kafka Streams warm", _ratio(warm["ours"], warm["Kafka Streams"]), at_least=1.0),
+        Goal(
+            "boards/s, ours warm / Kafka Streams warm", median_ratio(warm["ours"], warm["Kafka Streams"]), at_least=1.0
+        ),
     )
     return report
 
@@ -86,17 +88,3 @@ def _refuse_more(bench: Bench, expected: int) -> None:
     """More records than boards would mean that the clock stopped too early."""
     time.sleep(1)
     assert bench.joined() == expected, f"{bench.joined():,} records in board-detail, not {expected:,}"
-
-
-def _row(run: str, timing: Timing, cpu_s: float) -> dict[str, object]:
-    return {
-        "run": run,
-        "first s": round(timing.first_s, 1),
-        "last s": round(timing.last_s, 1),
-        "boards/s": round(timing.rate),
-        "CPU s": round(cpu_s, 1),
-    }
-
-
-def _ratio(ours: list[float], theirs: list[float]) -> float:
-    return median([a / b for a, b in zip(ours, theirs, strict=True)])

@@ -78,7 +78,7 @@ class Bench:
                 {**board, "id": board["id"] + first}
                 for board in reference_data.boards(count or self.boards, self.members, SEED)
             )
-            records = as_gateway(topic, boards) if topic == BOARD.name else details(boards, self.members, first)
+            records = as_gateway(topic, boards) if topic == BOARD.name else details(boards, self.members, SEED, first)
         sent = send(self.kafka.bootstrap_servers, topic, records)
         if sent > 1_000:
             print(f"    {sent:,} records in {topic}, {time.monotonic() - began:.0f} s", flush=True)

@@ -17,10 +17,10 @@ def restart(bench: Bench, rounds: int) -> Report:
     report = Report("restart")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
-    _join(bench, _BOARDS, 0)  # so that there is a ledger to go on from
+    _join(bench)  # so that there is a ledger to go on from
     found = []
     for number in range(1, rounds + 1):
-        joined, in_view, cpu_s = _join(bench, _BOARDS, number)
+        joined, in_view, cpu_s = _join(bench)
         found.append(joined)
         report.add({
             "run": f"restart {number}", "joined s": round(joined, 1), "in view s": round(in_view, 1),
@@ -30,9 +30,9 @@ def restart(bench: Bench, rounds: int) -> Report:
     return report
 
 
-def _join(bench: Bench, boards: int, number: int) -> tuple[float, float, float]:
+def _join(bench: Bench) -> tuple[float, float, float]:
     joined, in_view = bench.joined(), bench.in_view()
-    sent = into_topic(bench.kafka.bootstrap_servers, bench.members, boards, 1.0, None)
+    sent = into_topic(bench.kafka.bootstrap_servers, bench.members, _BOARDS, 1.0, None)
     with bench.ours() as application:
         first = time_until(1, lambda: bench.joined() - joined, application.started_at, application)
         cpu_s = application.cpu_s()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import psycopg2
 
-from benchmarks.report import Goal, Report, median
+from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.stream.application import Application
 from benchmarks.stream.clock import Timing, time_until
 from benchmarks.stream.parts import Bench
@@ -21,25 +21,21 @@ _BOTH_FACTOR = 0.7
 def serve(bench: Bench, rounds: int) -> Report:
     """As many details while it stands still, twice: the first time after a start, then warm."""
     report = Report("serve")
-    first: dict[str, list[float]] = {"ours": [], "rows": [], "copy": []}
-    warm: dict[str, list[float]] = {name: [] for name in first}
+    warm: dict[str, list[float]] = {name: [] for name in _NAMES}
     for number in range(1, rounds + 1):
-        for name in list(first) if number % 2 else list(reversed(first)):
+        for name in list(_NAMES) if number % 2 else list(reversed(_NAMES)):
             bench.begin()
             with _ours(bench) if name == "ours" else bench.sink(name) as (application, progress):
-                for what, rates in (("first", first), ("warm", warm)):
+                for what in ("first", "warm"):
                     timing, cpu_s = bench.from_standstill(application, bench.boards, progress, BOARD_DETAIL.name)
-                    rates[name].append(timing.rate)
-                    report.add(_row(f"{_NAMES[name]} {number}, {what}", timing, cpu_s))
+                    report.add(timing.row(f"{_NAMES[name]} {number}, {what}", "rows", cpu_s))
+                warm[name].append(timing.rate)
             in_table = bench.in_view() if name == "ours" else _sunk_rows(bench)
             assert in_table == 2 * bench.boards, f"{in_table:,} rows"
-
-    def ratio(peer: str) -> float:
-        return median([a / b for a, b in zip(warm["ours"], warm[peer], strict=True)])
-
+    to_rows, to_copy = (median_ratio(warm["ours"], warm[peer]) for peer in ("rows", "copy"))
     report.judge(
-        Goal("rows/s, ours warm / sink rows, median of the pairs", ratio("rows"), at_least=_SERVE_FACTOR),
-        Goal("rows/s, ours warm / sink copy", ratio("copy"), at_least=1.0),
+        Goal("rows/s, ours warm / sink rows, median of the pairs", to_rows, at_least=_SERVE_FACTOR),
+        Goal("rows/s, ours warm / sink copy", to_copy, at_least=1.0),
     )
     return report
 
@@ -58,20 +54,16 @@ def both(bench: Bench, rounds: int) -> Report:
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
     bench.fill(BOARD.name)
-    ratios = []
+    seconds: dict[str, list[float]] = {"ours": [], "peers": []}
     for number in range(1, rounds + 1):
-        seconds = {}
-        for name in ("ours", "peers") if number % 2 else ("peers", "ours"):
+        for name in list(seconds) if number % 2 else list(reversed(seconds)):
             bench.begin()
             timing, cpu_s = _both_ours(bench) if name == "ours" else _both_peers(bench)
-            seconds[name] = timing.last_s
-            report.add(
-                _row(f"ours {number}" if name == "ours" else f"Kafka Streams, sink rows {number}", timing, cpu_s)
-            )
-        ratios.append(seconds["ours"] / seconds["peers"])
-    report.judge(
-        Goal("seconds, ours / Kafka Streams with sink rows, median of the pairs", median(ratios), at_most=_BOTH_FACTOR)
-    )
+            seconds[name].append(timing.last_s)
+            run = "ours" if name == "ours" else "Kafka Streams, sink rows"
+            report.add(timing.row(f"{run} {number}", "rows", cpu_s))
+    ratio = median_ratio(seconds["ours"], seconds["peers"])
+    report.judge(Goal("seconds, ours / Kafka Streams with sink rows, median of the pairs", ratio, at_most=_BOTH_FACTOR))
     return report
 
 
@@ -100,13 +92,3 @@ def _sunk_rows(bench: Bench) -> int:
             return int(cursor.fetchone()[0])
     finally:
         connection.close()
-
-
-def _row(run: str, timing: Timing, cpu_s: float) -> dict[str, object]:
-    return {
-        "run": run,
-        "first s": round(timing.first_s, 1),
-        "last s": round(timing.last_s, 1),
-        "rows/s": round(timing.rate),
-        "CPU s": round(cpu_s, 1),
-    }

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.adapters.arrow_rows import begins_run
+from include.clock import instant_of
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.sql.named import COORDINATES
 
@@ -25,12 +27,6 @@ RECORDS = pa.schema([
     ("record_value", pa.binary()), ("kafka_timestamp", _INSTANT),
 ])  # fmt: skip
 KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
-
-_FIRST_INSTANT = dt.datetime.min.replace(tzinfo=dt.UTC)
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_LAST_INSTANT = dt.datetime.max.replace(tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_INSTANT_RANGE = range((_FIRST_INSTANT - _EPOCH) // _MICROSECOND, (_LAST_INSTANT - _EPOCH) // _MICROSECOND + 1)
 
 
 class Reject(NamedTuple):
@@ -93,9 +89,7 @@ def newest_versions(rows: pa.Table) -> pa.Table:
     order = pc.sort_indices(rows, sort_keys=[
         (KEY, "ascending"), (VERSION, "descending"), ("board_offset", "descending"),
         ("kafka_partition", "ascending"), ("kafka_offset", "ascending")])  # fmt: skip
-    keys = rows[KEY].combine_chunks().take(order)
-    is_first = pa.concat_arrays([pa.array([True]), pc.not_equal(keys[1:], keys[:-1])])
-    newest = rows.take(order.filter(is_first))
+    newest = rows.take(order.filter(begins_run(rows[KEY].combine_chunks().take(order))))
     if not placeless(newest):
         return newest
     days = rows.group_by(KEY).aggregate([("day", "max")])
@@ -143,8 +137,7 @@ def newest_timestamp(records: pa.Table) -> dt.datetime | None:
 
 def instant(timestamp: pa.Scalar) -> dt.datetime | None:
     """The timestamp; None for one that Python has no date for: any producer may write any number there."""
-    micros = timestamp.value
-    return _EPOCH + micros * _MICROSECOND if micros is not None and micros in _INSTANT_RANGE else None
+    return None if timestamp.value is None else instant_of(timestamp.value)
 
 
 def _scalars(rows: pa.Table) -> Iterator[dict[str, pa.Scalar]]:

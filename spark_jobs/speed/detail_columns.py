@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
+from include.adapters.arrow_rows import begins_run
 from include.adapters.served_batch import RECORDS
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
@@ -148,9 +149,8 @@ def _sources(headers: pa.Array) -> pa.Table:
         """The first header of that name of each record."""
         is_it = pc.equal(names, name).fill_null(False)
         owners, found = parents.filter(is_it), values.filter(is_it)
-        if len(owners) > 1:
-            is_first = pa.concat_arrays([pa.array([True]), pc.not_equal(owners[1:], owners[:-1])])
-            owners, found = owners.filter(is_first), found.filter(is_first)
+        is_first = begins_run(owners)
+        owners, found = owners.filter(is_first), found.filter(is_first)
         if len(owners) == len(headers):
             return found
         return found.take(pc.index_in(pa.array(range(len(headers)), owners.type), value_set=owners))

@@ -1,6 +1,7 @@
-"""JSON values of a topic, many at once, as columns: those that are evidently right, at a fifth of the price."""
+"""JSON values of a topic, many at once, as columns: those that are evidently right."""
 
 import re
+from itertools import compress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,9 +44,8 @@ class JsonColumns:
 
     def _read_lot(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         listed = values.to_pylist()
-        lines = [value for value in listed if _is_plain(value)]
-        all_plain = len(lines) == len(listed)
-        is_plain = pa.repeat(True, len(listed)) if all_plain else pa.array(map(_is_plain, listed), pa.bool_())
+        flags = [_is_plain(value) for value in listed]
+        lines, is_plain = list(compress(listed, flags)), pa.array(flags, pa.bool_())
         try:
             values.cast(pa.string())  # UTF-8? The parser below looks only at what it keeps
             text = b"\n".join(lines)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
+from include.adapters.arrow_rows import begins_run
 from include.adapters.speed_store import Reject
 from include.contracts.definition import Definition
 from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
@@ -61,9 +62,7 @@ class TableColumns:
         order = [(self._key.column, "ascending"), ("version_at", "descending"), ("offset", "descending"),
                  ("partition", "ascending")]  # fmt: skip
         rows = rows.sort_by(order)
-        keys = rows[self._key.column].combine_chunks()
-        is_first = pc.not_equal(keys[1:], keys[:-1])
-        return rows.filter(pa.concat_arrays([pa.array([True]), is_first]))
+        return rows.filter(begins_run(rows[self._key.column].combine_chunks()))
 
     def _add_one_by_one(self, messages: Iterable[Message]) -> None:
         rows = []

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from include.adapters.speed_store import Reject
+from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp, undecodable_violations, violations
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,19}")  # int() would take 1_0 too
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -60,7 +60,7 @@ def read_record(message: Message, topic: Topic) -> TableRow | Reject:
 
     Reads as `transforms.decode` does, its leniency included: a number where text is wanted is its text.
     """
-    kafka_timestamp = _instant(message.timestamp()[1])
+    kafka_timestamp = instant_of(message.timestamp()[1] * 1000)  # any producer may write any number there
     key, value = message.key(), message.value()
 
     def reject(reason: str) -> Reject:
@@ -109,14 +109,6 @@ def _plain(raw: msgspec.Raw, kind: str) -> Any:
 
 def _value(value: Any, kind: str) -> Any:
     return parse_timestamp(value) if kind == "timestamp" and value is not None else value
-
-
-def _instant(milliseconds: int) -> dt.datetime | None:
-    """Kafka's timestamp; None for one that Python has no date for: any producer may write any number there."""
-    try:
-        return _EPOCH + dt.timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return None
 
 
 def _integer(key: bytes | None) -> int | None:

@@ -27,12 +27,12 @@ LONE_SURROGATE = (
 ).replace(" ", "")
 
 
-def typed(records: DataFrame, topic: Topic, carried: tuple[str, ...] = ()) -> DataFrame:
+def typed(records: DataFrame, topic: Topic) -> DataFrame:
     """One row a record of the Kafka source (with headers): the topic's columns, where it came from, and `ok`.
 
     `ok` is true for a record that keeps the contract. Where it is false, `with_reason` has the last word: a few valid
     records look broken here. A tombstone has `deleted` true and its key as id. `<column>_text` is a time as it was
-    sent. `carried` names further columns of `records` to keep. Times of headers are text: `accepted_text`.
+    sent. Times of headers are text: `accepted_text`.
     """
     text = F.col("value").cast("string")
     parsed = records.select(
@@ -47,13 +47,11 @@ def typed(records: DataFrame, topic: Topic, carried: tuple[str, ...] = ()) -> Da
         header_text(h.EVENT_ID).alias("event_id"),
         header_text(h.ACCEPTED_AT).alias("accepted_text"),
         header_text(h.REPLAYED_AT).isNotNull().alias("replayed"),
-        *carried,
     )
     return parsed.select(
         "topic", "partition", "offset", "kafka_timestamp", "key", "value", "event_id", "accepted_text", "replayed",
         "deleted",
         *_typed_columns(topic),
-        *carried,
         _ok(topic).alias("ok"),
     )  # fmt: skip
 
@@ -77,9 +75,9 @@ def versioned(rows: DataFrame) -> DataFrame:
     return rows.select("*", accepted.alias("accepted_at"), version.alias("version_at"))
 
 
-def decode(records: DataFrame, topic: Topic, carried: tuple[str, ...] = ()) -> DataFrame:
+def decode(records: DataFrame, topic: Topic) -> DataFrame:
     """`typed` records with `accepted_at`, `version_at` and `reason`, which is null for a valid record."""
-    return with_reason(versioned(typed(records, topic, carried)), topic)
+    return with_reason(versioned(typed(records, topic)), topic)
 
 
 def valid(decoded: DataFrame) -> DataFrame:
