@@ -105,6 +105,16 @@ class StreamSettings:
 
 
 @dataclass(frozen=True)
+class BatchSettings:
+    """The batch layer: where raw is archived, how large a task may be, how long a publication can be undone."""
+
+    archive_dir: Path
+    driver_memory: str
+    rows_per_task: int
+    undo_days: int
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """Where Spark runs, and the folder with the Kafka connector's jars."""
 
@@ -121,6 +131,7 @@ class Settings:
     database: DatabaseSettings
     gateway: GatewaySettings
     stream: StreamSettings
+    batch: BatchSettings
     spark: SparkSettings
 
     @classmethod
@@ -175,6 +186,12 @@ class Settings:
                 max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
                 max_details_per_batch=env.integer("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
                 table_partitions=env.integer("STREAM_TABLE_PARTITIONS", 0),
+            ),
+            batch=BatchSettings(
+                archive_dir=Path(env.text("ARCHIVE_DIR", ".state/archive")),
+                driver_memory=env.text("REBUILD_DRIVER_MEMORY", "2g"),
+                rows_per_task=env.count("REBUILD_ROWS_PER_TASK", 100_000),
+                undo_days=env.count("UNDO_DAYS", 7),
             ),
             spark=SparkSettings(
                 master=env.text("SPARK_MASTER", "local[2]"),

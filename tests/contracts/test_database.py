@@ -37,7 +37,7 @@ def test_every_column_the_analyst_sees_is_explained(settings, view):
 
 def test_migrating_again_changes_nothing_also_without_the_superuser(settings):
     without = dataclasses.replace(settings, database=dataclasses.replace(settings.database, superuser_password=""))
-    assert migrate(settings) == migrate(without) == "0003"
+    assert migrate(settings) == migrate(without) == "0007"
 
 
 @pytest.mark.parametrize(
