@@ -50,9 +50,10 @@ load: up ## send the reference volume and wait until the view holds all of it
 test: setup ## every test, on servers of its own
 	@$(PY) -m pytest
 
-faults: setup ## twenty seeded rounds of faults each against the gateway and the stream; nothing may be lost or doubled
+faults: setup ## twenty seeded rounds of faults each against gateway, stream and batch; nothing may be lost or doubled
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
 	@$(PY) -m tests.faults.stream --rounds 20 --seed 7
+	@$(PY) -m tests.faults.batch --rounds 20 --seed 7
 
 bench: setup ## figures of gateway and stream beside their peers, half an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway

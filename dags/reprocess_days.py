@@ -3,27 +3,24 @@
 
 Rebuilds days of your choice, by hand, through a form. A dry run, the default, publishes nothing.
 
-**What a run does**: for each day from `from` to `to`: builds a new generation with Spark, verifies it, publishes it and
-certifies the day. Days must be over and inside the rebuild window, the days the topics still hold; others are refused
-before anything is built.
+**What a run does**: drains the gateways' fallback stores, waits until the stream has caught up, and for each day from
+`from` to `to`: builds a new generation with Spark, verifies it, publishes it and certifies the day. Days must be over,
+and still held by the topics or the archive; others are refused before anything is built. The task `difference` of a dry
+run shows what would change: counts by class, and rows before and after.
 
-**Danger**: with `dry_run` off, publishing changes what analysts read for those days, one day after the other. Look at a
-dry run first: its `verify` task says what would change. Earlier generations are kept.
+**Danger**: with `dry_run` off, publishing changes what analysts read for those days, one day after the other, also days
+that are held since somebody undid them. Look at a dry run first. Earlier generations are kept: `undo_day`.
 
 **How to run again**: every task can run twice; clear the failed one, or trigger the DAG again. Days are built one at a
 time in the pool `rebuild`, and wait there for a nightly run too.
 """
 
 import datetime as dt
-from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, Param, task, task_group
+from airflow.sdk import DAG, Param, task
 
-from include.airflow_support.defaults import default_args, rebuild_submission
-
-REASON = "--reason={{ params.reason }}"  # one argument: a reason may begin with a dash
-RUN_ID = "{{ run_id }}"  # names the build; TaskFlow reserves an argument called run_id
+from include.airflow_support.defaults import default_args
+from include.airflow_support.tasks import SETTLE_TIMEOUT, rebuild_group, replay_fallback, wait_until_settled
 
 with DAG(
     dag_id="reprocess_days",
@@ -43,6 +40,7 @@ with DAG(
         "reason": Param(
             type="string", minLength=3, maxLength=500, title="Reason", description="Kept with the generation."
         ),
+        "settle_timeout_s": SETTLE_TIMEOUT,
     },
 ):
 
@@ -53,37 +51,6 @@ with DAG(
 
         return steps.rebuildable_days(first, last)
 
-    @task
-    def verify(day: str, build: str) -> dict[str, Any]:
-        """Compare the new generation with what is shown; fail if its balance does not add up."""
-        from include.airflow_support import steps
-
-        return steps.verify(day, build)
-
-    @task.run_if(lambda context: not context["params"]["dry_run"], "a dry run publishes nothing")
-    @task
-    def publish(day: str, build: str) -> int:
-        """Point the view at the new generation; skipped on a dry run."""
-        from include.airflow_support import steps
-
-        return steps.publish(day, build)
-
-    @task
-    def certify(day: str) -> dict[str, Any]:
-        """Check the published day's balance and write its certificate; skipped with publish."""
-        from include.airflow_support import steps
-
-        return steps.certify(day)
-
-    @task_group
-    def reprocess(day: str) -> None:
-        """One day: build, verify, publish, certify."""
-        rebuild = SparkSubmitOperator(
-            task_id="rebuild",
-            application_args=["--day", day, "--run-id", RUN_ID, REASON],
-            map_index_template="{{ task.application_args[1] }}",
-            **rebuild_submission(),
-        )
-        rebuild >> verify(day, RUN_ID) >> publish(day, RUN_ID) >> certify(day)
-
-    reprocess.expand(day=days("{{ params['from'] }}", "{{ params.to }}"))
+    chosen = days("{{ params['from'] }}", "{{ params.to }}")  # first: a wrong form fails at once
+    rebuilt = rebuild_group(is_by_hand=True).expand(day=chosen)
+    chosen >> replay_fallback() >> wait_until_settled("{{ params.settle_timeout_s }}") >> rebuilt

@@ -1,13 +1,13 @@
-"""Named places in the speed layer's driver where a test may stop or kill it; nothing unless STREAM_FAILPOINTS is set.
+"""Named places where a test may stop or kill a process of the pipeline; nothing unless PIPELINE_FAILPOINTS is set.
 
-STREAM_FAILPOINTS is a list of `place:action:when`, separated by commas:
+PIPELINE_FAILPOINTS is a list of `place:action:when`, separated by commas:
 
     join.before_send:kill:3              SIGKILL this process and its children (the JVM) at the third time
     serve.before_commit:pause:2          stand still at the second time
     serve.before_commit:pause:armed      stand still once for each file serve.before_commit.pause
 
 A place that stands still writes the file `<place>.paused` and goes on when that is removed. All files are in the folder
-STREAM_FAILPOINTS_DIR. Only tests set these variables, so they are no settings.
+PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are no settings.
 """
 
 import functools
@@ -22,11 +22,11 @@ from pathlib import Path
 
 from include.errors import ConfigurationError
 
-VARIABLE = "STREAM_FAILPOINTS"
-FOLDER_VARIABLE = "STREAM_FAILPOINTS_DIR"
+VARIABLE = "PIPELINE_FAILPOINTS"
+FOLDER_VARIABLE = "PIPELINE_FAILPOINTS_DIR"
 ACTIONS = ("kill", "pause")
 ARMED = "armed"
-PLACES = (
+STREAM_PLACES = (
     "members.while_loading",
     "join.before_send",
     "join.after_send",
@@ -36,11 +36,16 @@ PLACES = (
     "serve.before_commit",
     "serve.after_commit",
 )
+REBUILD_PLACES = ("rebuild.after_begin", "rebuild.while_loading", "rebuild.before_finish", "rebuild.after_finish")
+POINT_PLACES = ("point.after_pointer", "point.before_commit", "point.after_commit")  # publish, undo and redo
+PRUNE_PLACES = ("prune.after_detach", "prune.after_drop")
+ARCHIVE_PLACES = ("archive.after_files", "archive.before_commit", "archive.after_commit")
+PLACES = (*STREAM_PLACES, *REBUILD_PLACES, *POINT_PLACES, *PRUNE_PLACES, *ARCHIVE_PLACES)
 _LOOK_S = 0.005
 
 
 def reached(place: str) -> None:
-    """The driver is at the place. Returns at once, except in a test that wants it stopped there.
+    """The process is at the place. Returns at once, except in a test that wants it stopped there.
 
     The first call reads the environment. Raises ConfigurationError when it is wrong.
     """

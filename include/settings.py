@@ -106,9 +106,9 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The batch layer: where raw is archived, how large a task may be, how long a publication can be undone."""
+    """The batch layer: where raw is archived (folder or URI), how large a task is, how long a day can be undone."""
 
-    archive_dir: Path
+    archive_dir: str
     driver_memory: str
     rows_per_task: int
     undo_days: int
@@ -188,7 +188,7 @@ class Settings:
                 table_partitions=env.integer("STREAM_TABLE_PARTITIONS", 0),
             ),
             batch=BatchSettings(
-                archive_dir=Path(env.text("ARCHIVE_DIR", ".state/archive")),
+                archive_dir=env.text("ARCHIVE_DIR", ".state/archive"),
                 driver_memory=env.text("REBUILD_DRIVER_MEMORY", "2g"),
                 rows_per_task=env.count("REBUILD_ROWS_PER_TASK", 100_000),
                 undo_days=env.count("UNDO_DAYS", 7),

@@ -21,22 +21,22 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.clock import rfc3339
-from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError
-from include.settings import DEFAULT_TIMEZONE, SparkSettings
+from include.settings import SparkSettings
+from spark_jobs.batch.blobs import own
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, STREAM_CONFIGURATION, java_options, open_session
 from spark_jobs.schemas import RECORD
-from spark_jobs.transforms.day_rows import day_rows, first_records
 from spark_jobs.transforms.decode import decode, typed, valid, versioned
-from spark_jobs.transforms.details import source_coordinates, to_records
+from spark_jobs.transforms.details import to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
 
@@ -98,7 +98,6 @@ def make(spark: SparkSettings) -> Path:
 def _run_everything(session: SparkSession, folder: str) -> None:
     """What the drivers do, over a few records, into nothing."""
     boards, members = _records(session, _BOARD), _records(session, _MEMBER)
-    day = Day.parse("2026-11-20", DEFAULT_TIMEZONE)
     table = newest_versions(valid(decode(members, PIPELINE.table)).repartition(2, "id"), "id").persist()
     table.count()
 
@@ -120,15 +119,19 @@ def _run_everything(session: SparkSession, folder: str) -> None:
     )
     query.awaitTermination(_STREAMING_S)
     query.stop()
-    parts = day_rows(decode(boards, PIPELINE.stream), valid(decode(members, PIPELINE.table)), PIPELINE, day)
-    first = first_records(source_coordinates(boards))
-    parts.rows.join(first, ["board_partition", "board_offset"], how="left").toArrow()
-    parts.excluded.collect()
-    parts.identities.count()
+    _shuffle(session.sparkContext)
     places = '{"board": {"0": 0}}', '{"board": {"0": 1}}'
     read = session.read.format("kafka").option("assign", '{"board": [0]}').options(**{**CONSUMER_OPTIONS, **_QUICKLY})
     read = read.option("startingOffsets", places[0]).option("endingOffsets", places[1])
     _fail(lambda: read.option("kafka.bootstrap.servers", _NOBODY).load().count())
+
+
+def _shuffle(context: SparkContext) -> None:
+    """What a rebuild has Spark do: two shuffles of bytes, whose partitions meet in one task."""
+    counted = context.accumulator(0)
+    pairs = context.parallelize([(number, b"blob") for number in range(4)], 2).partitionBy(2, own)
+    again = pairs.mapPartitionsWithIndex(lambda _, each: each).partitionBy(2, own)
+    pairs.union(again).foreach(lambda _: counted.add(1))
 
 
 def _records(session: SparkSession, value: dict[str, Any]) -> DataFrame:

@@ -1,40 +1,50 @@
 """Rebuild one day into a new generation: `python spark_jobs/rebuild_day.py --day 2026-11-20 --run-id R`.
 
-Under spark-submit, give it the connector's jars with --jars. Publishes nothing; `python -m include.integrity publish`
-does. Can be run again: the same raw gives the same rows.
+Publishes nothing; `python -m include.integrity publish` does. Can be run again: the same raw gives the same rows.
+Exit codes: 0 it is built; 1 it is not, and the last line of the log says why; 2 the arguments are wrong.
 """
 
 import argparse
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from include.contracts.day import Day, DayFormatError
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.settings import Settings
-from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.connectors.session import die_with_parent, open_session
+from spark_jobs.connectors.session import REBUILD_CONFIGURATION, die_with_parent, open_context
 
 log = logging.getLogger("rebuild_day")
 
 
 def main() -> int:
-    """Settings → session → one call → exit code."""
+    """Settings → context → one call → exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    parser = argparse.ArgumentParser(description="Rebuild one day of board_detail from the raw topics.")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    parser = argparse.ArgumentParser(description="Rebuild one day of board_detail from raw, into a new generation.")
     parser.add_argument("--day", required=True, help="YYYY-MM-DD, in the pipeline's time zone")
     parser.add_argument("--run-id", required=True, help="who builds; a retry with the same id replaces its own try")
     parser.add_argument("--reason", help="why, for the record")
+    parser.add_argument("--source", choices=["auto", "archive"], default="auto",
+                        help="auto: the archive when the topic no longer holds the day")  # fmt: skip
     arguments = parser.parse_args()
     try:
         settings = Settings.from_environment()
         day = Day.parse(arguments.day, settings.timezone)
-        session = open_session(settings.spark, f"rebuild_day {day}")
-        rebuild_day(session, settings, PIPELINE, day, arguments.run_id, arguments.reason)
+        with ThreadPoolExecutor(1, "spark") as lane:  # Spark starts while it is looked up what is to be read
+            context = lane.submit(
+                open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory, REBUILD_CONFIGURATION
+            )
+            from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
+
+            rebuild_day(context.result, settings, PIPELINE, day, arguments.run_id, arguments.reason,
+                        arguments.source == "archive")  # fmt: skip
     except (PipelineError, DayFormatError) as exc:
         log.error("%s: %s", type(exc).__name__, exc)
         return 1
-    session.stop()
+    if not context.result().master.startswith("local"):
+        context.result().stop()  # a JVM of our own ends with us, and by itself: it need not be waited for
     return 0
 
 

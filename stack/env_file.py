@@ -103,6 +103,15 @@ SECTIONS = (
         ),
     ),
     Section(
+        "The batch layer. ARCHIVE_DIR: a folder that every task of a cluster sees, or a URI such as s3://bucket/archive.",
+        (
+            Variable("ARCHIVE_DIR", ".state/archive"),
+            Variable("REBUILD_DRIVER_MEMORY", "2g"),
+            Variable("REBUILD_ROWS_PER_TASK", "100000"),
+            Variable("UNDO_DAYS", "7"),
+        ),
+    ),
+    Section(
         "Spark. Another master is the cluster that jobs run on.",
         (Variable("SPARK_MASTER", "local[2]"), Variable("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
     ),
@@ -126,6 +135,7 @@ PATH_VARIABLES = (
     "GATEWAY_TOKENS_FILE",
     "GATEWAY_FALLBACK_DIR",
     "STREAM_CHECKPOINT_DIR",
+    "ARCHIVE_DIR",
     "SPARK_KAFKA_JARS_DIR",
     "AIRFLOW_HOME",
 )

@@ -24,7 +24,7 @@ def load_settings(layout: Layout) -> dict[str, str]:
         raise StackError(f"there is no {layout.env_file} yet: run `make up` first")
     settings = env_file.read(layout.env_file)
     for name in env_file.PATH_VARIABLES:
-        if settings.get(name):
+        if settings.get(name) and "://" not in settings[name]:  # the archive may be in a store, named by a URI
             settings[name] = str(layout.root / settings[name])
     return settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # Data of services, in the order people think of them; `clean` removes these and keeps what was downloaded.
-DATA_FOLDERS = ("kafka", "postgres", "fallback", "checkpoints", "airflow", "logs", "run")
+DATA_FOLDERS = ("kafka", "postgres", "fallback", "checkpoints", "archive", "airflow", "logs", "run")
 
 # A server that runs as another user must be able to pass through these; it cannot list them.
 _PASSED_THROUGH = 0o711

@@ -145,6 +145,7 @@ def _own_paths(layout: Layout) -> dict[str, str]:
         "GATEWAY_TOKENS_FILE": layout.run / "gateway-tokens.json",
         "GATEWAY_FALLBACK_DIR": layout.state / "fallback",
         "STREAM_CHECKPOINT_DIR": layout.state / "checkpoints",
+        "ARCHIVE_DIR": layout.state / "archive",
         "AIRFLOW_HOME": layout.airflow,
         "SPARK_KAFKA_JARS_DIR": layout.spark_jars,
     }

@@ -20,7 +20,7 @@ from include.settings import Settings
 
 _LOOK_S = 0.02
 _SEEN_S = 60.0
-_SEEN = "SELECT board_id FROM board_detail WHERE board_id = ANY(%s)"
+_SEEN = "SELECT board_id FROM board_detail_masked WHERE board_id = ANY(%s)"
 _TURN_S = 0.01
 _ids = count(5_000_000_000)
 

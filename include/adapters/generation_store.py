@@ -1,12 +1,15 @@
 """Generations of a day: made, loaded, attached, measured. Used by the rebuild's driver and by its executors."""
 
+import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from psycopg2 import sql
+from psycopg2.errors import UndefinedTable
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
@@ -19,6 +22,7 @@ from include.settings import DatabaseSettings
 from include.sql.named import query
 
 Cut = Mapping[str, Mapping[int, int]]  # topic → partition → end offset, exclusive
+PAGE = 1_000
 
 
 class Excluded(NamedTuple):
@@ -47,6 +51,25 @@ class Counts:
     pending: int
     rejected: int
     duplicates: int
+    misplaced: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """The terms of both together."""
+        return Counts(*(getattr(self, term.name) + getattr(other, term.name) for term in fields(self)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a task saves of a generation, in one transaction: rows by `copy`, and what they do not show.
+
+    `number` is the part's own, the same when the task is tried again: from 0 on for rows, below for decisions.
+    """
+
+    number: int
+    row_count: int = 0
+    copy: Callable[[Cursor, str], object] | None = None
+    excluded: Sequence[Excluded] = ()
+    duplicates: Sequence[Duplicate] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +101,19 @@ class GenerationStore:
         finally:
             connection.close()
 
-    def begin(self, day: Day, run_id: str, reason: str | None, cut: Cut) -> int:
+    def known_offsets(self, day: Day, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """First offsets of the day's records that are known already: of the raw topic, and of the output topic."""
+        raw: dict[int, int] = {}
+        output: dict[int, int] = {}
+        with self._transaction() as cursor:
+            cursor.execute(query("select_first_offsets"), {"day": day.date, "topic": topic})
+            for partition, offset, output_partition, output_offset in cursor.fetchall():
+                raw[partition] = min(offset, raw.get(partition, offset))
+                if output_partition is not None:
+                    output[output_partition] = min(output_offset, output.get(output_partition, output_offset))
+        return raw, output
+
+    def begin(self, day: Day, run_id: str, reason: str | None, cut: Cut, starts: Cut | None = None) -> int:
         """Open a generation with a table of its own; drop what an earlier try of this run left behind."""
         with self._transaction() as cursor:
             cursor.execute(query("discard_unfinished"), {"day": day.date, "run_id": run_id})
@@ -86,84 +121,124 @@ class GenerationStore:
                 cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table_name(left_behind)))
             cursor.execute(
                 query("insert_generation"),
-                {"day": day.date, "run_id": run_id, "reason": reason, "cut": json.dumps(cut)},
-            )
+                {"day": day.date, "run_id": run_id, "reason": reason, "cut": json.dumps(cut),
+                 "starts": json.dumps(starts or {})},
+            )  # fmt: skip
             generation_id = int(cursor.fetchone()[0])
-            cursor.execute(sql.SQL(query("create_generation_table")).format(table=table_name(generation_id)))
-            return generation_id
-
-    def load_part(self, generation_id: int, part: int, row_count: int, copy: Callable[[Cursor, str], int]) -> bool:
-        """Load one part, once: a retried task finds its part claimed and loads nothing. Returns whether it loaded."""
-        with connect(self._database, "batch", "rebuild load") as connection, connection.cursor() as cursor:
-            cursor.execute(query("claim_load"), {"generation_id": generation_id, "part": part, "row_count": row_count})
-            if cursor.rowcount == 0:
-                return False
-            statement = sql.SQL(query("copy_generation")).format(table=table_name(generation_id))
-            copy(cursor, statement.as_string(connection))
-            return True
-
-    def save_excluded(self, generation_id: int, excluded: Iterable[Excluded]) -> None:
-        """List the boards of the day that are not rows."""
-        rows = [(generation_id, *each) for each in excluded]
-        with self._transaction() as cursor:
-            if rows:
-                execute_values(cursor, query("insert_excluded"), rows)
-
-    def save_duplicates(self, generation_id: int, day: Day, duplicates: Sequence[Duplicate]) -> None:
-        """List the boards whose record stands more than once in the speed layer's topic."""
-        rows = [(generation_id, day.date, each.board_id, "duplicate", json.dumps({"copies": each.copies}))
-                for each in duplicates]  # fmt: skip
-        with self._transaction() as cursor:
-            if rows:
-                execute_values(cursor, query("insert_duplicates"), rows)
-
-    def save_rejects(self, rejects: Iterable[Reject]) -> None:
-        """Keep records that break their contract; those that the speed layer kept already stay as they are."""
-        rows = [(*reject, "rebuild") for reject in rejects]
-        with self._transaction() as cursor:
-            if rows:
-                execute_values(cursor, query("insert_rejects"), rows)
-
-    def finish(self, generation_id: int, day: Day, counts: Counts) -> Built:
-        """Index, check, analyze and attach the generation's table. Raises StaleRun when the run lost its day."""
-        table = table_name(generation_id)
-        with self._transaction() as cursor:
             cursor.execute(
-                sql.SQL(query("index_generation")).format(
-                    table=table,
+                sql.SQL(query("create_generation_table")).format(
+                    table=table_name(generation_id),
                     check=sql.Identifier(f"board_detail_final_g{generation_id}_day"),
                     generation_id=sql.Literal(generation_id),
                     day=sql.Literal(day.date),
                 )
             )
+            return generation_id
+
+    def save_part(self, generation_id: int, day: Day, part: Part) -> bool:
+        """Save a part, once: a retried task finds it claimed and saves nothing. Returns whether it saved.
+
+        Raises StaleRun when the generation was discarded meanwhile.
+        """
+        claim = {"generation_id": generation_id, "part": part.number, "row_count": part.row_count}
+        with connect(self._database, "batch", "rebuild load") as connection, connection.cursor() as cursor:
+            cursor.execute(query("claim_load"), claim)
+            if cursor.rowcount == 0:
+                cursor.execute(query("select_load"), claim)
+                if cursor.fetchone() is None:
+                    raise StaleRun("the generation was discarded while it was loaded", generation=generation_id)
+                return False
+            if part.copy is not None:
+                statement = sql.SQL(query("copy_generation")).format(table=table_name(generation_id))
+                try:
+                    part.copy(cursor, statement.as_string(connection))
+                except UndefinedTable as exc:
+                    raise StaleRun("the generation was discarded", generation=generation_id) from exc
+            _insert_excluded(cursor, generation_id, part.excluded)
+            _insert_duplicates(cursor, generation_id, day, part.duplicates)
+            return True
+
+    def load_part(self, generation_id: int, part: int, row_count: int, copy: Callable[[Cursor, str], object]) -> bool:
+        """Save a part that has rows only."""
+        return self.save_part(generation_id, Day(dt.date.min, "UTC"), Part(part, row_count, copy))
+
+    def save_excluded(self, generation_id: int, excluded: Iterable[Excluded]) -> None:
+        """List the boards of the day that are not rows."""
         with self._transaction() as cursor:
-            cursor.execute(sql.SQL("ANALYZE {}").format(table))
-            cursor.execute(sql.SQL(query("measure_generation")).format(table=table))
-            row_count, content_hash = cursor.fetchone()
+            _insert_excluded(cursor, generation_id, list(excluded))
+
+    def save_duplicates(self, generation_id: int, day: Day, duplicates: Sequence[Duplicate]) -> None:
+        """List the boards whose record stands more than once in the speed layer's topic."""
+        with self._transaction() as cursor:
+            _insert_duplicates(cursor, generation_id, day, duplicates)
+
+    def save_rejects(self, rejects: Iterable[Reject]) -> None:
+        """Keep records that break their contract; those that are kept already stay as they are."""
+        rows = [(*reject, "rebuild") for reject in rejects]
+        if rows:
+            with self._transaction() as cursor:
+                execute_values(cursor, query("insert_rejects"), rows, page_size=PAGE)
+
+    def finish(self, generation_id: int, day: Day, counts: Counts) -> Built:
+        """Give the generation's table its key, count and hash it, attach it. Raises StaleRun when the run lost its day.
+
+        The key is made on one connection while another one counts and hashes: each reads all of the table.
+        """
+        with ThreadPoolExecutor(1, "measure") as lane:
+            measured = lane.submit(self._measure, generation_id)
+            self._index(generation_id)
+            row_count, content_hash = measured.result()
+        terms = {
+            "generation_id": generation_id, "row_count": row_count, "content_hash": content_hash,
+            "raw_distinct": counts.raw_distinct, "pending_count": counts.pending, "rejected_count": counts.rejected,
+            "duplicate_count": counts.duplicates, "misplaced_count": counts.misplaced,
+        }  # fmt: skip
+        table, index = table_name(generation_id), _index_name(generation_id)
+        with self._transaction() as cursor:
+            cursor.execute(sql.SQL(query("key_generation")).format(table=table, index=index))
             cursor.execute(
                 sql.SQL(query("attach_generation")).format(table=table, generation_id=sql.Literal(generation_id))
             )
-            cursor.execute(
-                query("finish_generation"),
-                {
-                    "generation_id": generation_id,
-                    "row_count": row_count,
-                    "content_hash": content_hash,
-                    "raw_distinct": counts.raw_distinct,
-                    "pending_count": counts.pending,
-                    "rejected_count": counts.rejected,
-                    "duplicate_count": counts.duplicates,
-                },
-            )
+            cursor.execute(query("finish_generation"), terms)
             if cursor.rowcount != 1:
                 raise StaleRun(generation=generation_id, day=day)
-        return Built(generation_id, int(row_count), str(content_hash))
+        return Built(generation_id, row_count, content_hash)
+
+    def _index(self, generation_id: int) -> None:
+        table, index = table_name(generation_id), _index_name(generation_id)
+        with self._transaction() as cursor:
+            cursor.execute(sql.SQL(query("index_generation")).format(table=table, index=index))
+        with self._transaction() as cursor:  # the two locks do not go together
+            cursor.execute(sql.SQL("ANALYZE {}").format(table))
+
+    def _measure(self, generation_id: int) -> tuple[int, str]:
+        with self._transaction() as cursor:
+            cursor.execute(sql.SQL(query("measure_generation")).format(table=table_name(generation_id)))
+            row_count, content_hash = cursor.fetchone()
+        return int(row_count), str(content_hash)
 
     @contextmanager
     def _transaction(self) -> Iterator[Cursor]:
         connection: Connection
         with connect(self._database, "batch", "rebuild") as connection, connection.cursor() as cursor:
             yield cursor
+
+
+def _insert_excluded(cursor: Cursor, generation_id: int, excluded: Iterable[Excluded]) -> None:
+    rows = [(generation_id, *each) for each in excluded]
+    if rows:
+        execute_values(cursor, query("insert_excluded"), rows, page_size=PAGE)
+
+
+def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates: Iterable[Duplicate]) -> None:
+    rows = [(generation_id, day.date, each.board_id, "duplicate", json.dumps({"copies": each.copies}))
+            for each in duplicates]  # fmt: skip
+    if rows:
+        execute_values(cursor, query("insert_duplicates"), rows, page_size=PAGE)
+
+
+def _index_name(generation_id: int) -> sql.Identifier:
+    return sql.Identifier(f"board_detail_final_g{generation_id}_pkey")
 
 
 def table_name(generation_id: int) -> sql.Identifier:

@@ -18,6 +18,7 @@ OWNER = "data-platform"
 REBUILD_POOL = "rebuild"
 ROOT = Path(__file__).resolve().parents[2]
 REBUILD_JOB = str(ROOT / "spark_jobs" / "rebuild_day.py")
+ARCHIVE_JOB = str(ROOT / "spark_jobs" / "archive_day.py")
 
 
 def log_runbook(context: Mapping[str, Any]) -> None:
@@ -74,10 +75,19 @@ def rebuild_submission() -> dict[str, Any]:
         "conf": {
             "spark.log.level": "WARN",  # the task's log is for people
             "spark.ui.enabled": "false",  # it would listen on every interface, and no one is there to look
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Dlog4j2.level=warn",  # too late in the session itself
+            # too late in the session itself; the better compiler costs a run of seconds more than it gains
+            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Dlog4j2.level=warn -XX:TieredStopAtLevel=1",
+            "spark.shuffle.compress": "false",
+            "spark.shuffle.spill.compress": "false",
+            "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
         },
         "driver_memory": os.environ.get("REBUILD_DRIVER_MEMORY") or "2g",
         "env_vars": {"PYTHONPATH": str(ROOT)},
         "pool": REBUILD_POOL,
         "execution_timeout": dt.timedelta(hours=2),
     }
+
+
+def archive_submission() -> dict[str, Any]:
+    """Arguments of the SparkSubmitOperator that archives raw: as the rebuild's, whose pool it waits for as well."""
+    return rebuild_submission() | {"application": ARCHIVE_JOB, "name": "archive_day"}

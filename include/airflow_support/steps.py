@@ -7,21 +7,25 @@ from dataclasses import asdict
 from typing import Any
 
 from include.airflow_support.days import days_between
-from include.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import Retryable
-from include.gateway import client
-from include.integrity import settled, steps
+from include.errors import PipelineError, Retryable
+from include.integrity import certificate as certificates
+from include.integrity import comparison, days, gateways, pruning, publication, settled
+from include.integrity.late_members import mark_late_members
 from include.settings import Settings
 
 
 class FallbackNotDrained(Retryable):
-    """The gateway's fallback store still holds events; a rebuild now would miss them."""
+    """A gateway's fallback store still holds events; a rebuild now would miss them."""
+
+
+class NotCertified(PipelineError):
+    """The day is published, and a person has to look at it before it can be certified."""
 
 
 def replay_fallback() -> dict[str, Any]:
-    """Drain the gateway's fallback store. Blocks for minutes at most; raises FallbackNotDrained, GatewayUnavailable."""
-    report = client.replay_fallback(Settings.from_environment())
+    """Drain every gateway's store. Blocks for minutes at most; raises FallbackNotDrained, GatewayUnavailable."""
+    report = gateways.replay_fallback(Settings.from_environment())
     if report.left:
         raise FallbackNotDrained(left=report.left)
     return asdict(report)
@@ -32,26 +36,79 @@ def wait_until_settled(timeout_s: float) -> dict[str, Any]:
     return asdict(settled.wait_until_settled(Settings.from_environment(), timeout_s))
 
 
+def days_of_the_night(day: str, run_type: str) -> list[str]:
+    """The days a run of the night rebuilds: a scheduled one its own and the dirty ones, a backfill its own alone."""
+    settings = Settings.from_environment()
+    if run_type == "scheduled":
+        mark_late_members(settings)
+        return days.days_to_rebuild(settings, Day.parse(day, settings.timezone))
+    return rebuildable_days(day, day)
+
+
 def rebuildable_days(first: str, last: str) -> list[str]:
     """The days asked for, oldest first. Raises DayChoiceError for days that can't be rebuilt now."""
     settings = Settings.from_environment()
-    today = Day.of(SystemClock().now(), settings.timezone)
-    return days_between(first, last, settings.kafka.board_retention_days, today.date)
+    days.dirty_days(settings)  # marks days that boards moved out of, before they are rebuilt
+    window = days.load_window(settings)
+    return days_between(first, last, window.retention_days, window.today, window.archived_since)
 
 
 def verify(day: str, run_id: str) -> dict[str, Any]:
-    """Compare what the run built with what is shown; the answer counts what would change. See `steps.verify`."""
+    """Compare what the run built with what is shown; the answer counts what would change. See `comparison.verify`."""
     settings = Settings.from_environment()
-    return asdict(steps.verify(settings, Day.parse(day, settings.timezone), run_id))
+    return asdict(comparison.verify(settings, Day.parse(day, settings.timezone), run_id))
 
 
-def publish(day: str, run_id: str) -> int:
-    """Show what the run built; the answer is the generation. See `steps.publish`."""
+def diff(day: str, run_id: str) -> dict[str, Any]:
+    """The same, with rows of each class before and after, personal values hidden. See `comparison.diff`."""
     settings = Settings.from_environment()
-    return steps.publish(settings, Day.parse(day, settings.timezone), run_id)
+    return asdict(comparison.diff(settings, Day.parse(day, settings.timezone), run_id))
+
+
+def publish(day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool) -> dict[str, Any]:
+    """Show what the run built. A day that a person holds is published by hand only. See `publication.publish`."""
+    settings = Settings.from_environment()
+    published = publication.publish(
+        settings,
+        Day.parse(day, settings.timezone),
+        run_id,
+        made_by=made_by,
+        reason=reason or None,
+        automatic=not is_by_hand,
+    )
+    return asdict(published)
 
 
 def certify(day: str) -> dict[str, Any]:
-    """Certify the published day; the answer is its certificate. See `steps.certify`."""
+    """Certify the published day; the answer is its certificate. See `certificate.certify`.
+
+    Raises FallbackNotDrained, which is tried again, and NotCertified.
+    """
     settings = Settings.from_environment()
-    return asdict(steps.certify(settings, Day.parse(day, settings.timezone)))
+    certificate = certificates.certify(settings, Day.parse(day, settings.timezone))
+    if certificate.fallback_pending:
+        raise FallbackNotDrained(certificate.reason or "", day=day)
+    if certificate.reason:
+        raise NotCertified(certificate.reason, day=day)
+    return asdict(certificate)
+
+
+def collect_orphans() -> list[dict[str, Any]]:
+    """Drop generations that nobody will publish; the answer lists them with why. See `pruning.collect_orphans`."""
+    return [asdict(orphan) for orphan in pruning.collect_orphans(Settings.from_environment())]
+
+
+def undo(day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
+    """Show what was shown before, or take that back. `to` is a generation or empty. See `publication.undo`.
+
+    `made_by` names the run: one that finds its own change there has made it already, and changes nothing.
+    """
+    settings = Settings.from_environment()
+    the_day = Day.parse(day, settings.timezone)
+    changes = publication.history(settings, the_day)
+    mine = [one for one in changes if (one.made_by, one.action) == (made_by, action)]
+    if mine:
+        return asdict(mine[0])
+    if action == "redo":
+        return asdict(publication.redo(settings, the_day, reason, made_by=made_by))
+    return asdict(publication.undo(settings, the_day, reason, to=int(to) if to else None, made_by=made_by))

@@ -1,6 +1,5 @@
 """The Integrity page: how far each day is, and how much it can be trusted. Served inside Airflow's API server."""
 
-import datetime as dt
 import logging
 import secrets
 from collections.abc import Callable
@@ -13,14 +12,16 @@ from fastapi import Depends, FastAPI
 from fastapi.responses import HTMLResponse
 
 from include.clock import SystemClock
-from include.contracts.day import Day
 from include.errors import ConfigurationError, DatabaseUnavailable
-from include.integrity.page_model import DayRow, load_days, select_rows
+from include.gateway.client import GatewayRefused, GatewayUnavailable
+from include.integrity.gateways import backlogs
+from include.integrity.page_model import DayRow, counts_text, load_rows
 from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
 TEMPLATES = Path(__file__).parent / "templates"
+GATEWAY_TIMEOUT_S = 2.0  # somebody waits for the page
 
 
 def airflow_app() -> FastAPI:
@@ -31,16 +32,18 @@ def airflow_app() -> FastAPI:
     from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
     from airflow.api_fastapi.core_api.security import requires_access_view
 
-    return create_app(requires_access_view(AccessView.WEBSITE), load_rows)
+    return create_app(requires_access_view(AccessView.WEBSITE), read_rows, read_backlog)
 
 
-def create_app(authorize: Callable[..., Any], read_rows: Callable[[], list[DayRow]]) -> FastAPI:
+def create_app(
+    authorize: Callable[..., Any], read_rows: Callable[[], list[DayRow]], read_backlog: Callable[[], str]
+) -> FastAPI:
     """The page as an app. `authorize` is a FastAPI dependency that raises for who may not look."""
     # no generated docs: an app's dependencies do not guard them
     app = FastAPI(title="Integrity", dependencies=[Depends(authorize)], docs_url=None, redoc_url=None, openapi_url=None)
-    template = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True).get_template(
-        "integrity.html"
-    )
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+    environment.filters["counts"] = counts_text
+    template = environment.get_template("integrity.html")
 
     @app.get("/", response_class=HTMLResponse)
     def integrity() -> HTMLResponse:
@@ -57,20 +60,26 @@ def create_app(authorize: Callable[..., Any], read_rows: Callable[[], list[DayRo
             log.warning("integrity page: SQLSTATE %s", exc.pgcode)
             rows, problem = [], f"The database refused the question (SQLSTATE {exc.pgcode})."
         nonce = secrets.token_urlsafe(16)
-        body = template.render(rows=rows, problem=problem, nonce=nonce, now=SystemClock().now())
+        backlog = "" if problem else read_backlog()
+        body = template.render(rows=rows, problem=problem, backlog=backlog, nonce=nonce, now=SystemClock().now())
         return HTMLResponse(body, status_code=503 if problem else 200, headers=_headers(nonce))
 
     return app
 
 
-def load_rows() -> list[DayRow]:
-    """The page's rows as of now. Blocks on PostgreSQL; errors as `load_days`, and ConfigurationError."""
-    settings = Settings.from_environment()
-    return select_rows(load_days(settings.database), _today(settings.timezone))
+def read_rows() -> list[DayRow]:
+    """The page's rows as of now, read as the analyst. Blocks; errors as `load_rows`, and ConfigurationError."""
+    return load_rows(Settings.from_environment(), "analyst")
 
 
-def _today(zone: str) -> dt.date:
-    return Day.of(SystemClock().now(), zone).date
+def read_backlog() -> str:
+    """One sentence on the gateways' fallback stores. Blocks 2 s a gateway at most; never raises our own errors."""
+    try:
+        waiting = backlogs(Settings.from_environment(), GATEWAY_TIMEOUT_S)
+    except (GatewayUnavailable, GatewayRefused, ConfigurationError) as exc:
+        log.warning("integrity page: %s", exc)
+        return "The fallback backlog is not known; the log of the API server says why."
+    return f"{sum(waiting.values()):,} events wait in the fallback stores of {len(waiting)} gateways."
 
 
 def _headers(nonce: str) -> dict[str, str]:

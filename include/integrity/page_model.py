@@ -1,19 +1,21 @@
-"""What the Integrity page says of each day: read from the view `day_status`, decided without I/O."""
+"""What the Integrity page and the status command say of each day: read from views, decided without I/O."""
 
 import datetime as dt
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from include.adapters.postgres import connect
-from include.settings import DatabaseSettings
+from include.integrity.days import Window, select_window
+from include.settings import Role, Settings
 from include.sql.named import query
 
 
 @dataclass(frozen=True)
 class DayStatus:
-    """One row of `day_status`.
+    """One row of `day_status` with that of `day_trust`.
 
-    `dirty_count` is how much reached the day after it was published. `rebuildable_until` is the first date on which
-    the topics no longer hold all of it.
+    `dirty_count` is how much reached the day after it was published, `dirty` the same by cause; `corrections` are
+    counted by class.
     """
 
     day: dt.date
@@ -21,36 +23,72 @@ class DayStatus:
     row_count: int
     pending_count: int
     rejected_count: int
-    correction_count: int
     live_row_count: int
     dirty_count: int
     generation_id: int | None
     published_at: dt.datetime | None
-    rebuildable_until: dt.date | None
+    certified_at: dt.datetime | None = None
+    corrections: Mapping[str, int] = field(default_factory=dict)
+    dirty: Mapping[str, int] = field(default_factory=dict)
+    held_reason: str | None = None
+    uncertified_reason: str | None = None
+
+    @property
+    def correction_count(self) -> int:
+        """Differences that the published rebuild corrected."""
+        return sum(self.corrections.values())
 
 
 @dataclass(frozen=True)
 class DayRow:
-    """A day as the page shows it. `days_left` is None where nobody knows, 0 when it is too late."""
+    """A day as it is shown.
+
+    `countdown` says for how long it can be rebuilt. `notes` are what a person has to know before trusting it.
+    """
 
     status: DayStatus
-    days_left: int | None
+    countdown: str
     can_rebuild: bool
+    notes: tuple[str, ...] = ()
 
 
-def select_rows(days: list[DayStatus], today: dt.date) -> list[DayRow]:
-    """The page's rows, in the order given. A day can be rebuilt when it is over and the topics still hold it. Pure."""
-    return [_row(status, today) for status in days]
+def select_rows(days: list[DayStatus], window: Window) -> list[DayRow]:
+    """The rows, in the order given; a day can be rebuilt when it is over and topics or archive hold it. Pure."""
+    return [_row(status, window) for status in days]
 
 
-def load_days(database: DatabaseSettings, limit: int = 60) -> list[DayStatus]:
-    """The newest days, newest first, read as the analyst. Blocks; raises DatabaseUnavailable and psycopg2.Error."""
-    with connect(database, "analyst", "integrity page") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_day_status"), {"limit": limit})
-        return [DayStatus(*row) for row in cursor.fetchall()]
+def load_rows(settings: Settings, role: Role, limit: int = 60, day: dt.date | None = None) -> list[DayRow]:
+    """The newest days, or one, newest first. Blocks; raises DatabaseUnavailable and psycopg2.Error."""
+    with connect(settings.database, role, "integrity") as connection, connection.cursor() as cursor:
+        window = select_window(cursor, settings)
+        cursor.execute(query("select_day_status"), {"limit": limit, "day": day})
+        return select_rows([DayStatus(*row) for row in cursor.fetchall()], window)
 
 
-def _row(status: DayStatus, today: dt.date) -> DayRow:
-    until = status.rebuildable_until
-    days_left = None if until is None else max(0, (until - today).days)
-    return DayRow(status, days_left, can_rebuild=status.day < today and days_left != 0)
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Counts by name, as one line: `3 late board, 1 moved board`; empty when there are none."""
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
+
+
+def _row(status: DayStatus, window: Window) -> DayRow:
+    return DayRow(status, _countdown(status.day, window), status.day in window, _notes(status))
+
+
+def _countdown(day: dt.date, window: Window) -> str:
+    left = window.days_left(day)
+    if left is None:
+        return "archived"
+    if left == 0:
+        return "no longer"
+    return f"{left} more {'day' if left == 1 else 'days'}"
+
+
+def _notes(status: DayStatus) -> tuple[str, ...]:
+    notes = []
+    if unexplained := status.corrections.get("unexplained"):
+        notes.append(f"{unexplained:,} unexplained differences")
+    if status.held_reason:
+        notes.append(f"held since it was undone: {status.held_reason}")
+    if status.uncertified_reason and status.status != "certified":
+        notes.append(f"not certified: {status.uncertified_reason}")
+    return tuple(notes)

@@ -12,13 +12,14 @@ from psycopg2 import sql
 from psycopg2.extensions import connection as Connection
 
 from include.adapters.postgres import connect, open_connection
-from include.errors import DatabaseUnavailable, PipelineError
+from include.errors import ConfigurationError, DatabaseUnavailable, PipelineError
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
 ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "analyst")
+GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to those who may see personal values
 
 
 def migrate(settings: Settings) -> str:
@@ -31,6 +32,10 @@ def migrate(settings: Settings) -> str:
     with connect(settings.database, "pipeline_owner", "migrate") as connection:
         with connection.cursor() as cursor:
             cursor.execute(query("lock_migrations"))
+            for role in GROUP_ROLES:
+                cursor.execute(query("select_role"), {"role": role})
+                if cursor.fetchone() is None:
+                    raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} NOLOGIN")
         revision = _upgrade(settings.database)
         with connection.cursor() as cursor:
             cursor.execute(
@@ -65,6 +70,10 @@ def _make_roles(database: DatabaseSettings) -> None:
                         sql.Identifier(role), sql.Literal(database.password(role))
                     )
                 )
+            for group in GROUP_ROLES:
+                cursor.execute(query("select_role"), {"role": group})
+                if cursor.fetchone() is None:
+                    cursor.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(group)))
             name = sql.Identifier(database.name)
             cursor.execute(sql.SQL("GRANT batch TO pipeline_owner"))
             cursor.execute(sql.SQL("ALTER DATABASE {} OWNER TO pipeline_owner").format(name))

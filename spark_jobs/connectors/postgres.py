@@ -1,24 +1,17 @@
 """Rows and Arrow tables into PostgreSQL."""
 
-import io
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.arrow_copy import copy_text
 
 
 def copy_arrow(cursor: Cursor, statement: str, table: pa.Table) -> int:
-    """COPY the rows by a `COPY … FROM STDIN WITH (FORMAT csv)` statement; returns how many.
-
-    pyarrow quotes every text and leaves null empty and unquoted, which is how PostgreSQL tells '' from null.
-    """
-    if table.num_rows:
-        buffer = io.BytesIO()
-        pa_csv.write_csv(table, buffer, pa_csv.WriteOptions(include_header=False, quoting_style="needed"))
-        buffer.seek(0)
-        cursor.copy_expert(statement, buffer)
+    """COPY the rows by a `COPY … FROM STDIN` statement; returns how many."""
+    copy_text(cursor, statement, table)
     return int(table.num_rows)
 
 

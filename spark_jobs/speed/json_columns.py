@@ -44,11 +44,15 @@ class JsonColumns:
 
     def _read_lot(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         listed = values.to_pylist()
-        flags = [_is_plain(value) for value in listed]
-        lines, is_plain = list(compress(listed, flags)), pa.array(flags, pa.bool_())
+        text = b"" if None in listed else b"\n".join(listed)
+        if _are_plain(values, text):  # as nearly always
+            lines, is_plain = listed, pa.repeat(True, len(values))
+        else:
+            flags = [_is_plain(value) for value in listed]
+            lines, is_plain = list(compress(listed, flags)), pa.array(flags, pa.bool_())
+            text = b"\n".join(lines)
         try:
             values.cast(pa.string())  # UTF-8? The parser below looks only at what it keeps
-            text = b"\n".join(lines)
             parsed = self._parsed(text, len(lines))
             is_right = self._are_right(parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text))
         except ArrowInvalid:  # one of them spoils the lot
@@ -78,6 +82,18 @@ def times(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return texts.cast(TIMES)
 
 
+def _are_plain(values: pa.Array, text: bytes) -> bool:
+    """Is each of the values, which the text holds in a line each, evidently plain: an object that holds no other?"""
+    count = len(values)
+    return (
+        bool(text)
+        and pc.all(pc.starts_with(values, b"{")).as_py()
+        and pc.max(pc.binary_length(values)).as_py() < _LONG
+        and text.count(b"\n") == count - 1
+        and text.count(b"{") + text.count(b"[") <= count + MAX_DEPTH - 1
+    )
+
+
 def _is_plain(value: bytes | None) -> bool:
     """Is it one line that begins an object, neither long nor deep? The parser has no bounds of its own."""
     return (
@@ -91,7 +107,8 @@ def _is_plain(value: bytes | None) -> bool:
 
 def _may_hold_controls(text: bytes) -> bool:
     """Is one written as an escape, or as the bytes that two kinds begin with? The parser refuses all others."""
-    return any(sign in text for sign in _CONTROL_SIGNS)
+    escaped = b"\\" in text  # looked for first: single bytes are found many times as fast as pairs
+    return any(sign in text for sign in _CONTROL_SIGNS if escaped or sign[:1] != b"\\")
 
 
 def _keeps_contract(values: pa.ChunkedArray, field: Field, look_for_controls: bool) -> pa.ChunkedArray:

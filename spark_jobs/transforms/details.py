@@ -1,4 +1,4 @@
-"""Between joined boards, the records of board-detail, and the rows that are served."""
+"""Joined boards as records of board-detail."""
 
 from functools import cache
 
@@ -8,34 +8,12 @@ from pyspark.sql import functions as F
 from include.contracts import headers as h
 from include.contracts.definition import Column as OutputColumn
 from include.contracts.definition import Definition
-from spark_jobs.transforms.headers import header, header_long
+from spark_jobs.transforms.headers import header
 
 
 def day_of(instant: Column, timezone: str) -> Column:
     """The date in the pipeline's time zone (the session's zone must be UTC)."""
     return F.to_date(F.from_utc_timestamp(instant, timezone))
-
-
-def to_rows(details: DataFrame, definition: Definition, timezone: str) -> DataFrame:
-    """Joined boards as rows of the result: its columns, the source coordinates, the day."""
-    day_column = definition.stream.field(definition.day_field).column
-    return details.select(
-        *[
-            F.col(definition.stream.field(c.source).column if c.side == "stream" else definition.column_name(c))
-            .alias(definition.column_name(c))
-            for c in definition.columns
-        ],
-        "event_id",
-        F.col("partition").alias("board_partition"),
-        F.col("offset").alias("board_offset"),
-        "member_partition",
-        "member_offset",
-        day_of(F.col(day_column), timezone).alias("day"),
-        "accepted_at",
-        "version_at",
-        "deleted",
-        "replayed",
-    )  # fmt: skip
 
 
 def to_records(details: DataFrame, definition: Definition) -> DataFrame:
@@ -81,17 +59,6 @@ def _output_field(definition: Definition, column: OutputColumn) -> Column:
         return F.col(definition.column_name(column))
     field = definition.stream.field(column.source)
     return F.col(f"{field.column}_text" if field.type == "timestamp" else field.column)
-
-
-def source_coordinates(records: DataFrame) -> DataFrame:
-    """Records of the output topic with the coordinates of the board and member records they were made from."""
-    return records.select(
-        "*",
-        header_long(h.BOARD_PARTITION).cast("int").alias("board_partition"),
-        header_long(h.BOARD_OFFSET).alias("board_offset"),
-        header_long(h.MEMBER_PARTITION).cast("int").alias("member_partition"),
-        header_long(h.MEMBER_OFFSET).alias("member_offset"),
-    )
 
 
 def _rfc3339(instant: Column) -> Column:

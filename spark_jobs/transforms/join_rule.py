@@ -1,9 +1,13 @@
-"""The one join rule that both layers call."""
+"""The join rule of the stream, which holds each member's newest version.
+
+The rule: a board takes its member's newest version not newer than the board's own; if there is none, the oldest one
+known. With the history of the members it stands in `spark_jobs.batch.authors`; a test holds both against one oracle.
+"""
 
 from collections.abc import Sequence
 from functools import cache
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.contracts.definition import Definition
@@ -11,29 +15,10 @@ from include.contracts.definition import Definition
 MEMBER_SIDE = ("partition", "offset", "version_at", "deleted")
 
 
-def board_details(boards: DataFrame, members: DataFrame, definition: Definition) -> DataFrame:
-    """One row a board (decoded, valid, no tombstones), with its author's columns.
-
-    A board takes its member's newest version not newer than the board's own; if there is none, the oldest one known.
-    Where that version is a tombstone, or the member has none, the author's columns are null and `author_known` is
-    false: the board is pending. `members` holds any number of versions a key.
-    """
-    matched = _matched(boards, members, definition, "_author")
-    not_newer = F.coalesce(F.col("_author_version_at") <= F.col("version_at"), F.lit(False))
-    choice = Window.partitionBy("partition", "offset").orderBy(
-        F.desc(not_newer),
-        F.when(not_newer, F.col("_author_version_at")).desc_nulls_last(),
-        F.when(not_newer, F.col("_author_offset")).desc_nulls_last(),
-        F.coalesce("_author_deleted", F.lit(True)),  # among the newer ones a tombstone says nothing about the author
-        "_author_version_at",
-        "_author_offset",
-    )
-    chosen = matched.withColumn("_choice", F.row_number().over(choice)).where("_choice = 1")
-    return _details(chosen, boards.columns, definition)
-
-
 def board_details_of_newest(boards: DataFrame, members: Sequence[DataFrame], definition: Definition) -> DataFrame:
-    """The same rule where only the newest version of each member is held: that one, whatever its time.
+    """One row a board, with its author's columns: its member's newest version, whatever its time.
+
+    Where that is a tombstone, or the member has none, they are null and `author_known` is false: the board is pending.
 
     Each relation of `members` holds a key once at most; of a key in several of them the newest version counts. The
     order of the boards is kept when they are sorted by the join field.

@@ -151,7 +151,7 @@ def test_volumes_are_declared_and_used(compose: Compose) -> None:
     mounted = [v.split(":")[0] for s in compose.services.values() for v in s.get("volumes", [])]
     assert set(mounted) == compose.content["volumes"].keys()
     shared = {name for name in mounted if mounted.count(name) > 1}
-    assert shared == {"airflow", "gateway-tokens"}, "two processes on one folder must be on purpose"
+    assert shared == {"airflow", "archive", "gateway-tokens"}, "two processes on one folder must be on purpose"
 
 
 def test_the_gateway_reads_its_tokens_file_and_cannot_write_it(compose: Compose) -> None:

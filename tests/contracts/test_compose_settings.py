@@ -37,6 +37,7 @@ DIFFERENT_SETTINGS = {
         "GATEWAY_TOKENS_FILE",
         "GATEWAY_FALLBACK_DIR",
         "STREAM_CHECKPOINT_DIR",
+        "ARCHIVE_DIR",
         "SPARK_KAFKA_JARS_DIR",
         "AIRFLOW_HOME",
     ),  # paths
@@ -243,7 +244,14 @@ def test_files_of_airflow_lie_on_its_volume(compose: Compose) -> None:
     assert environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"] == f"{home}/passwords.json"
     assert environment["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] == f"{home}/logs"
     for name in ("airflow-init", *AIRFLOW):
-        assert compose.services[name]["volumes"] == [f"airflow:{home}"]
+        assert f"airflow:{home}" in compose.services[name]["volumes"]
+
+
+def test_drivers_and_tasks_see_the_archive_in_one_place(compose: Compose) -> None:
+    users = {name for name, service in compose.services.items() if "archive" in str(service.get("volumes", []))}
+    assert users == {"airflow-scheduler", "spark-worker-1", "spark-worker-2"}
+    folder = compose.environment("airflow-scheduler")["ARCHIVE_DIR"]
+    assert all(f"archive:{folder}" in compose.services[name]["volumes"] for name in users)
 
 
 def test_airflows_users_passwords_are_known_to_its_preparation_only(compose: Compose) -> None:

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import psycopg2
 import psycopg2.errors
 import pytest
 
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import ConfigurationError
 from include.sql.migrate import migrate
 from tests.support.pipeline import migrated, rows
 
@@ -21,7 +23,10 @@ def settings(postgres, tmp_path_factory):
     return migrated(None, postgres, "schema", tmp_path_factory.mktemp("schema"))
 
 
-@pytest.mark.parametrize("table", ["board_detail", "board_detail_live", "board_detail_final"])
+@pytest.mark.parametrize(
+    "table",
+    ["board_detail", "board_detail_masked", "board_detail_live", "board_detail_final", "board_detail_covered"],
+)
 def test_the_tables_have_the_columns_of_the_definition(settings, table):
     found = {name: kind for name, kind, _ in rows(settings, COLUMNS, (table,))}
     for name in PIPELINE.relational_columns:
@@ -29,7 +34,7 @@ def test_the_tables_have_the_columns_of_the_definition(settings, table):
         assert found[name] == LONG_TYPES.get(wanted, wanted)
 
 
-@pytest.mark.parametrize("view", ["board_detail", "day_status"])
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked", "day_status"])
 def test_every_column_the_analyst_sees_is_explained(settings, view):
     unexplained = [name for name, _, comment in rows(settings, COLUMNS, (view,)) if not comment]
     assert unexplained == []
@@ -40,11 +45,64 @@ def test_migrating_again_changes_nothing_also_without_the_superuser(settings):
     assert migrate(settings) == migrate(without) == "0007"
 
 
+def test_masking_hides_every_column_that_the_contract_calls_personal_and_no_other(settings):
+    source = "SELECT a.attname FROM pg_attribute a WHERE a.attrelid = 'board_detail'::regclass AND a.attnum > 0"
+    personal = {field.column for field in PIPELINE.output.fields if field.personal}
+    masked = {name for name, _, comment in rows(settings, COLUMNS, ("board_detail_masked",)) if "Masked" in comment}
+    assert masked == personal == {"phone"}
+    assert [name for name, *_ in rows(settings, COLUMNS, ("board_detail_masked",))] == [
+        name for (name,) in rows(settings, source + " ORDER BY a.attnum")
+    ]
+
+
+def test_what_is_personal_at_its_source_is_personal_in_the_result():
+    sides = {"stream": PIPELINE.stream, "table": PIPELINE.table}
+    for column in PIPELINE.columns:
+        assert PIPELINE.output.field(column.output).personal == sides[column.side].field(column.source).personal
+
+
+def test_a_person_sees_personal_values_once_they_are_granted(settings, postgres):
+    superuser = psycopg2.connect(postgres.superuser_dsn("schema"))
+    superuser.autocommit = True
+    try:
+        with superuser.cursor() as cursor:
+            cursor.execute("DROP ROLE IF EXISTS kim")
+            cursor.execute("CREATE ROLE kim LOGIN PASSWORD 'kim'")
+            granted = dataclasses.replace(
+                settings, database=dataclasses.replace(settings.database, passwords={"kim": "kim"})
+            )
+            with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+                rows(granted, "SELECT phone FROM board_detail", role="kim")
+            cursor.execute("GRANT analyst_personal TO kim")
+            for view in ("board_detail", "board_detail_masked", "day_status"):
+                rows(granted, f"SELECT * FROM {view}", role="kim")
+            cursor.execute("DROP ROLE kim")
+    finally:
+        superuser.close()
+
+
+def test_a_database_without_the_group_role_is_told_how_to_make_it(settings, postgres):
+    superuser = psycopg2.connect(postgres.superuser_dsn("schema"))
+    superuser.autocommit = True
+    without = dataclasses.replace(settings, database=dataclasses.replace(settings.database, superuser_password=""))
+    try:
+        with superuser.cursor() as cursor:
+            cursor.execute("ALTER ROLE analyst_personal RENAME TO analyst_otherwise")
+            try:
+                with pytest.raises(ConfigurationError, match="CREATE ROLE analyst_personal NOLOGIN"):
+                    migrate(without)
+            finally:
+                cursor.execute("ALTER ROLE analyst_otherwise RENAME TO analyst_personal")
+    finally:
+        superuser.close()
+
+
 @pytest.mark.parametrize(
     ("role", "statement"),
     [
-        ("analyst", "SELECT * FROM board_detail"),
+        ("analyst", "SELECT * FROM board_detail_masked"),
         ("analyst", "SELECT * FROM day_status"),
+        ("batch", "SELECT * FROM publication"),
         ("gateway", "INSERT INTO member (nickname, created_at, modified_at) VALUES ('a', now(), now())"),
         ("gateway", "DELETE FROM change_key"),
         ("stream", "DELETE FROM board_detail_live"),
@@ -58,6 +116,10 @@ def test_a_role_may_do_its_work(settings, role, statement):
 @pytest.mark.parametrize(
     ("role", "statement"),
     [
+        ("analyst", "SELECT * FROM board_detail"),
+        ("analyst", "SELECT * FROM board_detail_final"),
+        ("analyst", "SELECT * FROM board_detail_covered"),
+        ("analyst", "SELECT * FROM publication"),
         ("analyst", "SELECT * FROM board_detail_live"),
         ("analyst", "SELECT * FROM member"),
         ("analyst", "SELECT * FROM reject"),
@@ -68,7 +130,8 @@ def test_a_role_may_do_its_work(settings, role, statement):
         ("stream", "SELECT * FROM member"),
         ("stream", "SELECT * FROM change_key"),
         ("analyst", "SELECT * FROM change_key"),
-        ("batch", "INSERT INTO board_detail_live (board_id) VALUES (1)"),
+        ("stream", "DELETE FROM board_detail_covered"),
+        ("stream", "INSERT INTO publication (day) VALUES (now())"),
         ("batch", "SELECT * FROM member"),
     ],
 )

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DAG_IDS = ("nightly_rebuild", "reprocess_days")
+DAG_IDS = ("nightly_rebuild", "reprocess_days", "undo_day")
+REBUILDING = ("nightly_rebuild", "reprocess_days")
 
 
 def test_every_file_imports_and_holds_the_dag_it_is_named_for(dag_bag):
@@ -43,6 +44,16 @@ class TestEveryDag:
     def test_has_the_runbook_that_its_failures_name(self, dag_bag, dag_id):
         assert (ROOT / "docs" / "runbooks" / f"{dag_id}.md").is_file()
 
+    def test_survives_serialisation(self, dag_bag, dag_id):
+        from airflow.serialization.serialized_objects import DagSerialization
+
+        copy = DagSerialization.from_dict(DagSerialization.to_dict(dag_bag.dags[dag_id]))
+
+        assert copy.dag_id == dag_id
+
+
+@pytest.mark.parametrize("dag_id", REBUILDING)
+class TestDagsThatRebuild:
     def test_rebuilds_one_day_at_a_time_by_the_named_connection(self, dag_bag, dag_id):
         rebuilds = [task for task in dag_bag.dags[dag_id].tasks if task.task_id.endswith("rebuild")]
 
@@ -54,12 +65,36 @@ class TestEveryDag:
         assert arguments["name"] == "rebuild_day"
         assert arguments["jars"].endswith("/*.jar")
 
-    def test_survives_serialisation(self, dag_bag, dag_id):
-        from airflow.serialization.serialized_objects import DagSerialization
+    def test_each_day_is_built_verified_published_and_certified_in_that_order(self, dag_bag, dag_id):
+        dag = dag_bag.dags[dag_id]
+        downstream = {
+            name: dag.get_task(f"rebuild_day.{name}").downstream_task_ids
+            for name in ("rebuild", "verify", "difference", "publish", "certify")
+        }
 
-        copy = DagSerialization.from_dict(DagSerialization.to_dict(dag_bag.dags[dag_id]))
+        assert downstream == {
+            "rebuild": {"rebuild_day.verify"},
+            "verify": {"rebuild_day.difference", "rebuild_day.publish"},
+            "difference": set(),
+            "publish": {"rebuild_day.certify"},
+            "certify": set(),
+        }
 
-        assert copy.dag_id == dag_id
+    def test_drains_and_settles_before_it_builds(self, dag_bag, dag_id):
+        dag = dag_bag.dags[dag_id]
+        before = dag.get_task("rebuild_day.rebuild").get_flat_relative_ids(upstream=True)
+
+        assert {"replay_fallback", "wait_until_settled", "days"} <= before
+
+    def test_rebuild_gets_its_day_the_runs_id_and_a_reason(self, dag_bag, dag_id):
+        arguments = dag_bag.dags[dag_id].get_task("rebuild_day.rebuild").application_args
+
+        assert [arguments[0], *arguments[2:]] == [
+            "--day",
+            "--run-id",
+            "{{ run_id }}",
+            "--reason={{ params.get('reason') or dag.dag_id }}",
+        ]
 
 
 class TestRetryPolicy:

@@ -1,7 +1,6 @@
 """The nightly DAG: which day a run is for, and in which order it works."""
 
 import datetime as dt
-from itertools import pairwise
 
 import pytest
 
@@ -48,16 +47,32 @@ def test_a_run_by_hand_is_refused_since_it_has_no_day(dag_bag):
     assert sorted(kind.value for kind in dag_bag.dags["nightly_rebuild"].allowed_run_types) == ["backfill", "scheduled"]
 
 
-def test_replays_settles_rebuilds_verifies_publishes_and_certifies_in_that_order(dag_bag):
+def test_replays_and_settles_before_it_archives_and_chooses_its_days(dag_bag):
     dag = dag_bag.dags["nightly_rebuild"]
-    order = ["replay_fallback", "wait_until_settled", "rebuild", "verify", "publish", "certify"]
 
-    assert sorted(dag.task_ids) == sorted(order)
-    for before, after in pairwise(order):
-        assert dag.get_task(before).downstream_task_ids == {after}
+    assert dag.get_task("replay_fallback").downstream_task_ids == {"wait_until_settled"}
+    assert dag.get_task("wait_until_settled").downstream_task_ids == {"archive", "collect_orphans", "days"}
 
 
-def test_rebuild_gets_the_runs_day_and_id(dag_bag):
-    rebuild = dag_bag.dags["nightly_rebuild"].get_task("rebuild")
+def test_the_days_are_those_of_the_runs_key_and_kind(dag_bag):
+    assert dag_bag.dags["nightly_rebuild"].get_task("days").op_args == (
+        "{{ dag_run.partition_key }}",
+        "{{ dag_run.run_type }}",
+    )
 
-    assert rebuild.application_args == ["--day", "{{ dag_run.partition_key }}", "--run-id", "{{ run_id }}"]
+
+def test_archives_raw_first_and_a_failure_of_that_stops_no_rebuild(dag_bag):
+    dag = dag_bag.dags["nightly_rebuild"]
+    archive, rebuild = dag.get_task("archive"), dag.get_task("rebuild_day.rebuild")
+
+    assert archive.application.endswith("/spark_jobs/archive_day.py")
+    assert archive.application_args == ["--run-id", "{{ run_id }}"]
+    assert archive.pool == rebuild.pool == "rebuild"
+    assert archive.priority_weight > rebuild.priority_weight
+    assert archive.downstream_task_ids == set()
+
+
+def test_leaves_days_alone_that_a_person_holds(dag_bag):
+    *_, is_by_hand = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish").op_args
+
+    assert is_by_hand is False

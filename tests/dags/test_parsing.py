@@ -46,7 +46,7 @@ def parse(path: Path, home: Path) -> dict[str, list[str]]:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", ["nightly_rebuild", "reprocess_days"])
+@pytest.mark.parametrize("name", ["nightly_rebuild", "reprocess_days", "undo_day"])
 def test_reading_a_dag_opens_nothing_and_brings_no_driver(name, tmp_path):
     seen = parse(ROOT / "dags" / f"{name}.py", tmp_path)
 

@@ -1,7 +1,5 @@
 """The DAG for people: its form, and what a dry run leaves out."""
 
-from itertools import pairwise
-
 import pytest
 
 FORM = {"from": "2026-11-19", "to": "2026-11-20", "reason": "late members"}
@@ -49,18 +47,16 @@ def test_refuses_a_form_without_a_required_value(dag, field):
         submit(dag, {name: value for name, value in FORM.items() if name != field})
 
 
-def test_each_day_is_built_verified_published_and_certified_in_that_order(dag):
-    order = [f"reprocess.{name}" for name in ("rebuild", "verify", "publish", "certify")]
-
-    for before, after in pairwise(order):
-        assert dag.get_task(before).downstream_task_ids == {after}
-    assert dag.get_task("days").downstream_task_ids == {
-        "reprocess.rebuild",
-        "reprocess.verify",
-        "reprocess.publish",
-        "reprocess.certify",
-    }
+def test_refuses_days_before_it_drains_and_waits(dag):
+    assert "replay_fallback" in dag.get_task("days").downstream_task_ids
+    assert dag.get_task("replay_fallback").downstream_task_ids == {"wait_until_settled"}
 
 
 def test_can_be_started_as_soon_as_airflow_has_read_it(dag):
     assert dag.is_paused_upon_creation is False
+
+
+def test_publishes_by_hand_also_what_a_person_holds(dag):
+    *_, is_by_hand = dag.get_task("rebuild_day.publish").op_args
+
+    assert is_by_hand is True

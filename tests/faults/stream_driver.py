@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from include.failpoints import ACTIONS, FOLDER_VARIABLE, PLACES, VARIABLE, descendants, kill_with_children
+from include.failpoints import ACTIONS, FOLDER_VARIABLE, STREAM_PLACES, VARIABLE, descendants, kill_with_children
 from stack import leftovers
 from stack.environment import MARKER
 from stack.ports import unused
@@ -37,7 +37,7 @@ class Driver:
         self._folder = folder
         self._points = folder / "failpoints"
         self._points.mkdir(parents=True)
-        armed = ",".join(f"{place}:{action}:armed" for place in PLACES for action in ACTIONS)
+        armed = ",".join(f"{place}:{action}:armed" for place in STREAM_PLACES for action in ACTIONS)
         marker = {VARIABLE: armed, FOLDER_VARIABLE: str(self._points), MARKER: str(folder)}
         self._variables = {**os.environ, **variables, **marker, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from include.failpoints import PLACES
+from include.failpoints import STREAM_PLACES
 
 
 class Effect(StrEnum):
@@ -48,7 +48,7 @@ Plan = tuple[Fault, ...]
 
 # Each of them once before any comes again.
 ONCE: tuple[tuple[Effect, str | None], ...] = (
-    *((Effect.DRIVER_KILLED, place) for place in PLACES),
+    *((Effect.DRIVER_KILLED, place) for place in STREAM_PLACES),
     *((effect, None) for effect in Effect),
     (Effect.BACKENDS_TERMINATED, "serve.after_copy"),
     (Effect.BACKENDS_TERMINATED, "serve.before_commit"),

@@ -88,12 +88,13 @@ def understood(record: Record) -> Version | None:
     """The record as a version of its member or board; None when it breaks the contract."""
     topic, partition, offset = record.place
     key = (record.key or b"").decode(errors="replace")
+    event_id = record.headers.get(h.EVENT_ID) or f"{topic}:{partition}:{offset}"
     if record.value is None:
         if not key.isdecimal():
             return None
         accepted = record.headers.get(h.ACCEPTED_AT)
         at = parse_timestamp(accepted) if accepted else record.timestamp
-        return Version(topic, int(key), offset, at, "", deleted=True, partition=partition)
+        return Version(topic, int(key), offset, at, event_id, deleted=True, partition=partition)
     try:
         value = json.loads(record.value)
     except ValueError:
@@ -101,7 +102,7 @@ def understood(record: Record) -> Version | None:
     if violations(RAW_TOPICS[topic], value) or key != str(value["id"]):
         return None
     return Version(
-        topic, value["id"], offset, parse_timestamp(value["modifiedAt"]), record.headers.get(h.EVENT_ID, ""),
+        topic, value["id"], offset, parse_timestamp(value["modifiedAt"]), event_id,
         parse_timestamp(value["createdAt"]), value.get("memberId"), content(topic, value), partition=partition,
     )  # fmt: skip
 

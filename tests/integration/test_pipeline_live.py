@@ -10,8 +10,10 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.certificate import certify
+from include.integrity.comparison import verify
+from include.integrity.publication import publish
 from include.integrity.settled import wait_until_settled
-from include.integrity.steps import certify, publish, verify
 from spark_jobs.batch.rebuild import rebuild_day
 from stack.ports import unused
 from tests.fakes.events import board, member
@@ -112,7 +114,7 @@ def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres,
         assert report.unexplained == 0
         assert report.corrections["member_version_changed"] == 1
         publish(settings, DAY, "r1")
-        certificate = certify(settings, DAY)
+        certificate = certify(settings, DAY, lambda _: {})
         assert (certificate.raw_distinct, certificate.row_count, certificate.rejected_count) == (5, 4, 1)
         assert rows(settings, VIEW) == [
             (10, "아침", "morning", "final"),
@@ -124,7 +126,9 @@ def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres,
         produce(settings, [("board", 16, None)], accepted_at="2026-11-21T00:00:00.000Z")
         wait_until(lambda: [row[0] for row in rows(settings, VIEW)] == [10, 11, 12], 60, "the deleted post is hidden")
 
-        first, second = (rebuild_day(spark, settings, PIPELINE, DAY, run, None) for run in ("r2", "r3"))
+        first, second = (
+            rebuild_day(lambda: spark.sparkContext, settings, PIPELINE, DAY, run, None) for run in ("r2", "r3")
+        )
         assert (first.content_hash, first.row_count) == (second.content_hash, 3)
         assert stream.stop() == 0
     finally:

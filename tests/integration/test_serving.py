@@ -7,7 +7,10 @@ import pytest
 
 from include.adapters.generation_store import GenerationStore
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
-from include.integrity.steps import certify, prune, publish, verify
+from include.integrity.certificate import certify
+from include.integrity.comparison import verify
+from include.integrity.pruning import prune
+from include.integrity.publication import Published, publish
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
 
@@ -131,24 +134,24 @@ def test_a_tombstone_of_a_board_never_served_hides_the_final_row(settings, store
 
 def test_publishing_twice_and_rebuilding_give_the_same(settings):
     first = build(settings, [row(1, 0)], cut=5, run_id="a")
-    assert publish(settings, DAY, "a") == publish(settings, DAY, "a") == first
+    assert [publish(settings, DAY, "a").generation_id for _ in range(2)] == [first, first]
     second = build(settings, [row(1, 0)], cut=5, run_id="b")
-    assert publish(settings, DAY, "b") == second
+    assert publish(settings, DAY, "b") == Published(first, 0, was_identical=True)
     hashes = rows(settings, "SELECT DISTINCT content_hash FROM generation")
     assert len(hashes) == 1
     assert rows(settings, "SELECT id, status FROM generation ORDER BY id") == [
-        (first, "superseded"), (second, "published")]  # fmt: skip
+        (first, "published"), (second, "discarded")]  # fmt: skip
 
 
 def test_old_generations_are_dropped_and_the_published_one_stays(settings):
     built = [build(settings, [row(1, 0)], cut=5, run_id=f"r{n}") for n in range(1)]
     for number in range(5):
-        built.append(build(settings, [row(1, 0)], cut=5, run_id=f"r{number}"))
+        built.append(build(settings, [row(1, 0, title=f"t{number}")], cut=5, run_id=f"r{number}"))
         publish(settings, DAY, f"r{number}")
     assert prune(settings, DAY) == []
     tables = rows(settings, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'board_detail_final'::regclass")
     assert tables == [(3,)]
-    assert rows(settings, VIEW) == [(1, "v0", "final")]
+    assert rows(settings, VIEW) == [(1, "t4", "final")]
 
 
 def test_every_difference_has_a_class(settings, store):
@@ -196,7 +199,7 @@ def test_a_late_board_is_told_from_a_missing_one(settings):
 def test_a_day_is_certified_when_its_balance_adds_up(settings):
     build(settings, [row(1, 0), row(2, 1)], cut=5, run_id="r")
     publish(settings, DAY, "r")
-    assert certify(settings, DAY).row_count == 2
+    assert certify(settings, DAY, lambda _: {}).row_count == 2
     assert rows(settings, "SELECT status, row_count FROM day_status") == [("certified", 2)]
 
 
@@ -206,7 +209,7 @@ def test_a_lost_board_is_noticed(settings):
         verify(settings, DAY, "r")
     publish(settings, DAY, "r")
     with pytest.raises(BalanceBroken):
-        certify(settings, DAY)
+        certify(settings, DAY, lambda _: {})
     assert rows(settings, "SELECT status FROM day_status") == [("rebuilt",)]
 
 
@@ -233,7 +236,7 @@ def test_a_retried_run_replaces_its_own_try(settings):
     build(settings, [row(1, 0)], cut=5, run_id="r")
     second = build(settings, [row(1, 0), row(2, 1)], cut=5, run_id="r")
     assert verify(settings, DAY, "r").generation.generation_id == second
-    assert publish(settings, DAY, "r") == second
+    assert publish(settings, DAY, "r").generation_id == second
     assert rows(settings, "SELECT status FROM generation ORDER BY id") == [("discarded",), ("published",)]
 
 

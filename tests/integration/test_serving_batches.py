@@ -9,7 +9,7 @@ import pytest
 
 from include.adapters.live_table import Applied
 from include.errors import LedgerConflict
-from include.integrity.steps import publish
+from include.integrity.publication import publish
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY, NOON, applied, build, opened_store, pending, row, serve, tombstone

@@ -5,18 +5,20 @@ import datetime as dt
 import itertools
 import random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from include.clock import rfc3339
+from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.contracts.topics import BOARD, MEMBER
-from spark_jobs.transforms.day_rows import day_rows
-from spark_jobs.transforms.decode import decode, valid
+from spark_jobs.batch.rebuild import build
 from tests.fakes.events import board, member
 from tests.support.oracle import Version, day_of
-from tests.support.spark import RawRecord, encoded, raw
+from tests.support.pipeline import migrated, rows
+from tests.support.raw_files import Record, file_sources
+from tests.support.spark import encoded
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
 HOURS = st.integers(-2, 26)  # some before the day, some after it
@@ -46,6 +48,11 @@ def histories(draw):
     return events
 
 
+@pytest.fixture(scope="module")
+def pipeline(postgres, tmp_path_factory):
+    return migrated(None, postgres, "day_rows", tmp_path_factory.mktemp("day-rows"))
+
+
 def record(event):
     times = {"modifiedAt": rfc3339(event.at), "createdAt": rfc3339(event.created or event.at)}
     if event.deleted:
@@ -54,7 +61,8 @@ def record(event):
         value = member(event.key, nickname=event.name, **times)
     else:
         value = board(event.key, event.member, title=event.name, **times)
-    return RawRecord(event.topic, 0, event.offset, str(event.key), encoded(value), event.event_id, rfc3339(event.at))
+    headers = [(h.EVENT_ID, event.event_id), (h.ACCEPTED_AT, rfc3339(event.at))]
+    return Record(event.topic, event.offset, str(event.key), encoded(value), event.at, headers)
 
 
 def apart(histories):
@@ -70,36 +78,60 @@ def apart(histories):
     ]  # fmt: skip
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(histories=st.lists(histories(), min_size=40, max_size=60), seed=st.integers(0, 9))
-def test_a_rebuilt_day_is_what_the_rules_say(spark, histories, seed):
-    histories = apart(histories)
-    shuffled = random.Random(seed).sample(events := list(itertools.chain(*histories)), len(events))
-    boards = decode(raw(spark, [record(e) for e in shuffled if e.topic == "board"]), BOARD)
-    members = valid(decode(raw(spark, [record(e) for e in shuffled if e.topic == "member"]), MEMBER))
-    parts = day_rows(boards, members, PIPELINE, DAY)
-    rows = {row.board_id: f"{row.nickname}/{row.title}" for row in parts.rows.collect()}
-    excluded = {(row.kind, row.board_id) for row in parts.excluded.collect()}
+def rebuilt(spark, pipeline, folder, records, files=1, buckets=None):
+    """The rows of a generation, what is no row, the terms of its balance and its hash."""
+    found = file_sources(folder, records, files)
+    built = build(spark.sparkContext, pipeline, PIPELINE, DAY, "test", None, found, buckets)
+    of = (built.generation_id,)
+    texts = rows(pipeline, "SELECT board_id, nickname, title FROM board_detail_final WHERE generation_id = %s", of)
+    excluded = rows(pipeline, "SELECT kind, board_id, identity FROM generation_excluded WHERE generation_id = %s", of)
+    terms = rows(pipeline, "SELECT raw_distinct, row_count, pending_count, rejected_count FROM generation"
+                           " WHERE id = %s", of)  # fmt: skip
+    return {row[0]: f"{row[1]}/{row[2]}" for row in texts}, excluded, terms[0], built.content_hash
 
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    histories=st.lists(histories(), min_size=40, max_size=60), seed=st.integers(0, 9),
+    files=st.integers(1, 4), buckets=st.integers(1, 7),
+)  # fmt: skip
+def test_a_rebuilt_day_is_what_the_rules_say(spark, pipeline, tmp_path_factory, histories, seed, files, buckets):
+    folder = tmp_path_factory.mktemp("raw")
+    histories = apart(histories)
+    events = list(itertools.chain(*histories))
+    shuffled = random.Random(seed).sample(events, len(events))
+    texts, excluded, terms, content = rebuilt(spark, pipeline, folder, [record(e) for e in shuffled], files, buckets)
+
+    kinds = {(kind, board_id) for kind, board_id, _ in excluded}
     for history in histories:
         keys = {event.key for event in history}
         expected = day_of(history, DAY)
-        assert {key: text for key, text in rows.items() if key in keys} == expected.rows
-        assert {(kind, key) for kind, key in excluded if key in keys} == expected.excluded
-    assert parts.identities.count() == len(rows) + len(excluded)  # the balance of the day
+        assert {key: text for key, text in texts.items() if key in keys} == expected.rows
+        assert {(kind, key) for kind, key in kinds if key in keys} == expected.excluded
+    pending = sum(kind == "pending" for kind, _ in kinds)
+    assert terms == (len(texts) + pending, len(texts), pending, 0)  # the balance of the day
+
+    # in the log's order, read by one task, all in one bucket: byte for byte the same
+    again = rebuilt(spark, pipeline, folder, [record(e) for e in events], 1, 1)
+    assert (again[0], sorted(again[1]), *again[2:]) == (texts, sorted(excluded), terms, content)
 
 
-def test_rejects_are_counted_unless_a_valid_record_of_the_board_exists(spark):
+def test_rejects_are_counted_unless_a_valid_record_of_the_board_exists(spark, pipeline, tmp_path):
     good, other = board(1), board(2)
     records = [
-        RawRecord("board", 0, 0, "1", encoded(good), "a"),
-        RawRecord("board", 0, 1, "1", encoded({**good, "memberId": "x"}), "b"),
-        RawRecord("board", 0, 2, "2", encoded({**other, "memberId": "x"}), "c"),
-        RawRecord("board", 0, 3, "3", b"{nonsense", "d", timestamp=at(5)),
-        RawRecord("board", 0, 4, "4", b"{nonsense", "e", timestamp=at(30)),
+        Record("board", 0, "1", encoded(good), at(5)),
+        Record("board", 1, "1", encoded({**good, "memberId": "x"}), at(5)),
+        Record("board", 2, "2", encoded({**other, "memberId": "x"}), at(5)),
+        Record("board", 3, "3", b"{nonsense", at(5)),
+        Record("board", 4, "4", b"{nonsense", at(30)),
+        Record("member", 0, "7", encoded(member(7)), at(-5)),
     ]
-    members = valid(decode(raw(spark, [RawRecord("member", 0, 0, "7", encoded(member(7)), "m")]), MEMBER))
-    parts = day_rows(decode(raw(spark, records), BOARD), members, PIPELINE, DAY)
-    assert [row.board_id for row in parts.rows.collect()] == [1]
-    assert sorted(row.identity for row in parts.excluded.collect()) == ["2", "@:board:0:3"]
-    assert parts.identities.count() == 3
+    texts, excluded, terms, _ = rebuilt(spark, pipeline, tmp_path, records)
+    assert list(texts) == [1]
+    assert sorted((kind, identity) for kind, _, identity in excluded) == [
+        ("rejected", "2"),
+        ("rejected", "@:board:0:3"),
+    ]
+    assert terms == (3, 1, 0, 2)
+    rejected = rows(pipeline, 'SELECT "offset" FROM reject WHERE topic = %s ORDER BY 1', ("board",))
+    assert [offset for (offset,) in rejected] == [1, 2, 3, 4]

@@ -54,6 +54,7 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
     with kafka_server(layout.kafka) as kafka, postgres_server(layout.postgres) as postgres:
         gateway_port, airflow_port = unused(2)
         overrides = {
+            "ARCHIVE_DIR": str(layout.state / "archive"),
             "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "DATABASE_PORT": str(postgres.port),
             "POSTGRES_SUPERUSER_PASSWORD": postgres.superuser_password,

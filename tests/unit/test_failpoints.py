@@ -29,7 +29,7 @@ child.kill()
 
 
 def failpoints(text, folder=""):
-    return Failpoints.from_environment({"STREAM_FAILPOINTS": text, "STREAM_FAILPOINTS_DIR": str(folder)})
+    return Failpoints.from_environment({"PIPELINE_FAILPOINTS": text, "PIPELINE_FAILPOINTS_DIR": str(folder)})
 
 
 def run_driver(**variables):
@@ -54,13 +54,13 @@ def test_nothing_happens_without_the_variable():
 
 
 def test_kill_ends_the_driver_and_its_children_at_the_nth_time():
-    code, times, child = run_driver(STREAM_FAILPOINTS=f"{PLACE}:kill:2")
+    code, times, child = run_driver(PIPELINE_FAILPOINTS=f"{PLACE}:kill:2")
     assert (code, times) == (-9, ["1"])
     wait_until(lambda: not is_running(child), 10, "the child is gone")
 
 
 def test_armed_kill_comes_with_its_file_and_once(tmp_path):
-    variables = {"STREAM_FAILPOINTS": f"{PLACE}:kill:armed", "STREAM_FAILPOINTS_DIR": str(tmp_path)}
+    variables = {"PIPELINE_FAILPOINTS": f"{PLACE}:kill:armed", "PIPELINE_FAILPOINTS_DIR": str(tmp_path)}
     assert run_driver(**variables)[:2] == (0, ["1", "2", "3"])
     (tmp_path / f"{PLACE}.kill").touch()
     assert run_driver(**variables)[:2] == (-9, [])
@@ -97,8 +97,8 @@ def test_pause_lasts_until_its_file_is_removed(tmp_path, when):
         (f"{PLACE}:kill:-1", "'-1'"),
         (f"{PLACE}:kill:1:2", "'1:2'"),
         (f"{PLACE}:kill:1,", "''"),
-        (f"{PLACE}:pause:1", "STREAM_FAILPOINTS_DIR"),
-        (f"{PLACE}:kill:armed", "STREAM_FAILPOINTS_DIR"),
+        (f"{PLACE}:pause:1", "PIPELINE_FAILPOINTS_DIR"),
+        (f"{PLACE}:kill:armed", "PIPELINE_FAILPOINTS_DIR"),
     ],
 )
 def test_wrong_setting_is_refused_by_name(text, named):

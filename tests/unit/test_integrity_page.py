@@ -7,10 +7,12 @@ from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from include.errors import DatabaseUnavailable
+from include.integrity.days import Window
 from include.integrity.page import create_app
 from include.integrity.page_model import DayStatus, select_rows
 
 TODAY = dt.date(2026, 11, 21)
+WINDOW = Window(TODAY, 14)
 
 
 def day_status(date: str, **changes: object) -> DayStatus:
@@ -20,40 +22,65 @@ def day_status(date: str, **changes: object) -> DayStatus:
         "row_count": 447017,
         "pending_count": 1,
         "rejected_count": 2,
-        "correction_count": 3,
         "live_row_count": 4,
         "dirty_count": 5,
         "generation_id": 12,
         "published_at": dt.datetime(2026, 11, 20, 17, 5, tzinfo=dt.UTC),
-        "rebuildable_until": dt.date.fromisoformat(date) + dt.timedelta(days=14),
+        "corrections": {"late": 2, "missing": 1},
+        "dirty": {"late board": 5},
     }
     return DayStatus(**(fields | changes))
 
 
-def page(*days: DayStatus) -> TestClient:
-    return TestClient(create_app(lambda: None, lambda: select_rows(list(days), TODAY)))
+def page(*days: DayStatus, backlog: str = "") -> TestClient:
+    return TestClient(create_app(lambda: None, lambda: select_rows(list(days), WINDOW), lambda: backlog))
 
 
 class TestRows:
     @pytest.mark.parametrize(
-        ("date", "days_left", "can_rebuild"),
+        ("date", "countdown", "can_rebuild"),
         [
-            ("2026-11-21", 14, False),  # not over
-            ("2026-11-20", 13, True),
-            ("2026-11-08", 1, True),
-            ("2026-11-07", 0, False),  # the topics no longer hold all of it
-            ("2026-10-01", 0, False),
+            ("2026-11-21", "14 more days", False),  # not over
+            ("2026-11-20", "13 more days", True),
+            ("2026-11-08", "1 more day", True),
+            ("2026-11-07", "no longer", False),  # the topics no longer hold all of it
+            ("2026-10-01", "no longer", False),
         ],
     )
-    def test_a_day_can_be_rebuilt_when_over_and_still_in_the_topics(self, date, days_left, can_rebuild):
-        row = select_rows([day_status(date)], TODAY)[0]
+    def test_a_day_can_be_rebuilt_when_over_and_still_in_the_topics(self, date, countdown, can_rebuild):
+        row = select_rows([day_status(date)], WINDOW)[0]
 
-        assert (row.days_left, row.can_rebuild) == (days_left, can_rebuild)
+        assert (row.countdown, row.can_rebuild) == (countdown, can_rebuild)
 
-    def test_without_a_known_window_nobody_knows_how_long(self):
-        row = select_rows([day_status("2026-11-20", rebuildable_until=None)], TODAY)[0]
+    def test_what_the_archive_has_can_be_rebuilt_for_ever(self):
+        window = Window(TODAY, 14, archived_since=dt.date(2026, 10, 1))
+        days = [day_status(date) for date in ("2026-11-20", "2026-10-01", "2026-09-30")]
 
-        assert (row.days_left, row.can_rebuild) == (None, True)
+        assert [(row.countdown, row.can_rebuild) for row in select_rows(days, window)] == [
+            ("archived", True),
+            ("archived", True),
+            ("no longer", False),
+        ]
+
+    def test_an_archive_that_began_within_the_window_takes_no_day_away(self):
+        window = Window(TODAY, 14, archived_since=dt.date(2026, 11, 15))
+
+        assert (window.oldest, window.days_left(dt.date(2026, 11, 10))) == (dt.date(2026, 11, 8), 3)
+
+    def test_notes_say_what_stands_against_trusting_a_day(self):
+        status = day_status(
+            "2026-11-20",
+            status="rebuilt",
+            corrections={"unexplained": 2},
+            held_reason="wrong authors",
+            uncertified_reason="3 events wait",
+        )
+
+        assert select_rows([status], WINDOW)[0].notes == (
+            "2 unexplained differences",
+            "held since it was undone: wrong authors",
+            "not certified: 3 events wait",
+        )
 
     def test_agrees_with_what_the_form_accepts(self):
         from include.airflow_support.days import DayChoiceError, days_between
@@ -64,7 +91,7 @@ class TestRows:
                 accepted = bool(days_between(str(day), str(day), 14, TODAY))
             except DayChoiceError:
                 accepted = False
-            assert select_rows([day_status(str(day))], TODAY)[0].can_rebuild == accepted
+            assert select_rows([day_status(str(day))], WINDOW)[0].can_rebuild == accepted
 
 
 class TestPage:
@@ -72,8 +99,21 @@ class TestPage:
         answer = page(day_status("2026-11-20")).get("/")
 
         assert answer.status_code == 200
-        for text in ("2026-11-20", "certified", "447,017", "13 more days", 'data-day="2026-11-20"'):
+        for text in (
+            "2026-11-20",
+            "certified",
+            "447,017",
+            "13 more days",
+            'data-day="2026-11-20"',
+            "2 late, 1 missing",
+        ):
             assert text in answer.text
+
+    def test_shows_what_speaks_against_a_day_and_what_waits_at_the_gateways(self):
+        text = page(day_status("2026-11-20", held_reason="wrong <authors>"), backlog="7 events wait").get("/").text
+
+        assert "held since it was undone: wrong &lt;authors&gt;" in text
+        assert "7 events wait" in text
 
     def test_has_no_button_where_a_rebuild_would_be_refused(self):
         answer = page(day_status("2026-11-21"), day_status("2026-11-01")).get("/")
@@ -94,10 +134,11 @@ class TestPage:
         def read() -> list:
             raise DatabaseUnavailable(host="db.internal", reason="secret details")
 
-        answer = TestClient(create_app(lambda: None, read)).get("/")
+        answer = TestClient(create_app(lambda: None, read, lambda: "never asked")).get("/")
 
         assert answer.status_code == 503
         assert "The database does not answer." in answer.text
+        assert "never asked" not in answer.text
         assert "db.internal" not in answer.text
 
     def test_text_from_the_database_is_escaped(self):
@@ -121,7 +162,7 @@ class TestPage:
         def refuse() -> None:
             raise HTTPException(401)
 
-        answer = TestClient(create_app(refuse, list)).get(path)
+        answer = TestClient(create_app(refuse, list, str)).get(path)
 
         assert answer.status_code in (401, 404)
         assert "Integrity" not in answer.text

@@ -1,4 +1,4 @@
-"""A day that the topic may no longer hold is refused, not rebuilt from what is left."""
+"""What a rebuild reads; a day that the topic may no longer hold is refused, not rebuilt from what is left."""
 
 import datetime as dt
 
@@ -7,7 +7,16 @@ import pytest
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
-from spark_jobs.batch.rebuild import refuse_lost_day
+from spark_jobs.batch.sources import (
+    MAX_SPLIT,
+    Known,
+    fix_ranges,
+    refuse_lost_day,
+    refuse_lost_range,
+    splits_of,
+    topic_sources,
+)
+from spark_jobs.batch.splits import TopicSplit
 
 DAY = Day.parse("2026-11-01", "Asia/Seoul")
 INSIDE = DAY.start + dt.timedelta(days=14)
@@ -15,24 +24,67 @@ PAST = INSIDE + dt.timedelta(seconds=1)
 
 
 class Log:
-    """A topic that begins at these offsets."""
+    """Topics of these partitions: first offset, offset at any instant, end."""
 
-    def __init__(self, first):
-        self._first = first
+    def __init__(self, partitions):
+        self._partitions = partitions
+        self.asked = []
 
     def earliest(self, topic):
-        assert topic == "board"
-        return self._first
+        return {partition: first for partition, (first, _, _) in self._partitions.items()}
+
+    def at(self, topic, instant):
+        self.asked.append((topic, instant))
+        return {partition: at for partition, (_, at, _) in self._partitions.items()}
+
+    def ends(self, topic):
+        return {partition: end for partition, (_, _, end) in self._partitions.items()}
 
 
 def test_inside_the_window_the_topic_holds_the_day():
-    refuse_lost_day(Log({0: 500}), DAY, PIPELINE, 14, INSIDE)
+    refuse_lost_day(Log({0: (500, 0, 0)}), DAY, PIPELINE, 14, INSIDE)
 
 
 def test_past_the_window_a_topic_that_dropped_records_is_refused():
     with pytest.raises(MissingRange, match=r"keeps 14 days.*day=2026-11-01"):
-        refuse_lost_day(Log({0: 0, 1: 500}), DAY, PIPELINE, 14, PAST)
+        refuse_lost_day(Log({0: (0, 0, 0), 1: (500, 0, 0)}), DAY, PIPELINE, 14, PAST)
 
 
 def test_past_the_window_a_topic_that_never_dropped_anything_still_serves():
-    refuse_lost_day(Log({0: 0, 1: 0}), DAY, PIPELINE, 14, PAST)
+    refuse_lost_day(Log({0: (0, 0, 0), 1: (0, 0, 0)}), DAY, PIPELINE, 14, PAST)
+
+
+def test_boards_and_details_are_read_from_a_day_before_and_members_whole():
+    log = Log({0: (3, 40, 90)})
+    found = topic_sources(fix_ranges(log, DAY, PIPELINE), PIPELINE)
+    assert found.boards == (TopicSplit("board", 0, 40, 90),)
+    assert found.details == (TopicSplit("board-detail", 0, 40, 90),)
+    assert found.members == (TopicSplit("member", 0, 3, 90),)
+    assert found.cut == {"board": {0: 90}, "member": {0: 90}}
+    assert set(log.asked) == {(name, DAY.start - dt.timedelta(days=1)) for name in ("board", "board-detail")}
+    assert found.records == 50 + 50 + 87
+
+
+def test_a_board_whose_clock_was_days_ahead_is_read_where_it_is_known_to_be():
+    log = Log({0: (3, 40, 90), 1: (3, 40, 90)})
+    ranges = fix_ranges(log, DAY, PIPELINE, Known(boards={0: 17, 1: 60}, details={1: 1}))
+    assert ranges.boards[0] == {0: 17, 1: 40}
+    assert ranges.details[0] == {0: 40, 1: 3}  # what is gone is not asked for
+    assert ranges.members[0] == {0: 3, 1: 3}
+
+
+def test_a_long_range_is_read_in_pieces_without_gap_or_overlap():
+    end = 3 * MAX_SPLIT + 7
+    splits = splits_of("board", {0: 5, 1: 9}, {0: end, 1: 9})
+    assert len(splits) == 4
+    assert splits[0].start == 5
+    assert splits[-1].end == end
+    assert all(split.end - split.start <= MAX_SPLIT for split in splits)
+    assert [split.end for split in splits[:-1]] == [split.start for split in splits[1:]]
+
+
+def test_a_range_that_retention_overtook_is_named():
+    found = topic_sources(fix_ranges(Log({0: (3, 40, 90)}), DAY, PIPELINE), PIPELINE)
+    refuse_lost_range(Log({0: (3, 0, 0)}), found)
+    with pytest.raises(MissingRange, match=r"topic=member, partition=0, wanted=3, first=4"):
+        refuse_lost_range(Log({0: (4, 0, 0)}), found)

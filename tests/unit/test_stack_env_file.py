@@ -108,3 +108,11 @@ def test_a_process_gets_only_the_secrets_it_asks_for(tmp_path: Path) -> None:
     secret = {each.name for section in env_file.SECTIONS for each in section.variables if each.make_secret}
     assert secret.intersection(kept) == {"DB_STREAM_PASSWORD"}
     assert kept["KAFKA_PORT"]
+
+
+def test_the_archive_is_below_the_state(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file)
+    settings = Settings.from_environment(load_environment(layout))
+    assert str(settings.batch.archive_dir) == str(layout.state / "archive")
+    assert (settings.batch.rows_per_task, settings.batch.undo_days) == (100_000, 7)

@@ -1,2 +1,4 @@
-INSERT INTO generation_load (generation_id, part, row_count) VALUES (%(generation_id)s, %(part)s, %(row_count)s)
+-- Nothing is loaded into a generation that was discarded meanwhile: its driver may live on without knowing.
+INSERT INTO generation_load (generation_id, part, row_count)
+SELECT id, %(part)s, %(row_count)s FROM generation WHERE id = %(generation_id)s AND status = 'building' FOR KEY SHARE
 ON CONFLICT DO NOTHING

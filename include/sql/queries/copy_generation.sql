@@ -1,1 +1,1 @@
-COPY {table} (generation_id, day, {{served}}, replayed) FROM STDIN WITH (FORMAT csv)
+COPY {table} (generation_id, day, {{served}}, replayed) FROM STDIN

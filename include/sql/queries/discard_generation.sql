@@ -1,1 +1,1 @@
-UPDATE generation SET status = 'discarded' WHERE id = %(generation_id)s AND status <> 'published'
+UPDATE generation SET status = 'discarded' WHERE id = %(generation_id)s AND status = %(status)s

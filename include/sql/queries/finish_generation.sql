@@ -1,5 +1,5 @@
 UPDATE generation
    SET status = 'built', built_at = now(), raw_distinct = %(raw_distinct)s, row_count = %(row_count)s,
        pending_count = %(pending_count)s, rejected_count = %(rejected_count)s,
-       duplicate_count = %(duplicate_count)s, content_hash = %(content_hash)s
+       duplicate_count = %(duplicate_count)s, misplaced_count = %(misplaced_count)s, content_hash = %(content_hash)s
  WHERE id = %(generation_id)s AND status = 'building'

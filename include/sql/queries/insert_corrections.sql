@@ -1,37 +1,56 @@
-WITH built AS (
-    SELECT * FROM board_detail_final WHERE generation_id = %(generation_id)s
+-- A difference is a board of the day that reads otherwise once the generation is published. What the speed layer got
+-- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
+-- the cut and whose member has come since. `differing` has a row for each, and each gets one class.
+WITH this AS (
+    SELECT g.cut, p.cut AS shown_cut
+      FROM generation g LEFT JOIN day_publication p ON p.day = g.day AND p.generation_id IS NOT NULL
+     WHERE g.id = %(generation_id)s
+), excluded AS (
+    SELECT board_id, min(kind) AS kind FROM generation_excluded
+     WHERE generation_id = %(generation_id)s AND board_id IS NOT NULL GROUP BY board_id
+), staying AS (
+    SELECT l.{{key}}
+      FROM board_detail_live l CROSS JOIN this
+     WHERE (l.day = %(day)s OR (l.day IS NULL AND l.deleted))
+       AND (l.board_offset >= (this.cut -> 'board' ->> l.board_partition::text)::bigint
+            OR (l.member_offset >= (this.cut -> 'member' ->> l.member_partition::text)::bigint
+                AND l.{{key}} IN (SELECT board_id FROM excluded WHERE kind = 'pending')))
+), built AS (
+    SELECT * FROM board_detail_final WHERE generation_id = %(generation_id)s AND day = %(day)s
 ), shown AS (
     SELECT * FROM board_detail WHERE day = %(day)s
-), published AS (
-    SELECT cut FROM day_publication WHERE day = %(day)s AND generation_id IS NOT NULL
-), this AS (
-    SELECT cut FROM generation WHERE id = %(generation_id)s
-), differing AS (
-    SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}, b, s
+), differing AS MATERIALIZED (
+    SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}, b, s, to_jsonb(b) AS built, to_jsonb(s) AS shown
       FROM built b FULL JOIN shown s ON s.{{key}} = b.{{key}}
      WHERE (b.{{key}} IS NULL OR s.{{key}} IS NULL OR ROW({{columns_b}}) IS DISTINCT FROM ROW({{columns_s}}))
-       -- what came after the cut is not a difference: the live row stays on top
-       AND NOT COALESCE(s.finality = 'live'
-                        AND s.board_offset >= ((SELECT cut FROM this) -> 'board' ->> s.board_partition::text)::bigint,
-                        false)
+       AND NOT EXISTS (SELECT 1 FROM staying y WHERE y.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
+), absent AS (
+    -- looking each up on the other days takes a millisecond a board; so many have not moved
+    SELECT count(*) <= 1000 AS few FROM differing d WHERE (d.s).{{key}} IS NULL
 )
 INSERT INTO board_detail_correction (generation_id, day, board_id, class, shown, rebuilt)
 SELECT %(generation_id)s, %(day)s, d.{{key}},
        CASE
-           WHEN (d.s).{{key}} IS NULL AND (d.b).replayed THEN 'recovered_from_fallback'
-           WHEN (d.s).{{key}} IS NULL AND (d.b).board_offset
-                >= ((SELECT cut FROM published) -> 'board' ->> (d.b).board_partition::text)::bigint THEN 'late'
-           WHEN (d.s).{{key}} IS NULL THEN 'missing'
-           WHEN (d.b).{{key}} IS NULL THEN COALESCE(
-               (SELECT e.kind FROM generation_excluded e
-                 WHERE e.generation_id = %(generation_id)s AND e.board_id = d.{{key}} LIMIT 1), 'unexplained')
-           WHEN ((d.b).{{version}}, (d.b).board_offset) > ((d.s).{{version}}, (d.s).board_offset) THEN 'missing'
-           WHEN (d.b).board_offset = (d.s).board_offset AND (d.b).board_partition = (d.s).board_partition
+           WHEN (d.b).{{key}} IS NULL THEN COALESCE(e.kind, 'unexplained')
+           WHEN (d.s).{{key}} IS NULL AND (SELECT few FROM absent)
+                -- a value, not EXISTS, which might be answered by reading every other day
+                AND (SELECT true FROM board_detail m WHERE m.{{key}} = d.{{key}} AND m.day <> %(day)s LIMIT 1)
+               THEN 'moved'
+           WHEN (d.s).{{key}} IS NULL
+                OR ((d.b).{{version}}, (d.b).board_offset) > ((d.s).{{version}}, (d.s).board_offset)
+                   AND d.built - %(apart)s::text[] <> d.shown - %(apart)s::text[]
+               THEN CASE
+                   WHEN (d.b).replayed THEN 'recovered_from_fallback'
+                   WHEN (d.b).board_offset
+                        >= ((SELECT shown_cut FROM this) -> 'board' ->> (d.b).board_partition::text)::bigint THEN 'late'
+                   ELSE 'missing'
+               END
+           WHEN d.built - %(apart)s::text[] = d.shown - %(apart)s::text[]
                 AND ((d.b).member_partition, (d.b).member_offset)
                     IS DISTINCT FROM ((d.s).member_partition, (d.s).member_offset) THEN 'member_version_changed'
            ELSE 'unexplained'
        END,
-       CASE WHEN (d.s).{{key}} IS NOT NULL THEN to_jsonb(d.s) END,
-       CASE WHEN (d.b).{{key}} IS NOT NULL THEN to_jsonb(d.b) END
-  FROM differing d
+       CASE WHEN (d.s).{{key}} IS NOT NULL THEN d.shown END,
+       CASE WHEN (d.b).{{key}} IS NOT NULL THEN d.built END
+  FROM differing d LEFT JOIN excluded e ON e.board_id = d.{{key}}
 ON CONFLICT DO NOTHING

@@ -1,5 +1,4 @@
-SELECT c.class, count(*) AS count
-  FROM board_detail_correction c
-  JOIN day_publication p ON p.generation_id = c.generation_id
- WHERE p.day = %(day)s
- GROUP BY c.class ORDER BY c.class
+SELECT c.key AS class, c.value::bigint AS count
+  FROM day_trust t CROSS JOIN LATERAL jsonb_each_text(t.corrections) c
+ WHERE t.day = %(day)s
+ ORDER BY c.key

@@ -1,1 +1,1 @@
-SELECT count(*) AS count FROM board_detail WHERE {{key}} >= %(first_id)s AND {{key}} < %(end_id)s
+SELECT count(*) AS count FROM board_detail_masked WHERE {{key}} >= %(first_id)s AND {{key}} < %(end_id)s

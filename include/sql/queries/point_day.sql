@@ -4,5 +4,5 @@ UPDATE day_publication p
        pending_count = g.pending_count, rejected_count = g.rejected_count, content_hash = g.content_hash,
        published_at = now(), certified_at = NULL
   FROM generation g
- WHERE p.day = %(day)s AND g.id = %(generation_id)s AND g.status = 'built'
-   AND p.generation_id IS NOT DISTINCT FROM g.base_generation_id
+ WHERE p.day = %(day)s AND g.id = %(generation_id)s AND g.status IN ('built', 'superseded')
+   AND p.generation_id IS NOT DISTINCT FROM %(shown_id)s

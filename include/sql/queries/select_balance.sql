@@ -1,4 +1,4 @@
-SELECT generation_id, status, raw_distinct, row_count, pending_count, rejected_count,
-       (SELECT count(*) FROM board_detail_final f WHERE f.generation_id = p.generation_id) AS counted_rows,
-       content_hash
-  FROM day_publication p WHERE day = %(day)s
+-- Of what the day shows: the generation, and what its build found.
+SELECT p.generation_id, g.row_count, g.content_hash
+  FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id
+ WHERE p.day = %(day)s

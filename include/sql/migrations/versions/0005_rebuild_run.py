@@ -25,6 +25,13 @@ CREATE TABLE rebuild_run (
 );
 COMMENT ON TABLE rebuild_run IS 'How far each build of a day is, or was when it failed.';
 GRANT SELECT, INSERT, UPDATE, DELETE ON rebuild_run TO batch;
+ALTER TABLE generation ADD COLUMN starts jsonb, ADD COLUMN misplaced_count bigint;
+COMMENT ON COLUMN generation.starts IS 'First offset read, a topic and partition.';
+COMMENT ON COLUMN generation.misplaced_count IS
+    'Boards of the day whose record is more than a day away from it in Kafka: a clock was wrong, or they came late.';
+COMMENT ON COLUMN generation.content_hash IS
+    'Sum of PostgreSQL''s hash of each row, without kafka_partition and kafka_offset: the same rows give the same.';
+COMMENT ON COLUMN generation_load.part IS 'From 0 on the parts that hold rows; below, decisions about boards.';
 """
 
 

@@ -1,0 +1,104 @@
+"""A PostgreSQL with days in it: generations made inside the server, as a rebuild leaves them."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from psycopg2 import sql
+
+from include.adapters.generation_store import table_name
+from include.adapters.postgres import connect, open_connection
+from include.contracts.day import Day
+from include.settings import Settings
+from include.sql.named import query
+from tests.servers import PostgresTestServer, postgres_server
+from tests.support.pipeline import migrated
+
+DAY = Day.parse("2026-11-20", "Asia/Seoul")
+
+_INSERT_GENERATION = """
+INSERT INTO generation (day, run_id, status, cut, base_generation_id, raw_distinct, row_count, pending_count,
+                        rejected_count, duplicate_count, content_hash, built_at)
+VALUES (%(day)s, %(run_id)s, 'built', '{"board": {"0": 1000000000}, "member": {"0": 0}}',
+        (SELECT generation_id FROM day_publication WHERE day = %(day)s), %(rows)s, %(rows)s, 0, 0, 0, %(run_id)s, now())
+RETURNING id
+"""
+_ROW = """
+       i, 5000000000 + i %% 442128, 'nickname' || i %% 442128, (ARRAY['서울', '부산', '대구', '인천'])[1 + i %% 4],
+       '010-1234-' || lpad((i %% 10000)::text, 4, '0'), 'post ' || i, repeat('오늘은 하늘이 맑아서 ', 12),
+       %(start)s::timestamptz + i * interval '100 milliseconds', %(start)s::timestamptz, 'event-' || i, 0, i, 0, i
+"""
+_FILL = """
+INSERT INTO {table} (generation_id, day, board_id, member_id, nickname, city, phone, title, body, modified_at,
+                     created_at, event_id, board_partition, board_offset, member_partition, member_offset)
+SELECT {generation_id}, {day}, """
+_LIVE = """
+INSERT INTO board_detail_live (day, board_id, member_id, nickname, city, phone, title, body, modified_at, created_at,
+                               event_id, board_partition, board_offset, member_partition, member_offset)
+SELECT %(day)s, """
+
+
+@dataclass
+class Bench:
+    """The server, the settings that lead to it, and how many rows a day has."""
+
+    postgres: PostgresTestServer
+    settings: Settings
+    rows: int
+
+    def build(self, day: Day, run_id: str, rows: int, first_id: int = 1) -> int:
+        """A generation of that day that is built and not published; returns its id. Each has another content hash."""
+        place = {"day": day.date, "run_id": run_id, "rows": rows, "start": day.start}
+        with connect(self.settings.database, "batch", "bench") as connection, connection.cursor() as cursor:
+            cursor.execute(_INSERT_GENERATION, place)
+            generation_id = int(cursor.fetchone()[0])
+            names: dict[str, Any] = {
+                "table": table_name(generation_id), "generation_id": sql.Literal(generation_id),
+                "day": sql.Literal(day.date), "check": sql.Identifier(f"bench_g{generation_id}_day"),
+            }  # fmt: skip
+            cursor.execute(
+                sql.SQL("CREATE TABLE {table} (LIKE board_detail_final INCLUDING DEFAULTS INCLUDING CONSTRAINTS, "
+                        "CONSTRAINT {check} CHECK (generation_id = {generation_id} AND day = {day}))").format(**names)
+            )  # fmt: skip
+            numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
+            cursor.execute(sql.SQL(_FILL).format(**names).as_string(connection) + _ROW + numbers, place)
+            cursor.execute(sql.SQL("ALTER TABLE {table} ADD PRIMARY KEY (board_id)").format(**names))
+            cursor.execute(sql.SQL(query("attach_generation")).format(**names))
+        return generation_id
+
+    def serve(self, day: Day, rows: int, first_id: int = 1) -> None:
+        """Live rows of that day, as the speed layer leaves them."""
+        with connect(self.settings.database, "stream", "bench") as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
+            numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
+            cursor.execute(_LIVE + _ROW + numbers, {"day": day.date, "start": day.start})
+
+    def vacuum(self) -> None:
+        """As autovacuum leaves it a while later."""
+        connection = psycopg2.connect(self.postgres.superuser_dsn("bench"))
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("VACUUM ANALYZE")
+        finally:
+            connection.close()
+
+    def reader(self) -> Any:
+        """An analyst's connection, each statement a transaction of its own."""
+        connection = open_connection(self.settings.database, "analyst", "bench reader")
+        connection.autocommit = True
+        return connection
+
+
+@contextlib.contextmanager
+def bench(rows: int) -> Iterator[Bench]:
+    """A server with an empty, migrated database, stopped and removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="bench-publish-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # PostgreSQL runs as another user when we are root
+        with postgres_server(folder) as server:
+            yield Bench(server, migrated(None, server, "bench", folder), rows)

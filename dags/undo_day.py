@@ -1,0 +1,65 @@
+"""
+# undo_day
+
+Points a day back to what it showed before, by hand, through a form; or takes that back (redo).
+
+**What a run does**: in one short transaction the day shows an earlier generation, whole, or the speed layer's rows when
+its first publication is undone. Readers never wait. The day is then *held*: the night leaves it alone until it is
+published by hand (`reprocess_days`) or redone.
+
+**Danger**: it changes what analysts read for that day, and what the undone rebuild corrected is wrong again. Nothing is
+lost: the undone generation is kept for a redo.
+
+**How to run again**: the task can run twice, its run changes the day once. Another run goes back one further: look
+first what the day shows. Its history is on a shell: `python -m include.integrity history --day …`.
+"""
+
+import datetime as dt
+from typing import Any
+
+from airflow.sdk import DAG, Param, task
+
+from include.airflow_support.defaults import default_args
+from include.airflow_support.tasks import MADE_BY
+
+with DAG(
+    dag_id="undo_day",
+    description="Shows of a day what was shown before; by hand.",
+    doc_md=__doc__,
+    schedule=None,
+    start_date=dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,  # nothing starts by itself
+    default_args=default_args(),
+    tags=["batch", "by hand"],
+    params={
+        "day": Param(type="string", format="date", title="Day", description="The day to point back."),
+        "action": Param("undo", enum=["undo", "redo"], title="Action", description="A redo takes the last undo back."),
+        "to": Param(
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            title="Generation",
+            description="An undo goes to this generation, 0: to the speed layer's rows; empty: to what was before.",
+        ),
+        "reason": Param(
+            type="string", minLength=3, maxLength=500, title="Reason", description="Kept in the day's history."
+        ),
+    },
+):
+
+    @task
+    def undo(day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
+        """Move the day's pointer back, or forth again; once a run, also when it is tried again."""
+        from include.airflow_support import steps
+
+        return steps.undo(day, to, reason, made_by, action)
+
+    undo(
+        "{{ params.day }}",
+        "{{ '' if params.to is none else params.to }}",
+        "{{ params.reason }}",
+        MADE_BY,
+        "{{ params.action }}",
+    )

@@ -1,0 +1,113 @@
+"""The tasks that DAGs have in common. Imported at parse time: each calls one function of `steps` when it runs."""
+
+import datetime as dt
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Param, task, task_group
+
+from include.airflow_support.defaults import archive_submission, rebuild_submission
+
+RUN_ID = "{{ run_id }}"  # names the build; TaskFlow reserves an argument called run_id
+# the person who pressed the button, else the DAG; and the run, which knows its own changes by it
+MADE_BY = "{{ dag_run.triggering_user_name or 'airflow' }}, {{ dag.dag_id }} {{ run_id }}"
+REASON = "{{ params.get('reason') or dag.dag_id }}"
+
+SETTLE_TIMEOUT = Param(
+    300,
+    type="integer",
+    minimum=0,
+    maximum=1500,
+    title="Seconds to wait for the stream",
+    description="A stream that is down or far behind does not stop a rebuild; lower this when you know it is.",
+)
+
+
+@task
+def replay_fallback() -> dict[str, Any]:
+    """Send what the gateways kept while Kafka was out, so that the rebuild finds it in the topics."""
+    from include.airflow_support import steps
+
+    return steps.replay_fallback()
+
+
+@task
+def wait_until_settled(timeout_s: str) -> dict[str, Any]:
+    """Give the stream time to write what was read, so that the comparison with it is fair."""
+    from include.airflow_support import steps
+
+    return steps.wait_until_settled(float(timeout_s))
+
+
+@task
+def collect_orphans() -> list[dict[str, Any]]:
+    """Drop what builds left behind that nobody will publish: killed ones, and dry runs older than a day."""
+    from include.airflow_support import steps
+
+    return steps.collect_orphans()
+
+
+def archive_raw() -> SparkSubmitOperator:
+    """Take the new raw records into the archive. It goes before a rebuild that waits for the same pool."""
+    return SparkSubmitOperator(
+        task_id="archive", application_args=["--run-id", RUN_ID], priority_weight=100, **archive_submission()
+    )
+
+
+@task
+def verify(day: str, build: str) -> dict[str, Any]:
+    """Compare the new generation with what is shown; fail if its balance does not add up."""
+    from include.airflow_support import steps
+
+    return steps.verify(day, build)
+
+
+# its answer holds rows: they are shown to who may see the run, and are not for the log
+@task.run_if(lambda context: context["params"].get("dry_run", False), "only a dry run shows rows")
+@task(show_return_value_in_logs=False)
+def difference(day: str, build: str) -> dict[str, Any]:
+    """Show what publishing would change: counts by class, and rows before and after; skipped unless a dry run."""
+    from include.airflow_support import steps
+
+    return steps.diff(day, build)
+
+
+@task.run_if(lambda context: not context["params"].get("dry_run", False), "a dry run publishes nothing")
+@task
+def publish(day: str, build: str, made_by: str, reason: str, is_by_hand: bool) -> dict[str, Any]:
+    """Point the view at the new generation; skipped on a dry run."""
+    from include.airflow_support import steps
+
+    return steps.publish(day, build, made_by, reason, is_by_hand)
+
+
+@task(retry_delay=dt.timedelta(minutes=1))  # a store that is not empty needs a moment to drain
+def certify(day: str) -> dict[str, Any]:
+    """Check the published day's balance and write its certificate; skipped with publish."""
+    from include.airflow_support import steps
+
+    return steps.certify(day)
+
+
+def rebuild_group(is_by_hand: bool) -> Any:
+    """The tasks of one day, to be expanded over days: build, verify, show or publish, certify.
+
+    By hand it also publishes a day that is held since it was undone.
+    """
+
+    @task_group(group_id="rebuild_day")
+    def rebuild_day(day: str) -> None:
+        """One day: build, verify, publish, certify."""
+        rebuild = SparkSubmitOperator(
+            task_id="rebuild",
+            # the reason is one argument: it may begin with a dash
+            application_args=["--day", day, "--run-id", RUN_ID, f"--reason={REASON}"],
+            map_index_template="{{ task.application_args[1] }}",
+            **rebuild_submission(),
+        )
+        verified = verify(day, RUN_ID)
+        rebuild >> verified
+        verified >> difference(day, RUN_ID)
+        verified >> publish(day, RUN_ID, MADE_BY, REASON, is_by_hand) >> certify(day)
+
+    return rebuild_day

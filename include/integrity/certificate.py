@@ -1,0 +1,187 @@
+"""The certificate of a published day: the terms of its balance, each with the query that counts it again."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from psycopg2 import sql
+from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import execute_values
+
+from include.adapters.generation_store import table_name
+from include.adapters.postgres import connect
+from include.clock import rfc3339
+from include.contracts.day import Day
+from include.errors import BalanceBroken, NothingBuilt
+from include.integrity.gateways import backlogs
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+AskGateways = Callable[[Settings], Mapping[str, int]]
+
+# Term, its query, what it means. A query's last column is the term. Their order is that of a certificate.
+COUNTED = (
+    ("recorded", "term_recorded", "boards of the day in the system of record; those sent as events are not in it"),
+    ("raw_distinct", "term_raw_distinct", "distinct boards in raw up to the cut, as the rebuild counted them"),
+    ("rows", "term_rows", "rows of the published generation, counted now"),
+    ("pending", "term_pending", "boards whose member was not known at the cut"),
+    ("rejected", "term_rejected", "boards whose records break the contract"),
+    ("deleted", "term_deleted", "boards deleted since; not in raw_distinct"),
+    ("moved", "term_moved", "boards whose newest version says another day; not in raw_distinct"),
+    ("duplicates", "term_duplicates", "records in the output topic beyond the first of their board version"),
+    ("misplaced", "term_misplaced", "boards whose record is more than a day from their createdAt; rows all the same"),
+    ("corrections", "term_corrections", "differences that the publication corrected, duplicates among them"),
+    ("unexplained", "term_unexplained", "differences that nobody can explain; a certified day has none"),
+)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One line of a certificate. `value` is a count or the hash, as text; `query` counts it again."""
+
+    name: str
+    value: str
+    query: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of a published day's rows. `reason` says why the day is not certified; None when it is."""
+
+    day: str
+    generation_id: int
+    reason: str | None
+    terms: Sequence[Term]
+
+    def count(self, name: str) -> int:
+        """The value of a term that is a count."""
+        return int(self.value(name))
+
+    def value(self, name: str) -> str:
+        """The value of a term. Raises KeyError."""
+        return {term.name: term.value for term in self.terms}[name]
+
+    @property
+    def raw_distinct(self) -> int:
+        """Distinct boards in raw."""
+        return self.count("raw_distinct")
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the published generation."""
+        return self.count("rows")
+
+    @property
+    def pending_count(self) -> int:
+        """Boards that wait for their member."""
+        return self.count("pending")
+
+    @property
+    def rejected_count(self) -> int:
+        """Boards that break the contract."""
+        return self.count("rejected")
+
+    @property
+    def fallback_pending(self) -> int:
+        """Events that wait in the gateways' stores."""
+        return self.count("fallback_pending")
+
+
+def certify(settings: Settings, day: Day, ask_gateways: AskGateways = backlogs) -> Certificate:
+    """Count the published day's terms and keep them as its certificate. Certified is what nothing speaks against.
+
+    That is: the balance adds up, no store of a gateway holds events, no difference is unexplained.
+
+    Can run twice: the newest count replaces the one before, and the day's status follows it. Blocks on every gateway,
+    and as long as reading the day's rows takes. Raises NothingBuilt when the day is not published; BalanceBroken when
+    the terms do not add up or the rows are not those that were built; GatewayUnavailable, which is Retryable.
+    """
+    waiting = ask_gateways(settings)  # before the transaction: a gateway may let us wait
+    with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_balance"), {"day": day.date})
+        row = cursor.fetchone()
+        if row is None or row[0] is None:
+            raise NothingBuilt("the day is not published", day=day)
+        generation_id, built_rows, built_hash = row
+        terms = _terms(cursor, day, generation_id, waiting)
+        certificate = Certificate(str(day), generation_id, None, terms)
+        is_broken = not _adds_up(certificate) or (certificate.row_count, certificate.value("content_hash")) != (
+            built_rows,
+            built_hash,
+        )
+        reason = "the balance does not add up, or rows were changed" if is_broken else _objection(certificate)
+        certificate = Certificate(str(day), generation_id, reason, terms)
+        _save(cursor, day, certificate)
+    if is_broken:
+        raise BalanceBroken(
+            day=day,
+            raw_distinct=certificate.raw_distinct,
+            rows=built_rows,
+            counted_rows=certificate.row_count,
+            pending=certificate.pending_count,
+            rejected=certificate.rejected_count,
+            is_same_hash=certificate.value("content_hash") == built_hash,
+        )
+    log.info("day %s: generation %d is %s", day, generation_id, f"not certified: {reason}" if reason else "certified")
+    return certificate
+
+
+def _terms(cursor: Cursor, day: Day, generation_id: int, waiting: Mapping[str, int]) -> list[Term]:
+    place = {"generation_id": generation_id, "start": rfc3339(day.start), "end": rfc3339(day.end)}
+    counted = [_counted(cursor, name, _text(cursor, query(file), place), note) for name, file, note in COUNTED]
+    values = {term.name: term.value for term in counted}
+    backlog = sum(waiting.values())
+    accepted = Term(
+        "accepted",
+        str(int(values["raw_distinct"]) + backlog),
+        _text(cursor, query("term_accepted"), place),
+        "raw_distinct + fallback_pending: what was accepted is in raw, or waits to get there",
+    )
+    fallback = Term(
+        "fallback_pending",
+        str(backlog),
+        "\n".join(f"GET {url}/fallback" for url in waiting) or "GET nothing: no gateway was asked",
+        "backlog: events in the gateways' stores; of any day, so a certified day has none",
+    )
+    measure = sql.SQL(query("measure_generation")).format(table=table_name(generation_id)).as_string(cursor)
+    hashed = _counted(cursor, "content_hash", measure, "hash of the rows, whatever their order; last column")
+    return [counted[0], accepted, fallback, *counted[1:], hashed]
+
+
+def _text(cursor: Cursor, statement: str, parameters: Mapping[str, object]) -> str:
+    """The statement with its literals filled in, for people to run."""
+    return bytes(cursor.mogrify(statement, parameters)).decode().strip()
+
+
+def _counted(cursor: Cursor, name: str, statement: str, note: str) -> Term:
+    cursor.execute(statement)
+    return Term(name, str(cursor.fetchone()[-1]), statement, note)
+
+
+def _adds_up(certificate: Certificate) -> bool:
+    parts = certificate.row_count + certificate.pending_count + certificate.rejected_count
+    return certificate.raw_distinct == parts
+
+
+def _objection(certificate: Certificate) -> str | None:
+    reasons = []
+    if certificate.fallback_pending:
+        reasons.append(f"{certificate.fallback_pending} events wait in the gateways' stores: replay them, then rebuild")
+    if unexplained := certificate.count("unexplained"):
+        reasons.append(f"{unexplained} differences are unexplained: look at them in board_detail_correction")
+    return "; ".join(reasons) or None
+
+
+def _save(cursor: Cursor, day: Day, certificate: Certificate) -> None:
+    place = {"day": day.date, "generation_id": certificate.generation_id}
+    cursor.execute(query("delete_certificate"), place)
+    rows = [
+        (day.date, certificate.generation_id, term.name, number, term.value, term.query, term.note)
+        for number, term in enumerate(certificate.terms)
+    ]
+    execute_values(cursor, query("insert_certificate"), rows)
+    cursor.execute(query("save_objection"), place | {"reason": certificate.reason})
+    cursor.execute(query("certify_day"), place | {"is_certified": certificate.reason is None})

@@ -1,0 +1,44 @@
+"""Every gateway's fallback store: what still waits there is in no topic, so no rebuild has it."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from include.errors import ConfigurationError
+from include.gateway.client import GatewayClient, ReplayReport
+from include.gateway.client import replay_fallback as replay_one
+from include.settings import GatewaySettings, Settings
+
+
+def gateways(settings: Settings) -> list[GatewaySettings]:
+    """The settings of each gateway: GATEWAY_URL may name several, separated by commas. They share their tokens.
+
+    Raises ConfigurationError when it names none.
+    """
+    urls = [url.strip().rstrip("/") for url in settings.gateway.url.split(",") if url.strip()]
+    if not urls:
+        raise ConfigurationError(f"GATEWAY_URL={settings.gateway.url!r}: names no gateway")
+    return [dataclasses.replace(settings.gateway, url=url) for url in dict.fromkeys(urls)]
+
+
+def backlogs(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, int]:
+    """Events that wait in each gateway's store, by its address.
+
+    Blocks up to the timeout a gateway. Raises GatewayUnavailable, and ConfigurationError without an admin token.
+    """
+    if not settings.gateway.admin_token:
+        raise ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it")
+    waiting = {}
+    for gateway in gateways(settings):
+        with GatewayClient(gateway, timeout_s) as client:
+            waiting[gateway.url] = int(client.fallback()["backlog"])
+    return waiting
+
+
+def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:
+    """Have every gateway drain its store, one after the other; the counts are those of all. See the client's own."""
+    reports = [replay_one(dataclasses.replace(settings, gateway=gateway), timeout_s) for gateway in gateways(settings)]
+    return ReplayReport(
+        sent=sum(report.sent for report in reports),
+        left=sum(report.left for report in reports),
+        refused=sum(report.refused for report in reports),
+    )

@@ -1,0 +1,91 @@
+"""Generations that nobody needs any more: superseded for long, never published, or left behind by a dead driver."""
+
+import logging
+from dataclasses import dataclass
+
+from include.adapters.generation_tables import remove_tables
+from include.adapters.postgres import connect, open_connection
+from include.contracts.day import Day
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+GENERATIONS_KEPT = 3
+BUILT_KEPT_H = 24
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A generation that was given up, and why."""
+
+    generation_id: int
+    day: str
+    reason: str
+
+
+def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[int]:
+    """Give up what is beyond the newest `keep` generations, or older than the setting for undo; returns their ids.
+
+    Live rows covered longer ago go too: what was shown before then is refused to an undo from now on. A table that
+    somebody still reads is dropped by a later call. Raises DatabaseUnavailable.
+    """
+    limits = {"day": day.date, "keep": keep, "undo_days": settings.batch.undo_days}
+    with connect(settings.database, "batch", "prune") as connection, connection.cursor() as cursor:
+        cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
+        cursor.execute(query("expire_generations"), limits)
+        expired = [int(row[0]) for row in cursor.fetchall()]
+        cursor.execute(query("forget_covered"), limits)
+        if cursor.rowcount:
+            cursor.execute(query("save_undoable_since"), limits)
+        cursor.execute(query("lock_shown_day"), limits)
+        shows = cursor.fetchone()
+        if shows is not None and shows[0] is not None:
+            # a tombstone that was on its way while the day was published found its board neither before nor after
+            cursor.execute(query("place_live_tombstones"), {"generation_id": shows[0]})
+            if cursor.rowcount:
+                cursor.execute(query("mark_day_dirty_again"), limits)
+    remove_tables(settings.database, day)
+    return expired
+
+
+def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> list[Orphan]:
+    """Give up builds whose driver is dead and builds that nobody published for a day, prune all days, drop tables.
+
+    A build under way is left alone: its driver holds the day. Raises DatabaseUnavailable.
+    """
+    with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_abandoned"), {"hours": built_kept_h})
+        found = [(int(generation_id), Day.parse(str(day), settings.timezone), status)
+                 for generation_id, day, status in cursor.fetchall()]  # fmt: skip
+    orphans = []
+    for generation_id, day, status in found:
+        reason = "its driver is dead" if status == "building" else f"nobody published it for {built_kept_h} h"
+        if _give_up(settings, generation_id, day, status):
+            log.warning("day %s: generation %d is given up: %s", day, generation_id, reason)
+            orphans.append(Orphan(generation_id, str(day), reason))
+    with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_days_to_prune"))
+        days = [Day.parse(str(row[0]), settings.timezone) for row in cursor.fetchall()]
+    for day in days:
+        for generation_id in prune(settings, day):
+            orphans.append(Orphan(generation_id, str(day), "superseded, and not kept for undo any more"))
+    for table in remove_tables(settings.database):
+        log.warning("table %s is dropped: its generation was given up, or is unknown", table)
+    return orphans
+
+
+def _give_up(settings: Settings, generation_id: int, day: Day, status: str) -> bool:
+    """Discard it, unless it is not what it was, or a driver is at work on the day."""
+    connection = open_connection(settings.database, "batch", f"orphans {day}")
+    try:
+        with connection, connection.cursor() as cursor:
+            if status == "building":
+                cursor.execute(query("lock_day"), {"day_number": day.date.toordinal()})
+                if not cursor.fetchone()[0]:
+                    return False
+            cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
+            cursor.execute(query("discard_generation"), {"generation_id": generation_id, "status": status})
+            return bool(cursor.rowcount)
+    finally:
+        connection.close()  # and with it the session's lock

@@ -1,0 +1,298 @@
+"""Which generation a day shows: publish one, undo, redo. Readers see the day before or after, whole, and never wait.
+
+A publication points the day at a generation, or at none (the speed layer's rows alone), in one transaction: live rows
+come back that the target's cut does not cover, the pointer moves, and those that it covers are set aside. So an undo
+puts back what was shown before, and nobody can see a half of it.
+"""
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psycopg2
+import psycopg2.errors
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.generation_tables import is_attached
+from include.adapters.postgres import connect
+from include.contracts.day import Day
+from include.errors import DatabaseUnavailable, DayBusy, NothingBuilt, PipelineError, StaleRun
+from include.failpoints import reached
+from include.integrity.pruning import prune
+from include.integrity.trail import Action, Move, Shown, Trail
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+SPEED_LAYER = 0  # the speed layer's rows alone, where a generation is asked for
+NOT_SAID = "not said"
+_LOCK_S = 60  # a batch of the speed layer that writes into the day may take this long
+_IDLE_S = 30  # a publisher that stands still lets go of the day
+_TRIES = 5
+
+Result = TypeVar("Result")
+
+
+class DayHeld(PipelineError):
+    """A person undid the day's last publication: it is published by hand only."""
+
+
+class UndoRefused(PipelineError):
+    """The day cannot show that."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the day shows, and how many live rows that took out of the view.
+
+    `was_identical`: the day showed the same already, so the new build was given up and the pointer stays.
+    """
+
+    generation_id: int
+    covered: int
+    was_identical: bool = False
+
+
+@dataclass(frozen=True)
+class Moved:
+    """An undo or a redo. Generation None: the speed layer's rows alone."""
+
+    action: Action
+    from_generation_id: Shown
+    to_generation_id: Shown
+    covered: int
+    restored: int
+
+
+@dataclass(frozen=True)
+class PublicationRow:
+    """One change of what a day shows, as table `publication` has it. Generation None: the speed layer's rows alone."""
+
+    publication_id: int
+    day: dt.date
+    action: Action
+    from_generation_id: Shown
+    to_generation_id: Shown
+    reason: str | None
+    made_by: str
+    covered_rows: int
+    restored_rows: int
+    made_at: dt.datetime
+
+
+@dataclass(frozen=True)
+class _Shows:
+    """The day's row of `day_publication`, locked."""
+
+    generation_id: Shown
+    held_reason: str | None
+    undoable_since: dt.datetime | None
+
+
+def publish(
+    settings: Settings,
+    day: Day,
+    run_id: str | None = None,
+    made_by: str = NOT_SAID,
+    reason: str | None = None,
+    automatic: bool = False,
+) -> Published:
+    """Point the day at its built generation (of the run, or the newest). Running it again changes nothing.
+
+    A generation with the content that the day shows anyway is given up: the day is then known to be whole up to the
+    later cut, and no longer dirty. By hand it ends a hold; `automatic` respects it. Waits for a batch of the speed
+    layer that writes into the day, not for readers. Raises NothingBuilt; StaleRun when the day was published by another
+    run meanwhile; DayHeld; DayBusy when somebody holds the day for a minute; DatabaseUnavailable.
+    """
+    published = _in_turn(settings, day, lambda cursor, shows: _publish(
+        cursor, shows, day, run_id, made_by, reason, automatic))  # fmt: skip
+    log.info("day %s: generation %d is shown%s, %d live rows covered", day, published.generation_id,
+             ", and was: the new build has the same content" if published.was_identical else "",
+             published.covered)  # fmt: skip
+    prune(settings, day)
+    return published
+
+
+def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_by: str = NOT_SAID) -> Moved:
+    """Show again what the day showed before its last publication, or the kept generation `to`, or SPEED_LAYER.
+
+    Holds the day: no automatic run publishes it until somebody does by hand, or redoes. Called twice, it goes back
+    twice. Raises UndoRefused when there is nothing to go back to, or it is not kept any more; DayBusy;
+    DatabaseUnavailable.
+    """
+
+    def move(cursor: Cursor, shows: _Shows) -> Moved:
+        target = _target(_trail(cursor, day, shows).before, to, day, "nothing was published that could be undone")
+        moved = _move_back(cursor, shows, day, "undo", target, reason, made_by)
+        cursor.execute(query("hold_day"), {"day": day.date, "reason": reason})
+        return moved
+
+    return _in_turn(settings, day, move)
+
+
+def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> Moved:
+    """Show what the last undo took away, and end the hold. Raises UndoRefused; DayBusy; DatabaseUnavailable."""
+
+    def move(cursor: Cursor, shows: _Shows) -> Moved:
+        target = _target(_trail(cursor, day, shows).undone, None, day, "nothing was undone that could be redone")
+        moved = _move_back(cursor, shows, day, "redo", target, reason, made_by)
+        cursor.execute(query("hold_day"), {"day": day.date, "reason": None})
+        return moved
+
+    return _in_turn(settings, day, move)
+
+
+def history(settings: Settings, day: Day) -> list[PublicationRow]:
+    """Every change of what the day shows, oldest first. Raises DatabaseUnavailable."""
+    with connect(settings.database, "batch", "history") as connection, connection.cursor() as cursor:
+        return _history(cursor, day)
+
+
+def _publish(
+    cursor: Cursor, shows: _Shows, day: Day, run_id: str | None, made_by: str, reason: str | None, automatic: bool
+) -> Published:
+    if automatic and shows.held_reason is not None:
+        raise DayHeld(day=day, reason=shows.held_reason, remedy="publish or redo it by hand")
+    cursor.execute(query("select_publishable"), {"day": day.date, "run_id": run_id})
+    row = cursor.fetchone()
+    if row is None:
+        raise NothingBuilt("rebuild the day first", day=day, run=run_id or "any")
+    generation_id, status, base_id, identical_to = row
+    place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
+    if status == "built":
+        published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason)
+    elif shows.generation_id == (shown := identical_to or generation_id):
+        published = Published(shown, 0, was_identical=identical_to is not None)
+    else:
+        raise StaleRun("what it built was undone or replaced since; redo, or rebuild the day", **place)
+    if not automatic:
+        cursor.execute(query("hold_day"), {"day": day.date, "reason": None})
+    return published
+
+
+def _publish_built(
+    cursor: Cursor, shows: _Shows, day: Day, generation_id: int, base_id: Shown, made_by: str, reason: str | None
+) -> Published:
+    place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
+    cursor.execute(query("select_is_behind"), place)
+    if base_id != shows.generation_id or cursor.fetchone()[0]:
+        raise StaleRun("what the day shows changed after this build began; rebuild it to publish",
+                       day=day, generation=generation_id, shown=shows.generation_id, base=base_id)  # fmt: skip
+    if shows.generation_id is not None:
+        cursor.execute(query("select_is_identical"), place)
+        if cursor.fetchone()[0]:
+            for step in ("extend_cut", "discard_identical"):
+                cursor.execute(query(step), place)
+            _mark_dirty(cursor, day, cause=None)
+            return Published(shows.generation_id, 0, was_identical=True)
+    moved = _point(cursor, shows, day, "publish", generation_id, reason, made_by)
+    _mark_dirty(cursor, day, cause=None)
+    return Published(generation_id, moved.covered)
+
+
+def _move_back(
+    cursor: Cursor, shows: _Shows, day: Day, action: Action, target: Shown, reason: str, made_by: str
+) -> Moved:
+    left_at = _left_at(cursor, day, target)
+    if left_at is None or (shows.undoable_since is not None and left_at < shows.undoable_since):
+        raise UndoRefused("its covered live rows are not kept any more, so the day would not be whole",
+                          day=day, to=target or SPEED_LAYER, kept_since=shows.undoable_since)  # fmt: skip
+    moved = _point(cursor, shows, day, action, target, reason, made_by)
+    if target is None:  # the speed layer's day, which the night rebuilds when it is not held
+        cursor.execute(query("clear_dirty_day"), {"day": day.date, "cause": None})
+    else:
+        _mark_dirty(cursor, day, cause="late board")
+    log.info("day %s: %s from generation %s to %s, %d live rows restored, %d covered", day, action,
+             moved.from_generation_id, target, moved.restored, moved.covered)  # fmt: skip
+    return moved
+
+
+def _point(
+    cursor: Cursor, shows: _Shows, day: Day, action: Action, target: Shown, reason: str | None, made_by: str
+) -> Moved:
+    """Move the pointer and, with it, what is live. The day is locked; each statement sees those before it."""
+    place = {"day": day.date, "generation_id": target, "shown_id": shows.generation_id}
+    if target is not None and not is_attached(cursor, target):
+        raise UndoRefused("the generation's table is gone; rebuild the day", day=day, generation=target)
+    cursor.execute(query("restore_covered"), place)
+    restored = cursor.rowcount
+    cursor.execute(query("unpoint_day" if target is None else "point_day"), place)
+    if cursor.rowcount != 1:
+        raise StaleRun("the generation cannot be shown; rebuild the day", **place)
+    reached("point.after_pointer")
+    cursor.execute(query("place_live_tombstones"), place)
+    covered = 0
+    if target is not None:
+        cursor.execute(query("forget_older_covered"), place)
+        cursor.execute(query("cover_live"), place)
+        covered = int(cursor.fetchone()[0])
+    cursor.execute(query("mark_published"), place)
+    cursor.execute(query("insert_publication"), {
+        **place, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,
+    })  # fmt: skip
+    return Moved(action, shows.generation_id, target, covered, restored)
+
+
+def _mark_dirty(cursor: Cursor, day: Day, cause: str | None) -> None:
+    cursor.execute(query("clear_dirty_day"), {"day": day.date, "cause": cause})
+    cursor.execute(query("mark_day_dirty_again"), {"day": day.date})
+
+
+def _trail(cursor: Cursor, day: Day, shows: _Shows) -> Trail:
+    moves = (Move(row.action, row.from_generation_id, row.to_generation_id) for row in _history(cursor, day))
+    return Trail.of(moves, shows.generation_id)
+
+
+def _target(candidates: tuple[Shown, ...], to: int | None, day: Day, otherwise: str) -> Shown:
+    if to is not None:
+        return None if to == SPEED_LAYER else to
+    if not candidates:
+        raise UndoRefused(otherwise, day=day)
+    return candidates[0]
+
+
+def _left_at(cursor: Cursor, day: Day, target: Shown) -> dt.datetime | None:
+    """When the day last stopped showing it; None when it never showed it, as far as is known."""
+    if target is not None:
+        cursor.execute(query("select_kept"), {"day": day.date, "generation_id": target})
+        row = cursor.fetchone()
+        if row is None or row[0] != "superseded":
+            raise UndoRefused("the day did not show that generation, shows it already, or does not keep it any more",
+                              day=day, generation=target, status=row[0] if row else "unknown")  # fmt: skip
+    left = [row.made_at for row in _history(cursor, day) if row.from_generation_id == target]
+    return left[-1] if left else None
+
+
+def _history(cursor: Cursor, day: Day) -> list[PublicationRow]:
+    cursor.execute(query("select_publications"), {"day": day.date})
+    return [PublicationRow(*row) for row in cursor.fetchall()]
+
+
+def _in_turn(settings: Settings, day: Day, step: Callable[[Cursor, _Shows], Result]) -> Result:
+    """The step in one transaction that has the day to itself; once more when PostgreSQL broke off a deadlock."""
+    for _ in range(_TRIES):
+        try:
+            with connect(settings.database, "batch", "publish") as connection, connection.cursor() as cursor:
+                cursor.execute(query("set_publication_session"), {
+                    "lock_timeout_ms": str(_LOCK_S * 1000), "idle_in_transaction_timeout_ms": str(_IDLE_S * 1000),
+                })  # fmt: skip
+                cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
+                cursor.execute(query("open_day"), {"day": day.date})
+                cursor.execute(query("lock_shown_day"), {"day": day.date})
+                result = step(cursor, _Shows(*cursor.fetchone()))
+                reached("point.before_commit")
+            reached("point.after_commit")
+            return result
+        except psycopg2.errors.DeadlockDetected:
+            log.info("day %s: PostgreSQL broke off a deadlock with the speed layer; once more", day)
+        except psycopg2.errors.LockNotAvailable as exc:
+            raise DayBusy(f"somebody holds the day for more than {_LOCK_S} s; see pg_stat_activity", day=day) from exc
+        except psycopg2.OperationalError as exc:
+            reason = exc.diag.message_primary or str(exc).strip()
+            raise DatabaseUnavailable(
+                host=settings.database.host, port=settings.database.port, sqlstate=exc.pgcode, reason=reason
+            ) from exc
+    raise DayBusy("PostgreSQL broke off a deadlock again and again", day=day, tries=_TRIES)

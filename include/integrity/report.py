@@ -1,0 +1,177 @@
+"""Results of the commands as text for people. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from include.gateway.client import ReplayReport
+from include.integrity.certificate import Certificate
+from include.integrity.comparison import Differences, Report
+from include.integrity.days import DirtyDay
+from include.integrity.page_model import DayRow, counts_text
+from include.integrity.pruning import Orphan
+from include.integrity.publication import Moved, PublicationRow, Published
+from include.integrity.runs import Run
+from include.integrity.settled import Settled
+
+SPEED_LAYER = "the speed layer's rows alone"
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A day that was rebuilt and, where that was asked for and nothing is unexplained, published."""
+
+    report: Report
+    published: Published | None
+
+
+@singledispatch
+def text_of(result: Any) -> str:
+    """The result as lines. Raises NotImplementedError for what no command returns."""
+    raise NotImplementedError(f"{type(result).__name__} has no text")
+
+
+@text_of.register
+def _(report: Report) -> str:
+    built = report.generation
+    lines = [
+        f"{report.day}: generation {built.generation_id} ({built.status}) has {built.row_count:,} rows of "
+        f"{built.raw_distinct:,} boards, {built.pending_count:,} pending, {built.rejected_count:,} rejected",
+        "It changes nothing of what is shown." if not report.corrections else "It changes:",
+        *_table([(name, f"{count:,}") for name, count in report.corrections.items()]),
+    ]
+    return "\n".join(lines)
+
+
+@text_of.register
+def _(rebuilt: Rebuilt) -> str:
+    return "\n".join(text_of(part) for part in (rebuilt.report, rebuilt.published) if part is not None)
+
+
+@text_of.register
+def _(found: Differences) -> str:
+    lines = [text_of(found.report)]
+    for sample in found.samples:
+        lines.append(f"\n{sample.correction}  board {sample.board_id}")
+        lines += [f"  before  {_row(sample.before)}", f"  after   {_row(sample.after)}"]
+    return "\n".join(lines)
+
+
+@text_of.register
+def _(certificate: Certificate) -> str:
+    verdict = f"not certified: {certificate.reason}" if certificate.reason else "certified"
+    lines = [f"{certificate.day}: generation {certificate.generation_id} is {verdict}"]
+    lines += _table([(term.name, term.value, term.note) for term in certificate.terms])
+    return "\n".join([*lines, "The query behind each term is in table day_certificate."])
+
+
+@text_of.register
+def _(published: Published) -> str:
+    if published.was_identical:
+        return f"The day shows that already: generation {published.generation_id} stays."
+    return f"The day shows generation {published.generation_id}; {published.covered:,} live rows are covered."
+
+
+@text_of.register
+def _(moved: Moved) -> str:
+    was, now = (_generation(one) for one in (moved.from_generation_id, moved.to_generation_id))
+    return (
+        f"{moved.action}: the day showed {was}, and shows {now}; "
+        f"{moved.restored:,} live rows are back, {moved.covered:,} are covered."
+    )
+
+
+@text_of.register
+def _(settled: Settled) -> str:
+    if settled.is_settled:
+        return "The speed layer has taken everything."
+    return f"The speed layer is behind: {settled.join_lag:,} boards, {settled.serve_lag:,} details."
+
+
+@text_of.register
+def _(report: ReplayReport) -> str:
+    return f"{report.sent:,} events sent, {report.left:,} still wait, {report.refused:,} set aside."
+
+
+@text_of.register
+def _(results: list) -> str:  # type: ignore[type-arg]  # singledispatch takes the bare class
+    if not results:
+        return "Nothing."
+    parts: list[str] = []
+    for kind, lines in _LISTS.items():
+        of_kind = [one for one in results if isinstance(one, kind)]
+        if of_kind:
+            parts += lines(of_kind)
+    return "\n".join(parts)
+
+
+def _days(rows: Sequence[DayRow]) -> list[str]:
+    head = ("day", "status", "rows", "live", "corrected", "pending", "rejected", "generation", "rebuildable", "arrived")
+    lines = _table(
+        [
+            head,
+            *(
+                (
+                    str(day.day), day.status, f"{day.row_count:,}", f"{day.live_row_count:,}",
+                    f"{day.correction_count:,}", f"{day.pending_count:,}", f"{day.rejected_count:,}",
+                    str(day.generation_id or "none"), row.countdown, counts_text(day.dirty) or "nothing since",
+                )
+                for row in rows
+                for day in [row.status]
+            ),
+        ]
+    )  # fmt: skip
+    notes = [f"{row.status.day}: {note}" for row in rows for note in row.notes]
+    if len(rows) == 1 and rows[0].status.corrections:
+        notes.append(f"{rows[0].status.day}: corrected {counts_text(rows[0].status.corrections)}")
+    return [*lines, *notes]
+
+
+def _runs(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"newest build: generation {run.generation_id} of run {run.run_id} is {run.phase} since {run.phase_at}, "
+        f"{run.records_read:,} of {run.records_total:,} records read from the {run.source}, "
+        f"{run.rows_loaded:,} rows loaded" + (f"; {run.error}" if run.error else "")
+        for run in runs
+    ]
+
+
+def _dirty(days: Sequence[DirtyDay]) -> list[str]:
+    return _table(
+        [(str(one.day), counts_text(one.causes), f"held: {one.held_reason}" if one.held_reason else "") for one in days]
+    )
+
+
+def _history(changes: Sequence[PublicationRow]) -> list[str]:
+    return _table([
+        (str(one.made_at), one.action, f"{_generation(one.from_generation_id)} → {_generation(one.to_generation_id)}",
+         f"{one.covered_rows:,} covered, {one.restored_rows:,} restored", one.made_by, one.reason or "")
+        for one in changes
+    ])  # fmt: skip
+
+
+def _orphans(orphans: Sequence[Orphan]) -> list[str]:
+    return _table([(one.day, f"generation {one.generation_id}", one.reason) for one in orphans])
+
+
+_LISTS: Mapping[type, Any] = {
+    DayRow: _days, Run: _runs, DirtyDay: _dirty, PublicationRow: _history, Orphan: _orphans,
+}  # fmt: skip
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "(no row)"
+    return ", ".join(f"{name}={value!r}" for name, value in row.items()) or "(the same)"
+
+
+def _generation(generation_id: int | None) -> str:
+    return SPEED_LAYER if generation_id is None else f"generation {generation_id}"

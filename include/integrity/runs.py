@@ -1,0 +1,31 @@
+"""How far the builds of a day are."""
+
+import datetime as dt
+from dataclasses import dataclass
+
+from include.adapters.postgres import connect
+from include.contracts.day import Day
+from include.settings import Settings
+from include.sql.named import query
+
+
+@dataclass(frozen=True)
+class Run:
+    """The newest build of a day: its phase, and how much of its work is done."""
+
+    generation_id: int
+    run_id: str
+    phase: str
+    source: str
+    records_read: int
+    records_total: int
+    rows_loaded: int
+    error: str | None
+    phase_at: dt.datetime
+
+
+def newest_run(settings: Settings, day: Day) -> list[Run]:
+    """The newest build of the day; empty when it was never built. Blocks; raises DatabaseUnavailable."""
+    with connect(settings.database, "batch", "status") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_run"), {"day": day.date})
+        return [Run(*row) for row in cursor.fetchall()]

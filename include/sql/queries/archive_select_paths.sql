@@ -1,0 +1,1 @@
+SELECT path FROM archive_file

@@ -1,0 +1,2 @@
+CREATE TEMPORARY TABLE late_member
+    (member_id bigint, partition integer, "offset" bigint, version_at timestamptz) ON COMMIT DROP

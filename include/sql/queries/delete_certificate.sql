@@ -1,0 +1,1 @@
+DELETE FROM day_certificate WHERE generation_id = %(generation_id)s

@@ -1,0 +1,23 @@
+-- Live rows that the generation does not cover come back as they were, unless something newer stands there, or the
+-- generation has the board as new. Without a generation all of them do.
+WITH returning_rows AS (
+    DELETE FROM board_detail_covered c
+     WHERE c.day = %(day)s
+       AND NOT EXISTS (
+           SELECT 1 FROM generation g
+            WHERE g.id = %(generation_id)s
+              AND c.board_offset < (g.cut -> 'board' ->> c.board_partition::text)::bigint
+              AND NOT EXISTS (SELECT 1 FROM generation_excluded e
+                               WHERE e.generation_id = g.id AND e.kind = 'pending' AND e.board_id = c.{{key}}
+                          AND c.member_offset >= COALESCE((g.cut -> 'member' ->> c.member_partition::text)::bigint, 0)))
+       AND NOT EXISTS (
+           SELECT 1 FROM board_detail_final f
+            WHERE f.generation_id = %(generation_id)s AND f.{{key}} = c.{{key}}
+              AND (f.{{version}}, f.board_offset) >= (c.{{version}}, c.board_offset))
+    RETURNING *
+)
+INSERT INTO board_detail_live AS l ({{served}}, day, deleted, written_at)
+SELECT {{served}}, day, deleted, written_at FROM returning_rows ORDER BY {{key}}
+ON CONFLICT ({{key}}) DO UPDATE
+   SET {{served_excluded}}, day = excluded.day, deleted = excluded.deleted, written_at = excluded.written_at
+ WHERE (excluded.{{version}}, excluded.board_offset) > (l.{{version}}, l.board_offset)

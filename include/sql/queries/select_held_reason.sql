@@ -1,0 +1,1 @@
+SELECT held_reason FROM day_publication WHERE day = %(day)s

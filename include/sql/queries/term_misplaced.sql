@@ -1,0 +1,1 @@
+SELECT COALESCE(misplaced_count, 0) FROM generation WHERE id = %(generation_id)s

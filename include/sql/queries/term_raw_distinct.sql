@@ -1,0 +1,1 @@
+SELECT raw_distinct FROM generation WHERE id = %(generation_id)s

@@ -1,0 +1,56 @@
+"""Archive the raw topics: `python spark_jobs/archive_day.py --run-id R [--verify]`.
+
+Takes board, member and the places of board-detail from where the archive ends to their present ends, below ARCHIVE_DIR.
+Each record is archived once, whatever dies and however often this runs. What to do when it refuses:
+docs/runbooks/archive.md. Exit codes: 0 done, or nothing new; 1 refused, with the reason.
+"""
+
+import argparse
+import logging
+import sys
+
+from pyspark import SparkContext
+
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import PipelineError
+from include.settings import Settings
+from spark_jobs.batch.archive import archive_topics
+from spark_jobs.batch.archive_check import verify_archive
+from spark_jobs.connectors.session import die_with_parent, open_context
+
+log = logging.getLogger("archive_day")
+
+
+def main() -> int:
+    """Settings → one call, over a context that is opened when there is work → exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    parser = argparse.ArgumentParser(description="Archive the raw topics as Parquet files.")
+    parser.add_argument("--run-id", required=True, help="who archives; kept with what was archived")
+    parser.add_argument("--verify", action="store_true", help="then read every file, and hold it against the catalogue")
+    parser.add_argument("--accept-gap", metavar="REASON", help="go on without records that Kafka removed; says why")
+    arguments = parser.parse_args()
+    started: list[SparkContext] = []
+    try:
+        settings = Settings.from_environment()
+
+        def context() -> SparkContext:
+            if not started:
+                started.append(open_context(settings.spark, "archive_day", settings.batch.driver_memory, {}))
+            return started[0]
+
+        archive_topics(context, settings, PIPELINE, arguments.run_id, arguments.accept_gap)
+        if arguments.verify:
+            verify_archive(context, settings, PIPELINE)
+    except PipelineError as exc:
+        log.error("%s: %s", type(exc).__name__, exc)
+        return 1
+    finally:
+        for each in started:
+            each.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(main())

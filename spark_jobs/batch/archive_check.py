@@ -1,0 +1,77 @@
+"""Does the archive hold what its catalogue says? Every file is read, every range followed."""
+
+import logging
+from functools import partial
+
+from include.adapters.archive_store import ArchivedFile, ArchiveStore, Batch
+from include.contracts.definition import Definition
+from include.settings import Settings
+from spark_jobs.batch.archive_cluster import StartContext, spread
+from spark_jobs.batch.archive_files import ArchiveDamaged, ArchiveFolder
+
+log = logging.getLogger(__name__)
+
+FILES_PER_TASK = 16
+SHOWN = 10
+
+
+def verify_archive(start_context: StartContext, settings: Settings, definition: Definition) -> int:
+    """Read every listed file, and see that ranges follow each other; returns how many files there are.
+
+    Raises ArchiveDamaged with what does not fit.
+    """
+    store, folder = ArchiveStore(settings.database), ArchiveFolder(str(settings.batch.archive_dir))
+    files = store.all_files()
+    topics = (definition.stream, definition.table, definition.output)
+    problems = [problem for topic in topics for problem in broken_chain(store.batches(topic.name))]
+    problems += [f"batch {number} has {count} records, and its files {listed}"
+                 for number, count, listed in store.uncounted()]  # fmt: skip
+    lots = [files[first : first + FILES_PER_TASK] for first in range(0, len(files), FILES_PER_TASK)]
+    problems += [problem for lot in spread(start_context, partial(damages, folder), lots) for problem in lot]
+    if problems:
+        raise ArchiveDamaged(
+            f"{len(problems)} things do not fit: {'; '.join(problems[:SHOWN])}", archive=settings.batch.archive_dir
+        )
+    log.info("archive: %d files hold what the catalogue says", len(files))
+    return len(files)
+
+
+def broken_chain(batches: tuple[Batch, ...]) -> list[str]:
+    """Where a batch does not begin at the end of the one before, and no gap says why."""
+    problems = []
+    ends: dict[tuple[str, int], int] = {}
+    for batch in batches:
+        for partition, start in batch.starts.items():
+            before = ends.get((batch.topic_id, partition), 0)
+            if batch.gap and partition in batch.gap.offsets:
+                before = batch.gap.offsets[partition][1]
+            if start != before:
+                problems.append(f"batch {batch.id} of {batch.topic} begins at {start} in partition {partition}, "
+                                f"and what is before it ends at {before}")  # fmt: skip
+        ends |= {(batch.topic_id, partition): end for partition, end in batch.ends.items()}
+    return problems
+
+
+def damages(folder: ArchiveFolder, files: tuple[ArchivedFile, ...]) -> list[str]:
+    """What is wrong with these files: gone, of another size, with other rows, or with a page that is not as written."""
+    problems = []
+    for listed in files:
+        size = folder.size(listed.path)
+        if size is None:
+            problems.append(f"{listed.path} is gone")
+        elif size != listed.byte_count:
+            problems.append(f"{listed.path} has {size} bytes, not {listed.byte_count}")
+        elif (count := _readable_rows(folder, listed)) != listed.record_count:
+            problems.append(f"{listed.path} has {count} readable records, not {listed.record_count}")
+    return problems
+
+
+def _readable_rows(folder: ArchiveFolder, listed: ArchivedFile) -> int:
+    count = 0
+    try:
+        with folder.open(listed.path) as file:
+            for number in range(file.num_row_groups):
+                count += file.read_row_group(number).num_rows
+    except (OSError, ArchiveDamaged):  # Arrow's: a page's checksum, or what it can't make sense of
+        return count
+    return count

@@ -1,0 +1,132 @@
+"""Raw records with what the archive sorts them by: the id they speak of, and the day that they place it in."""
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.adapters.speed_store import Reject
+from include.contracts import headers as h
+from include.contracts.definition import Definition
+from include.contracts.fields import LONG_MAX, LONG_MIN
+from include.contracts.topics import Topic
+from spark_jobs.batch.raw_columns import RawColumns, RawRecord, array, first_header, iter_records, longs
+from spark_jobs.batch.rows import member_schema
+from spark_jobs.batch.splits import PLACES, RAW
+from spark_jobs.speed.json_columns import JsonColumns, times
+from spark_jobs.speed.table_records import read_record
+
+ID, DAY, DELETED = "id", "day", "deleted"
+RECORDS = pa.schema([(ID, pa.int64()), (DAY, pa.date32()), (DELETED, pa.bool_()), *RAW])
+DATED_PLACES = pa.schema([(DAY, pa.date32()), *PLACES])
+
+
+class DatedRows:
+    """Adds `id` and `day` to raw records of a topic that has the day field.
+
+    A record that breaks the contract has the id that it names, if it can be read, and no day: Kafka's time may be what
+    places it, and its reader decides that. Nor has a tombstone a day.
+    """
+
+    def __init__(self, topic: Topic, definition: Definition, timezone: str) -> None:
+        self._topic = topic
+        self._day_field = definition.day_field
+        self._timezone = timezone
+        self._json = JsonColumns(topic)
+
+    def add(self, records: pa.Table) -> pa.Table:
+        """The records as `RECORDS`, in their order."""
+        records = records.select(RAW.names).combine_chunks()
+        fields, is_right = self._json.read(array(records["key"]), array(records["value"]))
+        ids, days = array(fields[self._topic.key_field]), self._days(times(fields[self._day_field]))
+        if not pc.all(is_right).as_py():
+            unclear = [self._one(record) for record in iter_records(records.filter(pc.invert(is_right)))]
+            ids = _merged(is_right, ids, pa.array([each[0] for each in unclear], pa.int64()))
+            days = _merged(is_right, days, pa.array([each[1] for each in unclear], pa.date32()))
+        return pa.Table.from_arrays([ids, days, pc.is_null(records["value"]), *records.columns], schema=RECORDS)
+
+    def _days(self, instants: pa.ChunkedArray) -> pa.Array:
+        return array(pc.local_timestamp(instants.cast(pa.timestamp("us", self._timezone))).cast(pa.date32()))
+
+    def _one(self, record: RawRecord) -> tuple[int | None, dt.date | None]:
+        match read_record(record, self._topic):
+            case Reject():
+                return named_id(record.key(), record.value(), self._topic), None
+            case row if row.deleted:
+                return row.key, None
+            case row:
+                return row.key, self._day(row.values[self._topic.field(self._day_field).column])
+
+    def _day(self, instant: dt.datetime) -> dt.date | None:
+        try:
+            return instant.astimezone(ZoneInfo(self._timezone)).date()
+        except OverflowError:  # a day that no calendar has is no day that is rebuilt
+            return None
+
+
+class VersionRows:
+    """Reads the table's records into versions of its keys, as a rebuild does: the columns of `rows.member_schema`."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.schema = member_schema(definition)
+        self._columns = RawColumns(definition.table, definition.version_field, self.schema.names)
+
+    @property
+    def key(self) -> str:
+        """The name of the key's column."""
+        return str(self.schema.names[0])
+
+    def read(self, records: pa.Table) -> pa.Table:
+        """The versions that raw records say. Those that break the contract say none, and stay in the raw ones."""
+        rows, _ = self._columns.read(records.select(RAW.names))
+        return rows.select(self.schema.names).cast(self.schema)
+
+    def ordered(self, rows: pa.Table) -> pa.Table:
+        """The rows by key, then oldest first."""
+        return rows.sort_by([(name, "ascending") for name in (self.key, "version_at", "offset", "partition")])
+
+
+def places(dated: pa.Table) -> pa.Table:
+    """Where the output topic's records are, and which board records they were made from: `DATED_PLACES`.
+
+    Left out are deletions, from which no row is made, and records without an id or the coordinates of their source.
+    """
+    dated = dated.filter(pc.invert(dated[DELETED]))
+    headers = array(dated["headers"])
+    table = pa.Table.from_arrays(
+        [
+            dated[DAY], dated["partition"], dated["offset"], longs(array(dated["key"])),
+            longs(first_header(headers, h.BOARD_PARTITION)).cast(pa.int32(), safe=False),
+            longs(first_header(headers, h.BOARD_OFFSET)),
+        ],
+        schema=DATED_PLACES,
+    )  # fmt: skip
+    known = pc.and_(pc.is_valid(table["board_partition"]), pc.is_valid(table["board_offset"]))
+    return table.filter(pc.and_(known, pc.is_valid(table["key"])))
+
+
+def of_no_day(records: pa.Table) -> pa.Table:
+    """Raw records of the table as `RECORDS`: their key is their id."""
+    ids = longs(array(records["key"]))
+    nothing = pa.nulls(len(ids), pa.date32())
+    return pa.Table.from_arrays([ids, nothing, pc.is_null(records["value"]), *records.columns], schema=RECORDS)
+
+
+def named_id(key: bytes | None, value: bytes | None, topic: Topic) -> int | None:
+    """The id that a broken record names: in its value, else as its key."""
+    try:
+        found = msgspec.json.decode(value or b"")
+        number = found.get(topic.key_field) if isinstance(found, dict) else None
+    except (ValueError, RecursionError):
+        number = None
+    if not isinstance(number, int) or isinstance(number, bool):
+        number = int(key) if key and key.isdigit() and len(key) < 20 else None
+    return number if number is not None and LONG_MIN <= number <= LONG_MAX else None
+
+
+def _merged(is_right: pa.Array, right: pa.Array, others: pa.Array) -> pa.Array:
+    """One array of two: `right` where the mask says so, `others` elsewhere, each in its order."""
+    empty = pa.nulls(len(is_right), right.type)
+    return pc.replace_with_mask(pc.replace_with_mask(empty, is_right, right), pc.invert(is_right), others)

@@ -1,0 +1,181 @@
+"""A day's input with the archive: files for what is archived, the topics from there on. The same as all from topics."""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.adapters.archive_store import ArchivedFile, ArchiveStore, Batch, BoardFiles
+from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.clock import epoch_ms
+from include.contracts.day import Day
+from include.contracts.definition import Definition
+from include.errors import MissingRange
+from spark_jobs.batch.archive_extract import PLACED, Archived, DayExtract
+from spark_jobs.batch.archive_files import ArchiveFolder, Origin
+from spark_jobs.batch.sources import MARGIN, Known, Sources, fix_ranges, refuse_lost_day, splits_of, topic_sources
+from spark_jobs.batch.splits import ColumnsFile, FileSplit, TopicSplit
+
+
+def archive_sources(
+    offsetter: OffsetReader,
+    day: Day,
+    definition: Definition,
+    retention_days: int,
+    now: dt.datetime,
+    known: Known,
+    archive: "ArchiveSource",
+    from_archive: bool = False,
+) -> Sources:
+    """What a rebuild of the day reads, when there may be an archive; where there is none, the topics' own sources.
+
+    The stream is read from its topic as long as that holds the day (and `from_archive` does not say otherwise), the
+    table as far as it is archived from there, so that what it costs does not grow with its history. Raises MissingRange
+    when neither the topic nor the archive holds the day.
+    """
+    ranges = fix_ranges(offsetter, day, definition, known)
+    found = topic_sources(ranges, definition)
+    stream, table, output = definition.stream.name, definition.table.name, definition.output.name
+    members = archive.members(found.cut[table])
+    if members is not None:
+        tail = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
+        found = replace(found, members=tail, member_files=members.files)
+    boards = (
+        archive.boards(day, known, found.cut[stream])
+        if from_archive or _is_lost(offsetter, day, definition, retention_days, now)
+        else None
+    )
+    if boards is None:
+        if from_archive:
+            raise MissingRange("nothing of the topic is archived; run spark_jobs/archive_day.py first", topic=stream)
+        refuse_lost_day(offsetter, day, definition, retention_days, now)
+        return _counted(found, members.record_count if members else 0)
+    places = archive.places(day, ranges.details[1])
+    return _counted(
+        replace(
+            found,
+            kind="archive",
+            boards=(*boards.files, *splits_of(stream, _tail(boards.ends, ranges.boards), ranges.boards[1])),
+            details=splits_of(output, _tail(places.ends, ranges.details), ranges.details[1]),
+            place_files=places.files,
+        ),
+        sum(each.record_count for each in (boards, places, members) if each),
+    )
+
+
+def _is_lost(offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: dt.datetime) -> bool:
+    try:
+        refuse_lost_day(offsetter, day, definition, retention_days, now)
+    except MissingRange:
+        return True
+    return False
+
+
+def _tail(ends: Offsets, topic: tuple[Offsets, Offsets]) -> Offsets:
+    """Where the topic is read from: the end of the archive, but never before the range that the rebuild wants."""
+    starts, cut = topic
+    return {
+        partition: min(max(ends.get(partition, start), start), cut[partition]) for partition, start in starts.items()
+    }
+
+
+def _counted(found: Sources, archived: int) -> Sources:
+    """How many records are read from the topics, and those of the files."""
+    splits = [each for each in (*found.boards, *found.members, *found.details) if isinstance(each, TopicSplit)]
+    return replace(found, records=archived + sum(split.end - split.start for split in splits))
+
+
+class ArchiveSource:
+    """Finds files of the archive. They are read by tasks, with `read_split` and `read_columns`."""
+
+    def __init__(
+        self, store: ArchiveStore, folder: ArchiveFolder, offsets: OffsetReader, definition: Definition
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._offsets = offsets
+        self._definition = definition
+
+    def boards(self, day: Day, known: Known, cut: Offsets) -> Archived[FileSplit] | None:
+        """Every archived record that can matter to the day, of those that the topic would give up to the cut.
+
+        None when nothing of the topic is archived. These are: the records of the day; deletions, and records of other
+        days, of the boards among them; and all that break the contract. Raises MissingRange when some of what the day
+        needs is not in the archive either.
+        """
+        topic, topic_id = self._identify(self._definition.stream.name)
+        files = self._store.board_files(topic, topic_id, day.date)
+        if not files.batches:
+            return None
+        self._refuse_gaps(files.batches, day)
+        self._refuse_lost_tail(topic, files.ends, cut)
+        starts = self._starts(files, day.start - MARGIN)
+        starts = {partition: min(start, known.boards.get(partition, start)) for partition, start in starts.items()}
+        origin = Origin(topic, topic_id, files.ends)
+        return DayExtract(self._store, self._folder, origin, files, day, starts, cut).archived()
+
+    def members(self, cut: Offsets) -> Archived[ColumnsFile] | None:
+        """The versions of the table's keys that are archived; None when none are, or some are beyond the cut."""
+        topic, topic_id = self._identify(self._definition.table.name)
+        members = self._store.members(topic_id)
+        if members is None or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
+            return None
+        self._refuse_lost_tail(topic, members.ends, cut)
+        return self._columns(topic, members.files, members.ends)
+
+    def places(self, day: Day, cut: Offsets) -> Archived[ColumnsFile]:
+        """Where the output topic has the day's records, as far as it is archived. Raises MissingRange."""
+        topic, topic_id = self._identify(self._definition.output.name)
+        self._refuse_gaps([each for each in self._store.batches(topic) if each.topic_id == topic_id], day)
+        files, ends = self._store.places(topic_id, day.date)
+        self._refuse_lost_tail(topic, ends, cut)
+        return self._columns(topic, files, ends)
+
+    def _columns(self, topic: str, files: Sequence[ArchivedFile], ends: Offsets) -> Archived[ColumnsFile]:
+        found = tuple(ColumnsFile(topic, self._folder.path(file.path)) for file in files)
+        return Archived(found, ends, sum(file.record_count for file in files))
+
+    def _identify(self, topic: str) -> tuple[str, str]:
+        return topic, self._offsets.topic_id(topic)
+
+    def _refuse_gaps(self, batches: Sequence[Batch], day: Day) -> None:
+        """What came late for a day long past may be lost too; that is what a person accepted."""
+        first, end = day.start - MARGIN, day.end + MARGIN
+        for batch in batches:
+            gap = batch.gap
+            if gap and first < gap.until and (gap.since is None or gap.since < end):
+                raise MissingRange(
+                    "the archive lacks records that may be of this day, and the topic has them no more; "
+                    "it can't be rebuilt",
+                    topic=batch.topic, day=day, first_and_end=dict(gap.offsets), reason=gap.reason)  # fmt: skip
+
+    def _refuse_lost_tail(self, topic: str, ends: Offsets, cut: Offsets) -> None:
+        earliest = self._offsets.earliest(topic)
+        lost = {p: (ends.get(p, 0), first) for p, first in earliest.items()
+                if ends.get(p, 0) < min(first, cut.get(p, 0))}  # fmt: skip
+        if lost:
+            raise MissingRange("between the end of the archive and the first record of the topic some are missing",
+                               topic=topic, wanted_and_first=lost)  # fmt: skip
+
+    def _starts(self, files: BoardFiles, instant: dt.datetime) -> Offsets:
+        """As `OffsetReader.at` says of the topic: the first offset whose record is not older than the instant."""
+        wanted = epoch_ms(instant)
+        starts = dict(files.ends)
+        for partition in starts:
+            for batch in files.batches:
+                if batch.newest.get(partition, wanted - 1) >= wanted:
+                    starts[partition] = self._first_offset(batch, partition, wanted)
+                    break
+        return starts
+
+    def _first_offset(self, batch: Batch, partition: int, wanted_ms: int) -> int:
+        first = batch.ends[partition]
+        for file in self._store.records_of(batch.id):
+            for rows in self._folder.batches(file.path, [*PLACED, "timestamp"]):
+                is_it = pc.and_(pc.equal(rows["partition"], partition),
+                                pc.greater_equal(rows["timestamp"].cast(pa.int64()), wanted_ms))  # fmt: skip
+                found = pc.min(rows["offset"].filter(is_it)).as_py()
+                first = first if found is None else min(first, found)
+        return first

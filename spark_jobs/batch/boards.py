@@ -1,0 +1,230 @@
+"""Boards of a day: read from raw records; which of them count, and why the others do not."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.adapters.arrow_rows import begins_run
+from include.adapters.generation_store import Excluded
+from include.adapters.speed_store import Reject
+from include.contracts import headers as h
+from include.contracts.day import Day
+from include.contracts.definition import Definition
+from include.contracts.fields import LONG_MAX, LONG_MIN, TIMESTAMP_PATTERN
+from include.contracts.validation import parse_timestamp
+from spark_jobs.batch.blobs import places_of
+from spark_jobs.batch.raw_columns import RawColumns, array, first_header, texts
+from spark_jobs.speed.json_columns import TIMES
+
+MISPLACED_US = 24 * 60 * 60 * 1_000_000  # a clock is wrong when creation and Kafka's time are further apart
+
+VERSIONS = pa.schema([
+    ("board_id", pa.int64()), ("member_id", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
+    ("partition", pa.int32()), ("offset", pa.int64()), ("event_id", pa.string()), ("in_day", pa.bool_()),
+    ("misplaced", pa.bool_()),
+])  # fmt: skip
+BROKEN = pa.schema([
+    ("identity", pa.string()), ("board_id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64()),
+    ("reason", pa.string()),
+])  # fmt: skip
+SOURCES = pa.schema([
+    ("partition", pa.int32()), ("offset", pa.int64()), ("board_partition", pa.int32()), ("board_offset", pa.int64()),
+])  # fmt: skip
+CHOSEN = pa.schema([
+    ("member_id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64()), ("kafka_partition", pa.int32()),
+    ("kafka_offset", pa.int64()), ("copies", pa.int64()),
+])  # fmt: skip
+
+_MOVED = "a newer version says another day"
+_DELETED = "it was deleted"
+
+
+@dataclass(frozen=True)
+class BoardParts:
+    """What records hold of a day.
+
+    `candidates` are valid boards of it, `versions` those of any day, tombstones among them; `broken` ones are of the
+    day; `rejects` are all records that break the contract.
+    """
+
+    candidates: pa.Table
+    versions: pa.Table
+    broken: pa.Table
+    rejects: list[Reject]
+
+
+class BoardReader:
+    """Takes records apart, by the column."""
+
+    def __init__(self, definition: Definition, day: Day) -> None:
+        stream = definition.stream
+        self._day = day
+        self._stream = stream
+        self._day_field = definition.day_field
+        self._key = stream.field(stream.key_field).column
+        self._join = stream.field(definition.join_field).column
+        self._placed_by = stream.field(definition.day_field).column
+        self._kept = [stream.field(each.source).column for each in definition.columns if each.side == "stream"]
+        self._columns = RawColumns(stream, definition.version_field, {*self._kept, self._join, self._placed_by})
+
+    def read(self, records: pa.Table) -> BoardParts:
+        """The parts of these records (of RAW)."""
+        headers = array(records["headers"])
+        records = records.append_column("event_id", texts(first_header(headers, h.EVENT_ID)))
+        records = records.append_column("replayed", pc.is_valid(first_header(headers, h.REPLAYED_AT)))
+        rows, rejects = self._columns.read(records)
+        created = rows[self._placed_by]
+        in_day = pc.and_(
+            pc.greater_equal(created, _instant(self._day.start)), pc.less(created, _instant(self._day.end))
+        )
+        in_day = in_day.fill_null(False)
+        versions = pa.Table.from_arrays([
+            rows[self._key], rows[self._join], rows["version_at"], rows["deleted"], rows["partition"], rows["offset"],
+            rows["event_id"], in_day, _is_misplaced(created, rows["timestamp"]),
+        ], schema=VERSIONS)  # fmt: skip
+        candidates = rows.filter(in_day).select([*dict.fromkeys([self._key, self._join, *self._kept]), "version_at",
+                                                 "partition", "offset", "event_id", "replayed"])  # fmt: skip
+        return BoardParts(candidates, versions, self._broken(rejects), rejects)
+
+    def _broken(self, rejects: list[Reject]) -> pa.Table:
+        rows = []
+        for reject in rejects:
+            board_id, created = self._readable(reject)
+            at = created or reject.kafka_timestamp
+            if at is not None and self._day.start <= at < self._day.end:
+                # without a readable id a record is a board of its own
+                identity = f"@:{reject.topic}:{reject.partition}:{reject.offset}" if board_id is None else str(board_id)
+                rows.append((identity, board_id, reject.partition, reject.offset, reject.reason))
+        columns = list(zip(*rows, strict=True)) or [()] * len(BROKEN)
+        return pa.table([pa.array(each, kind.type) for each, kind in zip(columns, BROKEN, strict=True)], schema=BROKEN)
+
+    def _readable(self, reject: Reject) -> tuple[int | None, Any]:
+        """What a broken record says of its id and of its day, where that can be read."""
+        try:
+            fields = _decoder.decode(reject.value or b"")
+            raw_id, raw_created = fields.get(self._stream.key_field), fields.get(self._day_field)
+            board_id = msgspec.json.decode(raw_id) if raw_id else None
+            created = msgspec.json.decode(raw_created) if raw_created else None
+        except (ValueError, RecursionError):
+            return None, None
+        is_id = isinstance(board_id, int) and not isinstance(board_id, bool) and LONG_MIN <= board_id <= LONG_MAX
+        return board_id if is_id else None, _time(created)
+
+
+_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass
+class Decided:
+    """Of one bucket of boards: those that count (`chosen`), those that do not, and how many distinct there are.
+
+    `distinct` is counted before versions are chosen and authors joined, so that the balance of a day can fail.
+    """
+
+    chosen: pa.Table
+    excluded: list[Excluded] = field(default_factory=list)
+    distinct: int = 0
+    misplaced: int = 0
+
+
+def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
+    """First copy of each event, newest version of each board; every version of a board must be among these."""
+    events = _first_of_each_event(versions)
+    newest = _newest(events)
+    of_day = pc.unique(events.filter(events["in_day"])["board_id"])
+    is_row = newest["in_day"]  # a tombstone is in no day
+    others = newest.filter(pc.and_(pc.invert(is_row), pc.is_in(newest["board_id"], of_day)))
+    excluded = [
+        Excluded("deleted" if row["deleted"] else "moved", str(row["board_id"]), row["board_id"], row["partition"],
+                 row["offset"], _DELETED if row["deleted"] else _MOVED)
+        for row in others.to_pylist()
+    ]  # fmt: skip
+    rejected = _rejected(broken, events)
+    chosen = newest.filter(is_row)
+    return Decided(
+        _with_sources(chosen, sources),
+        excluded + rejected,
+        distinct=len(of_day) + len(rejected) - len(excluded),
+        misplaced=pc.sum(chosen["misplaced"]).as_py() or 0,
+    )
+
+
+def _first_of_each_event(versions: pa.Table) -> pa.Table:
+    """One row an event and board: its first copy in the log. A record without an event id is an event of its own.
+
+    The key belongs to the identity: a client that uses one Idempotency-Key for two boards has two boards.
+    """
+    single, repeated = _by_repetition(versions)
+    known = repeated.filter(pc.is_valid(repeated["event_id"]))
+    known = known.sort_by([(name, "ascending") for name in ("board_id", "event_id", "partition", "offset")])
+    ids, events = array(known["board_id"]), array(known["event_id"])
+    known = known.filter(pc.or_(begins_run(ids), begins_run(events)))
+    return pa.concat_tables([single, repeated.filter(pc.is_null(repeated["event_id"])), known])
+
+
+def _newest(events: pa.Table) -> pa.Table:
+    """One row a board: its newest version, which may be a tombstone. Equal versions: the first in the log's order."""
+    single, repeated = _by_repetition(events)
+    order = [("board_id", "ascending"), ("version_at", "descending"), ("offset", "descending"),
+             ("partition", "ascending")]  # fmt: skip
+    repeated = repeated.sort_by(order)
+    newest = repeated.filter(begins_run(array(repeated["board_id"])))
+    return pa.concat_tables([single, newest]).combine_chunks()
+
+
+def _by_repetition(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The rows of boards that are there once, as nearly all are, and those of the others."""
+    counts = pc.value_counts(rows["board_id"])
+    several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+    if not len(several):
+        return rows, rows.slice(0, 0)
+    repeats = pc.is_in(rows["board_id"], several)
+    return rows.filter(pc.invert(repeats)), rows.filter(repeats)
+
+
+def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:
+    """One broken record a board: the first in the log; of a board with a valid record of any day, none."""
+    if not broken.num_rows:
+        return []
+    kept_anyway = pc.is_in(broken["board_id"], pc.unique(events["board_id"])).fill_null(False)
+    kept_anyway = pc.and_(kept_anyway, pc.is_valid(broken["board_id"]))
+    first = broken.filter(pc.invert(kept_anyway))
+    first = first.sort_by([(name, "ascending") for name in ("identity", "partition", "offset")])
+    first = first.filter(begins_run(array(first["identity"])))
+    return [Excluded("rejected", *(row[name] for name in BROKEN.names)) for row in first.to_pylist()]
+
+
+def _with_sources(chosen: pa.Table, sources: pa.Table) -> pa.Table:
+    """The boards with the place of their first record in the output topic, and how many there are."""
+    columns = [chosen["member_id"], chosen["partition"], chosen["offset"]]
+    if sources.num_rows:
+        made_from = places_of(sources["board_partition"], sources["board_offset"])
+        grouped = pa.table({"place": made_from, "partition": sources["partition"], "offset": sources["offset"]})
+        found = grouped.group_by("place").aggregate([("partition", "min"), ("offset", "min"), ("place", "count")])
+        at = pc.index_in(places_of(chosen["partition"], chosen["offset"]), value_set=array(found["place"]))
+        columns += [found[name].take(at) for name in ("partition_min", "offset_min", "place_count")]
+    else:
+        columns += [pa.nulls(chosen.num_rows, CHOSEN.field(name).type) for name in CHOSEN.names[3:]]
+    return pa.Table.from_arrays(columns, schema=CHOSEN)
+
+
+def _is_misplaced(created: pa.ChunkedArray, timestamps: pa.ChunkedArray) -> pa.ChunkedArray:
+    apart = pc.subtract(created.cast(pa.int64()), pc.multiply(timestamps.cast(pa.int64()), 1000))
+    return pc.greater(pc.abs(apart), MISPLACED_US).fill_null(False)
+
+
+def _instant(at: Any) -> pa.Scalar:
+    return pa.scalar(at, TIMES)
+
+
+def _time(text: Any) -> Any:
+    if not isinstance(text, str) or not re.match(TIMESTAMP_PATTERN, text):
+        return None
+    try:
+        return parse_timestamp(text)
+    except (ValueError, OverflowError):
+        return None

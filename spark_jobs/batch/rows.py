@@ -1,0 +1,109 @@
+"""The rows of a day: boards that count, with their authors, as the generation's table has them."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.adapters.generation_store import Duplicate, Excluded
+from include.contracts.day import Day
+from include.contracts.definition import Definition
+from include.sql.named import COORDINATES
+from spark_jobs.batch.authors import authors
+from spark_jobs.batch.blobs import places_of
+from spark_jobs.batch.raw_columns import array
+from spark_jobs.speed.json_columns import TIMES
+
+PENDING = "its member is not known"
+_TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
+
+
+def member_schema(definition: Definition) -> pa.Schema:
+    """Versions of members: the key, the columns that the result takes, where the record is, the version."""
+    table = definition.table
+    key = table.field(table.key_field)
+    kept = [table.field(each.source) for each in definition.columns if each.side == "table"]
+    kept = [field for field in table.fields if field in kept and field != key]
+    return pa.schema([
+        *((field.column, _TYPES[field.type]) for field in (key, *kept)), ("partition", pa.int32()),
+        ("offset", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
+    ])  # fmt: skip
+
+
+def candidate_schema(definition: Definition) -> pa.Schema:
+    """Boards of the day before it is known which of them count: the key, the columns that the result takes, more."""
+    stream = definition.stream
+    kept = [stream.key_field, definition.join_field]
+    kept += [each.source for each in definition.columns if each.side == "stream"]
+    return pa.schema([
+        *((stream.field(name).column, _TYPES[stream.field(name).type]) for name in dict.fromkeys(kept)),
+        ("version_at", TIMES), ("partition", pa.int32()), ("offset", pa.int64()), ("event_id", pa.string()),
+        ("replayed", pa.bool_()),
+    ])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DayRows:
+    """Of one bucket: the rows, boards without a member, boards that the output topic has more than once."""
+
+    rows: pa.Table
+    pending: list[Excluded]
+    duplicates: list[Duplicate]
+
+
+def day_rows(
+    candidates: pa.Table, chosen: pa.Table, members: pa.Table, definition: Definition, day: Day, generation_id: int
+) -> DayRows:
+    """Join the chosen ones of the candidates with the members' versions; the columns are those that COPY loads.
+
+    `candidates` and `members` have the schemas above, `chosen` that of `boards.CHOSEN`.
+    """
+    boards = places_of(candidates["partition"], candidates["offset"])
+    wanted = places_of(chosen["partition"], chosen["offset"])
+    # the long texts stay where they are when nearly all count: what was decided about them is moved
+    decided_at = pc.index_in(boards, value_set=wanted)
+    is_chosen = pc.is_valid(decided_at)
+    if (pc.sum(is_chosen).as_py() or 0) != chosen.num_rows:
+        raise AssertionError(f"boards of {day} were chosen and are not there")
+    if decided_at.null_count:
+        candidates, decided_at = candidates.filter(is_chosen), decided_at.filter(is_chosen)
+    chosen = chosen.take(decided_at)
+    key = definition.stream.field(definition.stream.key_field).column
+    join = definition.stream.field(definition.join_field).column
+    table_key = definition.table.field(definition.table.key_field).column
+    members, at = authors(candidates, members, join, table_key)
+    is_known = pc.is_valid(at)
+    waiting = candidates.filter(pc.invert(is_known)).select([key, "partition", "offset"])
+    pending = [
+        Excluded("pending", str(row[key]), row[key], row["partition"], row["offset"], PENDING)
+        for row in waiting.to_pylist()
+    ]
+    if waiting.num_rows:
+        candidates, chosen, at = candidates.filter(is_known), chosen.filter(is_known), array(at).filter(is_known)
+    rows = _columns(candidates, chosen, members, at, definition, day, generation_id)
+    several = pc.greater(chosen["copies"], 1).fill_null(False)
+    doubled = zip(candidates[key].filter(several).to_pylist(), chosen["copies"].filter(several).to_pylist(),
+                  strict=True)  # fmt: skip
+    return DayRows(rows, pending, [Duplicate(*each) for each in doubled])
+
+
+def _columns(
+    boards: pa.Table, chosen: pa.Table, members: pa.Table, at: pa.Array, definition: Definition, day: Day,
+    generation_id: int,
+) -> pa.Table:  # fmt: skip
+    count = boards.num_rows
+    columns = {"generation_id": pa.repeat(pa.scalar(generation_id, pa.int64()), count),
+               "day": pa.repeat(pa.scalar(day.date, pa.date32()), count)}  # fmt: skip
+    for each in definition.columns:
+        name = definition.column_name(each)
+        if each.side == "stream":
+            columns[name] = boards[definition.stream.field(each.source).column]
+        else:
+            columns[name] = members[definition.table.field(each.source).column].take(at)
+    origins = {
+        "event_id": boards["event_id"], "board_partition": boards["partition"], "board_offset": boards["offset"],
+        "member_partition": members["partition"].take(at), "member_offset": members["offset"].take(at),
+        "kafka_partition": chosen["kafka_partition"], "kafka_offset": chosen["kafka_offset"],
+    }  # fmt: skip
+    columns |= {name: origins[name] for name in COORDINATES}
+    return pa.table(columns | {"replayed": boards["replayed"]})

@@ -1,0 +1,137 @@
+"""What a rebuild reads: which ranges and files, and the check that nothing of the day is gone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.contracts.day import Day
+from include.contracts.definition import Definition
+from include.errors import MissingRange
+from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
+
+MARGIN = timedelta(days=1)  # a client's clock may run ahead of the broker's by this much
+MAX_SPLIT = 1_000_000  # records; a reader fetches some MB beyond the end of its split
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that a rebuild reads. `cut` holds the end offsets of the raw topics, `starts` the first ones read.
+
+    Of members and of the output topic there may be columns that the archive read already, for what lies before the
+    splits: versions with the columns of `rows.member_schema`, places with those of `splits.PLACES`.
+    """
+
+    boards: tuple[Split, ...]
+    members: tuple[Split, ...]
+    details: tuple[Split, ...]
+    cut: Mapping[str, Offsets]
+    starts: Mapping[str, Offsets]
+    records: int  # how many offsets the splits span: more than there are records, where transactions wrote
+    member_files: tuple[ColumnsFile, ...] = ()
+    place_files: tuple[ColumnsFile, ...] = ()
+    kind: Literal["topic", "archive"] = "topic"
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What is read of each topic: start and end offsets, a partition."""
+
+    boards: tuple[Offsets, Offsets]
+    members: tuple[Offsets, Offsets]
+    details: tuple[Offsets, Offsets]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Where records of the day are that begin before its start: their clients' clocks were ahead."""
+
+    boards: Mapping[int, int] = field(default_factory=dict)
+    details: Mapping[int, int] = field(default_factory=dict)
+
+
+def sources(
+    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime, known: Known
+) -> Sources:
+    """What a rebuild of the day from the topics reads. Raises MissingRange when they no longer hold it."""
+    refuse_lost_day(offsetter, day, definition, retention_days, now)
+    return topic_sources(fix_ranges(offsetter, day, definition, known), definition)
+
+
+def topic_sources(ranges: Ranges, definition: Definition) -> Sources:
+    """The ranges in splits."""
+    stream, table, output = definition.stream.name, definition.table.name, definition.output.name
+    boards, members, details = (
+        splits_of(topic, *each)
+        for topic, each in ((stream, ranges.boards), (table, ranges.members), (output, ranges.details))
+    )
+    return Sources(
+        boards=boards, members=members, details=details,
+        cut={stream: ranges.boards[1], table: ranges.members[1]},
+        starts={stream: ranges.boards[0], table: ranges.members[0], output: ranges.details[0]},
+        records=sum(split.end - split.start for split in (*boards, *members, *details)),
+    )  # fmt: skip
+
+
+def splits_of(topic: str, starts: Offsets, ends: Offsets) -> tuple[TopicSplit, ...]:
+    """The ranges of a topic, each in pieces of at most a million offsets, nearly equal."""
+    splits = []
+    for partition, end in sorted(ends.items()):
+        start = starts[partition]
+        pieces = -(-(end - start) // MAX_SPLIT)
+        for number in range(pieces):
+            first, last = (start + (end - start) * n // pieces for n in (number, number + 1))
+            splits.append(TopicSplit(topic, partition, first, last))
+    return tuple(splits)
+
+
+def fix_ranges(offsetter: OffsetReader, day: Day, definition: Definition, known: Known | None = None) -> Ranges:
+    """From the day's start (less a margin) to the present end; of members everything, for their history.
+
+    To the end, however far back the day is: what came late, was changed or was deleted since stands there. Records
+    that are known to be of the day begin earlier where a client's clock was ahead by more than the margin.
+    """
+    stream, table, output = definition.stream.name, definition.table.name, definition.output.name
+    start, known = day.start - MARGIN, known or Known()
+    return Ranges(
+        boards=(_earlier(offsetter, stream, offsetter.at(stream, start), known.boards), offsetter.ends(stream)),
+        members=(offsetter.earliest(table), offsetter.ends(table)),
+        details=(_earlier(offsetter, output, offsetter.at(output, start), known.details), offsetter.ends(output)),
+    )
+
+
+def _earlier(offsetter: OffsetReader, topic: str, starts: Offsets, known: Mapping[int, int]) -> Offsets:
+    if all(known.get(partition, start) >= start for partition, start in starts.items()):
+        return starts
+    first = offsetter.earliest(topic)  # what is known may have gone since, or be of a former topic of that name
+    return {p: max(first[p], min(start, known.get(p, start))) for p, start in starts.items()}
+
+
+def refuse_lost_day(
+    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime
+) -> None:
+    """Raise MissingRange when the stream's topic no longer holds all of the day: building what is left would lose rows.
+
+    Kafka keeps a record for the retention. Past that, only a partition that never dropped anything still has it all.
+    """
+    if day.start >= now - timedelta(days=retention_days):
+        return
+    dropped = {partition: first for partition, first in offsetter.earliest(definition.stream.name).items() if first > 0}
+    if dropped:
+        raise MissingRange(
+            f"the topic keeps {retention_days} days, and records of this day may be gone; it can't be rebuilt any more",
+            topic=definition.stream.name,
+            day=day,
+            first_offsets=dropped,
+        )
+
+
+def refuse_lost_range(offsetter: OffsetReader, found: Sources) -> None:
+    """Raise MissingRange when Kafka no longer holds a split's start, because retention went on."""
+    splits = [split for split in (*found.boards, *found.members, *found.details) if isinstance(split, TopicSplit)]
+    earliest = {topic: offsetter.earliest(topic) for topic in {split.topic for split in splits}}
+    for split in splits:
+        first = earliest[split.topic].get(split.partition, split.end)
+        if split.start < first:
+            raise MissingRange(topic=split.topic, partition=split.partition, wanted=split.start, first=first)

@@ -1,0 +1,208 @@
+"""Pieces of raw input, read in a task's Python worker as Arrow tables: ranges of a topic, files of the archive."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from include.errors import BrokerUnavailable, MissingRange
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RAW = pa.schema([
+    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC")),
+    ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS),
+])  # fmt: skip
+
+# Of the archive's files that hold no raw records: versions of the table's keys (TableColumns' schema), and where the
+# records of the output topic are and what they were made from; `key` is theirs, which finds the board.
+PLACES = pa.schema([
+    ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("board_partition", pa.int32()),
+    ("board_offset", pa.int64()),
+])  # fmt: skip
+
+ROWS = 16_384  # of a table: some ten MB with texts
+READ_TIMEOUT_S = 60.0  # between two lots
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class TopicSplit:
+    """The records of one partition with `start <= offset < end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """A Parquet file with the columns of RAW, named by a path or a URI; any further columns are not read."""
+
+    topic: str
+    path: str
+
+
+@dataclass(frozen=True)
+class ColumnsFile:
+    """A Parquet file of the archive that holds no raw records but columns read from them: versions, or PLACES."""
+
+    topic: str
+    path: str
+
+
+Split = TopicSplit | FileSplit
+
+
+def read_split(
+    split: Split, bootstrap_servers: str, columns: Collection[str] = RAW.names, all_headers: bool = True
+) -> Iterator[pa.Table]:
+    """The records in tables of at most `ROWS` rows, with the columns of RAW that are asked for, in RAW's order.
+
+    Errors and `all_headers` as in `read_topic`.
+    """
+    match split:
+        case TopicSplit():
+            return read_topic([split], bootstrap_servers, columns, all_headers)
+        case FileSplit():
+            return _read_file(split.path, _schema(columns))
+
+
+def read_topic(
+    splits: Sequence[TopicSplit], bootstrap_servers: str, columns: Collection[str] = RAW.names, all_headers: bool = True
+) -> Iterator[pa.Table]:
+    """The records of several splits of one topic, read side by side: one waits for Kafka while another is decoded.
+
+    Tables as those of `read_split`. Without `all_headers` only tombstones have theirs: what they cost is a third of
+    reading a small record. Never fewer records without an error: raises MissingRange when Kafka no longer holds a range
+    or retention overtakes the reading, BrokerUnavailable when nothing comes for a minute.
+    """
+    waiting = list(splits)
+    while waiting:  # a partition has one place at a time
+        together = {split.partition: split for split in reversed(waiting)}
+        waiting = [split for split in waiting if together[split.partition] is not split]
+        yield from _read_partitions(together, bootstrap_servers, _schema(columns), all_headers)
+
+
+def read_columns(file: ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The file's rows in tables of at most `ROWS`, with these columns."""
+    return _read_file(file.path, schema)
+
+
+def _schema(columns: Collection[str]) -> pa.Schema:
+    return pa.schema([field for field in RAW if field.name in columns])
+
+
+def _read_partitions(
+    splits: Mapping[int, TopicSplit], bootstrap_servers: str, schema: pa.Schema, all_headers: bool
+) -> Iterator[pa.Table]:
+    consumer = _consumer(bootstrap_servers)
+    consumer.assign([TopicPartition(split.topic, split.partition, split.start) for split in splits.values()])
+    places = {partition: split.start for partition, split in splits.items() if split.start < split.end}
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    try:
+        while places:
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(
+                    "Kafka did not give the records in time", wanted=places, splits=[*splits.values()]
+                )
+            left = sum(splits[partition].end - place for partition, place in places.items())
+            messages = _consume(consumer, min(ROWS, left), splits)
+            records = _taken(messages, splits, places)
+            for partition in [p for p, place in places.items() if place >= splits[p].end]:
+                del places[partition]
+                consumer.pause([TopicPartition(splits[partition].topic, partition)])
+            if records:
+                deadline = time.monotonic() + READ_TIMEOUT_S
+                yield _table(records, schema, all_headers)
+    finally:
+        # it would stay paused; and the connections stay for what this worker reads next
+        consumer.resume([TopicPartition(split.topic, partition) for partition, split in splits.items()])
+        consumer.unassign()
+
+
+@cache
+def _consumer(bootstrap_servers: str) -> Consumer:
+    """One of a worker's own, for one split after the other: making one takes as long as reading 20,000 records."""
+    return Consumer({
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "rebuild",  # required by the client, used for nothing
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",  # a range that is gone must be noticed
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,  # markers of transactions take offsets, and are no records
+        "queued.max.messages.kbytes": 32_768,
+        "fetch.queue.backoff.ms": 10,  # a full queue would stop fetching for a second, its default
+        "fetch.message.max.bytes": 4 << 20,
+    })  # fmt: skip
+
+
+def _consume(consumer: Consumer, count: int, splits: Mapping[int, TopicSplit]) -> list[Message]:
+    """Some of the messages; waits a moment for as many as that."""
+    try:
+        messages: list[Message] = consumer.consume(count, POLL_S)
+    except KafkaException as exc:
+        raise BrokerUnavailable(splits=[*splits.values()], reason=str(exc)) from exc
+    return messages
+
+
+def _taken(messages: list[Message], splits: Mapping[int, TopicSplit], places: dict[int, int]) -> list[Message]:
+    """Those of the messages that are records of the splits; the places move behind them."""
+    records = []
+    for message in messages:
+        error, partition, offset = message.error(), message.partition(), message.offset()
+        if error is None:
+            if offset < splits[partition].end:
+                records.append(message)
+            if partition in places:
+                places[partition] = offset + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            if partition in places:
+                places[partition] = max(places[partition], offset)
+        elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+            raise MissingRange(split=splits[partition], wanted=places.get(partition))
+        elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            raise BrokerUnavailable(splits=[*splits.values()], partition=partition, reason=str(error))
+    return records
+
+
+def _table(records: list[Message], schema: pa.Schema, all_headers: bool) -> pa.Table:
+    return pa.Table.from_arrays([_column(records, field, all_headers) for field in schema], schema=schema)
+
+
+def _column(records: list[Message], field: pa.Field, all_headers: bool) -> pa.Array:
+    match field.name:
+        case "timestamp":
+            return pa.array([record.timestamp()[1] for record in records], pa.int64()).cast(field.type)
+        case "headers":
+            return _headers([r.headers() if all_headers or r.value() is None else None for r in records])
+        case name:
+            return pa.array([getattr(record, name)() for record in records], field.type)
+
+
+def _headers(headers: list[list[tuple[str, bytes]] | None]) -> pa.Array:
+    offsets, names, values = [0], [], []
+    for each in headers:
+        for name, value in each or ():
+            names.append(name)
+            values.append(value)
+        offsets.append(len(names))
+    entries = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())],
+                                         fields=list(HEADERS.value_type))  # fmt: skip
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=HEADERS)
+
+
+def _read_file(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    if "://" in path:
+        filesystem, inner = pa_fs.FileSystem.from_uri(path)
+    else:
+        filesystem, inner = pa_fs.LocalFileSystem(), path
+    with filesystem.open_input_file(inner) as source:
+        for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(ROWS, columns=schema.names):
+            yield pa.Table.from_batches([batch]).cast(schema)

@@ -1,0 +1,275 @@
+"""The parts of the batch layer's proof: a broker, a PostgreSQL, the stream before it, and its steps as processes."""
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg2
+
+from include.contracts.day import Day
+from include.failpoints import FOLDER_VARIABLE, VARIABLE, descendants, kill_with_children
+from include.settings import Settings
+from stack import leftovers
+from stack.environment import MARKER
+from tests.faults.batch_plan import Effect, Fault
+from tests.faults.batch_verdict import EXPLAINED_BY_COUNT, DayRow, Generation
+from tests.faults.stream_driver import Driver
+from tests.faults.stream_topics import TopicReader, content
+from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
+from tests.support.broker import Broker
+from tests.support.pipeline import ROOT, environment, rows, with_topics
+
+_DATABASE = "batch_faults"
+_CONSUMERS = {"join": "board", "serve": "board-detail"}
+_STEP_S = 180.0
+_REACHED_S = 60.0
+_TRIES = 3
+_DONE = (0, 3)  # 3: done, and a person must look at what it found
+_AWAY_S = 2.0
+_LOOK_S = 0.02
+_DAY = """
+SELECT board_id, member_id, nickname, city, phone, title, body, finality FROM board_detail WHERE day = %s
+"""
+_DIGEST = """
+SELECT count(*), COALESCE(sum(hashtextextended(v::text, 0)::numeric), 0)
+  FROM (SELECT board_id, member_id, nickname, city, phone, title, body, finality FROM board_detail WHERE day = %s) v
+"""
+_GENERATION = """
+SELECT id, content_hash, raw_distinct, row_count, pending_count, rejected_count FROM generation WHERE id = %s
+"""
+_LEDGER = "SELECT consumer, topic, partition, next_offset FROM offset_ledger"
+_TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'batch'"
+
+Digest = tuple[int, int]
+
+
+@dataclass
+class Parts:
+    """Real ones. A step that met its fault is run again until it succeeds, as a retry would."""
+
+    broker: Broker
+    postgres: PostgresTestServer
+    driver: Driver
+    settings: Settings
+    variables: Mapping[str, str]
+    folder: Path
+    lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
+    felt: set[str] = field(default_factory=set)
+
+    @property
+    def log(self) -> Path:
+        """What all steps wrote."""
+        return self.folder / "steps.log"
+
+    def run(
+        self,
+        line: Sequence[str],
+        fault: Fault | None = None,
+        twin: Sequence[str] | None = None,
+        is_done: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Run a step, the first time with its fault, then until it is done.
+
+        Raises AssertionError when it does not succeed after its fault.
+        """
+        if fault is not None and self.lane.submit(self._with_fault, line, fault, twin or line).result():
+            self.felt.add(fault.name)
+        for _ in range(_TRIES):
+            if is_done() or self._start(line).wait(_STEP_S) in _DONE:
+                return
+        raise AssertionError(f"{' '.join(line)} fails; see {self.log}")
+
+    def is_caught_up(self, reader: TopicReader) -> bool:
+        """Has the stream taken all that is in its topics, and has no board to send that waited?"""
+        ledger = {(c, t, p): offset for c, t, p, offset in rows(self.settings, _LEDGER)}
+        return all(
+            ledger.get((consumer, topic, partition), 0) == end
+            for consumer, topic in _CONSUMERS.items()
+            for partition, end in reader.ends(topic).items()
+        )
+
+    def day(self, day: Day) -> list[DayRow]:
+        """The view's rows of the day."""
+        return [
+            DayRow(board, member, content("member", {"nickname": nickname, "city": city, "phone": phone}),
+                   content("board", {"title": title, "body": body}), finality)
+            for board, member, nickname, city, phone, title, body, finality in rows(
+                self.settings, _DAY, (day.date,), "batch")
+        ]  # fmt: skip
+
+    def digest(self, day: Day) -> Digest:
+        """What the view shows of the day, in two numbers."""
+        count, total = rows(self.settings, _DIGEST, (day.date,), "batch")[0]
+        return int(count), int(total)
+
+    def published(self, day: Day) -> int | None:
+        """The generation that the day shows."""
+        found = rows(self.settings, "SELECT generation_id FROM day_publication WHERE day = %s", (day.date,), "batch")
+        return found[0][0] if found else None
+
+    def generation(self, generation_id: int) -> Generation:
+        """What a build says of itself."""
+        terms = rows(self.settings, _GENERATION, (generation_id,), "batch")[0]
+        excluded = "SELECT kind, board_id FROM generation_excluded WHERE generation_id = %s"
+        corrections = "SELECT board_id, class FROM board_detail_correction WHERE generation_id = %s AND class <> %s"
+        return Generation(
+            *terms,
+            excluded={(kind, board) for kind, board in rows(self.settings, excluded, (generation_id,), "batch")},
+            corrections=dict(rows(self.settings, corrections, (generation_id, EXPLAINED_BY_COUNT), "batch")),
+        )
+
+    def newest_of(self, run: str) -> Generation:
+        """The run's last build."""
+        newest = "SELECT max(id) FROM generation WHERE run_id = %s"
+        return self.generation(rows(self.settings, newest, (run,), "batch")[0][0])
+
+    def left_behind(self) -> list[str]:
+        """Tables of generations that are none, and generations without their table."""
+        tables = {
+            name
+            for (name,) in rows(
+                self.settings,
+                r"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^board_detail_final_g\d+$'",
+            )
+        }
+        kept = {
+            f"board_detail_final_g{id_}"
+            for (id_,) in rows(
+                self.settings,
+                "SELECT id FROM generation WHERE status IN ('built', 'published', 'superseded')",
+                role="batch",
+            )
+        }
+        return sorted(tables ^ kept)  # fmt: skip
+
+    def _with_fault(self, line: Sequence[str], fault: Fault, twin: Sequence[str]) -> bool:
+        """Returns whether the fault met the step: a step may be over before its time comes."""
+        if fault.place is not None and fault.effect is Effect.KILLED:
+            return self._start(line, {VARIABLE: f"{fault.place}:kill:1"}).wait(_STEP_S) not in _DONE
+        if fault.place is not None:
+            return self._at_place(line, fault, fault.place)
+        process = self._start(line)
+        if fault.effect is Effect.TWIN:
+            other = self._start(twin)
+            codes = [process.wait(_STEP_S), other.wait(_STEP_S)]
+            assert set(codes) & set(_DONE), f"both ended with {codes}; see {self.log}"
+            return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(fault.after_s)
+            return False
+        self._do(fault.effect, process)
+        process.wait(_STEP_S)
+        return True
+
+    def _at_place(self, line: Sequence[str], fault: Fault, place: str) -> bool:
+        points = self.folder / "failpoints"
+        points.mkdir(exist_ok=True)
+        paused = points / f"{place}.paused"
+        process = self._start(line, {VARIABLE: f"{place}:pause:1", FOLDER_VARIABLE: str(points)})
+        try:
+            wait_until(lambda: paused.exists() or process.poll() is not None, _REACHED_S, f"{place}, see {self.log}")
+            came = paused.exists()
+            if came:
+                self._do(fault.effect, process)
+        finally:
+            paused.unlink(missing_ok=True)
+        process.wait(_STEP_S)
+        return came
+
+    def _do(self, effect: Effect, process: subprocess.Popen[bytes]) -> None:
+        match effect:
+            case Effect.KILLED:
+                kill_with_children(process.pid)
+            case Effect.JVM_KILLED:
+                for pid in descendants(process.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            case Effect.BACKENDS_TERMINATED:
+                connection = psycopg2.connect(self.postgres.superuser_dsn(_DATABASE))
+                with contextlib.closing(connection), connection, connection.cursor() as cursor:
+                    cursor.execute(_TERMINATE)
+            case Effect.POSTGRES_RESTARTED:
+                self.postgres.stop()
+                self.postgres.start()
+            case Effect.POSTGRES_CRASHED:
+                assert self.postgres.pid is not None
+                os.kill(self.postgres.pid, signal.SIGQUIT)
+                self.postgres.stop()
+                self.postgres.start()
+            case Effect.BROKER_KILLED:
+                self.broker.kill()
+                time.sleep(_AWAY_S)
+                self.broker.start()
+
+    def _start(self, line: Sequence[str], more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        variables = {**os.environ, **self.variables, MARKER: str(self.folder), "PYTHONPATH": str(ROOT), **(more or {})}
+        with self.log.open("ab") as log:
+            log.write(f"--- {' '.join(line)} {more or ''}\n".encode())
+            log.flush()
+            return subprocess.Popen([sys.executable, *line], cwd=ROOT, env=variables, stdout=log, stderr=log)
+
+
+class Watch:
+    """Looks at a day all the time, as analysts would."""
+
+    def __init__(self, parts: Parts, day: Day) -> None:
+        self.seen: set[Digest] = set()
+        self.looks = 0
+        self._parts, self._day = parts, day
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="watch")
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                self.seen.add(self._parts.digest(self._day))
+                self.looks += 1
+            except psycopg2.OperationalError:
+                continue  # PostgreSQL is being restarted: that is one of the faults
+            except psycopg2.errors.AdminShutdown:
+                continue
+
+
+@contextlib.contextmanager
+def parts_in(folder: Path) -> Iterator[Parts]:
+    """The parts, running and healthy, with their logs in the folder; gone at the end."""
+    for name in ("kafka", "postgres", "driver", "steps"):
+        (folder / name).mkdir(parents=True)
+    with (
+        ThreadPoolExecutor(1) as lane,
+        kafka_server(folder / "kafka") as kafka,
+        postgres_server(folder / "postgres") as postgres,
+    ):
+        settings = with_topics(kafka, postgres, _DATABASE, folder / "driver")
+        gc.collect()  # an admin client that lives on tells the terminal of every outage
+        variables = {
+            **environment(kafka, postgres, _DATABASE, folder / "driver"),
+            "ARCHIVE_DIR": str(folder / "steps" / "archive"),
+        }
+        driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")
+        broker = Broker(kafka)
+        try:
+            driver.start()
+            yield Parts(broker, postgres, driver, settings, variables, folder / "steps", lane)
+        finally:
+            broker.mend()
+            driver.close()
+            for left in leftovers.find(folder / "steps"):
+                kill_with_children(left.pid)

@@ -1,0 +1,115 @@
+"""Which faults a round of the batch layer has, at which step: by chance, and the same again for the same seed."""
+
+import random
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from enum import StrEnum
+
+from include.failpoints import ARCHIVE_PLACES, POINT_PLACES, PRUNE_PLACES, REBUILD_PLACES
+
+
+class Step(StrEnum):
+    """What a night or a person does to a day."""
+
+    ARCHIVE = "archive"
+    REBUILD = "rebuild"
+    PUBLISH = "publish"
+    UNDO = "undo"
+    REDO = "redo"
+
+
+class Effect(StrEnum):
+    """What happens meanwhile. The step is run again afterwards, as a retry would."""
+
+    KILLED = "killed"
+    JVM_KILLED = "JVM killed"
+    TWIN = "started twice at once"
+    BACKENDS_TERMINATED = "PostgreSQL's backends terminated"
+    POSTGRES_RESTARTED = "PostgreSQL restarted"
+    POSTGRES_CRASHED = "PostgreSQL crashed"
+    BROKER_KILLED = "broker killed"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An effect at a named place of the step's process, or so many seconds after its start."""
+
+    step: Step
+    effect: Effect
+    place: str | None
+    after_s: float = 0.0
+
+    def __str__(self) -> str:
+        where = f"at {self.place}" if self.place else f"after {self.after_s:.1f} s"
+        return f"{self.step}: {self.effect} {where}"
+
+    @property
+    def name(self) -> str:
+        """What it is, without its time."""
+        return f"{self.step}: {self.effect}" + (f" at {self.place}" if self.place else "")
+
+
+Plan = tuple[Fault, ...]
+_Kind = tuple[Step, Effect, str | None]
+
+# The longest a step takes before it is over, seconds: a fault without a place comes at some time of it.
+_LASTS_S = {Step.ARCHIVE: 8.0, Step.REBUILD: 9.0, Step.PUBLISH: 1.5, Step.UNDO: 1.5, Step.REDO: 1.5}
+
+# Each of them once before any comes again, the dear ones (a Spark job is run again) spread over the rounds.
+DEAR: tuple[_Kind, ...] = (
+    *((Step.REBUILD, Effect.KILLED, place) for place in REBUILD_PLACES),
+    (Step.REBUILD, Effect.BACKENDS_TERMINATED, "rebuild.before_finish"),
+    (Step.REBUILD, Effect.POSTGRES_RESTARTED, "rebuild.after_begin"),
+    *((Step.ARCHIVE, Effect.KILLED, place) for place in ARCHIVE_PLACES),
+    (Step.ARCHIVE, Effect.BACKENDS_TERMINATED, "archive.before_commit"),
+    (Step.REBUILD, Effect.KILLED, None),
+    (Step.REBUILD, Effect.JVM_KILLED, None),
+    (Step.REBUILD, Effect.TWIN, None),
+    (Step.REBUILD, Effect.POSTGRES_CRASHED, None),
+    (Step.REBUILD, Effect.BROKER_KILLED, None),
+    (Step.ARCHIVE, Effect.TWIN, None),
+    (Step.ARCHIVE, Effect.KILLED, None),
+)
+CHEAP: tuple[_Kind, ...] = (
+    *((step, Effect.KILLED, place) for step in (Step.PUBLISH, Step.UNDO, Step.REDO) for place in POINT_PLACES),
+    *((Step.PUBLISH, Effect.KILLED, place) for place in PRUNE_PLACES),
+    *((step, Effect.TWIN, None) for step in (Step.PUBLISH, Step.UNDO, Step.REDO)),
+    (Step.PUBLISH, Effect.BACKENDS_TERMINATED, "point.before_commit"),
+    (Step.PUBLISH, Effect.POSTGRES_RESTARTED, "point.before_commit"),
+    (Step.UNDO, Effect.POSTGRES_CRASHED, "point.before_commit"),
+    (Step.PUBLISH, Effect.KILLED, None),
+)
+
+
+def plans(seed: int, rounds: int) -> Iterator[Plan]:
+    """The faults of each round, in the order of the steps, one a step at most; the first round has none."""
+    chance = random.Random(seed)
+    dear, cheap = _Pool(chance, DEAR), _Pool(chance, CHEAP)
+    order = list(Step)
+    yield ()
+    for _ in range(1, rounds):
+        by_step: dict[Step, _Kind] = {}
+        for pool in (dear, cheap, cheap):
+            kind = pool.draw(by_step.keys())
+            by_step[kind[0]] = kind
+        yield tuple(
+            Fault(*by_step[step], after_s=chance.uniform(0.1, _LASTS_S[step]))
+            for step in sorted(by_step, key=order.index)
+        )
+
+
+class _Pool:
+    """Gives each kind once before any comes again."""
+
+    def __init__(self, chance: random.Random, kinds: tuple[_Kind, ...]) -> None:
+        self._chance, self._kinds = chance, kinds
+        self._left: list[_Kind] = []
+
+    def draw(self, taken: Set[Step]) -> _Kind:
+        fitting = [kind for kind in self._left if kind[0] not in taken]
+        if not fitting:
+            more = self._chance.sample(self._kinds, len(self._kinds))
+            fitting = [kind for kind in more if kind[0] not in taken]
+            self._left += more
+        self._left.remove(fitting[0])
+        return fitting[0]

@@ -1,0 +1,122 @@
+"""One round of the batch layer: load, archive, rebuild, publish, undo, redo, each with its fault; then the verdict."""
+
+import time
+from dataclasses import dataclass, field
+
+from include.clock import SystemClock
+from include.contracts.day import Day
+from tests.faults.batch_parts import Digest, Parts, Watch
+from tests.faults.batch_plan import Plan, Step
+from tests.faults.batch_verdict import DayVerdict, judge_corrections, judge_rows
+from tests.faults.stream_load import Load
+from tests.faults.stream_topics import Log, TopicReader
+from tests.servers import wait_until
+
+RECORDS = 600
+_RATE = 2_000.0  # records a second
+_RAW = ("member", "board")
+_CAUGHT_UP_S = 120.0
+_SETTLED_S = 2.0
+_AGAIN = 5  # each so many rounds a day is built twice
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round that was run."""
+
+    number: int
+    day: Day
+    plan: Plan
+    verdict: DayVerdict
+    looks: int
+    took_s: float
+
+
+@dataclass
+class Proof:
+    """Runs rounds over the same parts. Each verdict is over all boards of the round's day."""
+
+    parts: Parts
+    seed: int
+    records: int = RECORDS
+    log: Log = field(default_factory=Log)
+    _last: Load | None = None
+
+    def __post_init__(self) -> None:
+        self.reader = TopicReader(self.parts.broker.bootstrap_servers, self.parts.settings.kafka.partitions)
+
+    def run(self, number: int, plan: Plan) -> Round:
+        """One round and its verdict. Raises AssertionError when a step does not succeed after its fault."""
+        began = time.monotonic()
+        self._load(number)
+        day = self._day(number)
+        faults = {fault.step: fault for fault in plan}
+        verdict = DayVerdict()
+        known: set[Digest] = {self.parts.digest(day)}
+        run, twin = f"round-{number}", f"round-{number}-twin"
+        with Watch(self.parts, day) as watch:
+            self.parts.run(["spark_jobs/archive_day.py", "--run-id", run], faults.get(Step.ARCHIVE))
+            before, shown_before = self.parts.day(day), self.parts.digest(day)
+            self.parts.run(self._rebuild(day, run), faults.get(Step.REBUILD), self._rebuild(day, twin))
+            earlier = self.parts.published(day)
+            self.parts.run(self._step("verify", day, "--run-id", run))
+            self.parts.run(self._step("publish", day, "--run-id", run), faults.get(Step.PUBLISH))
+            after, shown_after = self.parts.day(day), self.parts.digest(day)
+            known |= {shown_before, shown_after}
+            published = self.parts.published(day)
+            assert published is not None, "nothing is published"
+            generation = self.parts.generation(published)
+            judge_rows(day, self.log, after, generation, verdict)
+            judge_corrections(before, after, generation, verdict)
+            back = ["--to", str(earlier or 0)]  # 0: the stream's rows alone
+            reason = ["--reason", "a fault round"]
+            self.parts.run(self._step("undo", day, *back, *reason), faults.get(Step.UNDO),
+                           is_done=lambda: self.parts.published(day) == earlier)  # fmt: skip
+            if self.parts.digest(day) != shown_before:
+                verdict.not_undone.append(f"generation {published}: the day is not what it was before")
+            self.parts.run(self._step("redo", day, *reason), faults.get(Step.REDO),
+                           is_done=lambda: self.parts.published(day) == published)  # fmt: skip
+            if self.parts.digest(day) != shown_after:
+                verdict.not_undone.append(f"generation {published}: the day is not what it was after")
+            if number % _AGAIN == 0:
+                self._build_again(day, f"{run}-again", generation.content_hash, verdict)
+        verdict.half_days = [f"{count} rows seen" for count, _ in sorted(watch.seen - known)]
+        return Round(number, day, plan, verdict, watch.looks, time.monotonic() - began)
+
+    def judge_left_behind(self) -> list[str]:
+        """What is left of builds that died, after it was collected."""
+        self.parts.run(["-m", "include.integrity", "collect"])
+        return self.parts.left_behind()
+
+    def _load(self, number: int) -> None:
+        load = Load(self.parts.broker.bootstrap_servers, self.seed, number, _RATE, self._last)
+        load.stop_after(self.records)
+        load.run()
+        self._last = load
+        wait_until(lambda: self.parts.is_caught_up(self.reader), _CAUGHT_UP_S,
+                   f"everything is taken, see {self.parts.driver.log}")  # fmt: skip
+        time.sleep(_SETTLED_S)  # boards that waited are sent after the boards were taken
+        wait_until(lambda: self.parts.is_caught_up(self.reader), _CAUGHT_UP_S, "what waited is taken")
+        for record in self.reader.read_on(*_RAW):
+            self.log.take(record)
+
+    def _day(self, number: int) -> Day:
+        """The day that the round's load falls into."""
+        created = next(v.created for v in reversed(self.log.boards[max(self.log.boards)]) if v.created is not None)
+        day = Day.of(created, self.parts.settings.timezone)
+        assert day.end <= SystemClock().now(), f"round {number} makes boards of a day that is not over"
+        return day
+
+    def _build_again(self, day: Day, run: str, content_hash: str, verdict: DayVerdict) -> None:
+        self.parts.run(self._rebuild(day, run))
+        built = self.parts.newest_of(run)
+        if built.content_hash != content_hash:
+            verdict.not_the_same_again.append(f"generation {built.id}: {built.content_hash}, not {content_hash}")
+
+    @staticmethod
+    def _rebuild(day: Day, run: str) -> list[str]:
+        return ["spark_jobs/rebuild_day.py", "--day", str(day), "--run-id", run]
+
+    @staticmethod
+    def _step(name: str, day: Day, *more: str) -> list[str]:
+        return ["-m", "include.integrity", name, "--day", str(day), *more]

@@ -1,0 +1,318 @@
+"""The archive's job on a real Kafka, PostgreSQL and Spark: every record once, whatever dies; and what it refuses."""
+
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+
+from include.adapters.archive_store import ArchiveBusy
+from include.adapters.topic_tail import TopicTail
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyondEnd, LedgerConflict, RangeExpired
+from spark_jobs.batch.archive import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
+from spark_jobs.batch.archive_check import verify_archive
+from spark_jobs.batch.archive_compaction import compact
+from spark_jobs.batch.archive_files import MARKER, ArchiveDamaged, Origin
+from spark_jobs.batch.archive_leftovers import remove_leftovers
+from spark_jobs.batch.archive_tasks import Work, write_portion
+from spark_jobs.batch.splits import TopicSplit
+from tests.support.archive import DAY, OUTPUT, STREAM, TABLE, Archive, a_board, a_member, at, event, made_from
+from tests.support.pipeline import ROOT, environment, rows, run_module
+
+DATE, NEXT = DAY.date, DAY.date + dt.timedelta(days=1)
+
+
+@pytest.fixture
+def archive(kafka, postgres, spark, tmp_path):
+    return Archive(kafka, postgres, spark, "archive_test", tmp_path)
+
+
+def days_of(archive, topic=STREAM):
+    return {(row["id"], row["day"]) for row in archive.rows(topic).select(["id", "day"]).to_pylist()}
+
+
+def test_every_record_is_archived_as_it_was(archive):
+    archive.send([a_member(7), a_member(8, nickname="other"), (TABLE, 9, None, event("gone"))])
+    archive.send([a_board(1), a_board(2, hours=20), (STREAM, 1, None), (STREAM, 3, b"{broken", event("x")),
+                  (STREAM, "no-number", None)])  # fmt: skip
+    archive.send([(OUTPUT, 1, {"boardId": 1, "createdAt": at(0)}, made_from(0, 5)), (OUTPUT, 1, None, made_from(0, 6))])
+    archive.run()
+
+    for topic in (STREAM, TABLE):
+        found = {
+            (row["partition"], row["offset"], row["key"], row["value"],
+             tuple((header["key"], header["value"]) for header in row["headers"]))
+            for row in archive.rows(topic).to_pylist()
+        }  # fmt: skip
+        assert found == {(m.partition(), m.offset(), m.key(), m.value(), tuple(m.headers() or ()))
+                         for m in messages(archive, topic)}  # fmt: skip
+    assert days_of(archive) == {(1, DATE), (2, NEXT), (1, None), (3, None), (None, None)}
+    versions = archive.rows(TABLE, "versions")
+    assert {(row["id"], row["nickname"], row["deleted"]) for row in versions.to_pylist()} == {
+        (7, "하늘", False), (8, "other", False), (9, None, True)}  # fmt: skip
+    places = archive.rows(OUTPUT, "places").to_pylist()
+    # without a contract's fields it is of no day, and is looked through for every day
+    assert [(row["key"], row["board_partition"], row["board_offset"], row["day"]) for row in places] == [
+        (1, 0, 5, None)]  # fmt: skip
+    assert verify_archive(archive.context, archive.settings, PIPELINE) == len(archive.store.all_files())
+
+
+def messages(archive, topic):
+    tail, ends = TopicTail(archive.log.bootstrap_servers, topic), archive.offsets.ends(topic)
+    try:
+        tail.begin(dict.fromkeys(ends, 0))
+        return tail.read_to(ends)
+    finally:
+        tail.close()
+
+
+def test_aborted_records_and_marks_of_transactions_are_not_archived(archive):
+    producer = Producer({"bootstrap.servers": archive.log.bootstrap_servers, "transactional.id": "test"})
+    producer.init_transactions()
+    for numbers, end in ((range(1, 9), producer.commit_transaction), (range(9, 20), producer.abort_transaction)):
+        producer.begin_transaction()
+        for number in numbers:
+            _, key, value, headers = a_board(number)
+            producer.produce(STREAM, json.dumps(value), str(key), headers=headers)
+        end()
+    archive.run()
+    assert days_of(archive) == {(number, DATE) for number in range(1, 9)}
+    assert archive.run() == []
+    assert verify_archive(archive.context, archive.settings, PIPELINE)
+
+
+def test_the_next_run_takes_what_came_since_and_nothing_twice(archive):
+    archive.send([a_member(7), a_board(1)])
+    first = archive.run(run_id="one")
+    assert [batch.record_count for batch in first] == [1, 1]
+    assert archive.run() == []
+    archive.send([a_board(2)])
+    second = archive.run(run_id="two")
+    assert [(batch.topic, batch.record_count) for batch in second] == [(STREAM, 1)]
+    assert second[0].starts == first[1].ends
+    assert days_of(archive) == {(1, DATE), (2, DATE)}
+    assert rows(archive.settings, "SELECT run_id, topic FROM archive_batch ORDER BY id") == [
+        ("one", TABLE), ("one", STREAM), ("two", STREAM)]  # fmt: skip
+    assert archive.store.ends(STREAM, archive.topic_id(STREAM)) == archive.offsets.ends(STREAM)
+
+
+def test_a_run_that_dies_before_its_files_are_listed_is_repeated_and_leaves_nothing(archive, monkeypatch):
+    archive.send([a_member(7), a_board(1)])
+    with monkeypatch.context() as patched:
+        patched.setattr("include.adapters.archive_store.ArchiveStore.add", died)
+        with pytest.raises(DatabaseUnavailable):
+            archive.run()
+    orphans = set(archive.folder.older_than(time.time() + 60))
+    assert len(orphans) == 2  # the table's: its records and its versions
+    assert archive.store.all_files() == ()
+    archive.run()
+    assert days_of(archive) == {(1, DATE)}
+    assert remove_leftovers(archive.store, archive.folder) == []  # none is a day old
+    age(archive, orphans)
+    assert set(remove_leftovers(archive.store, archive.folder)) == orphans
+    assert verify_archive(archive.context, archive.settings, PIPELINE)
+
+
+def died(*_arguments):
+    raise DatabaseUnavailable(reason="a test")
+
+
+def age(archive, paths):
+    for path in paths:
+        full, before = archive.folder.path(path), time.time() - 90_000
+        os.utime(full, (before, before))
+
+
+def test_an_unlisted_file_with_records_that_are_not_archived_is_kept(archive):
+    archive.send([a_board(1)])
+    ends = archive.offsets.ends(STREAM)
+    work = Work(PIPELINE, "Asia/Seoul", archive.log.bootstrap_servers, archive.folder,
+                Origin(STREAM, archive.topic_id(STREAM), ends))  # fmt: skip
+    splits = tuple(TopicSplit(STREAM, partition, 0, end) for partition, end in ends.items())
+    (file,) = write_portion(work, splits).files
+    age(archive, [file.path])
+    assert remove_leftovers(archive.store, archive.folder) == []
+    archive.run()
+    assert archive.folder.size(file.path) is not None  # when the run looked, its records were not listed
+    assert remove_leftovers(archive.store, archive.folder) == [file.path]
+
+
+def test_a_file_that_was_cut_off_is_removed(archive):
+    archive.run()
+    path = f"{STREAM}/x/records/{'0' * 32}.parquet"
+    full = Path(archive.folder.path(path))
+    full.parent.mkdir(parents=True)
+    full.write_bytes(b"PAR1 and then the power went")
+    age(archive, [path])
+    assert remove_leftovers(archive.store, archive.folder) == [path]
+
+
+def test_two_runs_at_once_list_their_records_once(archive):
+    archive.send([a_board(1)])
+    with archive.store.hold(), pytest.raises(ArchiveBusy):
+        archive.run()
+    archive.run()
+    (batch,) = archive.store.batches(STREAM)
+    with pytest.raises(LedgerConflict):  # a zombie that read the ledger before
+        archive.store.add("zombie", batch, [], {})
+    assert len(archive.store.batches(STREAM)) == 1
+
+
+def test_records_that_kafka_removed_before_they_were_archived_are_refused_and_can_be_accepted(archive):
+    archive.send([a_member(7)] + [a_board(number) for number in range(1, 30)])
+    archive.run()
+    place = archive.store.ends(STREAM, archive.topic_id(STREAM))
+    archive.send([a_board(number, hours=1) for number in range(30, 60)])
+    partition, end = max(archive.offsets.ends(STREAM).items(), key=lambda item: item[1] - place[item[0]])
+    assert end - place[partition] > 1
+    archive.log.delete_before(STREAM, partition, end - 1)
+    with pytest.raises(RangeExpired, match=r"--accept-gap") as refused:
+        archive.run()
+    assert refused.value.where["first_and_end"] == {partition: (place[partition], end - 1)}
+    archive.run(accept_gap="the disk was full; nobody has them")
+    batch = archive.store.batches(STREAM)[-1]
+    assert batch.gap.offsets == {partition: (place[partition], end - 1)}
+    assert batch.gap.reason == "the disk was full; nobody has them"
+    assert archive.run() == []
+    assert verify_archive(archive.context, archive.settings, PIPELINE)
+
+
+def test_what_was_gone_before_the_first_run_is_noted(archive):
+    archive.send([a_board(number) for number in range(1, 9)])
+    partition, end = max(archive.offsets.ends(STREAM).items(), key=lambda item: item[1])
+    archive.log.delete_before(STREAM, partition, end - 1)
+    archive.run()
+    (batch,) = archive.store.batches(STREAM)
+    assert (batch.gap.offsets, batch.gap.since, batch.gap.reason) == (
+        {partition: (0, end - 1)}, None, NO_ARCHIVE_BEFORE)  # fmt: skip
+
+
+def test_a_topic_that_was_made_again_begins_anew(archive):
+    archive.send([a_board(1)])
+    archive.run()
+    former = archive.topic_id(STREAM)
+    archive.log.make(STREAM, 4)
+    archive.send([a_board(2)])
+    archive.run()
+    first, second = archive.store.batches(STREAM)
+    assert (first.topic_id, second.topic_id) == (former, archive.topic_id(STREAM))
+    assert second.gap.reason == TOPIC_REPLACED
+    assert days_of(archive) == {(2, DATE)}
+    assert verify_archive(archive.context, archive.settings, PIPELINE)
+
+
+def test_a_topic_that_lost_records_is_refused(archive):
+    archive.send([a_board(1)])
+    archive.run()
+    rows(archive.settings, "UPDATE offset_ledger SET next_offset = next_offset + 5 WHERE consumer = 'archive'")
+    with pytest.raises(LedgerBeyondEnd, match=r"archive\.md"):
+        archive.run()
+
+
+def test_a_folder_of_another_catalogue_is_refused(archive):
+    archive.run()
+    Path(archive.folder.path(MARKER)).write_text(json.dumps({"archive_id": "of somebody else"}))
+    with pytest.raises(ConfigurationError, match="somebody else"):
+        archive.run()
+
+
+def test_versions_of_many_nights_become_few_files(archive):
+    for night in range(4):
+        archive.send([a_member(number, hours=night, nickname=f"n{night}") for number in range(1 + night, 40)])
+        archive.run()
+    before = archive.rows(TABLE, "versions")
+    topic_id = archive.topic_id(TABLE)
+    old = archive.store.members(topic_id)
+    assert len(old.files) == 4
+    assert not compact(archive.context, archive.store, archive.folder, PIPELINE, topic_id, 1000, batches=5)
+    assert compact(archive.context, archive.store, archive.folder, PIPELINE, topic_id, 50, batches=4)
+    new = archive.store.members(topic_id)
+    assert (new.ends, archive.rows(TABLE, "versions")) == (old.ends, before)
+    bounds = sorted((file.first_key, file.last_key) for file in new.files)
+    assert len(bounds) > 1
+    assert all(last < first for (_, last), (first, _) in pairwise(bounds))
+    assert all(archive.folder.size(path) for path in old.paths)  # somebody may be reading them
+    with pytest.raises(LedgerConflict):
+        archive.store.replace(old.files, [])
+    assert set(remove_leftovers(archive.store, archive.folder, kept_s=0)) >= set(old.paths)
+    assert not any(archive.folder.size(path) for path in old.paths)
+    assert verify_archive(archive.context, archive.settings, PIPELINE)
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut off", "a byte changed", "not listed"])
+def test_damage_is_found(archive, harm):
+    archive.send([a_board(number) for number in range(1, 50)])
+    archive.run()
+    path = Path(archive.folder.path(archive.store.all_files()[0].path))
+    data = bytearray(path.read_bytes())
+    if harm == "gone":
+        path.unlink()
+    elif harm == "cut off":
+        path.write_bytes(data[:-10])
+    elif harm == "a byte changed":
+        data[within_the_values(path)] ^= 1
+        path.write_bytes(data)
+    else:
+        rows(archive.settings, "DELETE FROM archive_file")
+    with pytest.raises(ArchiveDamaged):
+        verify_archive(archive.context, archive.settings, PIPELINE)
+
+
+def within_the_values(path):
+    group = pq.read_metadata(path).row_group(0)
+    column = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == "value")
+    return (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size // 2
+
+
+def test_more_days_than_a_task_has_files_for_are_all_kept(archive):
+    days = range(60)
+    archive.send([a_board(1 + day, hours=24 * day) for day in days])
+    archive.run()
+    assert days_of(archive) == {(1 + day, DATE + dt.timedelta(days=day)) for day in days}
+    assert any(file.day is None for file in archive.store.all_files())
+
+
+def test_a_range_is_cut_into_portions_of_a_tasks_size():
+    wanted = Range({0: 5, 1: 0, 2: 7}, {0: 12, 1: 3, 2: 7}, None)
+    assert plan("t", wanted, 4) == [
+        (TopicSplit("t", 0, 5, 9),),
+        (TopicSplit("t", 0, 9, 12), TopicSplit("t", 1, 0, 1)),
+        (TopicSplit("t", 1, 1, 3),),
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_the_job_runs_from_a_shell(archive, kafka, postgres, tmp_path):
+    archive.send([a_member(7), a_board(1)])
+    variables = environment(kafka, postgres, "archive_test", tmp_path) | {"ARCHIVE_DIR": archive.folder.location}
+    run_module(["spark_jobs/archive_day.py", "--run-id", "shell", "--verify"], variables)
+    assert days_of(archive) == {(1, DATE)}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "place", ["archive.after_files:kill:1", "archive.before_commit:kill:2", "archive.after_commit:kill:1"]
+)
+def test_a_job_that_is_killed_loses_nothing_and_lists_nothing_twice(archive, kafka, postgres, tmp_path, place):
+    archive.send([a_member(7), a_member(8), a_board(1), a_board(2)])
+    variables = environment(kafka, postgres, "archive_test", tmp_path) | {
+        "ARCHIVE_DIR": archive.folder.location, "PYTHONPATH": str(ROOT), "PIPELINE_FAILPOINTS": place,
+        "PIPELINE_FAILPOINTS_DIR": str(tmp_path)}  # fmt: skip
+    killed = subprocess.run([sys.executable, "spark_jobs/archive_day.py", "--run-id", "killed"], cwd=ROOT, timeout=240,
+                            env={**os.environ, **variables}, capture_output=True, check=False)  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    archive.run()
+    for topic in (TABLE, STREAM):
+        found = [(row["partition"], row["offset"]) for row in archive.rows(topic).to_pylist()]
+        assert sorted(found) == sorted((m.partition(), m.offset()) for m in messages(archive, topic))
+    assert archive.rows(TABLE, "versions").num_rows == 2
+    assert verify_archive(archive.context, archive.settings, PIPELINE)

@@ -1,0 +1,239 @@
+"""A day from the archive is the day from the topics: rows, hash, places in board-detail, and what is not a row."""
+
+import datetime as dt
+import itertools
+
+import pytest
+
+from include.adapters.generation_store import GenerationStore
+from include.adapters.topic_tail import TopicTail
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import MissingRange
+from spark_jobs.batch.archive_source import archive_sources
+from spark_jobs.batch.rebuild import build
+from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
+from spark_jobs.batch.splits import FileSplit, TopicSplit, read_split
+from tests.support.archive import DAY, NOON, OUTPUT, STREAM, Archive, a_board, a_member, at, event, made_from
+from tests.support.pipeline import environment, rows, run_module
+
+NEVER = 10_000  # days: the topic holds the day for ever
+SHOWN = """SELECT board_id, nickname, title, event_id, board_partition, board_offset, member_partition, member_offset,
+                  kafka_partition, kafka_offset
+             FROM board_detail_final WHERE generation_id = %s ORDER BY board_id"""
+EXCLUDED = """SELECT kind, identity, board_id, board_partition, board_offset, reason
+                FROM generation_excluded WHERE generation_id = %s ORDER BY kind, identity"""
+NOTHING = Known()
+_runs = itertools.count(1)
+
+
+@pytest.fixture
+def archive(kafka, postgres, spark, tmp_path):
+    return Archive(kafka, postgres, spark, "archive_source", tmp_path, rows_per_task=40)
+
+
+def from_topic(archive, known=NOTHING):
+    return topic_sources(fix_ranges(archive.offsets, DAY, PIPELINE, known), PIPELINE)
+
+
+def from_archive(archive, known=NOTHING, forced=True, retention_days=14):
+    now = DAY.end + dt.timedelta(days=90)
+    return archive_sources(archive.offsets, DAY, PIPELINE, retention_days, now, known, archive.source, forced)
+
+
+def built(archive, sources):
+    """The generation built of these sources: its rows, what is excluded, its hash."""
+    settings = archive.settings
+    with GenerationStore(settings.database).hold(DAY):
+        result = build(archive.context(), settings, PIPELINE, DAY, f"run-{next(_runs)}", None, sources)
+    number = (result.generation_id,)
+    return rows(settings, SHOWN, number), rows(settings, EXCLUDED, number), result.content_hash
+
+
+def first_nights(archive):
+    """Two nights of a small life: members that change, boards of three days, deletions, moves, copies, nonsense."""
+    archive.send([a_member(number, nickname=f"m{number}") for number in range(1, 30)])
+    boards = [a_board(number, hours=number / 10, memberId=number % 33, title=f"b{number}") for number in range(1, 60)]
+    archive.send([*boards, *(a_board(number, hours=-30) for number in range(60, 70))])
+    emit(archive)
+    archive.run()
+    archive.send([a_member(number, hours=3, nickname=f"renamed{number}") for number in range(1, 20)])
+    archive.send([
+        boards[4], boards[4],  # sent again
+        a_board(5, 0.5, modified=9, title="changed"),
+        (STREAM, 6, None, event("gone")),
+        (STREAM, 61, None, event("gone of the day before")),
+        a_board(7, hours=26, modified=8, title="moved to the next day"),
+        a_board(65, hours=1, modified=9, title="moved to this day"),
+        a_board(8, hours=30, modified=-50, title="an old version of another day"),
+        (STREAM, 70, b"{nonsense", event("broken")),
+        (STREAM, 71, dict(boards[0][2], id=71, memberId="no number"), event("broken too")),
+        (STREAM, 9, dict(boards[8][2], memberId="no number"), event("broken, and there is a right one")),
+        (STREAM, 72, dict(boards[0][2], id=72, memberId="x", createdAt=at(40)), event("broken, of the next day")),
+        (STREAM, "no id", None, event("nobody's deletion")),
+    ], NOON + dt.timedelta(hours=5))  # fmt: skip
+    emit(archive)
+    archive.run()
+
+
+def emit(archive, copies=1):
+    """What the speed layer would write for the boards: their places are what matters."""
+    places = [(m.partition(), m.offset(), int(m.key())) for m in messages(archive) if m.key().isdigit() and m.value()]
+    archive.send([
+        (OUTPUT, board_id, {"boardId": board_id, "createdAt": at(0)}, made_from(partition, offset))
+        for partition, offset, board_id in places
+        for _ in range(1 + (board_id % 7 == 0))
+    ])  # fmt: skip
+
+
+def messages(archive):
+    tail, ends = TopicTail(archive.log.bootstrap_servers, STREAM), archive.offsets.ends(STREAM)
+    try:
+        tail.begin(dict.fromkeys(ends, 0))
+        return tail.read_to(ends)
+    finally:
+        tail.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_day_from_the_archive_is_the_day_from_the_topics(archive):
+    first_nights(archive)
+    archive.send([a_board(75, hours=2, modified=50, title="late"), (STREAM, 10, None, event("late deletion")),
+                  a_member(25, hours=1, nickname="late")], NOON + dt.timedelta(days=2))  # fmt: skip
+    expected = built(archive, from_topic(archive))
+    sources = from_archive(archive)
+    assert sources.kind == "archive"
+    assert any(isinstance(split, FileSplit) for split in sources.boards)
+    assert any(isinstance(split, TopicSplit) for split in sources.boards)  # what came since the last run
+    assert sources.member_files
+    assert built(archive, sources) == expected
+    shown, excluded, _ = expected
+    assert {row[0] for row in shown} >= {1, 5, 8, 65, 75}
+    assert any(row[9] is not None for row in shown)
+    kinds = {(kind, identity.split(":")[0]) for kind, identity, *_ in excluded}
+    assert kinds >= {("deleted", "6"), ("deleted", "10"), ("moved", "7"), ("rejected", "71"), ("rejected", "@")}
+    assert any(kind == "pending" for kind, _ in kinds)
+
+    archive.run()  # now all is archived, and Kafka forgets the stream and its places
+    for topic in (STREAM, OUTPUT):
+        for partition, end in archive.offsets.ends(topic).items():
+            if end:
+                archive.log.delete_before(topic, partition, end)
+    sources = from_archive(archive, forced=False)  # nobody asks for the archive: the topic has lost the day
+    assert not any(isinstance(split, TopicSplit) for split in sources.boards)
+    assert built(archive, sources) == expected
+
+
+@pytest.mark.timeout(300)
+def test_a_rebuild_from_a_shell_takes_the_archive(archive, kafka, postgres, tmp_path):
+    first_nights(archive)
+    archive.run()
+    expected = built(archive, from_topic(archive))
+    variables = environment(kafka, postgres, "archive_source", tmp_path) | {"ARCHIVE_DIR": archive.folder.location}
+    run_module(["spark_jobs/rebuild_day.py", "--day", str(DAY), "--run-id", "shell", "--source", "archive"], variables)
+    ((number, content_hash, source),) = rows(
+        archive.settings,
+        "SELECT id, content_hash, source FROM generation JOIN rebuild_run ON generation_id = id "
+        "WHERE generation.run_id = 'shell'",
+    )
+    assert (source, content_hash) == ("archive", expected[2])
+    assert rows(archive.settings, SHOWN, (number,)) == expected[0]
+
+
+def test_a_cut_before_the_end_of_the_archive_counts(archive):
+    first_nights(archive)
+    cut = {partition: max(0, end - 3) for partition, end in archive.offsets.ends(STREAM).items()}
+    found = archive.source.boards(DAY, Known(), cut)
+    assert set(places_in(archive, found.files)) <= {
+        (p, o) for p, end in cut.items() for o in range(end)}  # fmt: skip
+    assert found.ends == cut
+
+
+def places_in(archive, files):
+    for file in files:
+        for table in read_split(file, archive.log.bootstrap_servers, ("partition", "offset")):
+            yield from zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
+
+
+def test_the_archive_gives_each_record_once_and_no_stranger(archive):
+    first_nights(archive)
+    found = archive.source.boards(DAY, Known(), archive.offsets.ends(STREAM))
+    places = list(places_in(archive, found.files))
+    assert len(places) == len(set(places)) == found.record_count
+    strangers = {(m.partition(), m.offset()) for m in messages(archive) if m.key() in (b"62", b"63")}
+    assert strangers
+    assert not strangers & set(places)
+
+
+def test_the_start_is_the_one_that_the_topic_gives(archive):
+    for night in range(3):
+        archive.send([a_board(number + 100 * night) for number in range(9)], NOON + dt.timedelta(days=night - 3))
+        archive.run()
+    files = archive.store.board_files(STREAM, archive.topic_id(STREAM), DAY.date)
+    for days in (-9, -3, -2.2, -2, -1, 0, 3):
+        instant = NOON + dt.timedelta(days=days)
+        assert archive.source._starts(files, instant) == archive.offsets.at(STREAM, instant), days
+
+
+def test_a_known_record_before_the_start_is_taken(archive):
+    archive.send([a_board(1)], NOON - dt.timedelta(days=5))  # its client's clock was ahead by days
+    archive.send([a_member(7), a_board(2)])
+    archive.run()
+    ends = archive.offsets.ends(STREAM)
+    (ahead,) = [(m.partition(), m.offset()) for m in messages(archive) if m.key() == b"1"]
+    known = Known({ahead[0]: ahead[1]})
+    assert ahead not in set(places_in(archive, archive.source.boards(DAY, Known(), ends).files))
+    assert ahead in set(places_in(archive, archive.source.boards(DAY, known, ends).files))
+    assert built(archive, from_archive(archive, known)) == built(archive, from_topic(archive, known))
+
+
+def test_within_the_window_only_members_come_from_the_archive(archive):
+    first_nights(archive)
+    sources = from_archive(archive, forced=False, retention_days=NEVER)
+    assert sources.kind == "topic"
+    assert sources.member_files
+    assert not any(isinstance(split, FileSplit) for split in sources.boards)
+    assert built(archive, sources) == built(archive, from_topic(archive))
+
+
+def test_an_archive_that_ended_before_the_day_adds_nothing(archive):
+    archive.send([a_member(7), a_board(1)], NOON - dt.timedelta(days=4))  # a clock ahead by more than the margin
+    archive.run()
+    archive.send([a_board(9)], NOON - dt.timedelta(days=3))
+    archive.send([a_member(8), a_board(2), a_board(3, memberId=8)])
+    assert built(archive, from_archive(archive)) == built(archive, from_topic(archive))
+
+
+def test_without_an_archive_a_lost_day_is_refused(archive):
+    archive.send([a_board(number) for number in range(1, 30)])
+    archive.log.delete_before(STREAM, *max(archive.offsets.ends(STREAM).items(), key=lambda item: item[1]))
+    with pytest.raises(MissingRange):
+        from_archive(archive, forced=False)
+    with pytest.raises(MissingRange, match=r"archive_day\.py"):
+        from_archive(archive)
+
+
+def test_a_day_in_a_gap_is_refused_and_a_later_one_is_not(archive):
+    archive.send([a_board(number) for number in range(1, 30)])
+    archive.run()
+    archive.send([a_board(number) for number in range(30, 60)])
+    place = archive.store.ends(STREAM, archive.topic_id(STREAM))
+    partition, end = max(archive.offsets.ends(STREAM).items(), key=lambda item: item[1] - place[item[0]])
+    archive.log.delete_before(STREAM, partition, end - 1)
+    archive.run(accept_gap="a test")
+    rows(archive.settings, "UPDATE archive_batch SET gap_since = %s WHERE gap_until IS NOT NULL", (DAY.start,))
+    with pytest.raises(MissingRange, match="a test"):
+        from_archive(archive)
+    rows(archive.settings, "UPDATE archive_batch SET gap_until = %s WHERE gap_until IS NOT NULL",
+         (DAY.start - dt.timedelta(days=2),))  # fmt: skip
+    assert from_archive(archive).kind == "archive"
+
+
+def test_records_between_the_archive_and_the_topic_must_not_be_missing(archive):
+    archive.send([a_member(7), *(a_board(number) for number in range(1, 30))])
+    archive.run()
+    archive.send([a_board(number) for number in range(30, 60)])
+    place = archive.store.ends(STREAM, archive.topic_id(STREAM))
+    partition, end = max(archive.offsets.ends(STREAM).items(), key=lambda item: item[1] - place[item[0]])
+    archive.log.delete_before(STREAM, partition, end)
+    with pytest.raises(MissingRange, match="between the end of the archive"):
+        from_archive(archive)

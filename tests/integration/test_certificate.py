@@ -1,0 +1,203 @@
+"""Certificates on a real PostgreSQL: each term has a query that counts it again, and what stands against one."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+from include.adapters.generation_store import Duplicate, GenerationStore
+from include.clock import rfc3339
+from include.errors import BalanceBroken, ConfigurationError, NothingBuilt
+from include.gateway.client import GatewayUnavailable
+from include.integrity.certificate import certify
+from include.integrity.comparison import verify
+from include.integrity.gateways import backlogs, gateways
+from include.integrity.publication import publish
+from include.settings import Settings
+from stack.ports import unused
+from tests.support.pipeline import environment, migrated, rows
+from tests.support.serving import DAY, NOON, build, opened_store, row, serve
+
+STATUS = "SELECT status, certified_at IS NOT NULL FROM day_publication"
+DOCUMENT = "INSERT INTO board_document (id, document, modified_at, deleted_at) VALUES (%s, %s, %s, %s)"
+
+
+@pytest.fixture
+def settings(postgres, tmp_path):
+    return migrated(None, postgres, "certificates", tmp_path)
+
+
+def nothing_waits(_settings):
+    return {"http://gateway": 0}
+
+
+@contextmanager
+def gateway_with(backlog):
+    """A gateway that says how much waits in its store, to who has the token. Yields its address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            allowed = self.headers["Authorization"] == "Bearer admin"
+            body = {"backlog": backlog} if allowed else {"error": "forbidden", "details": []}
+            content = json.dumps(body).encode()
+            self.send_response(200 if allowed and self.path == "/fallback" else 403)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def with_gateways(postgres, tmp_path, *urls):
+    variables = environment(None, postgres, "certificates", tmp_path)
+    return Settings.from_environment({**variables, "GATEWAY_URL": ",".join(urls), "GATEWAY_ADMIN_TOKEN": "admin"})
+
+
+def published(settings, built_rows, **more):
+    generation = build(settings, built_rows, cut=9, run_id="r", **more)
+    verify(settings, DAY, "r")
+    publish(settings, DAY, "r")
+    return generation
+
+
+def stored(settings):
+    return rows(settings, "SELECT term, value, query FROM day_certificate ORDER BY position", role="analyst")
+
+
+def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
+    with gateway_with(2) as one, gateway_with(3) as other:
+        settings = with_gateways(postgres, tmp_path, one, f"{other}/")
+        noon, tomorrow = rfc3339(NOON), rfc3339(DAY.end)
+        for number, (created, deleted_at) in enumerate([(noon, None), (noon, NOON), (tomorrow, None)]):
+            rows(settings, DOCUMENT, (number, json.dumps({"createdAt": created}), NOON, deleted_at))
+        generation = build(settings, [row(1, 1), row(2, 2)], cut=9, run_id="r", pending=[(3, 3)])
+        GenerationStore(settings.database).save_duplicates(generation, DAY, [Duplicate(1, 3)])
+        verify(settings, DAY, "r")
+        publish(settings, DAY, "r")
+
+        certificate = certify(settings, DAY)
+
+        assert {term.name: term.value for term in certificate.terms} == {
+            "recorded": "1",
+            "accepted": "8",
+            "fallback_pending": "5",
+            "raw_distinct": "3",
+            "rows": "2",
+            "pending": "1",
+            "rejected": "0",
+            "deleted": "0",
+            "moved": "0",
+            "duplicates": "2",
+            "misplaced": "0",
+            "corrections": "3",
+            "unexplained": "0",
+            "content_hash": rows(settings, "SELECT content_hash FROM generation")[0][0],
+        }
+        assert [name for name, *_ in stored(settings)] == [term.name for term in certificate.terms]
+        for name, value, statement in stored(settings):
+            assert counted_again(settings, statement) == value, name
+
+
+def counted_again(settings, statement):
+    if not statement.startswith("GET "):
+        return str(rows(settings, statement, role="batch")[0][-1])
+    total = 0
+    for line in statement.splitlines():
+        total += httpx.get(line.removeprefix("GET "), headers={"Authorization": "Bearer admin"}).json()["backlog"]
+    return str(total)
+
+
+def test_a_balanced_day_is_certified(settings):
+    published(settings, [row(1, 1), row(2, 2)])
+    certificate = certify(settings, DAY, nothing_waits)
+    assert (certificate.reason, certificate.row_count) == (None, 2)
+    assert rows(settings, STATUS) == [("certified", True)]
+
+
+def test_a_day_is_not_certified_while_events_wait_in_a_fallback_store(settings):
+    published(settings, [row(1, 1)])
+    assert "7 events wait" in certify(settings, DAY, lambda _: {"a": 3, "b": 4}).reason
+    assert rows(settings, STATUS) == [("rebuilt", False)]
+    assert "7 events wait" in rows(settings, "SELECT uncertified_reason FROM day_trust", role="analyst")[0][0]
+
+    assert certify(settings, DAY, nothing_waits).reason is None
+    assert rows(settings, STATUS) == [("certified", True)]
+    assert rows(settings, "SELECT uncertified_reason FROM day_trust") == [(None,)]
+
+
+def test_a_day_with_an_unexplained_difference_is_not_certified(settings):
+    store = opened_store(settings)
+    try:
+        serve(store, [row(1, 1)])
+    finally:
+        store.close()
+    published(settings, [row(1, 1, title="nobody knows why")])
+    assert "1 differences are unexplained" in certify(settings, DAY, nothing_waits).reason
+    assert rows(settings, STATUS) == [("rebuilt", False)]
+
+
+def test_a_board_that_got_lost_breaks_the_balance(settings):
+    build(settings, [row(1, 1)], cut=9, run_id="r", raw_distinct=2)
+    publish(settings, DAY, "r")
+    with pytest.raises(BalanceBroken, match="raw_distinct=2, rows=1"):
+        certify(settings, DAY, nothing_waits)
+    assert rows(settings, STATUS) == [("rebuilt", False)]
+    assert ("raw_distinct", "2") in [(term, value) for term, value, _ in stored(settings)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE board_detail_final SET title = 'changed'", "DELETE FROM board_detail_final WHERE board_id = 2"],
+)
+def test_rows_changed_after_the_build_take_the_certificate_away(settings, change):
+    published(settings, [row(1, 1), row(2, 2)])
+    certify(settings, DAY, nothing_waits)
+    rows(settings, change, role="batch")
+    with pytest.raises(BalanceBroken, match="is_same_hash=False"):
+        certify(settings, DAY, nothing_waits)
+    assert rows(settings, STATUS) == [("rebuilt", False)]
+
+
+def test_certifying_twice_keeps_one_certificate(settings):
+    published(settings, [row(1, 1)])
+    first = certify(settings, DAY, nothing_waits)
+    assert certify(settings, DAY, nothing_waits) == first
+    assert len(stored(settings)) == len(first.terms)
+
+
+def test_a_day_that_is_not_published_has_nothing_to_certify(settings):
+    with pytest.raises(NothingBuilt, match="not published"):
+        certify(settings, DAY, nothing_waits)
+
+
+class TestGateways:
+    def test_a_gateway_that_does_not_answer_is_tried_again_later_and_nothing_is_certified(
+        self, postgres, settings, tmp_path
+    ):
+        published(settings, [row(1, 1)])
+        (port,) = unused(1)
+        with gateway_with(0) as up, pytest.raises(GatewayUnavailable):
+            certify(with_gateways(postgres, tmp_path, up, f"http://127.0.0.1:{port}"), DAY)
+        assert rows(settings, STATUS) == [("rebuilt", False)]
+
+    def test_each_is_asked_once_whatever_the_list_looks_like(self, postgres, tmp_path):
+        settings = with_gateways(postgres, tmp_path, "http://a/", " http://b", "", "http://a")
+        assert [gateway.url for gateway in gateways(settings)] == ["http://a", "http://b"]
+
+    def test_asking_needs_the_admin_token(self, settings):
+        with pytest.raises(ConfigurationError, match="GATEWAY_ADMIN_TOKEN"):
+            backlogs(settings)

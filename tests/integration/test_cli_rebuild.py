@@ -1,0 +1,48 @@
+"""A day by hand, from raw to published, by the commands of `python -m include.integrity`: real Kafka, Spark, tables."""
+
+import datetime as dt
+import json
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from include.clock import rfc3339
+from include.contracts.day import Day
+from tests.fakes.events import board, member
+from tests.servers import kafka_server
+from tests.support.pipeline import environment, produce, rows, run_module, with_topics
+
+DAY = Day.of(dt.datetime.now(dt.UTC), "Asia/Seoul").before(1)
+NOON = rfc3339(dt.datetime.combine(DAY.date, dt.time(12), ZoneInfo(DAY.zone)))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with kafka_server(tmp_path_factory.mktemp("cli-kafka")) as server:
+        yield server
+
+
+@pytest.mark.timeout(300)
+def test_a_day_is_rebuilt_looked_at_and_published(broker, postgres, tmp_path):
+    settings = with_topics(broker, postgres, "cli_rebuild", tmp_path)
+    variables = {**environment(broker, postgres, "cli_rebuild", tmp_path), "ARCHIVE_DIR": str(tmp_path / "archive")}
+
+    def command(*arguments):
+        return run_module(["-m", "include.integrity", *arguments], variables)
+
+    produce(settings, [
+        ("member", 7, member(7, createdAt=NOON, modifiedAt=NOON)),
+        ("board", 1, board(1, 7, createdAt=NOON, modifiedAt=NOON)),
+        ("board", 2, board(2, 404, createdAt=NOON, modifiedAt=NOON)),
+    ])  # fmt: skip
+
+    built = json.loads(command("rebuild", "--day", str(DAY), "--reason", "--by hand", "--json"))
+    assert (built["generation"]["row_count"], built["generation"]["pending_count"]) == (1, 1)
+    assert rows(settings, "SELECT reason FROM generation") == [("--by hand",)]
+    assert "missing  1" in command("diff", "--day", str(DAY))
+    assert rows(settings, "SELECT count(*) FROM board_detail") == [(0,)]
+    command("publish", "--day", str(DAY))
+    assert rows(settings, "SELECT board_id, finality FROM board_detail") == [(1, "final")]
+    text = command("status", "--day", str(DAY))
+    assert "rebuilt" in text
+    assert "records read from the topic" in text

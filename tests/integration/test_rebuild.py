@@ -1,0 +1,149 @@
+"""A rebuild on real servers: from topics with transactions, progress, retries, and what it refuses to do."""
+
+import dataclasses
+
+import pytest
+from confluent_kafka import Producer
+
+from include.adapters.generation_store import Excluded, GenerationStore, Part
+from include.adapters.kafka_offsets import OffsetReader
+from include.contracts import headers as h
+from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import DayBusy, MissingRange, StaleRun
+from spark_jobs.batch.rebuild import TaskFailed, build, rebuild_day
+from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
+from spark_jobs.batch.splits import FileSplit, TopicSplit, read_split
+from tests.fakes.events import board, member
+from tests.servers import kafka_server
+from tests.support.pipeline import migrated, produce, rows
+from tests.support.topic_log import TopicLog
+
+DAY = Day.parse("2026-11-20", "Asia/Seoul")
+ROWS = "SELECT board_id, nickname, kafka_offset FROM board_detail_final WHERE generation_id = %s ORDER BY 1"
+RUN = "SELECT phase, records_total, records_read, parts_total, parts_loaded, rows_loaded, error FROM rebuild_run"
+DUPLICATES = "SELECT board_id, class, rebuilt FROM board_detail_correction WHERE generation_id = %s"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """One of these tests' own: they make the pipeline's topics again, each for itself."""
+    with kafka_server(tmp_path_factory.mktemp("rebuild-kafka")) as server:
+        yield server
+
+
+@pytest.fixture
+def settings(broker, postgres, tmp_path):
+    log = TopicLog(broker.bootstrap_servers)
+    for topic in ("member", "board", "board-detail"):
+        log.make(topic, 4)
+    return migrated(broker, postgres, "rebuild", tmp_path)
+
+
+def rebuilt(spark, settings, run_id="r"):
+    return rebuild_day(lambda: spark.sparkContext, settings, PIPELINE, DAY, run_id, None)
+
+
+def sources(settings):
+    offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+    return topic_sources(fix_ranges(offsetter, DAY, PIPELINE, Known()), PIPELINE)
+
+
+def detail(settings, partition, offset, copies):
+    """Records of the output topic that were made from this board record."""
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    for _ in range(copies):
+        producer.produce("board-detail", b"{}", b"1", partition=0, headers=[
+            (h.BOARD_PARTITION, str(partition).encode()), (h.BOARD_OFFSET, str(offset).encode())])  # fmt: skip
+    assert producer.flush(30) == 0
+
+
+def place(settings, board_id):
+    """Where the board's record is in its topic."""
+    for split in sources(settings).boards:
+        for records in read_split(split, settings.kafka.bootstrap_servers):
+            for record in records.to_pylist():
+                if record["key"] == str(board_id).encode():
+                    return record["partition"], record["offset"]
+    raise AssertionError(f"board {board_id} is not in the topic")
+
+
+def test_builds_a_day_and_says_how_far_it_is(spark, settings):
+    produce(settings, [("member", 7, member(7)), ("board", 1, board(1)), ("board", 2, board(2, 9)),
+                       ("board", 3, b"{nonsense")])  # fmt: skip
+    detail(settings, *place(settings, 1), copies=3)
+    built = rebuilt(spark, settings)
+    assert rows(settings, ROWS, (built.generation_id,)) == [(1, board_author(), 0)]
+    assert rows(settings, DUPLICATES, (built.generation_id,)) == [(1, "duplicate", {"copies": 3})]
+    excluded = rows(settings, "SELECT kind, board_id FROM generation_excluded ORDER BY 1")
+    assert ("pending", 2) in excluded
+    [(phase, total, read, parts_total, parts_loaded, loaded, error)] = rows(settings, RUN)
+    assert (phase, total, read, loaded, error) == ("built", 7, 7, 1, None)
+    assert parts_total == parts_loaded > 0
+
+
+def board_author():
+    return member(7)["nickname"]
+
+
+def test_reads_what_was_committed_and_nothing_else(settings):
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers, "transactional.id": "rebuild-test"})
+    producer.init_transactions(30)
+    for number, is_kept in enumerate((True, False, True)):
+        producer.begin_transaction()
+        producer.produce("board", f"v{number}".encode(), b"1", partition=0)
+        producer.flush(30)
+        producer.commit_transaction(30) if is_kept else producer.abort_transaction(30)
+    end = OffsetReader(settings.kafka.bootstrap_servers).ends("board")[0]
+    assert end == 6  # three records, three markers
+    tables = list(read_split(TopicSplit("board", 0, 0, end), settings.kafka.bootstrap_servers))
+    assert [value for table in tables for value in table["value"].to_pylist()] == [b"v0", b"v2"]
+    assert list(read_split(TopicSplit("board", 0, end, end), settings.kafka.bootstrap_servers)) == []
+
+
+def test_a_range_that_is_gone_fails_the_rebuild_and_the_run_says_so(spark, settings):
+    produce(settings, [("member", 7, member(7)), *[("board", 1, board(1)) for _ in range(3)]])
+    found = sources(settings)
+    partition, _ = place(settings, 1)
+    TopicLog(settings.kafka.bootstrap_servers).delete_before("board", partition, 1)
+    with pytest.raises(MissingRange):
+        list(read_split(TopicSplit("board", partition, 0, 3), settings.kafka.bootstrap_servers))
+    with pytest.raises(MissingRange, match="topic=board"):
+        build(spark.sparkContext, settings, PIPELINE, DAY, "r", None, found)
+    [(phase, *_, error)] = rows(settings, RUN)
+    assert phase == "failed"
+    assert "MissingRange" in error
+    assert rows(settings, "SELECT status FROM generation") == [("building",)]
+
+
+def test_a_task_that_fails_is_named(spark, settings):
+    produce(settings, [("member", 7, member(7)), ("board", 1, board(1))])
+    broken = dataclasses.replace(sources(settings), boards=(FileSplit("board", "/nowhere.parquet"),))
+    with pytest.raises(TaskFailed, match=r"nowhere\.parquet"):
+        build(spark.sparkContext, settings, PIPELINE, DAY, "r", None, broken)
+
+
+def test_two_rebuilds_of_a_day_at_once_are_one(spark, settings):
+    with GenerationStore(settings.database).hold(DAY), pytest.raises(DayBusy):
+        rebuilt(spark, settings)
+
+
+def test_a_part_is_saved_once_and_never_into_a_discarded_generation(settings):
+    store = GenerationStore(settings.database)
+    generation = store.begin(DAY, "old", None, {"board": {0: 1}})
+    part = Part(-1, excluded=[Excluded("deleted", "1", 1, 0, 0, "it was deleted")])
+    assert store.save_part(generation, DAY, part)
+    assert not store.save_part(generation, DAY, part)
+    assert rows(settings, "SELECT count(*) FROM generation_excluded") == [(1,)]
+    store.begin(DAY, "new", None, {"board": {0: 1}})  # its driver takes the first one for dead
+    with pytest.raises(StaleRun):
+        store.save_part(generation, DAY, Part(0))
+
+
+def test_a_board_that_came_days_before_its_day_is_found_again(settings):
+    store = GenerationStore(settings.database)
+    assert store.known_offsets(DAY, "board") == ({}, {})
+    rows(settings, "INSERT INTO board_detail_live (board_id, day, board_partition, board_offset, kafka_partition,"
+                   " kafka_offset) VALUES (1, %s, 2, 17, 3, 5), (2, %s, 2, 19, 3, 4)",
+         (DAY.date, DAY.date), "stream")  # fmt: skip
+    assert store.known_offsets(DAY, "board") == ({2: 17}, {3: 4})

@@ -1,0 +1,118 @@
+"""An archive on real servers: topics of a test's own, filled and archived, and what is in its files."""
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from include.adapters.archive_store import ArchiveStore
+from include.adapters.kafka_offsets import OffsetReader
+from include.clock import SystemClock, epoch_ms
+from include.contracts import headers as h
+from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.settings import Settings
+from spark_jobs.batch.archive import archive_topics
+from spark_jobs.batch.archive_files import ArchiveFolder
+from spark_jobs.batch.archive_source import ArchiveSource
+from tests.fakes.events import board, member
+from tests.support.pipeline import with_topics
+from tests.support.topic_log import TopicLog
+
+STREAM, TABLE, OUTPUT = PIPELINE.stream.name, PIPELINE.table.name, PIPELINE.output.name
+# Kafka refuses times ahead of its own, and removes records that are older than the retention
+DAY = Day.of(SystemClock().now(), "Asia/Seoul").before(4)
+NOON = DAY.start + dt.timedelta(hours=12)
+
+
+def at(hours: float) -> str:
+    """A time so many hours after the day's noon, as topics carry it."""
+    return (NOON + dt.timedelta(hours=hours)).isoformat().replace("+00:00", "Z")
+
+
+class Archive:
+    """One pipeline's topics, database and archive."""
+
+    def __init__(self, kafka, postgres, spark, name: str, folder: Path, rows_per_task: int = 1000) -> None:
+        self.log = TopicLog(kafka.bootstrap_servers)
+        for topic in (STREAM, TABLE, OUTPUT):
+            self.drop(topic)
+        settings = with_topics(kafka, postgres, name, folder)
+        batch = dataclasses.replace(settings.batch, archive_dir=folder / "archive", rows_per_task=rows_per_task)
+        self.settings: Settings = dataclasses.replace(settings, batch=batch)
+        self.folder = ArchiveFolder(str(folder / "archive"))
+        self.store = ArchiveStore(self.settings.database)
+        self._context = spark.sparkContext
+
+    def drop(self, topic: str) -> None:
+        """Delete the topic, and wait until it is gone."""
+        admin = AdminClient({"bootstrap.servers": self.log.bootstrap_servers})
+        if topic in admin.list_topics(timeout=10).topics:
+            admin.delete_topics([topic])[topic].result(30)
+
+    @property
+    def offsets(self) -> OffsetReader:
+        """A new one: a client that saw a former topic of that name finds no leader."""
+        return OffsetReader(self.log.bootstrap_servers)
+
+    @property
+    def source(self) -> ArchiveSource:
+        return ArchiveSource(self.store, self.folder, self.offsets, PIPELINE)
+
+    def topic_id(self, topic: str) -> str:
+        return self.offsets.topic_id(topic)
+
+    def context(self):
+        return self._context
+
+    def run(self, accept_gap: str | None = None, run_id: str = "test"):
+        """One night's run."""
+        return archive_topics(self.context, self.settings, PIPELINE, run_id, accept_gap)
+
+    def send(self, records: Sequence[tuple], created: dt.datetime = NOON) -> None:
+        """(topic, key, value) or (topic, key, value, headers) records; a dict goes as JSON, None is a tombstone."""
+        failed: list[object] = []
+        producer = Producer({"bootstrap.servers": self.log.bootstrap_servers, "partitioner": "murmur2_random"})
+        for topic, key, value, *more in records:
+            data = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
+            producer.produce(topic, data, str(key), headers=more[0] if more else [], timestamp=epoch_ms(created),
+                             on_delivery=lambda error, _: failed.append(error) if error else None)  # fmt: skip
+        assert producer.flush(30) == 0
+        assert failed == []
+
+    def rows(self, topic: str, kind: str = "records") -> pa.Table:
+        """Everything that is listed of a topic, by place."""
+        batches = {batch.id for batch in self.store.batches(topic) if batch.topic_id == self.topic_id(topic)}
+        files = [file for file in self.store.all_files() if file.kind == kind and file.batch_id in batches]
+        tables = []
+        for listed in files:
+            with self.folder.open(listed.path) as file:
+                tables.append(file.read().replace_schema_metadata(None))
+        assert tables, f"nothing of {topic} is archived"
+        return pa.concat_tables(tables).sort_by([("partition", "ascending"), ("offset", "ascending")])
+
+
+def event(name: str) -> list[tuple[str, bytes]]:
+    """The header with an event's id."""
+    return [(h.EVENT_ID, name.encode())]
+
+
+def made_from(partition: int, offset: int) -> list[tuple[str, bytes]]:
+    """The headers of a record of the output topic."""
+    return [(h.BOARD_PARTITION, str(partition).encode()), (h.BOARD_OFFSET, str(offset).encode())]
+
+
+def a_board(board_id: int, hours: float = 0, modified: float | None = None, **fields: object):
+    """A record of the stream, created and modified so many hours after noon."""
+    times = {"createdAt": at(hours), "modifiedAt": at(hours if modified is None else modified)}
+    return (STREAM, board_id, board(board_id, **times, **fields), event(f"e{board_id}-{modified}"))
+
+
+def a_member(member_id: int, hours: float = -10, **fields: object):
+    """A record of the table."""
+    return (TABLE, member_id, member(member_id, createdAt=at(-100), modifiedAt=at(hours), **fields), event("m"))

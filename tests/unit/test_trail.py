@@ -1,0 +1,44 @@
+"""What undo and redo lead to, without a database: as an editor's."""
+
+from include.integrity.trail import Move, Trail
+
+
+def trail(*moves, now=None):
+    return Trail.of([Move(*move) for move in moves], now)
+
+
+def test_a_day_never_published_has_nothing_to_undo_or_redo():
+    assert (trail().before, trail().undone) == ((), ())
+
+
+def test_undo_leads_back_one_by_one_to_the_speed_layer():
+    published = trail(("publish", None, 1), ("publish", 1, 2))
+    assert published.before == (1, None)
+    assert trail(("publish", None, 1), ("publish", 1, 2), ("undo", 2, 1)).before == (None,)
+
+
+def test_redo_leads_forward_again_one_by_one():
+    moves = [("publish", None, 1), ("publish", 1, 2), ("undo", 2, 1), ("undo", 1, None)]
+    assert trail(*moves).undone == (1, 2)
+    assert trail(*moves, ("redo", None, 1)).undone == (2,)
+    assert trail(*moves, ("redo", None, 1), ("redo", 1, 2)).before == (1, None)
+
+
+def test_a_publication_cuts_off_what_was_undone():
+    moves = [("publish", None, 1), ("publish", 1, 2), ("undo", 2, 1), ("publish", 1, 3)]
+    assert (trail(*moves).before, trail(*moves).undone) == ((1, None), ())
+
+
+def test_an_undo_over_several_steps_can_be_redone_step_by_step():
+    moves = [("publish", None, 1), ("publish", 1, 2), ("publish", 2, 3), ("undo", 3, 1)]
+    assert (trail(*moves).before, trail(*moves).undone) == ((None,), (2, 3))
+
+
+def test_an_undo_to_what_was_cut_off_is_a_new_step():
+    moves = [("publish", None, 1), ("publish", 1, 2), ("undo", 2, 1), ("publish", 1, 3), ("undo", 3, 2)]
+    assert (trail(*moves).before, trail(*moves).undone) == ((3, 1, None), ())
+
+
+def test_a_day_published_before_there_was_a_history_starts_with_what_it_showed_first():
+    assert trail(now=7).before == ()
+    assert trail(("publish", 7, 8)).before == (7,)
