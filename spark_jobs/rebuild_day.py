@@ -43,7 +43,7 @@ def main() -> int:
     except (PipelineError, DayFormatError) as exc:
         log.error("%s: %s", type(exc).__name__, exc)
         return 1
-    if not context.result().master.startswith("local"):
+    if not str(context.result().master).startswith("local"):
         context.result().stop()  # a JVM of our own ends with us, and by itself: it need not be waited for
     return 0
 

@@ -1,4 +1,6 @@
-"""What the gateway's live tests share."""
+"""What live tests share."""
+
+import sys
 
 import pytest
 
@@ -13,3 +15,11 @@ def gateway_broker(tmp_path_factory):
         broker = Broker(server)
         broker.make_topics()
         yield broker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_consumer_outlives_its_broker():
+    """A rebuild's reader is kept for the next split; one whose broker has gone would look for it for ever."""
+    yield
+    if (splits := sys.modules.get("spark_jobs.batch.splits")) is not None:
+        splits._consumer.cache_clear()

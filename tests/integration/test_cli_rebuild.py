@@ -37,7 +37,8 @@ def test_a_day_is_rebuilt_looked_at_and_published(broker, postgres, tmp_path):
     ])  # fmt: skip
 
     built = json.loads(command("rebuild", "--day", str(DAY), "--reason", "--by hand", "--json"))
-    assert (built["generation"]["row_count"], built["generation"]["pending_count"]) == (1, 1)
+    generation = built["report"]["generation"]
+    assert (generation["row_count"], generation["pending_count"], built["published"]) == (1, 1, None)
     assert rows(settings, "SELECT reason FROM generation") == [("--by hand",)]
     assert "missing  1" in command("diff", "--day", str(DAY))
     assert rows(settings, "SELECT count(*) FROM board_detail") == [(0,)]
@@ -46,3 +47,11 @@ def test_a_day_is_rebuilt_looked_at_and_published(broker, postgres, tmp_path):
     text = command("status", "--day", str(DAY))
     assert "rebuilt" in text
     assert "records read from the topic" in text
+
+    produce(settings, [("board", 3, board(3, 7, createdAt=NOON, modifiedAt=NOON))])
+    both = command("rebuild", "--day", str(DAY), "--publish")
+    assert "late  1" in both
+    assert "The day shows generation" in both
+    assert rows(settings, "SELECT board_id FROM board_detail ORDER BY 1") == [(1,), (3,)]
+    again = json.loads(command("rebuild", "--day", str(DAY), "--publish", "--json"))
+    assert again["published"]["was_identical"] is True
