@@ -55,9 +55,11 @@ faults: setup ## twenty seeded rounds of faults each against gateway, stream and
 	@$(PY) -m tests.faults.stream --rounds 20 --seed 7
 	@$(PY) -m tests.faults.batch --rounds 20 --seed 7
 
-bench: setup ## figures of gateway and stream beside their peers, half an hour; needs wrk, a JDK and a quiet machine
+bench: setup ## figures of gateway, stream and batch beside their peers, an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway
 	@$(PY) -m benchmarks.stream
+	@$(PY) -m benchmarks.rebuild
+	@$(PY) -m benchmarks.publish
 
 check: setup ## format, lint, types, import rules, generated docs, unit tests
 	@$(BIN)/ruff format --check .

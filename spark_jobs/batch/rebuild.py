@@ -65,6 +65,9 @@ def rebuild_day(
         members = EarlyMembers(found.members, definition, settings.kafka.bootstrap_servers, store)
         try:
             context = start_context()
+            context.parallelize(range(context.defaultParallelism)).mapPartitions(
+                list
+            ).count()  # the workers are up then
         finally:
             early = members.stop()
         found = dataclasses.replace(found, members=early.left)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
@@ -128,7 +129,7 @@ def _read_partitions(
 
 @cache
 def _consumer(bootstrap_servers: str) -> Consumer:
-    """One of a worker's own, for one split after the other: making one takes as long as reading 20,000 records."""
+    """One of a worker's own, for one split after the other: making one takes longer than going on with it."""
     return Consumer({
         "bootstrap.servers": bootstrap_servers,
         "group.id": "rebuild",  # required by the client, used for nothing
@@ -154,22 +155,34 @@ def _consume(consumer: Consumer, count: int, splits: Mapping[int, TopicSplit]) -
 
 def _taken(messages: list[Message], splits: Mapping[int, TopicSplit], places: dict[int, int]) -> list[Message]:
     """Those of the messages that are records of the splits; the places move behind them."""
-    records = []
-    for message in messages:
-        error, partition, offset = message.error(), message.partition(), message.offset()
-        if error is None:
-            if offset < splits[partition].end:
-                records.append(message)
-            if partition in places:
-                places[partition] = offset + 1
-        elif error.code() == KafkaError._PARTITION_EOF:
-            if partition in places:
-                places[partition] = max(places[partition], offset)
-        elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
-            raise MissingRange(split=splits[partition], wanted=places.get(partition))
-        elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-            raise BrokerUnavailable(splits=[*splits.values()], partition=partition, reason=str(error))
-    return records
+    if [message for message in messages if message.error() is not None]:
+        messages = [message for message in messages if not _is_event(message, splits, places)]
+    partitions = np.fromiter([message.partition() for message in messages], np.int32, len(messages))
+    offsets = np.fromiter([message.offset() for message in messages], np.int64, len(messages))
+    beyond = np.zeros(len(messages), bool)
+    for partition in np.unique(partitions).tolist():
+        of_it = partitions == partition
+        beyond |= of_it & (offsets >= splits[partition].end)
+        if partition in places:
+            places[partition] = max(places[partition], int(offsets[of_it][-1]) + 1)  # they come in its order
+    return (
+        [message for message, is_out in zip(messages, beyond, strict=True) if not is_out] if beyond.any() else messages
+    )
+
+
+def _is_event(message: Message, splits: Mapping[int, TopicSplit], places: dict[int, int]) -> bool:
+    """Is it no record but something that happened? Raises what must end the reading."""
+    error, partition, offset = message.error(), message.partition(), message.offset()
+    if error is None:
+        return False
+    if error.code() == KafkaError._PARTITION_EOF:
+        if partition in places:
+            places[partition] = max(places[partition], offset)
+    elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+        raise MissingRange(split=splits[partition], wanted=places.get(partition))
+    elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+        raise BrokerUnavailable(splits=[*splits.values()], partition=partition, reason=str(error))
+    return True
 
 
 def _table(records: list[Message], schema: pa.Schema, all_headers: bool) -> pa.Table:

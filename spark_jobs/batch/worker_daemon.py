@@ -1,6 +1,6 @@
 """Spark's daemon of Python workers, with what the tasks of a rebuild import loaded once, before workers are forked.
 
-Named by `spark.python.daemon.module`. Without it each worker begins with nearly a second of imports.
+Named by `spark.python.daemon.module`. Without it each worker imports them for itself.
 """
 
 import sys

@@ -35,10 +35,10 @@ STREAM_CONFIGURATION = {
 }
 # Of every driver. The JVM's compilers take a third of a start on few cores; with smaller inlining, half of that.
 COMPILER_OPTIONS = "-XX:-DoEscapeAnalysis -XX:InlineSmallCode=1200 -XX:FreqInlineSize=160 -XX:MaxInlineLevel=9"
-# Of a rebuild, whose JVM runs for seconds and moves bytes: the better of its compilers costs more than it gains.
+# Of a rebuild, whose JVM runs for seconds and moves bytes: too short for the better of its compilers.
 QUICK_OPTIONS = "-XX:TieredStopAtLevel=1"
 REBUILD_CONFIGURATION = {
-    "spark.shuffle.compress": "false",  # blobs live for seconds; compressing them costs more than the disk does
+    "spark.shuffle.compress": "false",  # blobs live for seconds, and CPU is scarcer than disk
     "spark.shuffle.spill.compress": "false",
     "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
 }
@@ -95,7 +95,7 @@ def open_session(
 
 
 def open_context(spark: SparkSettings, name: str, driver_memory: str, configuration: Mapping[str, str]) -> SparkContext:
-    """A context without a session, for a job that has no use for Spark's SQL: it starts a second sooner."""
+    """A context without a session, for a job that has no use for Spark's SQL."""
     _prepare_process()
     # the launcher is a JVM of its own that prints one line: nothing of it is worth being compiled well
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

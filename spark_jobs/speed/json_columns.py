@@ -45,7 +45,7 @@ class JsonColumns:
     def _read_lot(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         listed = values.to_pylist()
         text = b"" if None in listed else b"\n".join(listed)
-        if _are_plain(values, text):  # as nearly always
+        if _are_plain(listed, values, text):  # as nearly always
             lines, is_plain = listed, pa.repeat(True, len(values))
         else:
             flags = [_is_plain(value) for value in listed]
@@ -82,16 +82,20 @@ def times(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return texts.cast(TIMES)
 
 
-def _are_plain(values: pa.Array, text: bytes) -> bool:
-    """Is each of the values, which the text holds in a line each, evidently plain: an object that holds no other?"""
+def _are_plain(listed: list[bytes], values: pa.Array, text: bytes) -> bool:
+    """Is each of the values, which the text holds in a line each, one that `_is_plain` takes? Asked for all at once."""
     count = len(values)
     return (
         bool(text)
         and pc.all(pc.starts_with(values, b"{")).as_py()
         and pc.max(pc.binary_length(values)).as_py() < _LONG
         and text.count(b"\n") == count - 1
-        and text.count(b"{") + text.count(b"[") <= count + MAX_DEPTH - 1
+        and (text.count(b"{") + text.count(b"[") < count + MAX_DEPTH or max(map(_brackets, listed)) <= MAX_DEPTH)
     )
+
+
+def _brackets(value: bytes) -> int:
+    return value.count(b"[") + value.count(b"{")
 
 
 def _is_plain(value: bytes | None) -> bool:
@@ -101,7 +105,7 @@ def _is_plain(value: bytes | None) -> bool:
         and value[:1] == b"{"
         and b"\n" not in value
         and len(value) < _LONG
-        and value.count(b"[") + value.count(b"{") <= MAX_DEPTH
+        and _brackets(value) <= MAX_DEPTH
     )
 
 
