@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -226,25 +226,26 @@ class Watch:
         self.looks = 0
         self._parts, self._day = parts, day
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="watch")
+        self._lane = ThreadPoolExecutor(1, "watch")
+        self._looking: Future[None] | None = None
 
     def __enter__(self) -> "Watch":
-        self._thread.start()
+        self._looking = self._lane.submit(self._look)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join()
+        self._lane.shutdown()
+        assert self._looking is not None
+        self._looking.result()  # raises what ended it before its time
 
     def _look(self) -> None:
         while not self._stopping.wait(_LOOK_S):
             try:
                 self.seen.add(self._parts.digest(self._day))
                 self.looks += 1
-            except psycopg2.OperationalError:
-                continue  # PostgreSQL is being restarted: that is one of the faults
-            except psycopg2.errors.AdminShutdown:
-                continue
+            except (psycopg2.OperationalError, psycopg2.InterfaceError):
+                continue  # PostgreSQL is being restarted, or ended the connection: these are faults of the plan
 
 
 @contextlib.contextmanager
