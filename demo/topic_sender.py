@@ -26,9 +26,16 @@ def as_gateway(topic: str, values: Iterable[dict[str, Any]]) -> Iterator[Record]
 
 
 def send(
-    bootstrap_servers: str, topic: str, records: Iterable[Record], reached: Callable[[int], None] | None = None
+    bootstrap_servers: str,
+    topic: str,
+    records: Iterable[Record],
+    reached: Callable[[int], None] | None = None,
+    timestamp_ms: int = 0,
 ) -> int:
-    """Send them all; returns how many. `reached` is told how many are kept. Raises PipelineError if one is not."""
+    """Send them all; returns how many. `reached` is told how many are kept. Raises PipelineError if one is not.
+
+    The records' time in Kafka is now, unless `timestamp_ms` (since 1970) is given.
+    """
     failed: list[str] = []
     producer = Producer({
         "bootstrap.servers": bootstrap_servers, "acks": "all", "enable.idempotence": True,
@@ -45,7 +52,7 @@ def send(
         encoded = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
         while True:
             try:
-                producer.produce(topic, encoded, key, headers=marks, on_delivery=delivered)
+                producer.produce(topic, encoded, key, headers=marks, timestamp=timestamp_ms, on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -2,21 +2,19 @@
 
 import dataclasses
 import datetime as dt
-import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg2
-from confluent_kafka import Producer
 
 from benchmarks.peer_python import peer_python
 from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.stream.parts import SEED, Bench
 from demo import reference_data
-from demo.topic_sender import Record, as_gateway
+from demo.topic_sender import as_gateway, send
 from include.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
@@ -104,24 +102,7 @@ def _send_day(bench: Bench, of: Day, boards: int, first: int = 0, members: int |
     numbered = ({**board, "id": board["id"] + first} for board in of_day)
     changed = reference_data.members(bench.members if members is None else members, SEED + first)
     for topic, values in ((MEMBER.name, changed), (BOARD.name, numbered)):
-        _send(bench.kafka.bootstrap_servers, topic, as_gateway(topic, values), at)
-
-
-def _send(servers: str, topic: str, records: Iterable[Record], at_ms: int) -> None:
-    producer = Producer({
-        "bootstrap.servers": servers, "acks": "all", "compression.type": "snappy", "partitioner": "murmur2_random",
-        "linger.ms": 20, "batch.size": 262_144, "queue.buffering.max.messages": 500_000,
-    })  # fmt: skip
-    for key, value, headers in records:
-        encoded = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        while True:
-            try:
-                producer.produce(topic, encoded, key, headers=headers, timestamp=at_ms)
-                break
-            except BufferError:
-                producer.poll(0.1)
-        producer.poll(0)
-    assert producer.flush(120) == 0
+        send(bench.kafka.bootstrap_servers, topic, as_gateway(topic, values), timestamp_ms=at)
 
 
 def _ours(bench: Bench, report: Report, name: str, boards: int) -> float:

@@ -1,6 +1,5 @@
 """Generations of a day: made, loaded, attached, measured. Used by the rebuild's driver and by its executors."""
 
-import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -157,20 +156,6 @@ class GenerationStore:
             _insert_excluded(cursor, generation_id, part.excluded)
             _insert_duplicates(cursor, generation_id, day, part.duplicates)
             return True
-
-    def load_part(self, generation_id: int, part: int, row_count: int, copy: Callable[[Cursor, str], object]) -> bool:
-        """Save a part that has rows only."""
-        return self.save_part(generation_id, Day(dt.date.min, "UTC"), Part(part, row_count, copy))
-
-    def save_excluded(self, generation_id: int, excluded: Iterable[Excluded]) -> None:
-        """List the boards of the day that are not rows."""
-        with self._transaction() as cursor:
-            _insert_excluded(cursor, generation_id, list(excluded))
-
-    def save_duplicates(self, generation_id: int, day: Day, duplicates: Sequence[Duplicate]) -> None:
-        """List the boards whose record stands more than once in the speed layer's topic."""
-        with self._transaction() as cursor:
-            _insert_duplicates(cursor, generation_id, day, duplicates)
 
     def save_rejects(self, rejects: Iterable[Reject]) -> None:
         """Keep records that break their contract; those that are kept already stay as they are."""

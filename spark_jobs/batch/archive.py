@@ -54,7 +54,7 @@ def archive_topics(
     ArchiveBusy, ArchiveTaskFailed, RangeExpired (unless `accept_gap` says why that is right), LedgerBeyondEnd,
     LedgerConflict, BrokerUnavailable, DatabaseUnavailable, ConfigurationError.
     """
-    store, folder = ArchiveStore(settings.database), ArchiveFolder(str(settings.batch.archive_dir))
+    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     folder.claim(store.identity())
     with store.hold():
         remove_leftovers(store, folder)

@@ -7,12 +7,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.adapters.arrow_rows import array, first_header
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.topics import Topic
-from spark_jobs.batch.raw_columns import RawColumns, RawRecord, array, first_header, iter_records, longs
+from spark_jobs.batch.raw_columns import RawColumns, RawRecord, iter_records, longs
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import PLACES, RAW
 from spark_jobs.speed.json_columns import JsonColumns, times

@@ -8,8 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import begins_run
-from spark_jobs.batch.raw_columns import array
+from include.adapters.arrow_rows import array, begins_run
 
 Places = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import begins_run
+from include.adapters.arrow_rows import array, begins_run, first_header, texts
 from include.adapters.generation_store import Excluded
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
@@ -17,7 +17,7 @@ from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, TIMESTAMP_PATTERN
 from include.contracts.validation import parse_timestamp
 from spark_jobs.batch.blobs import places_of
-from spark_jobs.batch.raw_columns import RawColumns, array, first_header, texts
+from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.speed.json_columns import TIMES
 
 MISPLACED_US = 24 * 60 * 60 * 1_000_000  # a clock is wrong when creation and Kafka's time are further apart

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
-from include.adapters.arrow_rows import begins_run
+from include.adapters.arrow_rows import array
 from include.adapters.speed_store import Reject
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.topics import Topic
@@ -114,26 +114,6 @@ def iter_records(records: pa.Table) -> Sequence[RawRecord]:
     return [RawRecord(row) for row in plain.to_pylist()]
 
 
-def first_header(headers: pa.Array, name: str) -> pa.Array:
-    """The first header of that name of each record, as bytes; null where there is none."""
-    flat = headers.flatten()
-    is_it = pc.equal(flat.field("key"), name).fill_null(False)
-    owners, found = pc.list_parent_indices(headers).filter(is_it), flat.field("value").filter(is_it)
-    is_first = begins_run(owners)
-    owners, found = owners.filter(is_first), found.filter(is_first)
-    if len(owners) == len(headers):
-        return found
-    return found.take(pc.index_in(pa.array(range(len(headers)), owners.type), value_set=owners))
-
-
-def texts(values: pa.Array) -> pa.Array:
-    """Bytes as text; what is not UTF-8 has marks in its place."""
-    try:
-        return values.cast(pa.string())
-    except ArrowInvalid:
-        return pa.array([None if value is None else value.decode(errors="replace") for value in values.to_pylist()])
-
-
 def longs(values: pa.Array) -> pa.Array:
     """Decimal texts as numbers; null for what is none of 64 bits."""
     digits = pc.if_else(pc.match_substring_regex(values, _DECIMAL), values, None).cast(pa.string())
@@ -142,8 +122,3 @@ def longs(values: pa.Array) -> pa.Array:
     except ArrowInvalid:  # too large a number
         numbers = (None if text is None else int(text) for text in digits.to_pylist())
         return pa.array([n if n is not None and LONG_MIN <= n <= LONG_MAX else None for n in numbers], pa.int64())
-
-
-def array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column in one piece."""
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

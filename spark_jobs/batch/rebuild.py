@@ -58,7 +58,7 @@ def rebuild_day(
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     with store.hold(day):
         known = Known(*store.known_offsets(day, definition.stream.name))
-        folder = ArchiveFolder(str(settings.batch.archive_dir))
+        folder = ArchiveFolder(settings.batch.archive_dir)
         archive = ArchiveSource(ArchiveStore(settings.database), folder, offsetter, definition)
         found = archive_sources(offsetter, day, definition, settings.kafka.board_retention_days, SystemClock().now(),
                                 known, archive, from_archive)  # fmt: skip

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.adapters.arrow_rows import array
 from include.adapters.generation_store import Duplicate, Excluded
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.sql.named import COORDINATES
 from spark_jobs.batch.authors import authors
 from spark_jobs.batch.blobs import places_of
-from spark_jobs.batch.raw_columns import array
 from spark_jobs.speed.json_columns import TIMES
 
 PENDING = "its member is not known"

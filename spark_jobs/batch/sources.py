@@ -51,14 +51,6 @@ class Known:
     details: Mapping[int, int] = field(default_factory=dict)
 
 
-def sources(
-    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime, known: Known
-) -> Sources:
-    """What a rebuild of the day from the topics reads. Raises MissingRange when they no longer hold it."""
-    refuse_lost_day(offsetter, day, definition, retention_days, now)
-    return topic_sources(fix_ranges(offsetter, day, definition, known), definition)
-
-
 def topic_sources(ranges: Ranges, definition: Definition) -> Sources:
     """The ranges in splits."""
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_copy import copy_text
+from include.adapters.arrow_rows import array, first_header
 from include.adapters.generation_store import Counts, GenerationStore, Part
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -17,7 +18,7 @@ from include.failpoints import reached
 from include.settings import DatabaseSettings
 from spark_jobs.batch.blobs import Blob, Kind, cut, packed, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide
-from spark_jobs.batch.raw_columns import RawColumns, array, first_header, longs
+from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
 from spark_jobs.batch.splits import (
     PLACES,

@@ -6,9 +6,8 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.lib import ArrowInvalid
 
-from include.adapters.arrow_rows import begins_run
+from include.adapters.arrow_rows import array, first_header, texts
 from include.adapters.served_batch import RECORDS
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
@@ -41,10 +40,10 @@ class DetailColumns:
         newer and older compare alike. The order is not that of the records.
         """
         records = records.combine_chunks()
-        fields, is_right = self._json.read(_array(records["key"]), _array(records["value"]))
-        sources = _sources(_array(records["headers"]))
+        fields, is_right = self._json.read(array(records["key"]), array(records["value"]))
+        sources = _sources(array(records["headers"]))
         has_source = pc.and_(pc.is_valid(sources["board_partition"]), pc.is_valid(sources["board_offset"]))
-        is_plain = _array(pc.and_(is_right, has_source))
+        is_plain = array(pc.and_(is_right, has_source))
         if pc.all(is_plain).as_py():  # as nearly always
             return self._plain(fields, records, sources)
         plain = self._plain(
@@ -141,37 +140,12 @@ class _Record:
 
 def _sources(headers: pa.Array) -> pa.Table:
     """What the headers say of the records that each record was made from; null where they say nothing."""
-    flat = headers.flatten()
-    names, values = flat.field("key"), flat.field("value")
-    parents = pc.list_parent_indices(headers)
-
-    def first(name: str) -> pa.Array:
-        """The first header of that name of each record."""
-        is_it = pc.equal(names, name).fill_null(False)
-        owners, found = parents.filter(is_it), values.filter(is_it)
-        is_first = begins_run(owners)
-        owners, found = owners.filter(is_first), found.filter(is_first)
-        if len(owners) == len(headers):
-            return found
-        return found.take(pc.index_in(pa.array(range(len(headers)), owners.type), value_set=owners))
-
-    columns = {"event_id": _texts(first(h.EVENT_ID))}
+    columns = {"event_id": texts(first_header(headers, h.EVENT_ID))}
     for column, name in _NUMBERS.items():
-        columns[column] = _numbers(first(name), RECORDS.field(column).type)
+        columns[column] = _numbers(first_header(headers, name), RECORDS.field(column).type)
     return pa.table(columns)
-
-
-def _texts(values: pa.Array) -> pa.Array:
-    try:
-        return values.cast(pa.string())
-    except ArrowInvalid:  # not UTF-8
-        return pa.array([None if value is None else value.decode(errors="replace") for value in values.to_pylist()])
 
 
 def _numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
     digits = pc.if_else(pc.match_substring_regex(values, _DIGITS[kind]), values, None)
     return digits.cast(pa.string()).cast(kind)
-
-
-def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

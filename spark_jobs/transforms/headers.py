@@ -10,11 +10,6 @@ def header_text(name: str) -> Column:
     return F.try_element_at(matching, F.lit(1))["value"].cast("string")
 
 
-def header_long(name: str) -> Column:
-    """The header as an integer; null when there is none or it is not one."""
-    return header_text(name).try_cast("long")
-
-
 def header(name: str, value: Column) -> Column:
     """A header for Spark's Kafka sink; null where the value is null."""
     named = F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))

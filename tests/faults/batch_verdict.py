@@ -1,11 +1,11 @@
 """Holds a rebuilt day against what the raw topics say, and its corrections against what changed. Pure."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from include.contracts.day import Day
+from tests.faults.promises import Promises
 from tests.faults.stream_topics import Log
 from tests.support.oracle import day_of
 
@@ -42,7 +42,7 @@ class Generation:
 
 
 @dataclass
-class DayVerdict:
+class DayVerdict(Promises):
     """What was found. Each list is one promise that was broken, with where."""
 
     rows: int = 0
@@ -60,12 +60,6 @@ class DayVerdict:
     half_days: list[str] = field(default_factory=list)
     not_undone: list[str] = field(default_factory=list)
     left_behind: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> dict[str, list[str]]:
-        """The promises that were broken."""
-        lists = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return {name: found for name, found in lists.items() if isinstance(found, list) and found}
 
 
 def judge_rows(day: Day, log: Log, shown: Sequence[DayRow], generation: Generation, verdict: DayVerdict) -> None:

@@ -2,9 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.faults.promises import Promises
 from tests.faults.stream_topics import Log, Place
 from tests.support.oracle import Version, stream_authors
 
@@ -33,7 +34,7 @@ class Seen:
 
 
 @dataclass
-class Verdict:
+class Verdict(Promises):
     """What was found. Each list is one promise that was broken, with where."""
 
     boards: int = 0
@@ -53,12 +54,6 @@ class Verdict:
     pending_left: list[str] = field(default_factory=list)
     rejects_missing: list[str] = field(default_factory=list)
     rejects_wrong: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> dict[str, list[str]]:
-        """The promises that were broken."""
-        lists = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: found for name, found in lists.items() if isinstance(found, list) and found}
 
 
 def judge(log: Log, seen: Seen, before: Mapping[int, Row]) -> Verdict:

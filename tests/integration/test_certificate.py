@@ -8,7 +8,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from include.adapters.generation_store import Duplicate, GenerationStore
 from include.clock import rfc3339
 from include.errors import BalanceBroken, ConfigurationError, NothingBuilt
 from include.gateway.client import GatewayUnavailable
@@ -19,7 +18,7 @@ from include.integrity.publication import publish
 from include.settings import Settings
 from stack.ports import unused
 from tests.support.pipeline import environment, migrated, rows
-from tests.support.serving import DAY, NOON, build, opened_store, row, serve
+from tests.support.serving import DAY, NOON, build, duplicate, opened_store, row, serve
 
 STATUS = "SELECT status, certified_at IS NOT NULL FROM day_publication"
 DOCUMENT = "INSERT INTO board_document (id, document, modified_at, deleted_at) VALUES (%s, %s, %s, %s)"
@@ -85,7 +84,7 @@ def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
         for number, (created, deleted_at) in enumerate([(noon, None), (noon, NOON), (tomorrow, None)]):
             rows(settings, DOCUMENT, (number, json.dumps({"createdAt": created}), NOON, deleted_at))
         generation = build(settings, [row(1, 1), row(2, 2)], cut=9, run_id="r", pending=[(3, 3)])
-        GenerationStore(settings.database).save_duplicates(generation, DAY, [Duplicate(1, 3)])
+        duplicate(settings, generation, board_id=1, copies=3)
         verify(settings, DAY, "r")
         publish(settings, DAY, "r")
 

@@ -4,14 +4,13 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.generation_store import Duplicate, Excluded, GenerationStore
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity import comparison
 from include.integrity.comparison import diff, verify
 from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.publication import publish
 from tests.support.pipeline import migrated, rows
-from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
+from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)
 COLUMNS = ", ".join(PIPELINE.relational_columns)
@@ -27,12 +26,6 @@ def store(settings):
     opened = opened_store(settings)
     yield opened
     opened.close()
-
-
-def exclude(settings, generation, kind, board_id, offset=0):
-    GenerationStore(settings.database).save_excluded(
-        generation, [Excluded(kind, str(board_id), board_id, 0, offset, "a test says so")]
-    )
 
 
 def classes(settings, generation):
@@ -175,7 +168,7 @@ def test_a_board_that_only_another_day_shows_so_far_has_moved_here(settings, sto
 def test_comparing_again_starts_anew_and_keeps_the_duplicates_of_the_build(settings, store):
     serve(store, [row(1, 1), row(2, 2)])
     generation = build(settings, [row(1, 1)], cut=9, run_id="r")
-    GenerationStore(settings.database).save_duplicates(generation, DAY, [Duplicate(1, 3)])
+    duplicate(settings, generation, board_id=1, copies=3)
     first = verify(settings, DAY, "r").corrections
     exclude(settings, generation, "deleted", 2)
     assert first == {"duplicate": 1, "unexplained": 1}

@@ -1,6 +1,7 @@
 """Rows of board_detail for tests of the tables, without Kafka and without Spark."""
 
 import datetime as dt
+import json
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,18 +9,20 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from psycopg2.extras import execute_values
 
+from include.adapters.arrow_copy import copy_text
 from include.adapters.driver_lease import DriverLease
-from include.adapters.generation_store import Counts, Excluded, GenerationStore
+from include.adapters.generation_store import Counts, Excluded, GenerationStore, Part
 from include.adapters.live_table import Applied
 from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.postgres import connect
 from include.adapters.served_batch import RECORDS
 from include.adapters.serving_store import ServingStore, SessionLimits
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
-from include.sql.named import COORDINATES
-from spark_jobs.connectors.postgres import copy_arrow
+from include.sql.named import COORDINATES, query
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.figures import Figures
 from tests.servers import wait_until
@@ -89,11 +92,25 @@ def build(
     generation_id = store.begin(DAY, run_id, None, {"board": {0: cut}, "member": {0: 0}})
     listed = [{**r, "generation_id": generation_id} for r in rows]
     table = pa.Table.from_pylist(listed, schema=_FINAL)
-    store.load_part(generation_id, 0, table.num_rows, partial(copy_arrow, table=table))
-    store.save_excluded(generation_id, [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending])
+    excluded = [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending]
+    store.save_part(generation_id, DAY, Part(0, table.num_rows, partial(copy_text, rows=table), excluded))
     distinct = len(listed) + len(pending) if raw_distinct is None else raw_distinct
     store.finish(generation_id, DAY, Counts(distinct, len(pending), 0, 0))
     return generation_id
+
+
+def exclude(settings: Settings, generation_id: int, kind: str, board_id: int, offset: int = 0) -> None:
+    """A board that the build, which is over, left out."""
+    left_out = (generation_id, kind, str(board_id), board_id, 0, offset, "a test says so")
+    with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
+        execute_values(cursor, query("insert_excluded"), [left_out])
+
+
+def duplicate(settings: Settings, generation_id: int, board_id: int, copies: int) -> None:
+    """A board of which the build, which is over, found several records in the output topic."""
+    found = (generation_id, DAY.date, board_id, "duplicate", json.dumps({"copies": copies}))
+    with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
+        execute_values(cursor, query("insert_duplicates"), [found])
 
 
 def pending(settings: Settings, board_id: int, offset: int, version_at: dt.datetime = NOON) -> None:
