@@ -43,7 +43,7 @@ class Archive:
         for topic in (STREAM, TABLE, OUTPUT):
             self.drop(topic)
         settings = with_topics(kafka, postgres, name, folder)
-        batch = dataclasses.replace(settings.batch, archive_dir=folder / "archive", rows_per_task=rows_per_task)
+        batch = dataclasses.replace(settings.batch, archive_dir=str(folder / "archive"), rows_per_task=rows_per_task)
         self.settings: Settings = dataclasses.replace(settings, batch=batch)
         self.folder = ArchiveFolder(str(folder / "archive"))
         self.store = ArchiveStore(self.settings.database)
