@@ -36,7 +36,7 @@ def main() -> int:
 
         def context() -> SparkContext:
             if not started:
-                started.append(open_context(settings.spark, "archive_day", settings.batch.driver_memory, {}))
+                started.append(open_context(settings.spark, "archive_day", settings.batch.driver_memory))
             return started[0]
 
         archive_topics(context, settings, PIPELINE, arguments.run_id, arguments.accept_gap)

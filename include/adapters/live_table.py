@@ -9,7 +9,7 @@ import psycopg2
 import pyarrow as pa
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.arrow_copy import copy_text
+from include.adapters.arrow_copy import copy_rows
 from include.adapters.served_batch import (
     KEY,
     LIVE_COLUMNS,
@@ -86,8 +86,8 @@ def _merge(cursor: Cursor, rows: pa.Table, applied: Applied) -> tuple[int, int]:
         known = _known_boards(cursor, newest[KEY].to_pylist())
         new, others = split(newest, are_new(newest, known, published))
     with applied.timed("copy"):
-        copy_text(cursor, query("copy_live"), new.sort_by(KEY).select(LIVE_COLUMNS))  # in order: half the index work
-        copy_text(cursor, query("copy_stage_detail"), others.select(LIVE_COLUMNS))
+        copy_rows(cursor, query("copy_live"), new.sort_by(KEY).select(LIVE_COLUMNS))  # in order: half the index work
+        copy_rows(cursor, query("copy_stage_detail"), others.select(LIVE_COLUMNS))
     reached("serve.after_copy")
     if not others.num_rows:
         return new.num_rows, 0

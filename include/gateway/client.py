@@ -3,14 +3,17 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import httpx
 import msgspec
 
 from include.errors import ConfigurationError, PipelineError, Retryable
 from include.settings import GatewayLimits, GatewaySettings, Settings
+
+if TYPE_CHECKING:
+    import httpx  # loaded when a client is made: it takes a sixth of a second, and most commands call no gateway
 
 _TIMEOUT_S = 15.0
 _POLL_S = 0.2
@@ -37,6 +40,9 @@ class GatewayClient:
     """One connection pool to a gateway; close it, or use it as a context. Not for the event loop: every call blocks."""
 
     def __init__(self, settings: GatewaySettings, timeout_s: float = _TIMEOUT_S) -> None:
+        import httpx
+
+        self._transport_error = httpx.TransportError
         self._url = settings.url
         self._limits = settings.limits
         self._data = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
@@ -100,27 +106,27 @@ class GatewayClient:
     def is_ready(self) -> bool:
         """Can the gateway keep an event? False also when it cannot be reached."""
         try:
-            return self._call("GET", "/readyz", {}).status_code == httpx.codes.OK
+            return self._call("GET", "/readyz", {}).status_code == HTTPStatus.OK
         except GatewayUnavailable:
             return False
 
-    def _call(self, method: str, path: str, headers: Mapping[str, str], body: object = None) -> httpx.Response:
+    def _call(self, method: str, path: str, headers: Mapping[str, str], body: object = None) -> "httpx.Response":
         content = None
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
             content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         try:
             return self._http.request(method, path, headers=headers, content=content)
-        except httpx.TransportError as exc:
+        except self._transport_error as exc:
             raise GatewayUnavailable(url=self._url, call=f"{method} {path}", reason=type(exc).__name__) from exc
 
-    def _answer(self, response: httpx.Response) -> dict[str, Any]:
+    def _answer(self, response: "httpx.Response") -> dict[str, Any]:
         if response.is_success:
             answer: dict[str, Any] = response.json()
             return answer
         call = f"{response.request.method} {response.request.url.path}"
         reason = response.json().get("error", "")
-        if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
             raise GatewayUnavailable(url=self._url, call=call, reason=reason)
         details = "; ".join(f"{d['pointer'] or '/'}: {d['problem']}, {d['remedy']}" for d in response.json()["details"])
         raise GatewayRefused(call=call, status=response.status_code, reason=details or reason)

@@ -15,21 +15,31 @@ _SHIFT = np.uint64(33)
 class Kind(IntEnum):
     """What a blob holds."""
 
-    CANDIDATES = auto()  # boards of the day with all their columns, by the member's bucket
     VERSIONS = auto()  # every version of a board, without its texts, by the board's bucket
     BROKEN = auto()  # boards of the day that break the contract, by the board's bucket
     PLACES = auto()  # where the output topic has a board's records, by the board's bucket
+    CANDIDATES = auto()  # boards of the day with all their columns, by the member's bucket
     MEMBERS = auto()  # versions of members, by the member's bucket
     CHOSEN = auto()  # the boards that count, by the member's bucket
     COUNTS = auto()
 
 
-Blob = tuple[int, tuple[int, bytes]]  # bucket, kind, an Arrow stream
+_DECIDE = {Kind.VERSIONS, Kind.BROKEN, Kind.PLACES}
+
+Blob = tuple[int, tuple[int, bytes]]  # partition, kind, an Arrow stream
 
 
-def own(bucket: int) -> int:
-    """A bucket is its own partition. One function for all shuffles: what is in one bucket meets in one task."""
-    return bucket
+def own(partition: int) -> int:
+    """One partitioner for all shuffles: what is in one bucket meets in one task."""
+    return partition
+
+
+def partition_of(bucket: int, kind: Kind, buckets: int) -> int:
+    """Each bucket has two partitions: what decides is in the first half of them, what is loaded in the second.
+
+    So nobody has the texts sent to decide without them.
+    """
+    return bucket if kind in _DECIDE else buckets + bucket
 
 
 def buckets_of(ids: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
@@ -50,7 +60,7 @@ def cut(table: pa.Table, ids: pa.Array, buckets: int, kind: Kind) -> Iterator[Bl
     for bucket in range(buckets):
         first, end = int(ends[bucket]), int(ends[bucket + 1])
         if end > first:
-            yield bucket, (kind, packed(sorted_rows.slice(first, end - first)))
+            yield partition_of(bucket, kind, buckets), (kind, packed(sorted_rows.slice(first, end - first)))
 
 
 def packed(table: pa.Table) -> bytes:

@@ -1,7 +1,6 @@
-"""Members read by the driver while Spark starts: both take seconds, and neither needs the other."""
+"""Members read by the driver while Spark starts and reads boards: it has nothing else to do."""
 
 import gc
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,58 +13,55 @@ from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import Split, TopicSplit, read_topic
 
-MAX_RECORDS = 1_000_000  # about 100 MB in columns, however long Spark takes to start
-_TOGETHER = 2  # splits read side by side
+MAX_RECORDS = 500_000  # about 50 MB in columns, which every worker holds
 
 
 @dataclass(frozen=True)
 class Early:
-    """Versions with the columns of `member_schema`, and the splits that were not read."""
+    """Versions with the columns of `member_schema`, and how many records they were read from."""
 
-    versions: list[pa.Table]
-    left: tuple[Split, ...]
-    records: int
+    versions: Sequence[pa.Table] = ()
+    records: int = 0
 
 
 class EarlyMembers:
-    """Reads splits of the table's topic in a thread of its own, from when it is made until it is stopped."""
+    """Reads the first splits of the table's topic, as many as there is room for, in a thread of its own."""
 
     def __init__(
         self, splits: Sequence[Split], definition: Definition, bootstrap_servers: str, store: GenerationStore
     ) -> None:
-        self._splits = splits
         self._definition = definition
         self._bootstrap_servers = bootstrap_servers
         self._store = store
-        self._stopping = threading.Event()
+        mine: list[TopicSplit] = []
+        self.left: list[Split] = []  # somebody else must read them
+        room = MAX_RECORDS
+        for split in splits:
+            if isinstance(split, TopicSplit) and split.end - split.start <= room:
+                mine.append(split)
+                room -= split.end - split.start
+            else:
+                self.left.append(split)
         lane = ThreadPoolExecutor(1, "early-members")
-        self._early: Future[Early] = lane.submit(self._read)
+        self._early: Future[Early] = lane.submit(self._read, mine)
         lane.shutdown(wait=False)
 
-    def stop(self) -> Early:
-        """What was read; the splits under way are read to their end first. Errors as those of `read_topic`."""
-        self._stopping.set()
+    def result(self) -> Early:
+        """What was read; waits for it. Errors as those of `read_topic`."""
         return self._early.result()
 
-    def _read(self) -> Early:
+    def _read(self, splits: Sequence[TopicSplit]) -> Early:
         schema = member_schema(self._definition)
         columns = RawColumns(self._definition.table, self._definition.version_field, schema.names)
-        waiting = [split for split in self._splits if isinstance(split, TopicSplit)]
-        others = tuple(split for split in self._splits if not isinstance(split, TopicSplit))
         found: list[pa.Table] = []
         records_read = 0
         gc.disable()  # a record is some tuples, none of them in a circle; as in the tasks
         try:
-            while waiting and not self._stopping.is_set():
-                together, waiting = waiting[:_TOGETHER], waiting[_TOGETHER:]
-                if records_read + sum(split.end - split.start for split in together) > MAX_RECORDS:
-                    waiting = [*together, *waiting]
-                    break
-                for records in read_topic(together, self._bootstrap_servers, all_headers=False):
-                    versions, rejects = columns.read(records)
-                    self._store.save_rejects(rejects)
-                    found.append(versions.select(schema.names))
-                    records_read += records.num_rows
+            for records in read_topic(splits, self._bootstrap_servers, all_headers=False):
+                versions, rejects = columns.read(records)
+                self._store.save_rejects(rejects)
+                found.append(versions.select(schema.names))
+                records_read += records.num_rows
         finally:
             gc.enable()
-        return Early(found, (*others, *waiting), records_read)
+        return Early(found, records_read)

@@ -2,13 +2,17 @@
 
 Spark moves what was read between the tasks, in Arrow's form, and tries failed ones again; rows are never made one by
 one, in the JVM or in Python. Two shuffles: by board, to choose what counts, and by member, to join.
+
+The driver reads members meanwhile. They are needed last, so Spark reads and chooses boards before they are there.
 """
 
 import dataclasses
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 
 from py4j.protocol import Py4JJavaError
 from pyspark import Accumulator, SparkContext
@@ -28,6 +32,7 @@ from spark_jobs.batch.archive_files import ArchiveFolder
 from spark_jobs.batch.archive_source import ArchiveSource, archive_sources
 from spark_jobs.batch.blobs import Blob, own
 from spark_jobs.batch.early_members import Early, EarlyMembers
+from spark_jobs.batch.partitions import compute_shuffle, some_partitions
 from spark_jobs.batch.sources import Known, Sources, refuse_lost_range
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
 
@@ -35,9 +40,6 @@ log = logging.getLogger(__name__)
 
 TASK_RECORDS = 120_000  # of small pieces, so many records are read by one task, side by side
 Piece = Split | ColumnsFile
-
-
-_NOTHING = Early([], (), 0)
 
 
 class TaskFailed(Retryable):
@@ -63,22 +65,15 @@ def rebuild_day(
         found = archive_sources(offsetter, day, definition, settings.kafka.board_retention_days, SystemClock().now(),
                                 known, archive, from_archive)  # fmt: skip
         members = EarlyMembers(found.members, definition, settings.kafka.bootstrap_servers, store)
-        try:
-            context = start_context()
-            context.parallelize(range(context.defaultParallelism)).mapPartitions(
-                list
-            ).count()  # the workers are up then
-        finally:
-            early = members.stop()
-        found = dataclasses.replace(found, members=early.left)
-        return build(context, settings, definition, day, run_id, reason, found, early=early)
+        found = dataclasses.replace(found, members=tuple(members.left))
+        return build(start_context(), settings, definition, day, run_id, reason, found, early=members.result)
 
 
 def build(
     context: SparkContext, settings: Settings, definition: Definition, day: Day, run_id: str, reason: str | None,
-    found: Sources, buckets: int | None = None, early: Early = _NOTHING,
+    found: Sources, buckets: int | None = None, early: Callable[[], Early] = Early,
 ) -> Built:  # fmt: skip
-    """Build a generation out of these sources and of the members that were read already; the caller holds the day.
+    """Build a generation out of these sources and the members that `early` waits for; the caller holds the day.
 
     The buckets (as many as the records need) bound a task's memory. The result does not depend on them.
     """
@@ -86,12 +81,12 @@ def build(
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     generation_id = store.begin(day, run_id, reason, found.cut, found.starts)
     reached("rebuild.after_begin")
-    buckets = buckets or max(context.defaultParallelism, -(-found.records // settings.batch.rows_per_task))
+    buckets = buckets or _buckets(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
     work = tasks.Work(definition, day, generation_id, buckets, _of_tasks(settings.database),
                       settings.kafka.bootstrap_servers)  # fmt: skip
-    records_read = context.accumulator(early.records)
+    records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
     with progress.running(run_id, found.kind, found.records, buckets):
         try:
@@ -108,32 +103,46 @@ def build(
     return built
 
 
+def _buckets(records: int, rows_per_task: int, cores: int) -> int:
+    """No more rows a task than may be, and as many tasks for each core: the last ones do not leave cores idle."""
+    return max(1, -(-records // (rows_per_task * cores))) * cores
+
+
 def _run(
     context: SparkContext, pieces: Sequence[Sequence[Piece]], work: tasks.Work, records_read: "Accumulator[int]",
-    early: Early,
+    early: Callable[[], Early],
 ) -> Counts:  # fmt: skip
-    blobs = [blob for versions in early.versions for blob in tasks.cut_members(versions, work)]
-    held = context.broadcast(blobs)  # not in the tasks themselves, of which Spark expects that they are small
-
-    def read(given: Iterable[Sequence[Piece] | slice]) -> Iterator[Blob]:
+    def read(given: Iterable[Sequence[Piece]]) -> Iterator[Blob]:
         gc.disable()  # a record is some tuples, none of them in a circle: looking for circles takes a third of the time
         for each in given:
-            yield from held.value[each] if isinstance(each, slice) else tasks.read(each, work, records_read.add)
+            yield from tasks.read(each, work, records_read.add)
 
     def choose(bucket: int, blobs: Iterable[Blob]) -> Iterator[Blob]:
         return tasks.choose(bucket, blobs, work)
 
     def load(bucket: int, blobs: Iterable[Blob]) -> Iterator[Counts]:
-        return tasks.load(bucket, blobs, work)
+        return tasks.load(bucket, chain(blobs, held.value.get(bucket, ())), work)
 
-    shares = [slice(n, None, context.defaultParallelism) for n in range(context.defaultParallelism)] if blobs else []
-    all_given: list[Sequence[Piece] | slice] = [*pieces, *shares]
-    given = context.parallelize(all_given, len(all_given))
-    raw = given.mapPartitions(read).partitionBy(work.buckets, own)
-    chosen = raw.mapPartitionsWithIndex(choose).partitionBy(work.buckets, own)
+    given = context.parallelize(pieces, len(pieces))
+    raw = given.mapPartitions(read).partitionBy(2 * work.buckets, own)
+    deciding = some_partitions(raw, range(work.buckets))
+    chosen = deciding.mapPartitionsWithIndex(choose).partitionBy(2 * work.buckets, own)
+    compute_shuffle(chosen)
+    read_early = early()
+    records_read.add(read_early.records)
+    held = context.broadcast(_by_bucket(read_early, work))  # not in a shuffle: it would be read once more for that
     both = raw.union(chosen)
-    assert both.getNumPartitions() == work.buckets, "the shuffles are not partitioned alike"
-    return reduce(Counts.__add__, both.mapPartitionsWithIndex(load).collect())
+    assert both.getNumPartitions() == 2 * work.buckets, "the shuffles are not partitioned alike"
+    loading = some_partitions(both, range(work.buckets, 2 * work.buckets))
+    return reduce(Counts.__add__, loading.mapPartitionsWithIndex(load).collect())
+
+
+def _by_bucket(early: Early, work: tasks.Work) -> Mapping[int, Sequence[Blob]]:
+    found: defaultdict[int, list[Blob]] = defaultdict(list)
+    for versions in early.versions:
+        for partition, blob in tasks.cut_members(versions, work):
+            found[partition - work.buckets].append((partition, blob))
+    return dict(found)
 
 
 def _pieces(found: Sources) -> list[list[Piece]]:

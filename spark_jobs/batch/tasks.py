@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_copy import copy_text
+from include.adapters.arrow_copy import copy_rows
 from include.adapters.arrow_rows import array, first_header
 from include.adapters.generation_store import Counts, GenerationStore, Part
 from include.contracts import headers as h
@@ -16,7 +16,7 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.failpoints import reached
 from include.settings import DatabaseSettings
-from spark_jobs.batch.blobs import Blob, Kind, cut, packed, unpacked
+from spark_jobs.batch.blobs import Blob, Kind, cut, packed, partition_of, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
@@ -135,7 +135,7 @@ def _cut_places(places: pa.Table, work: Work) -> Iterator[Blob]:
 
 def choose(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
     """Of one bucket of boards: which count. They go to the bucket of their member; the others are saved."""
-    held = _held(blobs, Kind.VERSIONS, Kind.BROKEN, Kind.PLACES)
+    held = _held(blobs)
     decided = decide(
         unpacked(held[Kind.VERSIONS], VERSIONS),
         unpacked(held[Kind.BROKEN], BROKEN),
@@ -147,17 +147,17 @@ def choose(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
     yield from cut(decided.chosen, array(decided.chosen["member_id"]), work.buckets, Kind.CHOSEN)
     rejected = sum(each.kind == "rejected" for each in decided.excluded)
     counts = pa.table([[decided.distinct], [rejected], [decided.misplaced]], schema=_COUNTS)
-    yield bucket, (Kind.COUNTS, packed(counts))
+    yield partition_of(bucket, Kind.COUNTS, work.buckets), (Kind.COUNTS, packed(counts))
 
 
 def load(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Counts]:
     """Of one bucket of members: the rows of their boards, loaded once, and the counts of the bucket."""
     definition = work.definition
-    held = _held(blobs, Kind.CANDIDATES, Kind.CHOSEN, Kind.MEMBERS, Kind.COUNTS)
+    held = _held(blobs)
     candidates = unpacked(held.pop(Kind.CANDIDATES, ()), candidate_schema(definition))
     chosen, members = unpacked(held[Kind.CHOSEN], CHOSEN), unpacked(held[Kind.MEMBERS], member_schema(definition))
     found = day_rows(candidates, chosen, members, definition, work.day, work.generation_id)
-    part = Part(bucket, found.rows.num_rows, partial(copy_text, rows=found.rows), found.pending, found.duplicates)
+    part = Part(bucket, found.rows.num_rows, partial(copy_rows, rows=found.rows), found.pending, found.duplicates)
     reached("rebuild.while_loading")
     GenerationStore(work.database).save_part(work.generation_id, work.day, part)
     decided = unpacked(held[Kind.COUNTS], _COUNTS)
@@ -166,10 +166,8 @@ def load(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Counts]:
     yield Counts(distinct, len(found.pending), rejected, copies, misplaced)
 
 
-def _held(blobs: Iterable[Blob], *kinds: Kind) -> defaultdict[int, list[bytes]]:
-    """The blobs of these kinds; the others of the bucket are for another stage."""
+def _held(blobs: Iterable[Blob]) -> defaultdict[int, list[bytes]]:
     held: defaultdict[int, list[bytes]] = defaultdict(list)
     for _, (kind, blob) in blobs:
-        if kind in kinds:
-            held[kind].append(blob)
+        held[kind].append(blob)
     return held

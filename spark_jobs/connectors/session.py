@@ -35,9 +35,9 @@ STREAM_CONFIGURATION = {
 }
 # Of every driver. The JVM's compilers take a third of a start on few cores; with smaller inlining, half of that.
 COMPILER_OPTIONS = "-XX:-DoEscapeAnalysis -XX:InlineSmallCode=1200 -XX:FreqInlineSize=160 -XX:MaxInlineLevel=9"
-# Of a rebuild, whose JVM runs for seconds and moves bytes: too short for the better of its compilers.
+# Of a batch job, whose JVM runs for seconds and moves bytes: too short for the better of its compilers.
 QUICK_OPTIONS = "-XX:TieredStopAtLevel=1"
-REBUILD_CONFIGURATION = {
+BATCH_CONFIGURATION = {
     "spark.shuffle.compress": "false",  # blobs live for seconds, and CPU is scarcer than disk
     "spark.shuffle.spill.compress": "false",
     "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
@@ -94,13 +94,17 @@ def open_session(
     return session
 
 
-def open_context(spark: SparkSettings, name: str, driver_memory: str, configuration: Mapping[str, str]) -> SparkContext:
-    """A context without a session, for a job that has no use for Spark's SQL."""
+def open_context(spark: SparkSettings, name: str, driver_memory: str) -> SparkContext:
+    """A context without a session, for a batch job, which has no use for Spark's SQL."""
     _prepare_process()
     # the launcher is a JVM of its own that prints one line: nothing of it is worth being compiled well
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     options = f"{java_options(spark.jars_dir)} {QUICK_OPTIONS}"
-    every = {**_configuration(spark, name, driver_memory), "spark.driver.extraJavaOptions": options, **configuration}
+    every = {
+        **_configuration(spark, name, driver_memory),
+        **BATCH_CONFIGURATION,
+        "spark.driver.extraJavaOptions": options,
+    }
     context = SparkContext.getOrCreate(SparkConf().setAll(list(every.items())))
     context.setLogLevel("WARN")
     return context

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from psycopg2.extras import execute_values
 
-from include.adapters.arrow_copy import copy_text
+from include.adapters.arrow_copy import copy_rows
 from include.adapters.driver_lease import DriverLease
 from include.adapters.generation_store import Counts, Excluded, GenerationStore, Part
 from include.adapters.live_table import Applied
@@ -93,7 +93,7 @@ def build(
     listed = [{**r, "generation_id": generation_id} for r in rows]
     table = pa.Table.from_pylist(listed, schema=_FINAL)
     excluded = [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending]
-    store.save_part(generation_id, DAY, Part(0, table.num_rows, partial(copy_text, rows=table), excluded))
+    store.save_part(generation_id, DAY, Part(0, table.num_rows, partial(copy_rows, rows=table), excluded))
     distinct = len(listed) + len(pending) if raw_distinct is None else raw_distinct
     store.finish(generation_id, DAY, Counts(distinct, len(pending), 0, 0))
     return generation_id

@@ -4,7 +4,6 @@ import datetime as dt
 
 import pyarrow as pa
 
-from include.adapters.arrow_copy import copy_lines
 from include.adapters.served_batch import (
     are_new,
     day_numbers,
@@ -85,19 +84,3 @@ def test_a_timestamp_that_python_has_no_time_for_is_none():
     assert newest(253_402_300_799_999_999) == dt.datetime.max.replace(tzinfo=dt.UTC)
     assert newest(253_402_300_800_000_000) is None
     assert newest(None) is None
-
-
-def test_lines_of_copy_tell_null_from_empty_and_escape_what_copy_would_read():
-    table = pa.table(
-        {
-            "number": [1, None],
-            "text": ["a\\b\tc\nd\re가", ""],
-            "none": [None, "\\N"],
-            "at": pa.array([NOON, None], pa.timestamp("us", "UTC")),
-            "day": pa.array([DAY.date, None]),
-            "deleted": [True, False],
-        }
-    )
-    first = r"1	a\\b\tc\nd\re가	\N	2026-11-20 03:00:00.000000	2026-11-20	true"
-    assert bytes(copy_lines(table)).decode() == f"{first}\n\\N\t\t\\\\N\t\\N\t\\N\tfalse\n"
-    assert bytes(copy_lines(table.slice(1))).decode() == "\\N\t\t\\\\N\t\\N\t\\N\tfalse\n"

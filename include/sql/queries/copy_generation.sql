@@ -1,1 +1,1 @@
-COPY {table} (generation_id, day, {{served}}, replayed) FROM STDIN
+COPY {table} (generation_id, day, {{served}}, replayed) FROM STDIN (FORMAT binary)

@@ -1,1 +1,1 @@
-COPY board_detail_live ({{served}}, day, deleted) FROM STDIN
+COPY board_detail_live ({{served}}, day, deleted) FROM STDIN (FORMAT binary)

@@ -1,1 +1,1 @@
-COPY stage_detail ({{served}}, day, deleted) FROM STDIN
+COPY stage_detail ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
