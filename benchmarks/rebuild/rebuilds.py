@@ -1,15 +1,21 @@
-"""Days rebuilt and published, ours and the peer's in turns, from the start of the processes to the published day."""
+"""Days rebuilt and published, ours and the peer's in turns, from the start of the processes to the published day.
+
+Memory is that of all processes of the command, PostgreSQL's apart; `task MiB` of the largest Python worker.
+"""
 
 import dataclasses
 import datetime as dt
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psycopg2
 
+from benchmarks.memory import Peak, PeakMemory
 from benchmarks.peer_python import peer_python
 from benchmarks.report import Goal, Report, median_ratio
 from benchmarks.stream.parts import SEED, Bench
@@ -18,6 +24,7 @@ from demo.topic_sender import as_gateway, send
 from include.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
+from include.integrity.publication import SPEED_LAYER, undo
 from include.settings import Settings
 from stack.layout import PROJECT_ROOT
 from tests.servers import wait_until
@@ -31,6 +38,7 @@ _SETTLED_S = 900.0
 _TOLERANCE = 1.2
 _PEER_TABLE = "board_detail_by_hand"
 _PEER_COUNT = "SELECT count(*) FROM board_detail_by_hand"
+_WORKER = "worker_daemon"
 _COUNT = "SELECT row_count FROM day_publication WHERE day = %s"
 
 
@@ -46,27 +54,40 @@ def day(bench: Bench, rounds: int) -> Report:
 
 
 def ten(bench: Bench, rounds: int) -> Report:
-    """A day of ten times as many boards."""
+    """A day of ten times as many boards; and what a task holds then, with more rows a task and with fewer."""
     report = Report("ten")
+    _fill(bench, bench.boards)
+    one = _ours(bench, report, "ours, one day", bench.boards)
     boards = 10 * bench.boards
     _fill(bench, boards)
-    _compare(bench, report, rounds, boards)
+    ten_days = _compare(bench, report, rounds, boards)
+    for rows_per_task in (25_000, 400_000):
+        bench.empty_database()
+        _ours(bench, report, f"ours, {rows_per_task:,} rows a task", boards, REBUILD_ROWS_PER_TASK=str(rows_per_task))
+    ratio = ten_days.peak.largest / one.peak.largest
+    report.judge(Goal("memory of a task, ten times the day / the day", ratio, at_most=_TOLERANCE))
     return report
 
 
 def history(bench: Bench, rounds: int) -> Report:
-    """A day, with the history of one day and of 30 in both topics: other days' boards, members that changed."""
+    """A day after one other day, and after 30: boards of other days, members that changed. Archived, as every night."""
     report = Report("history")
     seconds: dict[int, list[float]] = {1: [], HISTORY_DAYS: []}
     for days in seconds:
         bench.settings = _kept_long(bench.settings)
         bench.begin(MEMBER.name, BOARD.name)
-        for back in range(days - 1, -1, -1):
-            changed = bench.members if back == days - 1 else bench.members // CHANGED
+        for back in range(days, -1, -1):
+            changed = bench.members if back == days else bench.members // CHANGED
             _send_day(bench, DAY.before(back), bench.boards, back * bench.boards, changed)
-        seconds[days] = [_ours(bench, report, f"{days} days of history {n}", bench.boards) for n in range(rounds)]
+        archive = {"ARCHIVE_DIR": str(bench.folder / f"archive-{days}")}
+        _timed(["spark_jobs/archive_day.py", "--run-id", "history"], bench, archive)
+        for number in range(rounds):
+            ours = _ours(bench, report, f"{days} days before it {number}", bench.boards, **archive)
+            seconds[days].append(ours.taken_s)
+            undo(bench.settings, DAY, "the next one finds nothing shown", to=SPEED_LAYER)
+        shutil.rmtree(archive["ARCHIVE_DIR"])
     ratio = median_ratio(seconds[HISTORY_DAYS], seconds[1])
-    report.judge(Goal(f"seconds, {HISTORY_DAYS} days of history / one, median of the pairs", ratio, at_most=_TOLERANCE))
+    report.judge(Goal(f"seconds, {HISTORY_DAYS} days before it / one, median of the pairs", ratio, at_most=_TOLERANCE))
     return report
 
 
@@ -76,18 +97,21 @@ def _kept_long(settings: Settings) -> Settings:
     return dataclasses.replace(settings, kafka=kafka)
 
 
-def _compare(bench: Bench, report: Report, rounds: int, boards: int) -> None:
-    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
+def _compare(bench: Bench, report: Report, rounds: int, boards: int) -> "Timed":
+    """Takes turns; the last run of ours."""
+    ours: list[Timed] = []
+    peers: list[Timed] = []
     for number in range(rounds):
-        runs: list[tuple[str, Callable[[], float]]] = [
-            ("ours", lambda n=number: _ours(bench, report, f"ours {n}", boards)),  # type: ignore[misc]
-            ("peer", lambda n=number: _peer(bench, report, f"DuckDB {n}", boards)),  # type: ignore[misc]
+        runs: list[tuple[list[Timed], Callable[[], Timed]]] = [
+            (ours, lambda n=number: _ours(bench, report, f"ours {n}", boards)),  # type: ignore[misc]
+            (peers, lambda n=number: _peer(bench, report, f"DuckDB {n}", boards)),  # type: ignore[misc]
         ]
-        for name, run in runs if number % 2 else reversed(runs):
+        for found, run in runs if number % 2 else reversed(runs):
             bench.empty_database()  # the day is new to both
-            seconds[name].append(run())
-    ratio = median_ratio(seconds["ours"], seconds["peer"])
+            found.append(run())
+    ratio = median_ratio([each.taken_s for each in ours], [each.taken_s for each in peers])
     report.judge(Goal("seconds, ours / DuckDB by hand, median of the pairs", ratio, at_most=1.0))
+    return ours[-1]
 
 
 def _fill(bench: Bench, boards: int) -> None:
@@ -105,35 +129,53 @@ def _send_day(bench: Bench, of: Day, boards: int, first: int = 0, members: int |
         send(bench.kafka.bootstrap_servers, topic, as_gateway(topic, values), timestamp_ms=at)
 
 
-def _ours(bench: Bench, report: Report, name: str, boards: int) -> float:
+def _ours(bench: Bench, report: Report, name: str, boards: int, **more: str) -> "Timed":
     """Rebuilt, compared and published by one command; to certify takes a gateway, and comes after."""
     run_id = name.replace(" ", "-") + f"-{time.time_ns()}"
     line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]
-    published_s = _timed([sys.executable, *line], bench)
+    timed = _timed(line, bench, more)
     assert rows(bench.settings, _COUNT, (DAY.date,)) == [(boards,)]
-    _add(report, name, published_s, boards)
-    return published_s
+    _add(report, name, timed, boards)
+    return timed
 
 
-def _peer(bench: Bench, report: Report, name: str, boards: int) -> float:
+def _peer(bench: Bench, report: Report, name: str, boards: int) -> "Timed":
     dsn = bench.postgres.superuser_dsn(bench.settings.database.name)
     program = str(Path(__file__).with_name("duckdb_rebuild.py"))
-    taken = _timed([str(peer_python()), program, bench.kafka.bootstrap_servers, dsn, _PEER_TABLE], bench)
+    timed = _timed([program, bench.kafka.bootstrap_servers, dsn, _PEER_TABLE], bench, {}, str(peer_python()))
     connection = psycopg2.connect(dsn)
     with connection, connection.cursor() as cursor:
         cursor.execute(_PEER_COUNT)
         assert cursor.fetchone() == (boards,)
     connection.close()
-    _add(report, name, taken, boards)
-    return taken
+    _add(report, name, timed, boards)
+    return timed
 
 
-def _timed(line: list[str], bench: Bench) -> float:
-    began = time.monotonic()
-    ran = subprocess.run(line, cwd=PROJECT_ROOT, env=bench.variables(), capture_output=True, text=True,
-                         timeout=_LIMIT_S, check=False)  # fmt: skip
-    assert ran.returncode == 0, f"{line} ended with {ran.returncode}:\n{ran.stderr[-3000:]}"
-    return time.monotonic() - began
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A command that ran to its end."""
+
+    taken_s: float
+    peak: Peak
+
+
+def _timed(line: list[str], bench: Bench, more: Mapping[str, str], python: str = sys.executable) -> Timed:
+    with tempfile.TemporaryFile("w+") as errors:
+        began = time.monotonic()
+        process = subprocess.Popen([python, *line], cwd=PROJECT_ROOT, env=bench.variables(**more), stderr=errors,
+                                   stdout=subprocess.DEVNULL)  # fmt: skip
+        memory = PeakMemory(process.pid, _WORKER)
+        try:
+            code = process.wait(_LIMIT_S)
+            taken_s = time.monotonic() - began
+        finally:
+            process.kill()
+            process.wait()
+            peak = memory.stop()
+        errors.seek(0)
+        assert code == 0, f"{line} ended with {code}:\n{errors.read()[-3000:]}"
+    return Timed(taken_s, peak)
 
 
 def _stream(bench: Bench) -> None:
@@ -144,5 +186,8 @@ def _stream(bench: Bench) -> None:
     assert bench.in_topic(BOARD_DETAIL.name) >= bench.boards
 
 
-def _add(report: Report, name: str, published_s: float, boards: int) -> None:
-    report.add({"run": name, "published s": round(published_s, 1), "boards/s": round(boards / published_s)})
+def _add(report: Report, name: str, timed: Timed, boards: int) -> None:
+    report.add({
+        "run": name, "published s": round(timed.taken_s, 1), "boards/s": round(boards / timed.taken_s),
+        "MiB": round(timed.peak.together), "task MiB": round(timed.peak.largest) or None,
+    })  # fmt: skip

@@ -129,11 +129,16 @@ def _compare(cursor: Cursor, day: Day, generation: Generation) -> None:
     place = {"generation_id": generation.generation_id, "day": day.date}
     cursor.execute(query("delete_corrections"), place)
     cursor.execute(query("select_is_shown"), place)
-    if generation.row_count > LISTED_ROWS and not cursor.fetchone()[0]:
+    shown_id, is_shown = cursor.fetchone()
+    if generation.row_count > LISTED_ROWS and not is_shown:
         log.info("day %s: nothing of it was shown before; its rows are counted, not listed one by one", day)
         cursor.execute(query("save_unlisted"), place)
         return
-    cursor.execute(query("insert_corrections"), place | {"apart": list(APART)})
+    cursor.execute("SET LOCAL work_mem = '64MB'")  # for keys and hashes of a million boards
+    cursor.execute(query("compare_rows"), place | {"shown_id": shown_id})
+    if cursor.rowcount:
+        cursor.execute("ANALYZE changed_board")
+        cursor.execute(query("insert_corrections"), place | {"apart": list(APART)})
 
 
 def _counts(cursor: Cursor, generation: Generation) -> dict[str, int]:

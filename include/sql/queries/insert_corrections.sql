@@ -1,6 +1,7 @@
 -- A difference is a board of the day that reads otherwise once the generation is published. What the speed layer got
 -- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
--- the cut and whose member has come since. `differing` has a row for each, and each gets one class.
+-- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_board` was
+-- made just before, see compare_rows.
 WITH this AS (
     SELECT g.cut, p.cut AS shown_cut
       FROM generation g LEFT JOIN day_publication p ON p.day = g.day AND p.generation_id IS NOT NULL
@@ -16,9 +17,10 @@ WITH this AS (
             OR (l.member_offset >= (this.cut -> 'member' ->> l.member_partition::text)::bigint
                 AND l.{{key}} IN (SELECT board_id FROM excluded WHERE kind = 'pending')))
 ), built AS (
-    SELECT * FROM board_detail_final WHERE generation_id = %(generation_id)s AND day = %(day)s
+    SELECT * FROM board_detail_final
+     WHERE generation_id = %(generation_id)s AND day = %(day)s AND {{key}} IN (SELECT board_id FROM changed_board)
 ), shown AS (
-    SELECT * FROM board_detail WHERE day = %(day)s
+    SELECT * FROM board_detail WHERE day = %(day)s AND {{key}} IN (SELECT board_id FROM changed_board)
 ), differing AS MATERIALIZED (
     SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}, b, s, to_jsonb(b) AS built, to_jsonb(s) AS shown
       FROM built b FULL JOIN shown s ON s.{{key}} = b.{{key}}
