@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_EVERY_S = 0.3
+_EVERY_S = 1.0  # to look takes milliseconds for each gigabyte
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Peak:
-    """In MiB: of all processes together, and of the largest one whose command has the word that was asked for."""
+    """In MiB: of all processes together, and of the largest one whose command line has the words asked for."""
 
     together: float
     largest: float
@@ -20,9 +20,9 @@ class Peak:
 class PeakMemory:
     """Looks at a tree of processes until it is stopped. Pages that several share count once (PSS)."""
 
-    def __init__(self, root: int, word: str) -> None:
+    def __init__(self, root: int, words: str) -> None:
         self._root = root
-        self._word = word
+        self._words = words
         self._together = self._largest = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -38,7 +38,7 @@ class PeakMemory:
         while not self._stopping.wait(_EVERY_S):
             held = {pid: _pss_bytes(pid) / _MIB for pid in _tree(self._root)}
             self._together = max(self._together, sum(held.values()))
-            named = [mib for pid, mib in held.items() if self._word in _command(pid)]
+            named = [mib for pid, mib in held.items() if self._words in _command(pid)]
             self._largest = max(self._largest, *named, 0.0)
 
 
@@ -73,6 +73,6 @@ def _pss_bytes(pid: int) -> int:
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except (FileNotFoundError, ProcessLookupError):
         return ""
