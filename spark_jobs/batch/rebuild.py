@@ -81,7 +81,7 @@ def build(
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     generation_id = store.begin(day, run_id, reason, found.cut, found.starts)
     reached("rebuild.after_begin")
-    buckets = buckets or _buckets(found.records, settings.batch.rows_per_task, context.defaultParallelism)
+    buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
     work = tasks.Work(definition, day, generation_id, buckets, _of_tasks(settings.database),
@@ -103,8 +103,8 @@ def build(
     return built
 
 
-def _buckets(records: int, rows_per_task: int, cores: int) -> int:
-    """No more rows a task than may be, and as many tasks for each core: the last ones do not leave cores idle."""
+def buckets_for(records: int, rows_per_task: int, cores: int) -> int:
+    """How many parts: none with more records than may be, and a multiple of the cores, so that none is idle at last."""
     return max(1, -(-records // (rows_per_task * cores))) * cores
 
 

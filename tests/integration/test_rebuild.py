@@ -11,7 +11,8 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy, MissingRange, StaleRun
-from spark_jobs.batch.rebuild import TaskFailed, build, rebuild_day
+from spark_jobs.batch import early_members
+from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
 from spark_jobs.batch.splits import FileSplit, TopicSplit, read_split
 from tests.fakes.events import board, member
@@ -147,3 +148,22 @@ def test_a_board_that_came_days_before_its_day_is_found_again(settings):
                    " kafka_offset) VALUES (1, %s, 2, 17, 3, 5), (2, %s, 2, 19, 3, 4)",
          (DAY.date, DAY.date), "stream")  # fmt: skip
     assert store.known_offsets(DAY, "board") == ({2: 17}, {3: 4})
+
+
+def test_members_that_the_driver_has_no_room_for_are_read_by_tasks(spark, settings, monkeypatch):
+    numbers = range(1, 41)
+    produce(settings, [*[("member", n, member(n)) for n in numbers], *[("board", n, board(n, n)) for n in numbers]])
+    every = rebuilt(spark, settings, "by the driver")
+    monkeypatch.setattr(early_members, "MAX_RECORDS", 12)  # about a partition of four
+    some = rebuilt(spark, settings, "by both")
+    monkeypatch.setattr(early_members, "MAX_RECORDS", 0)
+    none = rebuilt(spark, settings, "by tasks")
+    assert every.row_count == 40
+    assert every.content_hash == some.content_hash == none.content_hash
+
+
+@pytest.mark.parametrize(("records", "rows_per_task", "cores", "expected"), [
+    (0, 100, 2, 2), (200, 100, 2, 2), (201, 100, 2, 4), (889_145, 100_000, 2, 10), (5, 1, 3, 6),
+])  # fmt: skip
+def test_parts_hold_no_more_than_they_may_and_leave_no_core_idle(records, rows_per_task, cores, expected):
+    assert buckets_for(records, rows_per_task, cores) == expected
