@@ -43,6 +43,7 @@ class DayExtract:
         day: Day,
         starts: Offsets,
         cut: Offsets,
+        known_ids: pa.Array,
     ) -> None:
         self._store = store
         self._folder = folder
@@ -51,6 +52,7 @@ class DayExtract:
         self._day = day
         self._starts = starts
         self._cut = cut
+        self._known_ids = known_ids
         self._batches = {batch.id: batch for batch in files.batches}
 
     def archived(self) -> Archived[FileSplit]:
@@ -96,8 +98,8 @@ class DayExtract:
         return is_in
 
     def _ids(self, of_day: Sequence[ArchivedFile], of_no_day: Sequence[ArchivedFile]) -> pa.Array:
-        """The ids of the day's boards, and of broken records that may be."""
-        found = [pa.array([], pa.int64())]
+        """The ids of the day's boards, of broken records that may be, and those that are wanted anyway."""
+        found = [self._known_ids]
         for file in of_day:
             found += [pc.unique(rows[ID]) for rows in self._folder.batches(file.path, [ID])]
         for file in of_no_day:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.archive_store import ArchivedFile, ArchiveStore, Batch, BoardFiles
+from include.adapters.arrow_rows import array
 from include.adapters.kafka_offsets import OffsetReader, Offsets
 from include.clock import epoch_ms
 from include.contracts.day import Day
@@ -15,8 +16,9 @@ from include.contracts.definition import Definition
 from include.errors import MissingRange
 from spark_jobs.batch.archive_extract import PLACED, Archived, DayExtract
 from spark_jobs.batch.archive_files import ArchiveFolder, Origin
+from spark_jobs.batch.raw_columns import longs
 from spark_jobs.batch.sources import MARGIN, Known, Sources, fix_ranges, refuse_lost_day, splits_of, topic_sources
-from spark_jobs.batch.splits import ColumnsFile, FileSplit, TopicSplit
+from spark_jobs.batch.splits import ColumnsFile, FileSplit, TopicSplit, read_topic
 
 
 def archive_sources(
@@ -40,10 +42,11 @@ def archive_sources(
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     members = archive.members(found.cut[table])
     if members is not None:
-        tail = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
-        found = replace(found, members=tail, member_files=members.files)
+        left = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
+        found = replace(found, members=left, member_files=members.files)
+    tail = splits_of(stream, _tail(archive.ends(stream), ranges.boards), ranges.boards[1])
     boards = (
-        archive.boards(day, known, found.cut[stream])
+        archive.boards(day, known, found.cut[stream], tail)
         if from_archive or _is_lost(offsetter, day, definition, retention_days, now)
         else None
     )
@@ -98,12 +101,16 @@ class ArchiveSource:
         self._offsets = offsets
         self._definition = definition
 
-    def boards(self, day: Day, known: Known, cut: Offsets) -> Archived[FileSplit] | None:
+    def ends(self, topic: str) -> Offsets:
+        """How far the topic is archived; empty when it is not."""
+        return self._store.ends(*self._identify(topic))
+
+    def boards(self, day: Day, known: Known, cut: Offsets, tail: Sequence[TopicSplit]) -> Archived[FileSplit] | None:
         """Every archived record that can matter to the day, of those that the topic would give up to the cut.
 
         None when nothing of the topic is archived. These are: the records of the day; deletions, and records of other
-        days, of the boards among them; and all that break the contract. Raises MissingRange when some of what the day
-        needs is not in the archive either.
+        days, of the boards among them and of those in the `tail`, which is read from the topic; and all that break the
+        contract. Raises MissingRange when some of what the day needs is not in the archive either.
         """
         topic, topic_id = self._identify(self._definition.stream.name)
         files = self._store.board_files(topic, topic_id, day.date)
@@ -114,7 +121,8 @@ class ArchiveSource:
         starts = self._starts(files, day.start - MARGIN)
         starts = {partition: min(start, known.boards.get(partition, start)) for partition, start in starts.items()}
         origin = Origin(topic, topic_id, files.ends)
-        return DayExtract(self._store, self._folder, origin, files, day, starts, cut).archived()
+        ids = self._ids(tail)
+        return DayExtract(self._store, self._folder, origin, files, day, starts, cut, ids).archived()
 
     def members(self, cut: Offsets) -> Archived[ColumnsFile] | None:
         """The versions of the table's keys that are archived; None when none are, or some are beyond the cut."""
@@ -132,6 +140,13 @@ class ArchiveSource:
         files, ends = self._store.places(topic_id, day.date)
         self._refuse_lost_tail(topic, ends, cut)
         return self._columns(topic, files, ends)
+
+    def _ids(self, splits: Sequence[TopicSplit]) -> pa.Array:
+        """The boards of these records: a deletion may be archived before the record that it deletes is replayed."""
+        found = [pa.array([], pa.int64())]
+        for rows in read_topic(splits, self._offsets.bootstrap_servers, ("key",), all_headers=False):
+            found.append(pc.unique(longs(array(rows["key"]))))
+        return pc.unique(pa.concat_arrays(found)).drop_null()
 
     def _columns(self, topic: str, files: Sequence[ArchivedFile], ends: Offsets) -> Archived[ColumnsFile]:
         found = tuple(ColumnsFile(topic, self._folder.path(file.path)) for file in files)
