@@ -42,7 +42,7 @@ def test_every_column_the_analyst_sees_is_explained(settings, view):
 
 def test_migrating_again_changes_nothing_also_without_the_superuser(settings):
     without = dataclasses.replace(settings, database=dataclasses.replace(settings.database, superuser_password=""))
-    assert migrate(settings) == migrate(without) == "0007"
+    assert migrate(settings) == migrate(without) == "0008"
 
 
 def test_masking_hides_every_column_that_the_contract_calls_personal_and_no_other(settings):

@@ -213,8 +213,8 @@ def test_rows_that_postgresql_refuses_are_rejects_and_the_others_are_written(set
             writing.finish()
         refused = "PostgreSQL refuses the row: SQLSTATE {}; the record stands in the topic until it expires"
         assert rows(settings, REJECTS) == [
-            (9, refused.format("22021"), "17", "serve"),
-            (12, refused.format("22008, column day"), "20", "serve"),
+            (9, refused.format("22021, column event_id"), "17", "serve"),
+            (12, refused.format("23514, constraint board_detail_live_has_a_year"), "20", "serve"),
             (22, refused.format("23514, constraint no_spam"), "1", "serve"),
             (35, refused.format("54000"), "43", "serve"),
             (43, refused.format("23514, constraint no_spam"), "51", "serve"),
