@@ -1,4 +1,4 @@
-"""Live rows of days that have a year from 1 to 9999: clients have no date for the others, and could not read the row."""
+"""Live rows of days with a year from 1 to 9999: clients have no date for others, and could not read the row."""
 
 from alembic import op
 
