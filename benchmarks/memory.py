@@ -1,9 +1,10 @@
 """What a process and all that it starts hold in memory, looked at while they run."""
 
 import threading
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.sessions import processes_of
 
 _EVERY_S = 1.0  # to look takes milliseconds for each gigabyte
 _MIB = 1 << 20
@@ -18,10 +19,10 @@ class Peak:
 
 
 class PeakMemory:
-    """Looks at a tree of processes until it is stopped. Pages that several share count once (PSS)."""
+    """Looks at the processes of a session until it is stopped. Pages that several share count once (PSS)."""
 
-    def __init__(self, root: int, words: str) -> None:
-        self._root = root
+    def __init__(self, session: int, words: str) -> None:
+        self._session = session
         self._words = words
         self._together = self._largest = 0.0
         self._stopping = threading.Event()
@@ -36,43 +37,23 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._stopping.wait(_EVERY_S):
-            held = {pid: _pss_bytes(pid) / _MIB for pid in _tree(self._root)}
+            held = {pid: _pss_bytes(pid) / _MIB for pid, _ in processes_of(self._session)}
             self._together = max(self._together, sum(held.values()))
             named = [mib for pid, mib in held.items() if self._words in _command(pid)]
             self._largest = max(self._largest, *named, 0.0)
 
 
-def _tree(root: int) -> Iterator[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
-        children.setdefault(parent, []).append(pid)
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        yield pid
-        waiting += children.get(pid, [])
-
-
-def _parents() -> Mapping[int, int]:
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-    return found
-
-
 def _pss_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
+    lines = _read(pid, "smaps_rollup").splitlines()
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
 def _command(pid: int) -> str:
+    return _read(pid, "cmdline").replace("\0", " ")
+
+
+def _read(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return ""  # it has ended

@@ -164,7 +164,7 @@ def _timed(line: list[str], bench: Bench, more: Mapping[str, str], python: str =
     with tempfile.TemporaryFile("w+") as errors:
         began = time.monotonic()
         process = subprocess.Popen([python, *line], cwd=PROJECT_ROOT, env=bench.variables(**more), stderr=errors,
-                                   stdout=subprocess.DEVNULL)  # fmt: skip
+                                   stdout=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
         memory = PeakMemory(process.pid, _WORKER)
         try:
             code = process.wait(_LIMIT_S)

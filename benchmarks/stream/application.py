@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.sessions import processes_of
+
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _END_S = 30.0
 
@@ -47,11 +49,11 @@ class Application:
 
     def cpu_s(self) -> float:
         """CPU seconds of all its processes so far, those that ended included once their parent has seen that."""
-        return sum(sum(map(int, fields[11:15])) for fields in self._members()) / _TICKS_S
+        return sum(sum(map(int, fields[11:15])) for _, fields in processes_of(self._process.pid)) / _TICKS_S
 
     def rss_bytes(self) -> int:
         """Resident memory of all its processes now."""
-        return sum(int(fields[21]) for fields in self._members()) * os.sysconf("SC_PAGE_SIZE")
+        return sum(int(fields[21]) for _, fields in processes_of(self._process.pid)) * os.sysconf("SC_PAGE_SIZE")
 
     def kill(self) -> None:
         """SIGKILL all of it, as a machine that dies."""
@@ -71,16 +73,3 @@ class Application:
             except subprocess.TimeoutExpired:
                 pass
         self.kill()
-
-    def _members(self) -> list[list[str]]:
-        """What /proc/PID/stat says after the name, of each process of the group."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                try:
-                    fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if int(fields[2]) == self._process.pid:
-                    found.append(fields)
-        return found

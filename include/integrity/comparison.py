@@ -129,15 +129,13 @@ def _compare(cursor: Cursor, day: Day, generation: Generation) -> None:
     place = {"generation_id": generation.generation_id, "day": day.date}
     cursor.execute(query("delete_corrections"), place)
     cursor.execute(query("select_is_shown"), place)
-    shown_id, is_shown = cursor.fetchone()
-    if generation.row_count > LISTED_ROWS and not is_shown:
+    shown_id, is_live = cursor.fetchone()
+    if generation.row_count > LISTED_ROWS and shown_id is None and not is_live:
         log.info("day %s: nothing of it was shown before; its rows are counted, not listed one by one", day)
         cursor.execute(query("save_unlisted"), place)
         return
-    cursor.execute("SET LOCAL work_mem = '64MB'")  # for keys and hashes of a million boards
     cursor.execute(query("compare_rows"), place | {"shown_id": shown_id})
     if cursor.rowcount:
-        cursor.execute("ANALYZE changed_board")
         cursor.execute(query("insert_corrections"), place | {"apart": list(APART)})
 
 

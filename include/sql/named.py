@@ -47,7 +47,6 @@ def _column_lists(definition: Definition) -> dict[str, str]:
         "version": definition.version_column,
         "columns": ", ".join(result),
         "columns_b": ", ".join(f"b.{name}" for name in result),
-        "columns_f": ", ".join(f"f.{name}" for name in result),
         "columns_s": ", ".join(f"s.{name}" for name in result),
         "served": ", ".join(served),
         "served_f": ", ".join(f"f.{name}" for name in served),

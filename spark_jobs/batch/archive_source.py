@@ -42,11 +42,10 @@ def archive_sources(
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     members = archive.members(found.cut[table])
     if members is not None:
-        left = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
-        found = replace(found, members=left, member_files=members.files)
-    tail = splits_of(stream, _tail(archive.ends(stream), ranges.boards), ranges.boards[1])
+        tail = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
+        found = replace(found, members=tail, member_files=members.files)
     boards = (
-        archive.boards(day, known, found.cut[stream], tail)
+        archive.boards(day, known, ranges.boards)
         if from_archive or _is_lost(offsetter, day, definition, retention_days, now)
         else None
     )
@@ -101,15 +100,11 @@ class ArchiveSource:
         self._offsets = offsets
         self._definition = definition
 
-    def ends(self, topic: str) -> Offsets:
-        """How far the topic is archived; empty when it is not."""
-        return self._store.ends(*self._identify(topic))
-
-    def boards(self, day: Day, known: Known, cut: Offsets, tail: Sequence[TopicSplit]) -> Archived[FileSplit] | None:
-        """Every archived record that can matter to the day, of those that the topic would give up to the cut.
+    def boards(self, day: Day, known: Known, wanted: tuple[Offsets, Offsets]) -> Archived[FileSplit] | None:
+        """Every archived record that can matter to the day; `wanted` is the range of a rebuild from the topic.
 
         None when nothing of the topic is archived. These are: the records of the day; deletions, and records of other
-        days, of the boards among them and of those in the `tail`, which is read from the topic; and all that break the
+        days, of the boards among them and of those that the topic has beyond the archive; and all that break the
         contract. Raises MissingRange when some of what the day needs is not in the archive either.
         """
         topic, topic_id = self._identify(self._definition.stream.name)
@@ -117,11 +112,12 @@ class ArchiveSource:
         if not files.batches:
             return None
         self._refuse_gaps(files.batches, day)
+        cut = wanted[1]
         self._refuse_lost_tail(topic, files.ends, cut)
         starts = self._starts(files, day.start - MARGIN)
         starts = {partition: min(start, known.boards.get(partition, start)) for partition, start in starts.items()}
         origin = Origin(topic, topic_id, files.ends)
-        ids = self._ids(tail)
+        ids = self._ids(splits_of(topic, _tail(files.ends, wanted), cut))
         return DayExtract(self._store, self._folder, origin, files, day, starts, cut, ids).archived()
 
     def members(self, cut: Offsets) -> Archived[ColumnsFile] | None:

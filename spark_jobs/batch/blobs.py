@@ -34,12 +34,18 @@ def own(partition: int) -> int:
     return partition
 
 
-def partition_of(bucket: int, kind: Kind, buckets: int) -> int:
-    """Each bucket has two partitions: what decides is in the first half of them, what is loaded in the second.
+def halves(buckets: int) -> tuple[range, range]:
+    """Each bucket has two partitions, one of what decides, one of what is loaded; those of all buckets, in order.
 
     So nobody has the texts sent to decide without them.
     """
-    return bucket if kind in _DECIDE else buckets + bucket
+    return range(buckets), range(buckets, 2 * buckets)
+
+
+def partition_of(bucket: int, kind: Kind, buckets: int) -> int:
+    """The bucket's partition that has such blobs."""
+    deciding, loading = halves(buckets)
+    return (deciding if kind in _DECIDE else loading)[bucket]
 
 
 def buckets_of(ids: pa.Array, buckets: int) -> npt.NDArray[np.int64]:

@@ -30,7 +30,7 @@ from include.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.archive_files import ArchiveFolder
 from spark_jobs.batch.archive_source import ArchiveSource, archive_sources
-from spark_jobs.batch.blobs import Blob, own
+from spark_jobs.batch.blobs import Blob, Kind, halves, own, partition_of
 from spark_jobs.batch.early_members import Early, EarlyMembers
 from spark_jobs.batch.partitions import compute_shuffle, some_partitions
 from spark_jobs.batch.sources import Known, Sources, refuse_lost_range
@@ -121,27 +121,27 @@ def _run(
         return tasks.choose(bucket, blobs, work)
 
     def load(bucket: int, blobs: Iterable[Blob]) -> Iterator[Counts]:
-        return tasks.load(bucket, chain(blobs, held.value.get(bucket, ())), work)
+        members = held.value.get(partition_of(bucket, Kind.MEMBERS, work.buckets), ())
+        return tasks.load(bucket, chain(blobs, members), work)
 
-    given = context.parallelize(pieces, len(pieces))
-    raw = given.mapPartitions(read).partitionBy(2 * work.buckets, own)
-    deciding = some_partitions(raw, range(work.buckets))
-    chosen = deciding.mapPartitionsWithIndex(choose).partitionBy(2 * work.buckets, own)
+    deciding, loading = halves(work.buckets)
+    partitions = len(deciding) + len(loading)
+    raw = context.parallelize(pieces, len(pieces)).mapPartitions(read).partitionBy(partitions, own)
+    chosen = some_partitions(raw, deciding).mapPartitionsWithIndex(choose).partitionBy(partitions, own)
     compute_shuffle(chosen)
     read_early = early()
     records_read.add(read_early.records)
-    held = context.broadcast(_by_bucket(read_early, work))  # not in a shuffle: it would be read once more for that
+    held = context.broadcast(_by_partition(read_early, work))  # not in a shuffle: it would be read once more for that
     both = raw.union(chosen)
-    assert both.getNumPartitions() == 2 * work.buckets, "the shuffles are not partitioned alike"
-    loading = some_partitions(both, range(work.buckets, 2 * work.buckets))
-    return reduce(Counts.__add__, loading.mapPartitionsWithIndex(load).collect())
+    assert both.getNumPartitions() == partitions, "the shuffles are not partitioned alike"
+    return reduce(Counts.__add__, some_partitions(both, loading).mapPartitionsWithIndex(load).collect())
 
 
-def _by_bucket(early: Early, work: tasks.Work) -> Mapping[int, Sequence[Blob]]:
+def _by_partition(early: Early, work: tasks.Work) -> Mapping[int, Sequence[Blob]]:
     found: defaultdict[int, list[Blob]] = defaultdict(list)
     for versions in early.versions:
         for partition, blob in tasks.cut_members(versions, work):
-            found[partition - work.buckets].append((partition, blob))
+            found[partition].append((partition, blob))
     return dict(found)
 
 

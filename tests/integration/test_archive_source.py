@@ -183,7 +183,7 @@ def test_a_rebuild_from_a_shell_takes_the_archive(archive, kafka, postgres, tmp_
 def test_a_cut_before_the_end_of_the_archive_counts(archive):
     first_nights(archive)
     cut = {partition: max(0, end - 3) for partition, end in archive.offsets.ends(STREAM).items()}
-    found = archive.source.boards(DAY, Known(), cut, ())
+    found = archive.source.boards(DAY, Known(), (cut, cut))
     assert set(places_in(archive, found.files)) <= {
         (p, o) for p, end in cut.items() for o in range(end)}  # fmt: skip
     assert found.ends == cut
@@ -197,7 +197,8 @@ def places_in(archive, files):
 
 def test_the_archive_gives_each_record_once_and_no_stranger(archive):
     first_nights(archive)
-    found = archive.source.boards(DAY, Known(), archive.offsets.ends(STREAM), ())
+    ends = archive.offsets.ends(STREAM)
+    found = archive.source.boards(DAY, Known(), (ends, ends))
     places = list(places_in(archive, found.files))
     assert len(places) == len(set(places)) == found.record_count
     strangers = {(m.partition(), m.offset()) for m in messages(archive) if m.key() in (b"62", b"63")}
@@ -222,8 +223,8 @@ def test_a_known_record_before_the_start_is_taken(archive):
     ends = archive.offsets.ends(STREAM)
     (ahead,) = [(m.partition(), m.offset()) for m in messages(archive) if m.key() == b"1"]
     known = Known({ahead[0]: ahead[1]})
-    assert ahead not in set(places_in(archive, archive.source.boards(DAY, Known(), ends, ()).files))
-    assert ahead in set(places_in(archive, archive.source.boards(DAY, known, ends, ()).files))
+    assert ahead not in set(places_in(archive, archive.source.boards(DAY, Known(), (ends, ends)).files))
+    assert ahead in set(places_in(archive, archive.source.boards(DAY, known, (ends, ends)).files))
     assert built(archive, from_archive(archive, known)) == built(archive, from_topic(archive, known))
 
 

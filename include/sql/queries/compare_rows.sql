@@ -1,12 +1,13 @@
 -- Boards that may read otherwise once the generation is published. Of each side only the key and a hash of what it shows
 -- are joined: that takes little memory however long the texts are. The live rows are read once, and not looked up one by
 -- one: after a publication the index leads to many that are gone.
+SET LOCAL work_mem = '64MB';  -- for keys and hashes of a million boards
 CREATE TEMPORARY TABLE changed_board ON COMMIT DROP AS
 WITH live AS MATERIALIZED (
-    SELECT {{key}}, CASE WHEN NOT deleted THEN hash_record_extended(ROW({{columns}}), 0) END AS content, deleted
+    SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content, deleted
       FROM board_detail_live WHERE day = %(day)s
 ), shown AS (
-    SELECT f.{{key}}, hash_record_extended(ROW({{columns_f}}), 0) AS content
+    SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content
       FROM board_detail_final f
      WHERE f.generation_id = %(shown_id)s AND NOT EXISTS (SELECT 1 FROM live l WHERE l.{{key}} = f.{{key}})
      UNION ALL

@@ -2,6 +2,7 @@
 -- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
 -- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_board` was
 -- made just before, see compare_rows.
+ANALYZE changed_board;
 WITH this AS (
     SELECT g.cut, p.cut AS shown_cut
       FROM generation g LEFT JOIN day_publication p ON p.day = g.day AND p.generation_id IS NOT NULL
