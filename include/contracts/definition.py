@@ -1,4 +1,4 @@
-"""The pipeline, defined once as data. Every job, DAG, migration and page reads it."""
+"""The pipeline, defined once as data. Every job, DAG, query and page reads it; migrations do not."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -65,13 +65,6 @@ class Definition:
         for field in self.output.fields:
             if field.column == column:
                 return POSTGRES_TYPES[field.type]
-        raise KeyError(f"{self.name} has no column {column}")
-
-    def description(self, column: str) -> str:
-        """What the column means, for comments and pages. Raises KeyError."""
-        for field in self.output.fields:
-            if field.column == column:
-                return field.description
         raise KeyError(f"{self.name} has no column {column}")
 
 

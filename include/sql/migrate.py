@@ -22,8 +22,8 @@ ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "anal
 GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to those who may see personal values
 
 
-def migrate(settings: Settings) -> str:
-    """Bring the database to the newest revision and return its name.
+def migrate(settings: Settings, revision: str = "head") -> str:
+    """Bring the database to a revision, else to the newest, and return its name.
 
     With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
     """
@@ -36,13 +36,13 @@ def migrate(settings: Settings) -> str:
                 cursor.execute(query("select_role"), {"role": role})
                 if cursor.fetchone() is None:
                     raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} NOLOGIN")
-        revision = _upgrade(settings.database)
+        reached = _upgrade(settings.database, revision)
         with connection.cursor() as cursor:
             cursor.execute(
                 query("save_setting"),
                 {"name": "board_retention_days", "value": str(settings.kafka.board_retention_days)},
             )
-    return revision
+    return reached
 
 
 def _make_roles(database: DatabaseSettings) -> None:
@@ -85,7 +85,7 @@ def _make_roles(database: DatabaseSettings) -> None:
         connection.close()
 
 
-def _upgrade(database: DatabaseSettings) -> str:
+def _upgrade(database: DatabaseSettings, revision: str) -> str:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     engine = sqlalchemy.create_engine(
@@ -93,7 +93,7 @@ def _upgrade(database: DatabaseSettings) -> str:
     )
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        command.upgrade(config, revision)
         return str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
 
 

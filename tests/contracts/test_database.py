@@ -9,12 +9,14 @@ import pytest
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError
 from include.sql.migrate import migrate
+from include.sql.named import COORDINATES, QUERIES
 from tests.support.pipeline import migrated, rows
 
 COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrelid, a.attnum)
   FROM pg_attribute a WHERE a.attrelid = %s::regclass AND a.attnum > 0 ORDER BY a.attnum
 """
+NEWEST = max((QUERIES.parent / "migrations/versions").glob("*.py")).name[:4]
 LONG_TYPES = {"timestamptz": "timestamp with time zone"}
 
 
@@ -40,9 +42,18 @@ def test_every_column_the_analyst_sees_is_explained(settings, view):
     assert unexplained == []
 
 
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked"])
+def test_comments_in_the_database_are_those_of_the_definition(settings, view):
+    """Migrations are frozen: a description that changes needs one of its own."""
+    found = {name: comment for name, _, comment in rows(settings, COLUMNS, (view,))}
+    described = {field.column: field.description for field in PIPELINE.output.fields}
+    described |= {name: text for name, (_, text) in COORDINATES.items()}
+    assert {name: text for name, text in described.items() if not found[name].startswith(text)} == {}
+
+
 def test_migrating_again_changes_nothing_also_without_the_superuser(settings):
     without = dataclasses.replace(settings, database=dataclasses.replace(settings.database, superuser_password=""))
-    assert migrate(settings) == migrate(without) == "0008"
+    assert migrate(settings) == migrate(without) == NEWEST
 
 
 def test_masking_hides_every_column_that_the_contract_calls_personal_and_no_other(settings):

@@ -2,9 +2,6 @@
 
 from alembic import op
 
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.sql.named import COORDINATES, fill
-
 revision = "0001"
 down_revision = None
 
@@ -33,13 +30,28 @@ COMMENT ON TABLE board_document IS 'System of record: boards as documents, as th
 
 SPEED_LAYER = """
 CREATE TABLE board_detail_live (
-    {{served_typed}},
+    board_id bigint,
+    member_id bigint,
+    nickname text,
+    city text,
+    phone text,
+    title text,
+    body text,
+    modified_at timestamptz,
+    created_at timestamptz,
+    event_id text,
+    board_partition integer,
+    board_offset bigint,
+    member_partition integer,
+    member_offset bigint,
+    kafka_partition integer,
+    kafka_offset bigint,
     day date,
     deleted boolean NOT NULL DEFAULT false,
     written_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY ({{key}})
+    PRIMARY KEY (board_id)
 );
-CREATE INDEX board_detail_live_day ON board_detail_live (day, {{key}});
+CREATE INDEX board_detail_live_day ON board_detail_live (day, board_id);
 COMMENT ON TABLE board_detail_live IS 'Speed layer: the newest version of each board not yet in a published day.';
 COMMENT ON COLUMN board_detail_live.deleted IS 'The board was deleted; the row hides it until its day is rebuilt.';
 
@@ -148,7 +160,22 @@ COMMENT ON TABLE generation_excluded IS 'Boards of the day that are not rows: pe
 CREATE TABLE board_detail_final (
     generation_id bigint NOT NULL,
     day date NOT NULL,
-    {{served_typed}},
+    board_id bigint,
+    member_id bigint,
+    nickname text,
+    city text,
+    phone text,
+    title text,
+    body text,
+    modified_at timestamptz,
+    created_at timestamptz,
+    event_id text,
+    board_partition integer,
+    board_offset bigint,
+    member_partition integer,
+    member_offset bigint,
+    kafka_partition integer,
+    kafka_offset bigint,
     replayed boolean NOT NULL DEFAULT false
 ) PARTITION BY LIST (generation_id);
 COMMENT ON TABLE board_detail_final IS 'Batch layer: the rows of each rebuilt day, one partition a generation.';
@@ -197,12 +224,16 @@ COMMENT ON TABLE pipeline_setting IS 'Settings of the deployment that views need
 
 VIEWS = """
 CREATE VIEW board_detail AS
-SELECT {{served_f}}, f.day, 'final'::text AS finality
+SELECT f.board_id, f.member_id, f.nickname, f.city, f.phone, f.title, f.body, f.modified_at, f.created_at,
+       f.event_id, f.board_partition, f.board_offset, f.member_partition, f.member_offset,
+       f.kafka_partition, f.kafka_offset, f.day, 'final'::text AS finality
   FROM board_detail_final f
   JOIN day_publication p ON p.generation_id = f.generation_id AND p.day = f.day
- WHERE NOT EXISTS (SELECT 1 FROM board_detail_live l WHERE l.day = f.day AND l.{{key}} = f.{{key}})
+ WHERE NOT EXISTS (SELECT 1 FROM board_detail_live l WHERE l.day = f.day AND l.board_id = f.board_id)
 UNION ALL
-SELECT {{served_l}}, l.day, 'live'::text AS finality
+SELECT l.board_id, l.member_id, l.nickname, l.city, l.phone, l.title, l.body, l.modified_at, l.created_at,
+       l.event_id, l.board_partition, l.board_offset, l.member_partition, l.member_offset,
+       l.kafka_partition, l.kafka_offset, l.day, 'live'::text AS finality
   FROM board_detail_live l
  WHERE NOT l.deleted;
 
@@ -223,24 +254,45 @@ SELECT p.day,
   FROM day_publication p;
 """
 
-VIEW_COMMENTS = {
-    "day": "The day the board belongs to: the date of created_at in the pipeline's time zone.",
-    "finality": "'final' once the day was rebuilt and published, 'live' until then.",
-}
-STATUS_COMMENTS = {
-    "day": "Date in the pipeline's time zone.",
-    "status": "provisional (speed layer only), rebuilt (published) or certified (its balance adds up).",
-    "raw_distinct": "Distinct boards of the day in the raw topic at the cut, without those deleted or moved.",
-    "row_count": "Rows of the published generation.",
-    "pending_count": "Boards waiting for their member.",
-    "rejected_count": "Boards whose records break the contract.",
-    "correction_count": "Differences the last published rebuild corrected.",
-    "live_row_count": "Rows the speed layer holds on top of the published generation.",
-    "dirty_count": "Records that reached the day after it was published.",
-    "generation_id": "The published generation; null while provisional.",
-    "published_at": "When it was published.",
-    "rebuildable_until": "The first date on which raw no longer holds all of the day.",
-}
+COMMENTS = """
+COMMENT ON VIEW board_detail IS 'Every board with its author: final days as rebuilt, the rest as streamed.';
+COMMENT ON VIEW day_status IS 'How far each day is, and how much it can be trusted.';
+COMMENT ON COLUMN board_detail.board_id IS 'Board id.';
+COMMENT ON COLUMN board_detail.member_id IS 'The author''s member id.';
+COMMENT ON COLUMN board_detail.nickname IS 'The author''s display name.';
+COMMENT ON COLUMN board_detail.city IS 'The author''s city.';
+COMMENT ON COLUMN board_detail.phone IS 'The author''s phone number.';
+COMMENT ON COLUMN board_detail.title IS 'Title.';
+COMMENT ON COLUMN board_detail.body IS 'Text.';
+COMMENT ON COLUMN board_detail.modified_at IS 'When this version of the board was made.';
+COMMENT ON COLUMN board_detail.created_at IS 'When the board was posted.';
+COMMENT ON COLUMN board_detail.event_id IS
+    'Identity of the event: the client''s Idempotency-Key, else made by the gateway.';
+COMMENT ON COLUMN board_detail.board_partition IS 'Partition of the board record this row was made from.';
+COMMENT ON COLUMN board_detail.board_offset IS 'Offset of the board record this row was made from.';
+COMMENT ON COLUMN board_detail.member_partition IS 'Partition of the member record this row was made from.';
+COMMENT ON COLUMN board_detail.member_offset IS 'Offset of the member record this row was made from.';
+COMMENT ON COLUMN board_detail.kafka_partition IS
+    'Partition of the first board-detail record of this version; null if none.';
+COMMENT ON COLUMN board_detail.kafka_offset IS 'Offset of the first board-detail record of this version; null if none.';
+COMMENT ON COLUMN board_detail.day IS
+    'The day the board belongs to: the date of created_at in the pipeline''s time zone.';
+COMMENT ON COLUMN board_detail.finality IS '''final'' once the day was rebuilt and published, ''live'' until then.';
+COMMENT ON COLUMN day_status.day IS 'Date in the pipeline''s time zone.';
+COMMENT ON COLUMN day_status.status IS
+    'provisional (speed layer only), rebuilt (published) or certified (its balance adds up).';
+COMMENT ON COLUMN day_status.raw_distinct IS
+    'Distinct boards of the day in the raw topic at the cut, without those deleted or moved.';
+COMMENT ON COLUMN day_status.row_count IS 'Rows of the published generation.';
+COMMENT ON COLUMN day_status.pending_count IS 'Boards waiting for their member.';
+COMMENT ON COLUMN day_status.rejected_count IS 'Boards whose records break the contract.';
+COMMENT ON COLUMN day_status.correction_count IS 'Differences the last published rebuild corrected.';
+COMMENT ON COLUMN day_status.live_row_count IS 'Rows the speed layer holds on top of the published generation.';
+COMMENT ON COLUMN day_status.dirty_count IS 'Records that reached the day after it was published.';
+COMMENT ON COLUMN day_status.generation_id IS 'The published generation; null while provisional.';
+COMMENT ON COLUMN day_status.published_at IS 'When it was published.';
+COMMENT ON COLUMN day_status.rebuildable_until IS 'The first date on which raw no longer holds all of the day.';
+"""
 
 GRANTS = """
 GRANT SELECT, INSERT, UPDATE ON member, board_document TO gateway;
@@ -262,24 +314,10 @@ GRANT SELECT ON board_detail_final TO pipeline_owner;
 
 def upgrade() -> None:
     """Make everything, from nothing."""
-    for block in (SYSTEM_OF_RECORD, SPEED_LAYER, BATCH_LAYER, VIEWS):
-        op.get_bind().exec_driver_sql(fill(block, PIPELINE))
-    comments = {name: PIPELINE.description(name) for name in PIPELINE.relational_columns}
-    comments |= {name: text for name, (_, text) in COORDINATES.items()}
-    _comment("VIEW", "board_detail", "Every board with its author: final days as rebuilt, the rest as streamed.")
-    _comment("VIEW", "day_status", "How far each day is, and how much it can be trusted.")
-    for name, text in (comments | VIEW_COMMENTS).items():
-        _comment("COLUMN", f"board_detail.{name}", text)
-    for name, text in STATUS_COMMENTS.items():
-        _comment("COLUMN", f"day_status.{name}", text)
-    op.get_bind().exec_driver_sql(GRANTS)
+    for block in (SYSTEM_OF_RECORD, SPEED_LAYER, BATCH_LAYER, VIEWS, COMMENTS, GRANTS):
+        op.get_bind().exec_driver_sql(block)
 
 
 def downgrade() -> None:
     """Refuse: data would be lost."""
     raise NotImplementedError("migrations go forward only; restore a backup instead")
-
-
-def _comment(kind: str, name: str, text: str) -> None:
-    literal = text.replace("'", "''")
-    op.get_bind().exec_driver_sql(f"COMMENT ON {kind} {name} IS '{literal}'")

@@ -2,22 +2,34 @@
 
 from alembic import op
 
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.sql.named import COORDINATES, fill
-
 revision = "0004"
 down_revision = "0003"
 
 # No foreign key to the generation: checking it would take longer than moving the row.
 COVERED = """
 CREATE TABLE board_detail_covered (
-    {{served_typed}},
+    board_id bigint,
+    member_id bigint,
+    nickname text,
+    city text,
+    phone text,
+    title text,
+    body text,
+    modified_at timestamptz,
+    created_at timestamptz,
+    event_id text,
+    board_partition integer,
+    board_offset bigint,
+    member_partition integer,
+    member_offset bigint,
+    kafka_partition integer,
+    kafka_offset bigint,
     day date NOT NULL,
     deleted boolean NOT NULL,
     written_at timestamptz NOT NULL,
     generation_id bigint NOT NULL,
     covered_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (day, {{key}})
+    PRIMARY KEY (day, board_id)
 );
 COMMENT ON TABLE board_detail_covered IS
     'Live rows that a publication took out of the view: an undo puts them back as they were.';
@@ -61,17 +73,73 @@ COMMENT ON COLUMN generation.identical_to IS
 # generation that is kept of the day. The second half of the UNION ALL keeps the planner from making it one.
 VIEWS = """
 CREATE OR REPLACE VIEW board_detail AS
-SELECT {{served}}, p.day, x.finality
+SELECT board_id, member_id, nickname, city, phone, title, body, modified_at, created_at, event_id,
+       board_partition, board_offset, member_partition, member_offset, kafka_partition, kafka_offset, p.day, x.finality
   FROM day_publication p
  CROSS JOIN LATERAL (
-       SELECT {{served_f}}, 'final'::text AS finality
+       SELECT f.board_id, f.member_id, f.nickname, f.city, f.phone, f.title, f.body, f.modified_at,
+              f.created_at, f.event_id, f.board_partition, f.board_offset, f.member_partition,
+              f.member_offset, f.kafka_partition, f.kafka_offset, 'final'::text AS finality
          FROM board_detail_final f
         WHERE f.generation_id = p.generation_id
-          AND NOT EXISTS (SELECT 1 FROM board_detail_live l WHERE l.day = p.day AND l.{{key}} = f.{{key}})
+          AND NOT EXISTS (SELECT 1 FROM board_detail_live l WHERE l.day = p.day AND l.board_id = f.board_id)
        UNION ALL
-       SELECT {{served_l}}, 'live'::text AS finality
+       SELECT l.board_id, l.member_id, l.nickname, l.city, l.phone, l.title, l.body, l.modified_at,
+              l.created_at, l.event_id, l.board_partition, l.board_offset, l.member_partition,
+              l.member_offset, l.kafka_partition, l.kafka_offset, 'live'::text AS finality
          FROM board_detail_live l
         WHERE l.day = p.day AND NOT l.deleted) x;
+"""
+
+# Masking is an expression, not a function: the planner sees through the view, and unread columns cost nothing.
+MASKED = """
+CREATE VIEW board_detail_masked AS
+SELECT board_id,
+       member_id,
+       nickname,
+       city,
+       CASE WHEN char_length(phone) > 4 THEN repeat('*', char_length(phone) - 2) || right(phone, 2)
+            ELSE repeat('*', char_length(phone)) END AS phone,
+       title,
+       body,
+       modified_at,
+       created_at,
+       event_id,
+       board_partition,
+       board_offset,
+       member_partition,
+       member_offset,
+       kafka_partition,
+       kafka_offset,
+       day,
+       finality
+  FROM board_detail;
+COMMENT ON VIEW board_detail_masked IS 'Every board with its author, as board_detail, with personal values masked.';
+COMMENT ON COLUMN board_detail_masked.board_id IS 'Board id.';
+COMMENT ON COLUMN board_detail_masked.member_id IS 'The author''s member id.';
+COMMENT ON COLUMN board_detail_masked.nickname IS 'The author''s display name.';
+COMMENT ON COLUMN board_detail_masked.city IS 'The author''s city.';
+COMMENT ON COLUMN board_detail_masked.phone IS
+    'The author''s phone number. Masked: its last two characters are shown; role analyst_personal sees it'
+    ' whole in board_detail.';
+COMMENT ON COLUMN board_detail_masked.title IS 'Title.';
+COMMENT ON COLUMN board_detail_masked.body IS 'Text.';
+COMMENT ON COLUMN board_detail_masked.modified_at IS 'When this version of the board was made.';
+COMMENT ON COLUMN board_detail_masked.created_at IS 'When the board was posted.';
+COMMENT ON COLUMN board_detail_masked.event_id IS
+    'Identity of the event: the client''s Idempotency-Key, else made by the gateway.';
+COMMENT ON COLUMN board_detail_masked.board_partition IS 'Partition of the board record this row was made from.';
+COMMENT ON COLUMN board_detail_masked.board_offset IS 'Offset of the board record this row was made from.';
+COMMENT ON COLUMN board_detail_masked.member_partition IS 'Partition of the member record this row was made from.';
+COMMENT ON COLUMN board_detail_masked.member_offset IS 'Offset of the member record this row was made from.';
+COMMENT ON COLUMN board_detail_masked.kafka_partition IS
+    'Partition of the first board-detail record of this version; null if none.';
+COMMENT ON COLUMN board_detail_masked.kafka_offset IS
+    'Offset of the first board-detail record of this version; null if none.';
+COMMENT ON COLUMN board_detail_masked.day IS
+    'The day the board belongs to: the date of created_at in the pipeline''s time zone.';
+COMMENT ON COLUMN board_detail_masked.finality IS
+    '''final'' once the day was rebuilt and published, ''live'' until then.';
 """
 
 GRANTS = """
@@ -81,45 +149,13 @@ GRANT SELECT ON day_status TO analyst_personal;
 GRANT SELECT ON board_detail_masked TO analyst, analyst_personal, batch;
 """
 
-MASKED = "Masked: its last two characters are shown; role analyst_personal sees it whole in board_detail."
-COMMENTS = {
-    "day": "The day the board belongs to: the date of created_at in the pipeline's time zone.",
-    "finality": "'final' once the day was rebuilt and published, 'live' until then.",
-}
-
 
 def upgrade() -> None:
     """Make and change the tables and views."""
-    for block in (COVERED, PUBLICATION, VIEWS):
-        op.get_bind().exec_driver_sql(fill(block, PIPELINE))
-    personal = {field.column for field in PIPELINE.output.fields if field.personal}
-    columns = [*PIPELINE.relational_columns, *COORDINATES, *COMMENTS]
-    shown = ",\n       ".join(_masked(name) if name in personal else name for name in columns)
-    op.get_bind().exec_driver_sql(f"CREATE VIEW board_detail_masked AS\nSELECT {shown}\n  FROM board_detail")
-    comments = {name: PIPELINE.description(name) for name in PIPELINE.relational_columns}
-    comments |= {name: text for name, (_, text) in COORDINATES.items()} | COMMENTS
-    _comment("VIEW board_detail_masked", "Every board with its author, as board_detail, with personal values masked.")
-    for name, text in comments.items():
-        _comment(f"COLUMN board_detail_masked.{name}", f"{text} {MASKED}" if name in personal else text)
-    op.get_bind().exec_driver_sql(GRANTS)
+    for block in (COVERED, PUBLICATION, VIEWS, MASKED, GRANTS):
+        op.get_bind().exec_driver_sql(block)
 
 
 def downgrade() -> None:
     """Refuse, as every migration here."""
     raise NotImplementedError("migrations go forward only; restore a backup instead")
-
-
-def _masked(column: str) -> str:
-    """An expression, not a function: the planner sees through the view, and unread columns cost nothing."""
-    if PIPELINE.postgres_type(column) != "text":
-        return f"NULL::{PIPELINE.postgres_type(column)} AS {column}"
-    length = f"char_length({column})"
-    return (
-        f"CASE WHEN {length} > 4 THEN repeat('*', {length} - 2) || right({column}, 2) "
-        f"ELSE repeat('*', {length}) END AS {column}"
-    )
-
-
-def _comment(what: str, text: str) -> None:
-    literal = text.replace("'", "''")
-    op.get_bind().exec_driver_sql(f"COMMENT ON {what} IS '{literal}'")
