@@ -55,6 +55,6 @@ with DAG(
         return steps.days_of_the_night(day, run_type)
 
     settled = wait_until_settled("{{ params.settle_timeout_s }}")
-    chosen = days("{{ dag_run.partition_key }}", "{{ dag_run.run_type }}")
+    chosen = days("{{ dag_run.partition_key }}", "{{ dag_run.run_type.value }}")
     replay_fallback() >> settled >> [archive_raw(), collect_orphans(), chosen]
     rebuild_group(is_by_hand=False).expand(day=chosen)

@@ -19,6 +19,10 @@ class FallbackNotDrained(Retryable):
     """A gateway's fallback store still holds events; a rebuild now would miss them."""
 
 
+class UnknownRunType(PipelineError):
+    """A night's run is `scheduled` or `backfill`; the DAG passes something else."""
+
+
 class NotCertified(PipelineError):
     """The day is published, and a person has to look at it before it can be certified."""
 
@@ -39,10 +43,14 @@ def wait_until_settled(timeout_s: float) -> dict[str, Any]:
 def days_of_the_night(day: str, run_type: str) -> list[str]:
     """The days a run of the night rebuilds: a scheduled one its own and the dirty ones, a backfill its own alone."""
     settings = Settings.from_environment()
-    if run_type == "scheduled":
-        mark_late_members(settings)
-        return days.days_to_rebuild(settings, Day.parse(day, settings.timezone))
-    return rebuildable_days(day, day)
+    match run_type:
+        case "scheduled":
+            mark_late_members(settings)
+            return days.days_to_rebuild(settings, Day.parse(day, settings.timezone))
+        case "backfill":
+            return rebuildable_days(day, day)
+        case _:
+            raise UnknownRunType(run_type=run_type)
 
 
 def rebuildable_days(first: str, last: str) -> list[str]:

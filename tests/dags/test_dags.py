@@ -86,16 +86,6 @@ class TestDagsThatRebuild:
 
         assert {"replay_fallback", "wait_until_settled", "days"} <= before
 
-    def test_rebuild_gets_its_day_the_runs_id_and_a_reason(self, dag_bag, dag_id):
-        arguments = dag_bag.dags[dag_id].get_task("rebuild_day.rebuild").application_args
-
-        assert [arguments[0], *arguments[2:]] == [
-            "--day",
-            "--run-id",
-            "{{ run_id }}",
-            "--reason={{ params.get('reason') or dag.dag_id }}",
-        ]
-
 
 class TestRetryPolicy:
     @pytest.mark.parametrize(

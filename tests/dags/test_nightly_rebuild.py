@@ -54,13 +54,6 @@ def test_replays_and_settles_before_it_archives_and_chooses_its_days(dag_bag):
     assert dag.get_task("wait_until_settled").downstream_task_ids == {"archive", "collect_orphans", "days"}
 
 
-def test_the_days_are_those_of_the_runs_key_and_kind(dag_bag):
-    assert dag_bag.dags["nightly_rebuild"].get_task("days").op_args == (
-        "{{ dag_run.partition_key }}",
-        "{{ dag_run.run_type }}",
-    )
-
-
 def test_archives_raw_first_and_a_failure_of_that_stops_no_rebuild(dag_bag):
     dag = dag_bag.dags["nightly_rebuild"]
     archive, rebuild = dag.get_task("archive"), dag.get_task("rebuild_day.rebuild")

@@ -1,0 +1,49 @@
+"""A task's templates as Airflow's worker renders them: its own context, made of what its API server sends."""
+
+import datetime as dt
+import uuid
+from typing import Any
+
+RUN_AT = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
+DAY, RUN_ID = "2026-11-20", "a-run"
+
+
+def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days: tuple[str, ...] = (DAY,)) -> Any:
+    """The task with its templates rendered, in a run of that type. Of a mapped one, the copy of the first day.
+
+    Give all of a form's values: Airflow keeps them in the DAG's params, where the next rendering finds them. `days`
+    stands for what the task of that name returned: results of other tasks come from a server.
+    """
+    from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    class Instance(RuntimeTaskInstance):
+        def xcom_pull(self, *_: Any, **__: Any) -> list[str]:
+            return list(days)
+
+    run = DagRun(
+        dag_id=task.dag_id, run_id=RUN_ID, logical_date=None, data_interval_start=None, data_interval_end=None,
+        run_after=RUN_AT, start_date=RUN_AT, end_date=None, run_type=run_type, state="running", conf=conf,
+        triggering_user_name="operator" if run_type == "manual" else None, consumed_asset_events=[],
+        partition_key=None if run_type == "manual" else DAY,
+    )  # fmt: skip
+    instance = Instance.model_construct(
+        id=uuid.uuid4(), task_id=task.task_id, dag_id=task.dag_id, run_id=RUN_ID, try_number=1, start_date=RUN_AT,
+        map_index=0 if task.get_closest_mapped_task_group() else -1, task=task.prepare_for_execution(),
+    )  # fmt: skip
+    instance._ti_context_from_server = TIRunContext(dag_run=run, max_tries=0)
+    instance.render_templates()
+    return instance.task
+
+
+def texts(value: Any) -> list[str]:
+    """Every text in a rendered value."""
+    match value:
+        case str():
+            return [value]
+        case dict():
+            return [text for each in value.values() for text in texts(each)]
+        case list() | tuple():
+            return [text for each in value for text in texts(each)]
+        case _:
+            return []

@@ -1,0 +1,73 @@
+"""Every template of every DAG, rendered as a worker does it: what the steps and the Spark jobs really get."""
+
+import re
+
+import pytest
+
+from tests.dags.rendering import DAY, RUN_ID, rendered, texts
+
+REPROCESS = {"from": DAY, "to": DAY, "reason": "late members"}
+UNDO = {"day": DAY, "action": "undo", "to": None, "reason": "wrong authors"}
+RUNS = [
+    ("nightly_rebuild", "scheduled", None),
+    ("nightly_rebuild", "backfill", None),
+    ("reprocess_days", "manual", REPROCESS),
+    ("undo_day", "manual", UNDO),
+    ("undo_day", "manual", UNDO | {"to": 0, "action": "redo"}),
+]
+# an expression that was not rendered, a value that has no text of its own
+UNFIT = re.compile(r"\{\{|\}\}|\{%|Undefined|\bNone\b|<[\w.]+ object|\b[A-Z]\w+\.[A-Z_]+\b")
+
+
+@pytest.mark.parametrize(("dag_id", "run_type", "conf"), RUNS)
+def test_no_template_of_any_task_renders_to_something_that_is_no_text(dag_bag, dag_id, run_type, conf):
+    for task in dag_bag.dags[dag_id].tasks:
+        fields = {name: getattr(rendered(task, run_type, conf), name) for name in task.template_fields}
+
+        unfit = {name: text for name, value in fields.items() for text in texts(value) if UNFIT.search(text)}
+        assert unfit == {}, task.task_id
+
+
+def test_every_dag_is_rendered_in_every_kind_of_run_that_it_allows(dag_bag):
+    allowed = {
+        (dag_id, str(getattr(kind, "value", kind)))
+        for dag_id, dag in dag_bag.dags.items()
+        for kind in dag.allowed_run_types or ["manual"]
+    }
+
+    assert {(dag_id, run_type) for dag_id, run_type, _ in RUNS} == allowed
+
+
+@pytest.mark.parametrize("run_type", ["scheduled", "backfill"])
+def test_the_nights_days_are_chosen_by_its_key_and_its_kind(dag_bag, run_type):
+    task = rendered(dag_bag.dags["nightly_rebuild"].get_task("days"), run_type)
+
+    assert task.op_args == (DAY, run_type)
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "run_type", "conf", "reason"),
+    [
+        ("nightly_rebuild", "scheduled", None, "nightly_rebuild"),
+        ("reprocess_days", "manual", REPROCESS, "late members"),
+    ],
+)
+def test_a_rebuild_gets_its_day_the_runs_id_and_a_reason(dag_bag, dag_id, run_type, conf, reason):
+    task = rendered(dag_bag.dags[dag_id].get_task("rebuild_day.rebuild"), run_type, conf)
+
+    assert task.application_args == ["--day", DAY, "--run-id", RUN_ID, f"--reason={reason}"]
+
+
+def test_a_publication_names_who_made_it(dag_bag):
+    by_night = rendered(dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish"), "scheduled")
+    by_hand = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.publish"), "manual", REPROCESS)
+
+    assert by_night.op_args == (DAY, RUN_ID, f"airflow, nightly_rebuild {RUN_ID}", "nightly_rebuild", False)
+    assert by_hand.op_args == (DAY, RUN_ID, f"operator, reprocess_days {RUN_ID}", "late members", True)
+
+
+@pytest.mark.parametrize(("to", "text"), [(None, ""), (0, "0"), (7, "7")])
+def test_an_undo_goes_to_the_generation_of_the_form(dag_bag, to, text):
+    task = rendered(dag_bag.dags["undo_day"].get_task("undo"), "manual", UNDO | {"to": to})
+
+    assert task.op_args == (DAY, text, "wrong authors", f"operator, undo_day {RUN_ID}", "undo")
