@@ -6,6 +6,8 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
+from include.adapters.postgres import SessionLimits, open_session
+from include.errors import DatabaseUnavailable
 from stack.errors import StackError
 from stack.postgres import SUPERUSER
 from stack.services import port_of
@@ -20,13 +22,14 @@ def create_databases(settings: Mapping[str, str]) -> None:
     if not settings.get("POSTGRES_SUPERUSER_PASSWORD"):
         return  # a PostgreSQL of the user's own, prepared by its administrator
     try:
-        connection = psycopg2.connect(
+        connection = open_session(
             host=settings["DATABASE_HOST"],
             port=port_of(settings, "DATABASE_PORT"),
+            database="postgres",
             user=SUPERUSER,
             password=settings["POSTGRES_SUPERUSER_PASSWORD"],
-            dbname="postgres",
-            connect_timeout=5,
+            application="databases",
+            limits=SessionLimits(),
         )
         connection.autocommit = True  # CREATE DATABASE runs in no transaction
         try:
@@ -38,7 +41,7 @@ def create_databases(settings: Mapping[str, str]) -> None:
                 _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
         finally:
             connection.close()
-    except psycopg2.Error as exc:
+    except (DatabaseUnavailable, psycopg2.Error) as exc:
         raise StackError(f"the databases could not be made: {str(exc).strip().splitlines()[0]}") from exc
 
 

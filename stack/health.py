@@ -7,10 +7,11 @@ import socket
 import urllib.error
 import urllib.request
 
-import psycopg2
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from include.adapters.postgres import SessionLimits, open_session
+from include.errors import DatabaseUnavailable
 from stack.service import AirflowHealth, Health, HttpHealth, KafkaHealth, PostgresHealth
 
 TIMEOUT_S = 4.0
@@ -54,11 +55,14 @@ def _probe_postgres(host: str, port: int, role: str, password: str) -> str | Non
         if not password:
             socket.create_connection((host, port), timeout=TIMEOUT_S).close()
             return None
-        psycopg2.connect(
-            host=host, port=port, user=role, password=password, dbname="postgres", connect_timeout=int(TIMEOUT_S)
+        limits = SessionLimits(connect_s=int(TIMEOUT_S))
+        open_session(
+            host=host, port=port, database="postgres", user=role, password=password, application="stack", limits=limits
         ).close()
-    except (OSError, psycopg2.OperationalError) as exc:
-        return str(exc).strip().splitlines()[0]
+    except OSError as exc:
+        return str(exc)
+    except DatabaseUnavailable as exc:
+        return str(exc.where["reason"]).splitlines()[0]
     return None
 
 

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import psycopg2
+import psycopg2.errors
 
+from include.adapters.postgres import SessionLimits, open_session
 from stack import environment
 from stack.airflow_env import airflow_environment
 from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases
@@ -80,13 +81,14 @@ def _airflow_state(layout: Layout, settings: Mapping[str, str]) -> str:
 
 
 def _airflow_revision(settings: Mapping[str, str]) -> str:
-    connection = psycopg2.connect(
+    connection = open_session(
         host=settings["DATABASE_HOST"],
         port=port_of(settings, "DATABASE_PORT"),
+        database=AIRFLOW_DATABASE,
         user=AIRFLOW_ROLE,
         password=settings["DB_AIRFLOW_PASSWORD"],
-        dbname=AIRFLOW_DATABASE,
-        connect_timeout=5,
+        application="stack",
+        limits=SessionLimits(),
     )
     try:
         with connection.cursor() as cursor:

@@ -7,7 +7,7 @@ import psycopg2.errors
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres import open_connection
+from include.adapters.postgres import SessionLimits, open_connection
 from include.contracts.day import Day
 from include.failpoints import reached
 from include.settings import DatabaseSettings
@@ -15,8 +15,7 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-_LOCK_S = 2
-_STATEMENT_S = 20
+_LIMITS = SessionLimits(statement_s=20.0, lock_s=2.0)
 
 
 def is_attached(cursor: Cursor, generation_id: int) -> bool:
@@ -31,13 +30,11 @@ def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[st
     Detaching waits for readers that began before; after 2 s the table is left, half detached perhaps, which no new
     reader sees, and the next call goes on with it. Then this one goes no further: only one can be half detached.
     """
-    connection = open_connection(database, "batch", "prune")
+    connection = open_connection(database, "batch", "prune", _LIMITS)
     removed: list[str] = []
     try:
         connection.autocommit = True  # DETACH … CONCURRENTLY runs in no transaction
         with connection.cursor() as cursor:
-            cursor.execute(query("set_prune_session"), {
-                "lock_timeout_ms": str(_LOCK_S * 1000), "statement_timeout_ms": str(_STATEMENT_S * 1000)})  # fmt: skip
             cursor.execute(query("select_leftover_tables"), {"day": day.date if day else None})
             for name, attached, pending in cursor.fetchall():
                 try:

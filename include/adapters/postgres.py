@@ -1,8 +1,10 @@
-"""Connections to PostgreSQL, one role each."""
+"""Connections to PostgreSQL: the only place of the product that opens one, so that none is without its limits."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import psycopg2
 from psycopg2.errors import ReadOnlySqlTransaction
@@ -13,36 +15,109 @@ from include.errors import DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
 
 CLOSE_PATIENCE_S = 5.0
+HOUR_S = 3600.0
 
 
-def open_connection(database: DatabaseSettings, role: Role, application: str = "") -> Connection:
-    """An open connection, the caller's to close. Blocks up to 5 s. Raises DatabaseUnavailable."""
+@dataclass(frozen=True)
+class SessionLimits:
+    """After how long a session is given up: by the client while it connects, by PostgreSQL afterwards.
+
+    A session that stands still in a transaction keeps its locks: those of a frozen process, or of a host that is gone.
+    """
+
+    statement_s: float = 60.0
+    lock_s: float = 10.0
+    idle_in_transaction_s: float = 30.0
+    connect_s: int = 5
+
+
+# Statements that read or build a whole day, and transactions that are open while Spark or Kafka is read.
+LONG = SessionLimits(statement_s=2 * HOUR_S, lock_s=60.0, idle_in_transaction_s=600.0)
+# A migration may rewrite the largest table; the session that holds the lock of migrations is idle meanwhile.
+MIGRATION = SessionLimits(statement_s=12 * HOUR_S, lock_s=300.0, idle_in_transaction_s=12 * HOUR_S)
+
+_OF_ROLE: Mapping[Role, SessionLimits] = {
+    "pipeline_owner": MIGRATION,
+    "gateway": SessionLimits(),
+    "stream": SessionLimits(),
+    "batch": LONG,
+    "analyst": SessionLimits(),
+}
+# Both ends notice within seconds that the other host is gone, and not after hours.
+_CLIENT_KEEPALIVES = {
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
+}  # fmt: skip
+_SERVER_KEEPALIVES = {
+    "tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3, "tcp_user_timeout": 20_000,
+    "client_connection_check_interval": 1_000,  # the statement of a client that was killed ends, and frees its locks
+}  # fmt: skip
+
+
+def open_session(
+    *,
+    host: str,
+    port: int,
+    database: str,
+    user: str,
+    password: str,
+    application: str,
+    limits: SessionLimits,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> Connection:
+    """An open connection, the caller's to close; `settings` are more of PostgreSQL's. Raises DatabaseUnavailable.
+
+    Blocks up to the limit of connecting. A statement can block for longer than its limit only while PostgreSQL itself
+    is frozen.
+    """
+    wanted = {
+        "timezone": "UTC",
+        "statement_timeout": _milliseconds(limits.statement_s),
+        "lock_timeout": _milliseconds(limits.lock_s),
+        "idle_in_transaction_session_timeout": _milliseconds(limits.idle_in_transaction_s),
+        **_SERVER_KEEPALIVES,
+        **settings,
+    }
     try:
         return psycopg2.connect(
-            host=database.host,
-            port=database.port,
-            dbname=database.name,
-            user=role,
-            password=database.password(role),
-            connect_timeout=5,
-            application_name=application or role,
-            options="-c timezone=UTC",
-            # a server that vanished without a word is noticed within seconds, not after hours
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
-            tcp_user_timeout=20_000,
+            host=host,
+            port=port,
+            dbname=database,
+            user=user,
+            password=password,
+            application_name=application,
+            connect_timeout=limits.connect_s,
+            options=" ".join(f"-c {name}={value}" for name, value in wanted.items()),
+            **_CLIENT_KEEPALIVES,
         )
     except psycopg2.OperationalError as exc:
-        raise DatabaseUnavailable(host=database.host, port=database.port, role=role, reason=str(exc).strip()) from exc
+        raise DatabaseUnavailable(host=host, port=port, role=user, reason=str(exc).strip()) from exc
+
+
+def open_connection(
+    database: DatabaseSettings,
+    role: Role,
+    application: str = "",
+    limits: SessionLimits | None = None,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> Connection:
+    """`open_session` for a role, with the role's limits unless others are given."""
+    return open_session(
+        host=database.host, port=database.port, database=database.name, user=role, password=database.password(role),
+        application=application or role, limits=limits or _OF_ROLE[role], settings=settings,
+    )  # fmt: skip
 
 
 @contextmanager
-def connect(database: DatabaseSettings, role: Role, application: str = "") -> Iterator[Connection]:
-    """A connection whose block is one transaction: committed at its end, rolled back on an error, closed always."""
-    connection = open_connection(database, role, application)
+def connect(
+    database: DatabaseSettings, role: Role, application: str = "", limits: SessionLimits | None = None
+) -> Iterator[Connection]:
+    """A connection whose block is one transaction: committed at its end, rolled back on an error, closed always.
+
+    Raises DatabaseUnavailable when the server is out, goes away, or gives the session up; its cause says which.
+    """
+    connection = open_connection(database, role, application, limits)
     try:
-        with connection:
+        with _own_errors(database), connection:
             yield connection
     finally:
         connection.close()
@@ -54,10 +129,13 @@ class KeptConnection:
     Threads take turns.
     """
 
-    def __init__(self, database: DatabaseSettings, role: Role, application: str) -> None:
+    def __init__(
+        self, database: DatabaseSettings, role: Role, application: str, limits: SessionLimits | None = None
+    ) -> None:
         self._database = database
         self._role: Role = role
         self._application = application
+        self._limits = limits
         self._connection: Connection | None = None
         self._lock = threading.RLock()
 
@@ -66,17 +144,13 @@ class KeptConnection:
         """A cursor whose block is one transaction. Raises DatabaseUnavailable when the server is out or goes away."""
         with self._lock:
             if self._connection is None or self._connection.closed:
-                self._connection = open_connection(self._database, self._role, self._application)
+                self._connection = open_connection(self._database, self._role, self._application, self._limits)
             try:
-                with self._connection, self._connection.cursor() as cursor:
+                with _own_errors(self._database), self._connection, self._connection.cursor() as cursor:
                     yield cursor
-            except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:
+            except DatabaseUnavailable:
                 self._let_go()
-                # without DETAIL and CONTEXT, which may quote a row
-                reason = exc.diag.message_primary or str(exc).strip()
-                raise DatabaseUnavailable(
-                    host=self._database.host, port=self._database.port, sqlstate=exc.pgcode, reason=reason
-                ) from exc
+                raise
 
     def close(self) -> None:
         """Let go of the connection, unless it is in use and stays so for 5 s. The next transaction opens another."""
@@ -90,3 +164,17 @@ class KeptConnection:
         if self._connection is not None and not self._connection.closed:
             self._connection.close()
         self._connection = None
+
+
+@contextmanager
+def _own_errors(database: DatabaseSettings) -> Iterator[None]:
+    try:
+        yield
+    except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:
+        # without DETAIL and CONTEXT, which may quote a row
+        reason = exc.diag.message_primary or str(exc).strip()
+        raise DatabaseUnavailable(host=database.host, port=database.port, sqlstate=exc.pgcode, reason=reason) from exc
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import psycopg2
 import pyarrow as pa
@@ -13,7 +12,7 @@ from psycopg2.extras import execute_values
 from include.adapters.driver_lease import DriverLease
 from include.adapters.live_table import Applied, write_rows
 from include.adapters.offset_ledger import move_partitions, open_partitions
-from include.adapters.postgres import open_connection
+from include.adapters.postgres import SessionLimits, open_connection
 from include.adapters.served_batch import (
     KEY,
     Reject,
@@ -33,16 +32,9 @@ from include.sql.named import query
 Offsets = Mapping[int, int]
 
 
-@dataclass(frozen=True)
-class SessionLimits:
-    """After how long PostgreSQL gives up on a statement, a lock, or a driver that stands still in a transaction.
-
-    What was given up is written again. A driver that stands still would keep a later one from taking over.
-    """
-
-    statement_s: float = 120.0
-    lock_s: float = 10.0
-    idle_in_transaction_s: float = 30.0
+# What was given up is written again. A driver that stands still would keep a later one from taking over.
+LIMITS = SessionLimits(statement_s=120.0)
+SESSION = {"temp_buffers": "64MB", "jit": "off"}
 
 
 class ServingStore:
@@ -65,7 +57,7 @@ class ServingStore:
         self.topic = topic
         self._topic_id = topic_id
         self._lease = lease
-        self._limits = limits or SessionLimits()
+        self._limits = limits or LIMITS
         self._connection: Connection | None = None
         self._reached: dict[int, int] = {}
 
@@ -144,14 +136,9 @@ class ServingStore:
                 self.close()
 
     def _opened(self) -> Connection:
-        connection = open_connection(self._database, "stream", self._consumer)
+        connection = open_connection(self._database, "stream", self._consumer, self._limits, SESSION)
         try:
             with connection, connection.cursor() as cursor:
-                cursor.execute(query("set_serving_session"), {
-                    "statement_timeout_ms": _milliseconds(self._limits.statement_s),
-                    "lock_timeout_ms": _milliseconds(self._limits.lock_s),
-                    "idle_in_transaction_timeout_ms": _milliseconds(self._limits.idle_in_transaction_s),
-                })  # fmt: skip
                 cursor.execute(query("create_stage_detail"))
         except BaseException:
             connection.close()
@@ -176,7 +163,3 @@ class ServingStore:
         key = str(row[KEY][0].as_py()).encode()
         at = instant(row["kafka_timestamp"][0])
         return Reject(self.topic, partition, offset, reason_of_refusal(error), key, None, at, self._consumer)
-
-
-def _milliseconds(seconds: float) -> str:
-    return str(max(1, round(seconds * 1000)))

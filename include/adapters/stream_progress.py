@@ -8,12 +8,13 @@ from psycopg2 import ProgrammingError
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres import KeptConnection
+from include.adapters.postgres import KeptConnection, SessionLimits
 from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role
 from include.sql.named import query
 
-TIMEOUT_S = 5
+# a table that another session locks must not stop the heartbeat for good
+LIMITS = SessionLimits(statement_s=5.0, lock_s=5.0, idle_in_transaction_s=5.0)
 
 Result = TypeVar("Result")
 
@@ -63,7 +64,7 @@ class StreamProgressStore:
     """
 
     def __init__(self, database: DatabaseSettings, role: Role = "stream") -> None:
-        self._connection = KeptConnection(database, role, "stream-progress")
+        self._connection = KeptConnection(database, role, "stream-progress", LIMITS)
 
     def save(self, rows: Sequence[Progress]) -> None:
         """Record what the queries did and that their driver is alive. Rows of a later driver stay as they are."""
@@ -96,8 +97,6 @@ class StreamProgressStore:
     def _run(self, statement: Callable[[Cursor], Result]) -> Result:
         try:
             with self._connection.transaction() as cursor:
-                # a table that another session locks must not stop the heartbeat for good
-                cursor.execute(query("set_progress_timeouts"), {"timeout_ms": f"{TIMEOUT_S * 1000:.0f}"})
                 return statement(cursor)
         except ProgrammingError as exc:
             raise ContractMismatch(

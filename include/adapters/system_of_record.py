@@ -16,7 +16,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres import open_connection
+from include.adapters.postgres import SessionLimits, open_connection
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import BOARD, MEMBER, Topic
@@ -205,15 +205,8 @@ class PostgresSystemOfRecord:
         try:
             return self._idle.pop(), False
         except IndexError:
-            connection = open_connection(self._database, "gateway", "gateway")
-        try:
-            with connection, connection.cursor() as cursor:
-                timeout = str(int(self._timeout_s * 1000))
-                cursor.execute(query("set_gateway_timeouts"), {"statement_timeout_ms": timeout})
-        except psycopg2.Error as exc:
-            connection.close()
-            raise _unavailable(exc) from exc
-        return connection, True
+            limits = SessionLimits(statement_s=self._timeout_s, lock_s=self._timeout_s)
+            return open_connection(self._database, "gateway", "gateway", limits), True
 
 
 def saved_row(topic: Topic, row: Row) -> Saved:

@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 
 from include.adapters.kafka_producer import KafkaProducer
-from include.adapters.postgres import open_connection
+from include.adapters.postgres import LONG, open_connection
 from include.adapters.published_versions import iter_store, iter_topic, require_broker
 from include.adapters.unpublished_rows import UnpublishedRow, UnpublishedRows
 from include.clock import Clock, SystemClock, rfc3339
@@ -81,7 +81,7 @@ def reconcile_sources(settings: Settings, scope: Scope, clock: Clock | None = No
     """
     clock = clock or SystemClock()
     require_broker(settings.kafka.bootstrap_servers)
-    with closing(open_connection(settings.database, "gateway", "reconcile")) as connection:
+    with closing(open_connection(settings.database, "gateway", "reconcile", LONG)) as connection:
         rows = UnpublishedRows(connection)
         until = rows.settled_until(scope.min_age_s)  # before anything is read, so that what it covers is settled
         return [_reconcile(settings, scope, rows, topic, until, clock) for topic in RAW_TOPICS.values()]

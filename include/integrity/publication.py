@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import psycopg2
-import psycopg2.errors
+from psycopg2.errors import DeadlockDetected, LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.generation_tables import is_attached
-from include.adapters.postgres import connect
+from include.adapters.postgres import HOUR_S, SessionLimits, connect
 from include.contracts.day import Day
 from include.errors import DatabaseUnavailable, DayBusy, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import reached
@@ -29,8 +28,9 @@ log = logging.getLogger(__name__)
 
 SPEED_LAYER = 0  # the speed layer's rows alone, where a generation is asked for
 NOT_SAID = "not said"
-_LOCK_S = 60  # a batch of the speed layer that writes into the day may take this long
-_IDLE_S = 30  # a publisher that stands still lets go of the day
+# A batch of the speed layer that writes into the day may take as long as the lock; a publisher that stands still lets
+# go of the day.
+_LIMITS = SessionLimits(statement_s=HOUR_S, lock_s=60.0, idle_in_transaction_s=30.0)
 _TRIES = 5
 
 Result = TypeVar("Result")
@@ -275,10 +275,7 @@ def _in_turn(settings: Settings, day: Day, step: Callable[[Cursor, _Shows], Resu
     """The step in one transaction that has the day to itself; once more when PostgreSQL broke off a deadlock."""
     for _ in range(_TRIES):
         try:
-            with connect(settings.database, "batch", "publish") as connection, connection.cursor() as cursor:
-                cursor.execute(query("set_publication_session"), {
-                    "lock_timeout_ms": str(_LOCK_S * 1000), "idle_in_transaction_timeout_ms": str(_IDLE_S * 1000),
-                })  # fmt: skip
+            with connect(settings.database, "batch", "publish", _LIMITS) as connection, connection.cursor() as cursor:
                 cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
                 cursor.execute(query("open_day"), {"day": day.date})
                 cursor.execute(query("lock_shown_day"), {"day": day.date})
@@ -286,13 +283,11 @@ def _in_turn(settings: Settings, day: Day, step: Callable[[Cursor, _Shows], Resu
                 reached("point.before_commit")
             reached("point.after_commit")
             return result
-        except psycopg2.errors.DeadlockDetected:
+        except DatabaseUnavailable as exc:
+            if isinstance(exc.__cause__, LockNotAvailable):
+                waited = f"somebody holds the day for more than {_LIMITS.lock_s:.0f} s; see pg_stat_activity"
+                raise DayBusy(waited, day=day) from exc
+            if not isinstance(exc.__cause__, DeadlockDetected):
+                raise
             log.info("day %s: PostgreSQL broke off a deadlock with the speed layer; once more", day)
-        except psycopg2.errors.LockNotAvailable as exc:
-            raise DayBusy(f"somebody holds the day for more than {_LOCK_S} s; see pg_stat_activity", day=day) from exc
-        except psycopg2.OperationalError as exc:
-            reason = exc.diag.message_primary or str(exc).strip()
-            raise DatabaseUnavailable(
-                host=settings.database.host, port=settings.database.port, sqlstate=exc.pgcode, reason=reason
-            ) from exc
     raise DayBusy("PostgreSQL broke off a deadlock again and again", day=day, tries=_TRIES)

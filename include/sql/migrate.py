@@ -4,15 +4,13 @@ import logging
 import sys
 from pathlib import Path
 
-import psycopg2
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from psycopg2 import sql
-from psycopg2.extensions import connection as Connection
 
-from include.adapters.postgres import connect, open_connection
-from include.errors import ConfigurationError, DatabaseUnavailable, PipelineError
+from include.adapters.postgres import MIGRATION, connect, open_connection, open_session
+from include.errors import ConfigurationError, PipelineError
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 
@@ -46,19 +44,10 @@ def migrate(settings: Settings, revision: str = "head") -> str:
 
 
 def _make_roles(database: DatabaseSettings) -> None:
-    try:
-        connection: Connection = psycopg2.connect(
-            host=database.host,
-            port=database.port,
-            dbname=database.name,
-            user=database.superuser,
-            password=database.superuser_password,
-            connect_timeout=5,
-        )
-    except psycopg2.OperationalError as exc:
-        raise DatabaseUnavailable(
-            host=database.host, port=database.port, role=database.superuser, reason=str(exc).strip()
-        ) from exc
+    connection = open_session(
+        host=database.host, port=database.port, database=database.name, user=database.superuser,
+        password=database.superuser_password, application="migrate", limits=MIGRATION,
+    )  # fmt: skip
     try:
         with connection, connection.cursor() as cursor:
             cursor.execute(query("lock_migrations"))

@@ -9,7 +9,7 @@ import pytest
 
 import include.adapters.serving_store as serving_store
 from include.adapters.driver_lease import DriverLease
-from include.adapters.serving_store import SessionLimits
+from include.adapters.postgres import SessionLimits
 from include.errors import DriverSuperseded, LedgerConflict
 from tests.servers import postgres_server, wait_until
 from tests.support.pipeline import migrated, rows

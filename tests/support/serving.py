@@ -16,9 +16,9 @@ from include.adapters.driver_lease import DriverLease
 from include.adapters.generation_store import Counts, Excluded, GenerationStore, Part
 from include.adapters.live_table import Applied
 from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.postgres import connect
+from include.adapters.postgres import SessionLimits, connect
 from include.adapters.served_batch import RECORDS
-from include.adapters.serving_store import ServingStore, SessionLimits
+from include.adapters.serving_store import ServingStore
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
