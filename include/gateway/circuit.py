@@ -98,10 +98,10 @@ class Breaker:
 
 
 class Circuit:
-    """One breaker for all of Kafka, and one for each partition that fails while others answer.
+    """One breaker for all of Kafka, and one for each partition, or topic, that fails while others answer.
 
     Failures in a row of one partition alone open that partition's; of several, or where the partition is not known,
-    the whole. The drain closes the whole once a broker has answered for a record, and a partition by its own record.
+    the whole. A topic that is out as a whole counts as one, under the partition -1. The drain closes the whole once a broker has answered for a record, and a partition by its own record.
     While nothing is wrong, `is_troubled` is all that an event looks at. Times are those of `time.monotonic`, as are the
     event loop's.
     """
@@ -157,9 +157,10 @@ class Circuit:
         now_s = self._clock()
         self._whole.in_a_row = 0
         self._failing.clear()
-        breaker = None if partition is None else self._partitions.get(partition)
-        if breaker is not None and partition is not None and breaker.succeeded(now_s):
-            log.info("circuit closed for partition %d of %s", partition[1], partition[0])
+        for one in _scopes(partition):
+            breaker = self._partitions.get(one)
+            if breaker is not None and breaker.succeeded(now_s):
+                log.info("circuit closed for partition %d of %s", one[1], one[0])
         self._forget(now_s)
 
     def open(self, kind: str) -> bool:
@@ -196,14 +197,35 @@ class Circuit:
         breaker = self._breaker(partition)
         return breaker is None or breaker.may_probe(self._clock())
 
+    def scope(self, partition: Partition | None) -> Partition | None:
+        """What is spared with this partition: its whole topic, as number -1, while that is out; else itself."""
+        out = self._out(partition)
+        return partition if out is None else out[0]
+
     def _breaker(self, partition: Partition | None) -> Breaker | None:
-        breaker = None if partition is None else self._partitions.get(partition)
-        return None if breaker is None or breaker.state is State.CLOSED else breaker
+        out = self._out(partition)
+        return None if out is None else out[1]
+
+    def _out(self, partition: Partition | None) -> tuple[Partition, Breaker] | None:
+        for one in _scopes(partition):
+            breaker = self._partitions.get(one)
+            if breaker is not None and breaker.state is not State.CLOSED:
+                return one, breaker
+        return None
 
     def _forget(self, now_s: float) -> None:
         for partition in [one for one, breaker in self._partitions.items() if breaker.is_steady(now_s)]:
             del self._partitions[partition]
         self.is_troubled = self.is_open or bool(self._partitions)
+
+
+def whole_topic(topic: str) -> Partition:
+    """The topic in place of one of its partitions."""
+    return topic, -1
+
+
+def _scopes(partition: Partition | None) -> tuple[Partition, ...]:
+    return () if partition is None else (whole_topic(partition[0]), partition)
 
 
 class Supervisor:
@@ -214,22 +236,32 @@ class Supervisor:
         self._circuit = circuit
         self._counters = counters
         self._stop = stop
+        self._to_replace: int | None = None  # the generation of a producer that is of no use any more
 
     def act(self, failure: Failure, rule: Rule, record: Record | None = None) -> None:
         """Count against the circuit, restart the producer or stop the gateway, as the rule says; never blocks.
 
-        A failure of no record in particular, such as all brokers down, opens the circuit at once.
+        A failure of no record in particular, such as all brokers down, opens the circuit at once. While the circuit is
+        open, a producer is replaced by the next probe: one that fails as soon as it is made, for want of a right, would
+        be made without end.
         """
         self._counters.count_failure(failure.kind, rule.action)
-        if rule.action is Action.RESTART and self._producer.restart(failure.generation):
-            log.error("producer restarted after %s", failure.kind)
-            if self._circuit.failed(failure.kind):  # restarts that mend nothing must come to an end
-                self._producer.abandon()
+        if rule.action is Action.RESTART:
+            self._to_replace = failure.generation
+            if not self._circuit.is_open and self.replace_producer():
+                log.error("producer restarted after %s", failure.kind)
+                if self._circuit.failed(failure.kind):  # restarts that mend nothing must come to an end
+                    self._producer.abandon()
         if rule.outage and self._has_opened(failure.kind, rule, record):
             self._producer.abandon()  # so that an outage costs the waiting requests nothing of their deadline
         if rule.action is Action.STOP:
             log.critical("stopping after %s: %s", failure.kind, rule.why)
             self._stop(failure.kind)
+
+    def replace_producer(self) -> bool:
+        """Restart the producer if it failed for good; tells whether it did. For the drain, before it probes."""
+        generation, self._to_replace = self._to_replace, None
+        return generation is not None and self._producer.restart(generation)
 
     def acknowledged(self, record: Record) -> None:
         """Kafka took the record. Needs no call while no circuit `is_troubled`."""
@@ -243,7 +275,14 @@ class Supervisor:
         """May the drain send this waiting record? Yes if its partition answers, or if the record is its next probe."""
         return self._circuit.may_replay(self._producer.partition_of(record))
 
+    def spared_with(self, record: Record, rule: Rule | None = None) -> Partition | None:
+        """What must wait along with this record: its partition, or its topic when that is out; None: not known."""
+        partition = self._producer.partition_of(record)
+        if rule is not None and rule.of_topic:
+            return whole_topic(record.topic)
+        return self._circuit.scope(partition)
+
     def _has_opened(self, kind: str, rule: Rule, record: Record | None) -> bool:
         if record is None or rule.action is Action.STOP:
             return self._circuit.open(kind)
-        return self._circuit.failed(kind, self._producer.partition_of(record))
+        return self._circuit.failed(kind, self.spared_with(record, rule))

@@ -12,7 +12,7 @@ from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.metrics import Counters
 from include.gateway.pace import Pace
 from include.gateway.ports import Failure, FallbackStore, Partition, Producer, Record, StoreUnavailable, Waiting
-from include.gateway.supervision import rule_for
+from include.gateway.supervision import Action, rule_for
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +146,10 @@ class Drain:
                 self._circuit.probe_failed(self._monotonic())
 
     async def _tend(self, is_probe: bool) -> None:
-        if is_probe and not await self._producer.is_reachable(_PROBE_TIMEOUT_S):
-            return
+        if is_probe:
+            self._supervisor.replace_producer()
+            if not await self._producer.is_reachable(_PROBE_TIMEOUT_S):
+                return
         report, is_outage = await self._pass()
         if self._circuit.is_open and not is_outage and not self._is_ending and self._sweep.last_id == 0:
             self._circuit.close()  # nothing to prove it with: the next live event will tell
@@ -234,7 +236,7 @@ class Drain:
             if partition in sweep.partitions or record.topic in sweep.topics:
                 continue
             if not self._supervisor.may_replay(record):
-                sweep.leave_out(record.topic, partition)
+                sweep.leave_out(record.topic, self._supervisor.spared_with(record))
                 continue
             if is_probe:
                 return [row], row.id
@@ -263,10 +265,10 @@ class Drain:
             failure = await delivery
             if failure is not None:
                 rule = rule_for(failure)
-                batch.has_failed = batch.has_failed or rule.outage
+                batch.has_failed = batch.has_failed or rule.outage or rule.action is not Action.RESUME
                 if rule.keep:
                     held.add((row.record.topic, row.record.key))
-                    sweep.leave_out(row.record.topic, self._producer.partition_of(row.record))
+                    sweep.leave_out(row.record.topic, self._supervisor.spared_with(row.record, rule))
                 else:
                     batch.refused[row.id] = _refusal(row, f"{failure.kind}: {rule.why}")
                 self._supervisor.act(failure, rule, row.record)

@@ -28,11 +28,12 @@ class Action(StrEnum):
 class Rule:
     """What one kind of failure means.
 
-    keep: the record goes to the fallback store. If not, its sender is told with `status`, and a replayed record is set
-    aside: Kafka would refuse it for ever.
+    keep: the record goes to the fallback store. Only what the record itself is makes Kafka refuse it for ever: then its
+    sender is told with `status`, and a replayed record is set aside.
     ambiguous: it may be in Kafka all the same. False only for what was never sent, because the client does not tell
     whether an attempt before the last one got through.
     outage: the broker or the partition is out for every record, so it counts against the circuit.
+    of_topic: the outage is that of all partitions of the record's topic, and of no other topic.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Rule:
     outage: bool
     status: int
     why: str
+    of_topic: bool = False
 
 
 # Our own kinds. Deadline and closed are settled by the producer adapter, the rest never reach Kafka.
@@ -59,8 +61,8 @@ _KEPT = 201
 _Rules = Iterator[Rule]
 
 
-def _outage(why: str, *kinds: str) -> _Rules:
-    return (Rule(kind, Action.RESUME, True, True, True, _KEPT, why) for kind in kinds)
+def _outage(why: str, *kinds: str, of_topic: bool = False) -> _Rules:
+    return (Rule(kind, Action.RESUME, True, True, True, _KEPT, why, of_topic) for kind in kinds)
 
 
 def _kept(why: str, *kinds: str, ambiguous: bool = True) -> _Rules:
@@ -113,6 +115,11 @@ _GROUPS: tuple[_Rules, ...] = (
     ),
     _outage("too few in-sync replicas", "_ISR_INSUFF", "NOT_ENOUGH_REPLICAS"),
     _outage("appended, but on too few replicas", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"),
+    # the topic is out for every record: rights and settings are repaired, and clocks are set
+    _outage("the gateway may not write to this topic", "TOPIC_AUTHORIZATION_FAILED", of_topic=True),
+    _outage("the broker's policy refuses what is written to the topic", "POLICY_VIOLATION", of_topic=True),
+    _outage("the broker refuses the gateway's time", "INVALID_TIMESTAMP", of_topic=True),
+    _outage("the broker refuses the topic's name", "TOPIC_EXCEPTION", of_topic=True),
     # one record or one topic; the others go on
     _kept("the circuit is open: kept without asking Kafka", CIRCUIT_OPEN, ambiguous=False),
     _kept("the record's partition is out: kept without asking Kafka", PARTITION_OUT, ambiguous=False),
@@ -134,15 +141,11 @@ _GROUPS: tuple[_Rules, ...] = (
     _kept("the broker has it already", "DUPLICATE_SEQUENCE_NUMBER"),
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_COMPRESSION_TYPE"),
-    # this record, for ever
+    # this record, for ever: what it is, and nothing that anybody could repair around it
     _refused(413, "larger than the broker takes", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"),
     _refused(422, "the broker refuses the record", "INVALID_RECORD"),
-    _refused(422, "the broker refuses the timestamp", "INVALID_TIMESTAMP"),
-    _refused(422, "the broker's policy refuses the record", "POLICY_VIOLATION"),
-    _refused(422, "the broker refuses the topic's name", "TOPIC_EXCEPTION"),
     _refused(422, "the client library refuses the record", "_INVALID_ARG", "_INVALID_TYPE"),
     _refused(422, "the client library refuses the record", "_KEY_SERIALIZATION", "_VALUE_SERIALIZATION"),
-    _refused(503, "the gateway may not write to this topic", "TOPIC_AUTHORIZATION_FAILED"),
     # the producer's state is lost
     _restart("a fatal error of the idempotent producer", "_FATAL"),
     _restart("another producer took over", "_FENCED", "PRODUCER_FENCED"),
@@ -152,8 +155,8 @@ _GROUPS: tuple[_Rules, ...] = (
     _restart("a gap in the sequence", "_GAPLESS_GUARANTEE"),
     _restart("the producer is in a wrong state", "_STATE", "_READ_ONLY"),
     _restart("the client library lacks a system resource", "_CRIT_SYS_RESOURCE", "_FS"),
+    _restart("the gateway may not produce idempotently", "CLUSTER_AUTHORIZATION_FAILED"),
     # no restart helps: someone must change something
-    _stop("the gateway may not produce idempotently", "CLUSTER_AUTHORIZATION_FAILED"),
     _stop("the broker is too old", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"),
     _stop("the broker does not take acks=all", "INVALID_REQUIRED_ACKS"),
     # ours: nothing was kept, the sender hears 503

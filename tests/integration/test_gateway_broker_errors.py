@@ -253,12 +253,46 @@ def test_topic_that_is_not_there_costs_few_events_their_deadline_and_the_other_t
     assert spared == [False] * 3 + [True] * 7
 
 
-def test_gateway_that_may_not_produce_idempotently_keeps_the_event_and_stops(brokers):
+def test_broker_that_is_too_old_has_the_event_kept_and_the_gateway_stopped(brokers):
     async def scenario():
         async with running(brokers) as gateway:
-            brokers.answer(PRODUCE, [KafkaError.CLUSTER_AUTHORIZATION_FAILED] * 100)
+            brokers.answer(PRODUCE, [KafkaError.UNSUPPORTED_VERSION] * 100)
             return gateway, await gateway.intake.keep(record(1, "e-1"))
 
     gateway, outcome = asyncio.run(scenario())
     assert outcome == Kept("e-1", "fallback")
-    assert gateway.stops == ["CLUSTER_AUTHORIZATION_FAILED"]
+    assert gateway.stops == ["UNSUPPORTED_VERSION"]
+
+
+# What a broker says of a record itself; everything else it says of a right, a setting, a clock or a server.
+OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD"}
+
+
+def test_drain_sets_nothing_aside_for_an_answer_that_is_not_about_the_record(brokers):
+    async def scenario():
+        aside = {}
+        async with running(brokers, time_s=240) as gateway:
+            for code in CODES:
+                name = KafkaError(code).name()
+                await gateway.store.put(of_partition(gateway, 1, name), "test", may_be_in_kafka=False)
+                brokers.answer(PRODUCE, [code] * 1000)
+                await gateway.drain.once()
+                brokers.answer_as_usual(PRODUCE)
+                aside[name] = [record.event_id for record, _ in map(_waiting_and_why, gateway.store.refused.values())]
+                gateway.store.refused.clear()
+                gateway.circuit.close()
+                while gateway.store.rows:
+                    gateway.circuit.close()
+                    gateway.supervisor.replace_producer()
+                    await gateway.drain.once()
+        return aside
+
+    aside = asyncio.run(scenario())
+    assert {name for name, ids in aside.items() if ids} <= OF_THE_RECORD
+    assert all(ids == [name] for name, ids in aside.items() if ids)
+    assert aside["MSG_SIZE_TOO_LARGE"]
+
+
+def _waiting_and_why(refused):
+    row, why = refused
+    return row.record, why

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from include.gateway.client import GatewayRefused, GatewayUnavailable
+from include.gateway.client import GatewayRefused
 from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
 from tests.support.broker import PARTITIONS, Broker
@@ -54,19 +54,33 @@ class Admin:
 
     def deny(self, topic: str) -> None:
         """Everybody may see the topic, nobody may write to it."""
-        rules = ((AclOperation.WRITE, AclPermissionType.DENY), (AclOperation.DESCRIBE, AclPermissionType.ALLOW))
-        for operation, permission in rules:
-            whom = "User:ANONYMOUS"
-            acl = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, whom, "*", operation, permission)
-            self._client.create_acls([acl])[acl].result()
+        self._rule(ResourceType.TOPIC, topic, AclOperation.WRITE, AclPermissionType.DENY)
+        self._rule(ResourceType.TOPIC, topic, AclOperation.DESCRIBE, AclPermissionType.ALLOW)
+
+    def deny_cluster(self) -> None:
+        """Nobody may produce idempotently; whoever may write to some topic may, so that is denied too."""
+        self._rule(ResourceType.BROKER, "kafka-cluster", AclOperation.ALL, AclPermissionType.ALLOW)
+        self._rule(ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE, AclPermissionType.DENY)
+        self.deny("*")
 
     def allow(self, topic: str) -> None:
         """Take back what was denied."""
+        self._forget(ResourceType.TOPIC, topic)
+
+    def allow_cluster(self) -> None:
+        """Take back what was denied."""
+        self._forget(ResourceType.TOPIC, "*")
+        self._forget(ResourceType.BROKER, "kafka-cluster")
+
+    def _rule(self, kind: ResourceType, name: str, operation: AclOperation, permission: AclPermissionType) -> None:
+        whom = "User:ANONYMOUS"
+        acl = AclBinding(kind, name, ResourcePatternType.LITERAL, whom, "*", operation, permission)
+        self._client.create_acls([acl])[acl].result()
+
+    def _forget(self, kind: ResourceType, name: str) -> None:
         any_operation, any_permission = AclOperation.ANY, AclPermissionType.ANY
-        of_topic = AclBindingFilter(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, any_operation, any_permission
-        )
-        self._client.delete_acls([of_topic])[of_topic].result()
+        all_of_it = AclBindingFilter(kind, name, ResourcePatternType.LITERAL, None, None, any_operation, any_permission)
+        self._client.delete_acls([all_of_it])[all_of_it].result()
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +118,12 @@ def in_kafka(client, topic, value):
     return client.post_event(topic, value)["keptIn"] == "kafka"
 
 
+def event_id_of(message):
+    return dict(message.headers())["event-id"].decode()
+
+
 def ids_in(broker, topic):
-    return {dict(message.headers())["event-id"].decode() for message in broker.messages(topic)}
+    return {event_id_of(message) for message in broker.messages(topic)}
 
 
 def is_drained(gateway):
@@ -155,35 +173,79 @@ def test_small_events_of_one_array_are_not_taken_for_a_large_one(start):
     assert {(result["status"], result["keptIn"]) for result in results} == {(201, "kafka")}
 
 
-def test_topic_that_the_gateway_may_not_write_to_is_answered_503_and_not_spilled(admin, start):
+def test_backlog_waits_while_the_topic_may_not_be_written_to_and_none_of_it_is_set_aside(broker, admin, start):
     gateway = start()
-
-    def is_refused():
+    with gateway.client() as client:
+        for topic, value in (("member", member), ("board", board)):
+            wait_until(lambda t=topic, v=value: in_kafka(client, t, v(next(ids))), 30, "Kafka is used")
+        is_drained(gateway)
+        admin.deny("member")
         try:
-            client.post_event("member", member(next(ids)))
-        except GatewayUnavailable as exc:
-            return "the gateway may not write to this topic" in str(exc)
-        return False
+            broker.kill()
+            again = [next(ids) for _ in range(5)]
+            posted = [client.post_event("member", member(n, version=version)) for version in range(4) for n in again]
+            others = [client.post_event("board", board(next(ids))) for _ in range(20)]
+            assert {answer["keptIn"] for answer in posted + others} == {"fallback"}
+            broker.start()
+            wait_until(
+                lambda: client.fallback()["replayed"] >= len(others), 60, "events of the topic that may be written to"
+            )
+            wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "the other topic is used")
+            state = client.fallback()
+            assert (state["refused"], state["backlog"], state["circuit"]) == (0, len(posted), "closed")
+            posted.append(client.post_event("member", member(again[0], version=4)))
+            assert posted[-1]["keptIn"] == "fallback"
+        finally:
+            broker.mend()
+            admin.allow("member")
+        is_drained(gateway)
+        wait_until(lambda: in_kafka(client, "member", member(next(ids))), 60, "the topic is written to again")
+    wanted = [answer["eventId"] for answer in posted]
+    found = [event_id for event_id in map(event_id_of, broker.messages("member")) if event_id in set(wanted)]
+    assert set(found) == set(wanted)
+    for key in range(len(again)):
+        of_key = [event_id for index, event_id in enumerate(wanted) if index % len(again) == key]
+        assert [event_id for event_id in dict.fromkeys(found) if event_id in of_key] == of_key
 
+
+def test_live_events_of_a_topic_that_may_not_be_written_to_are_kept_and_the_other_topics_do_not_wait(admin, start):
+    gateway = start()
     with gateway.client() as client:
         wait_until(lambda: in_kafka(client, "member", member(next(ids))), 30, "Kafka is used")
         is_drained(gateway)
         admin.deny("member")
         try:
-            wait_until(is_refused, 30, "the rule is in force")
-            assert in_kafka(client, "board", board(next(ids)))
+            wait_until(lambda: not in_kafka(client, "member", member(next(ids))), 30, "the rule is in force")
+            for _ in range(2 * PARTITIONS):
+                client.post_event("member", member(next(ids)))
+                assert in_kafka(client, "board", board(next(ids)))
             state = client.fallback()
-            assert (state["backlog"], state["circuit"]) == (0, "closed")
+            assert (state["refused"], state["circuit"], state["partitionsOut"]) == (0, "closed", ["member/-1"])
         finally:
             admin.allow("member")
+        is_drained(gateway)
+        wait_until(lambda: in_kafka(client, "member", member(next(ids))), 60, "the topic is written to again")
 
-        def is_taken():
-            try:
-                return in_kafka(client, "member", member(next(ids)))
-            except GatewayUnavailable:
-                return False
 
-        wait_until(is_taken, 60, "the topic is written to again, without a restart")
+def test_gateway_that_may_not_produce_idempotently_keeps_what_comes_and_goes_on_when_it_may(broker, admin, start):
+    gateway = start()
+    with gateway.client() as client:
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+        is_drained(gateway)
+        admin.deny_cluster()
+        try:
+            gateway.terminate()
+            gateway.start()
+            wait_until(lambda: not in_kafka(client, "board", board(next(ids))), 30, "the rule is in force")
+            posted = [client.post_event("board", board(next(ids))) for _ in range(20)]
+            assert {answer["keptIn"] for answer in posted} == {"fallback"}
+            state = client.fallback()
+            assert (state["refused"], state["circuit"] in OPEN) == (0, True)
+        finally:
+            admin.allow_cluster()
+        is_drained(gateway)
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 60, "Kafka is used again, without a restart")
+    assert {answer["eventId"] for answer in posted} <= ids_in(broker, "board")
 
 
 def test_events_of_a_topic_that_is_not_there_wait_for_it_and_the_other_topics_do_not(broker, admin, start):

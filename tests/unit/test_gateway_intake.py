@@ -137,12 +137,12 @@ def test_fatal_error_restarts_the_producer_once_and_keeps_every_event():
 def test_error_that_no_restart_cures_stops_the_gateway_after_the_event_is_kept():
     async def scenario():
         gateway = FakeGateway().start()
-        gateway.producer.refuses = lambda record: Failure("CLUSTER_AUTHORIZATION_FAILED", "no", fatal=True)
+        gateway.producer.refuses = lambda record: Failure("UNSUPPORTED_VERSION", "no", fatal=True)
         return gateway, await gateway.services.intake.keep(record())
 
     gateway, outcome = asyncio.run(scenario())
     assert outcome == Kept("e-1", "fallback")
-    assert gateway.stops == ["CLUSTER_AUTHORIZATION_FAILED"]
+    assert gateway.stops == ["UNSUPPORTED_VERSION"]
 
 
 def test_array_has_an_outcome_for_each_event_in_order():
