@@ -101,9 +101,9 @@ class Circuit:
     """One breaker for all of Kafka, and one for each partition, or topic, that fails while others answer.
 
     Failures in a row of one partition alone open that partition's; of several, or where the partition is not known,
-    the whole. A topic that is out as a whole counts as one, under the partition -1. The drain closes the whole once a broker has answered for a record, and a partition by its own record.
-    While nothing is wrong, `is_troubled` is all that an event looks at. Times are those of `time.monotonic`, as are the
-    event loop's.
+    the whole. A topic that is out as a whole counts as one, under the partition -1. The drain closes the whole once a
+    broker has answered for a record, and a partition by its own record. While nothing is wrong, `is_troubled` is all
+    that an event looks at. Times are those of `time.monotonic`, as are the event loop's.
     """
 
     def __init__(self, failures: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
