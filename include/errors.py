@@ -1,8 +1,21 @@
-"""The errors that cross our own borders. A docstring is the message's first half; keywords say where."""
+"""The errors that cross our own borders, and the exit codes of the commands that end with them.
+
+A docstring is the message's first half; keywords say where.
+"""
+
+import os
+
+OK = 0
+REFUSED = 1  # trying again will not help
+USAGE = 2  # wrong arguments, as argparse has it
+TRY_LATER = os.EX_TEMPFAIL  # 75: it can pass by itself
+MISCONFIGURED = os.EX_CONFIG  # 78: a setting, a topic or a position in one is wrong; a person has to look first
 
 
 class PipelineError(Exception):
     """The pipeline could not do what was asked."""
+
+    exit_code: int = REFUSED  # of a command that ends with it
 
     def __init__(self, message: str = "", **where: object) -> None:
         self.where = where
@@ -13,6 +26,8 @@ class PipelineError(Exception):
 
 class Retryable(PipelineError):
     """Trying again later may succeed."""
+
+    exit_code = TRY_LATER
 
 
 class BrokerUnavailable(Retryable):
@@ -26,21 +41,31 @@ class DatabaseUnavailable(Retryable):
 class ConfigurationError(PipelineError):
     """A setting is missing or wrong."""
 
+    exit_code = MISCONFIGURED
+
 
 class ContractMismatch(PipelineError):
     """What exists differs from the contract."""
+
+    exit_code = MISCONFIGURED
 
 
 class LedgerConflict(PipelineError):
     """Another writer advanced the offset ledger; this one writes nothing."""
 
+    exit_code = TRY_LATER
+
 
 class DriverSuperseded(PipelineError):
     """A driver started later took over; this one writes no more."""
 
+    exit_code = TRY_LATER
+
 
 class PositionRefused(PipelineError):
     """The offset ledger and the topic do not fit together; going on would lose records unseen."""
+
+    exit_code = MISCONFIGURED
 
 
 class TopicReplaced(PositionRefused):

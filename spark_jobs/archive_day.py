@@ -2,7 +2,8 @@
 
 Takes board, member and the places of board-detail from where the archive ends to their present ends, below ARCHIVE_DIR.
 Each record is archived once, whatever dies and however often this runs. What to do when it refuses:
-docs/runbooks/archive.md. Exit codes: 0 done, or nothing new; 1 refused, with the reason.
+docs/runbooks/archive.md. Exit codes: 0 done, or nothing new; 1 refused, with the reason; 75 a server is out or another
+run archives, try again later; 78 a setting is wrong.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import sys
 from pyspark import SparkContext
 
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import PipelineError
+from include.errors import OK, PipelineError
 from include.settings import Settings
 from spark_jobs.batch.archive import archive_topics
 from spark_jobs.batch.archive_check import verify_archive
@@ -44,11 +45,11 @@ def main() -> int:
             verify_archive(context, settings, PIPELINE)
     except PipelineError as exc:
         log.error("%s: %s", type(exc).__name__, exc)
-        return 1
+        return exc.exit_code
     finally:
         for each in started:
             each.stop()
-    return 0
+    return OK
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Rebuild one day into a new generation: `python spark_jobs/rebuild_day.py --day 2026-11-20 --run-id R`.
 
 Publishes nothing; `python -m include.integrity publish` does. Can be run again: the same raw gives the same rows.
-Exit codes: 0 it is built; 1 it is not, and the last line of the log says why; 2 the arguments are wrong.
+Exit codes: 0 it is built; 2 the arguments are wrong; else it is not built, and the last line of the log says why: 1
+trying again will not help; 75 a server is out or another run has the day, try again later; 78 a setting is wrong.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from typing import NoReturn
 
 from include.contracts.day import Day, DayFormatError
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import PipelineError
+from include.errors import OK, USAGE, PipelineError
 from include.settings import Settings
 from spark_jobs.connectors.session import die_with_parent, open_context
 
@@ -40,12 +41,15 @@ def main() -> int:
 
             rebuild_day(context.result, settings, PIPELINE, day, arguments.run_id, arguments.reason,
                         arguments.source == "archive")  # fmt: skip
-    except (PipelineError, DayFormatError) as exc:
+    except PipelineError as exc:
         log.error("%s: %s", type(exc).__name__, exc)
-        return 1
+        return exc.exit_code
+    except DayFormatError as exc:
+        log.error("%s", exc)
+        return USAGE
     if not str(context.result().master).startswith("local"):
         context.result().stop()  # a JVM of our own ends with us, and by itself: it need not be waited for
-    return 0
+    return OK
 
 
 def end(code: int) -> NoReturn:

@@ -30,11 +30,9 @@ from include.clock import Clock, SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import (
-    ConfigurationError,
-    ContractMismatch,
-    DriverSuperseded,
+    OK,
     LedgerBeyondEnd,
-    LedgerConflict,
+    PipelineError,
     Retryable,
 )
 from include.settings import Settings
@@ -43,7 +41,7 @@ from spark_jobs.speed.positions import Misfit, Position, position_of
 
 log = logging.getLogger("spark_jobs.repair")
 
-OK, FOUND, TRY_LATER, MISCONFIGURED = 0, 1, 75, 78
+FOUND = 1
 
 ALIVE_S = 15.0  # a driver gives a sign of life every second
 
@@ -164,12 +162,9 @@ def main() -> int:
         offsetter = OffsetReader(settings.kafka.bootstrap_servers)
         repair = Repair(settings, offsetter, OffsetLedger(settings.database), SystemClock())
         return run(repair, consumers, arguments.dry_run, arguments.force, print)
-    except (ConfigurationError, ContractMismatch) as exc:
+    except PipelineError as exc:
         log.error("%s", exc)
-        return MISCONFIGURED
-    except (Retryable, LedgerConflict, DriverSuperseded) as exc:
-        log.error("%s", exc)
-        return TRY_LATER
+        return exc.exit_code
 
 
 def _arguments() -> argparse.Namespace:

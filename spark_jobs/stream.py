@@ -2,9 +2,9 @@
 
 With `--only join` or `--only serve` it runs that query alone: the other one's work waits in its topic.
 
-Exit codes: 0 on SIGTERM; 1 when a query failed, so that its supervisor starts it again; 78 when a setting is wrong or
-the offset ledger does not fit the topics: a person has to look first. A driver that a later one superseded ends with 1
-too, and, once started again, stands by until the later one gives no sign of life.
+Exit codes: 0 on SIGTERM; 1 when a query failed; 75 when a server is out; 78 when a setting is wrong or the offset
+ledger does not fit the topics: a person has to look first. Its supervisor starts it again. A driver that a later one
+superseded ends with 75, and, once started again, stands by until the later one gives no sign of life.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from include.adapters.speed_store import SpeedStore
 from include.adapters.stream_progress import StreamProgressStore
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ConfigurationError, DriverSuperseded, PipelineError, PositionRefused, Retryable
+from include.errors import DriverSuperseded, PipelineError, Retryable
 from include.patience import FOR_EVER, patiently
 from include.settings import Settings
 from spark_jobs.connectors.kafka import read_range, stream_reader
@@ -49,7 +49,6 @@ log = logging.getLogger("stream")
 
 BEAT_S = 1.0
 LOOK_AT_TOPICS_EVERY = 10  # beats
-EX_CONFIG = 78
 
 Result = TypeVar("Result")
 
@@ -64,12 +63,9 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         return run(settings, stop, topics)
-    except (ConfigurationError, PositionRefused) as exc:
-        log.error("%s: %s", type(exc).__name__, exc)
-        return EX_CONFIG
     except PipelineError as exc:
         log.error("%s: %s", type(exc).__name__, exc)
-        return 1
+        return exc.exit_code
 
 
 def run(settings: Settings, stop: threading.Event, topics: Mapping[Query, str] = TOPICS) -> int:

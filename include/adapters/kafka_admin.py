@@ -88,7 +88,7 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
 
 
 def main() -> int:
-    """Create the topics; exit code 1 with one line when one differs or the broker does not answer."""
+    """Create the topics. Exit codes: 75 the broker does not answer; 78 a topic differs from its contract."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     parser = argparse.ArgumentParser(description="Topics of the pipeline.")
     parser.add_argument("action", choices=["create-topics"])
@@ -97,7 +97,7 @@ def main() -> int:
         created = create_topics(Settings.from_environment().kafka)
     except PipelineError as exc:
         log.error("%s", exc)
-        return 1
+        return exc.exit_code
     log.info("topics created: %s", ", ".join(created) or "none, all exist as the contract says")
     return 0
 

@@ -20,7 +20,7 @@ from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
 from include.adapters.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock
-from include.errors import ConfigurationError, Retryable
+from include.errors import OK, ConfigurationError, PipelineError, Retryable
 from include.gateway.app import Gateway
 from include.gateway.server import Server
 from include.gateway.services import join
@@ -29,7 +29,7 @@ from include.settings import GatewaySettings, Settings
 
 log = logging.getLogger("include.gateway")
 
-OK, STOPPED, TRY_LATER, MISCONFIGURED = 0, 70, 75, 78
+STOPPED = 70
 
 _SHUTDOWN_MARGIN_S = 3.0  # for the fsync of what Kafka did not take in time
 _PROBE_S = 1.0
@@ -43,12 +43,9 @@ def main() -> int:
         check_exposure(settings.gateway)
         listener = _listen(settings.gateway)
         return uvloop.run(serve(settings, listener))
-    except ConfigurationError as exc:
+    except PipelineError as exc:
         log.error("%s", exc)
-        return MISCONFIGURED
-    except Retryable as exc:
-        log.error("%s", exc)
-        return TRY_LATER
+        return exc.exit_code
 
 
 def check_exposure(gateway: GatewaySettings) -> None:

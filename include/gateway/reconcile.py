@@ -29,7 +29,7 @@ from include.adapters.published_versions import iter_store, iter_topic, require_
 from include.adapters.unpublished_rows import UnpublishedRow, UnpublishedRows
 from include.clock import Clock, SystemClock, rfc3339
 from include.contracts.topics import RAW_TOPICS, Topic
-from include.errors import BrokerUnavailable, ConfigurationError, ContractMismatch, Retryable
+from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, PipelineError
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
@@ -37,7 +37,6 @@ from include.settings import Settings
 
 log = logging.getLogger("include.gateway.reconcile")
 
-OK, TRY_LATER, MISCONFIGURED = 0, 75, 78
 
 DEFAULT_SINCE = dt.timedelta(days=2)
 DEFAULT_MIN_AGE_S = 60.0  # beyond every deadline of a gateway: what is younger may still be on its way
@@ -211,12 +210,9 @@ def main() -> int:
         stores = arguments.store or [settings.gateway.fallback_dir]
         scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run)
         done = reconcile_sources(settings, scope)
-    except (ConfigurationError, ContractMismatch) as exc:
+    except PipelineError as exc:
         log.error("%s", exc)
-        return MISCONFIGURED
-    except Retryable as exc:
-        log.error("%s", exc)
-        return TRY_LATER
+        return exc.exit_code
     for one in done:
         print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused")
     return TRY_LATER if any(one.refused for one in done) else OK

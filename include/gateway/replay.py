@@ -21,7 +21,7 @@ from include.adapters.fallback_salvage import Salvage
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
 from include.clock import SystemClock, rfc3339
-from include.errors import BrokerUnavailable, ConfigurationError, Retryable
+from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, PipelineError
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.metrics import Counters
@@ -112,19 +112,16 @@ def main() -> int:
             raise ConfigurationError(f"no fallback store in {store_dir}; name its folder with --store")
         if arguments.list_refused:
             log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
-            return 0
+            return OK
         max_rate = arguments.max_rate or settings.gateway.replay_max_rate
         servers = settings.kafka.bootstrap_servers
         wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
         report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted))
-    except ConfigurationError as exc:
+    except PipelineError as exc:
         log.error("%s", exc)
-        return 78
-    except Retryable as exc:
-        log.error("%s", exc)
-        return 75
+        return exc.exit_code
     print(f"sent {report.sent}, refused {report.refused}, left {report.left}")
-    return 0 if report.left == 0 else 75
+    return OK if report.left == 0 else TRY_LATER
 
 
 def _arguments() -> argparse.Namespace:

@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Literal
 
 from include.contracts.topics import RAW_TOPICS
-from include.errors import ConfigurationError
+from include.errors import OK, ConfigurationError
 from include.gateway import token_file
 from include.gateway.asgi import Fault, fault
 from include.gateway.token_file import EVERY_TOPIC, Entry
 
 log = logging.getLogger(__name__)
-
-OK, MISCONFIGURED = 0, 78
 
 Access = Literal["data", "admin"]
 
@@ -123,7 +121,7 @@ def main() -> int:
                 _change(path, arguments)
     except ConfigurationError as exc:
         print(f"tokens: {exc}", file=sys.stderr)
-        return MISCONFIGURED
+        return exc.exit_code
     return OK
 
 

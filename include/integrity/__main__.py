@@ -5,7 +5,8 @@ Settings come from the environment, as for every process of the pipeline (`set -
 The answer is on standard output, for people or with --json for programs; the log is on standard error.
 
 Exit codes: 0 done; 1 refused, trying again will not help; 2 wrong arguments; 3 done, but a person has to look: there
-are unexplained differences, or the day is not certified; 75 a server is out or the day is busy, try again later.
+are unexplained differences, or the day is not certified; 75 a server is out or the day is busy, try again later; 78 a
+setting is missing or wrong.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import dataclasses
 import getpass
 import json
 import logging
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from typing import Any
 from include.airflow_support.days import days_between
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day, DayFormatError
-from include.errors import PipelineError, Retryable
+from include.errors import OK, USAGE, PipelineError
 from include.integrity import publication
 from include.integrity.certificate import Certificate, certify
 from include.integrity.comparison import Differences, Report, diff, verify
@@ -38,7 +38,7 @@ from include.settings import Settings
 
 log = logging.getLogger("integrity")
 
-REFUSED, LOOK, LATER = 1, 3, os.EX_TEMPFAIL
+LOOK = 3
 Command = Callable[[Settings, argparse.Namespace], Any]
 
 
@@ -48,14 +48,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         result = arguments.command(Settings.from_environment(), arguments)
-    except Retryable as exc:
-        log.error("%s: %s; try again later", type(exc).__name__, exc)
-        return LATER
-    except (PipelineError, DayFormatError) as exc:
+    except PipelineError as exc:
         log.error("%s: %s", type(exc).__name__, exc)
-        return REFUSED
+        return exc.exit_code
+    except DayFormatError as exc:
+        log.error("%s", exc)
+        return USAGE
     print(json.dumps(_plain(result), default=str, ensure_ascii=False) if arguments.json else text_of(result))
-    return LOOK if _needs_a_person(result) else 0
+    return LOOK if _needs_a_person(result) else OK
 
 
 def _rebuild(settings: Settings, arguments: argparse.Namespace) -> Any:

@@ -6,14 +6,18 @@ import sys
 from pathlib import Path
 
 from include.contracts.day import Day
-from include.errors import PipelineError
+from include.errors import MISCONFIGURED, REFUSED, TRY_LATER, PipelineError
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "spark_jobs" / "rebuild_day.py"
 
 
 class RebuildFailed(PipelineError):
-    """The rebuild failed; its log above says why."""
+    """The rebuild failed; its log above says why. The exit code is the job's, if it is one of ours."""
+
+    def __init__(self, job_code: int, day: Day, run_id: str) -> None:
+        super().__init__(day=day, run=run_id, exit_code=job_code)
+        self.exit_code = job_code if job_code in (TRY_LATER, MISCONFIGURED) else REFUSED
 
 
 def rebuild(day: Day, run_id: str, reason: str | None, source: str = "auto") -> None:
@@ -29,4 +33,4 @@ def rebuild(day: Day, run_id: str, reason: str | None, source: str = "auto") -> 
         command, stdout=sys.stderr, env={**os.environ, "PYTHONPATH": python_path}, cwd=ROOT, check=False
     )
     if finished.returncode != 0:
-        raise RebuildFailed(day=day, run=run_id, exit_code=finished.returncode)
+        raise RebuildFailed(finished.returncode, day, run_id)

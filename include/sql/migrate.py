@@ -87,14 +87,14 @@ def _upgrade(database: DatabaseSettings, revision: str) -> str:
 
 
 def main() -> int:
-    """Migrate and say to which revision. Exit code 1 with one line when the database refuses."""
+    """Migrate and say to which revision. Exit codes: 75 the database is out; 78 a setting is wrong, a role missing."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         settings = Settings.from_environment()
         revision = migrate(settings)
     except PipelineError as exc:
         log.error("%s", exc)
-        return 1
+        return exc.exit_code
     log.info("database %s is at revision %s", settings.database.name, revision)
     return 0
 

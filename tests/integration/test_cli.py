@@ -1,16 +1,21 @@
 """The commands of `python -m include.integrity`, on a real PostgreSQL: answers for people and programs, exit codes."""
 
+import datetime as dt
 import json
 import re
 
 import pytest
 
+from include.adapters.generation_store import GenerationStore
+from include.contracts.day import Day
 from include.integrity.__main__ import main
 from include.integrity.publication import publish
+from include.sql.named import query
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, build, opened_store, row, serve
 
-DONE, REFUSED, USAGE, LOOK, LATER = 0, 1, 2, 3, 75
+DONE, REFUSED, USAGE, LOOK, LATER, SETTING = 0, 1, 2, 3, 75, 78
+YESTERDAY = Day.of(dt.datetime.now(dt.UTC), "Asia/Seoul").before(1)
 
 
 @pytest.fixture
@@ -148,7 +153,7 @@ class TestRefusals:
         assert "rebuild the day first" in caplog.text
 
     def test_a_day_that_is_none(self, run, caplog):
-        assert run("verify", "--day", "yesterday") == (REFUSED, "")
+        assert run("verify", "--day", "yesterday") == (USAGE, "")
         assert "write it as YYYY-MM-DD" in caplog.text
 
     def test_a_day_that_is_not_over_is_refused_before_anything_is_built(self, settings, run, caplog):
@@ -163,9 +168,23 @@ class TestRefusals:
     def test_a_database_that_is_out_is_tried_again_later(self, run, monkeypatch, caplog):
         monkeypatch.setenv("DATABASE_PORT", "1")
         assert run("status") == (LATER, "")
-        assert "try again later" in caplog.text
+        assert "DatabaseUnavailable" in caplog.text
+
+    def test_a_database_that_goes_away_meanwhile_is_tried_again_later(self, settings, run, monkeypatch, caplog):
+        def cut_off(*_):
+            connections = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'integrity'"
+            rows(settings, connections, role="batch")
+
+        monkeypatch.setattr("include.integrity.page_model.query", lambda name: cut_off() or query(name))
+        assert run("status") == (LATER, "")
+        assert "DatabaseUnavailable" in caplog.text
+
+    def test_a_rebuild_of_a_busy_day_is_tried_again_later(self, settings, capfd):
+        with GenerationStore(settings.database).hold(YESTERDAY):
+            assert main(["rebuild", "--day", str(YESTERDAY)]) == LATER
+        assert "DayBusy" in capfd.readouterr().err
 
     def test_certifying_needs_the_gateways(self, settings, run, changed_day, caplog):
         publish(settings, DAY, "r")
-        assert run("certify", "--day", str(DAY)) == (REFUSED, "")
+        assert run("certify", "--day", str(DAY)) == (SETTING, "")
         assert "GATEWAY_ADMIN_TOKEN is not set" in caplog.text
