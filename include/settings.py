@@ -92,7 +92,10 @@ class GatewaySettings:
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The speed layer's driver. `table_partitions` 0: as many as the size of the member table needs."""
+    """The speed layer's driver. `table_partitions` 0: as many as the size of the member table needs.
+
+    `max_batch_bytes`: keys, values and headers that go through the driver at a time, for one transaction.
+    """
 
     checkpoint_dir: Path
     trigger_interval_s: float
@@ -101,6 +104,7 @@ class StreamSettings:
     driver_memory: str
     max_boards_per_batch: int
     max_details_per_batch: int
+    max_batch_bytes: int
     table_partitions: int
 
 
@@ -185,6 +189,7 @@ class Settings:
                 driver_memory=env.text("STREAM_DRIVER_MEMORY", "2g"),
                 max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
                 max_details_per_batch=env.integer("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
+                max_batch_bytes=env.count("STREAM_MAX_BATCH_BYTES", 128 << 20),
                 table_partitions=env.integer("STREAM_TABLE_PARTITIONS", 0),
             ),
             batch=BatchSettings(

@@ -15,14 +15,13 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
@@ -35,7 +34,7 @@ from include.settings import Settings
 from spark_jobs.connectors.kafka import read_range, stream_reader
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, die_with_parent, open_session
 from spark_jobs.speed import standby
-from spark_jobs.speed.checkpoints import folder_of
+from spark_jobs.speed.checkpoints import BatchRanges, folder_of
 from spark_jobs.speed.early_read import EarlyRead
 from spark_jobs.speed.figures import TOPICS, Figures, Query
 from spark_jobs.speed.join import BoardJoin
@@ -167,15 +166,15 @@ class Application:
             session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, figures,
             self._stop,
         )  # fmt: skip
-        topic, folder = self._topics["join"], self._folder / "join"
+        topic = self._topics["join"]
         start, topic_id = self._starts[topic], self._topic_ids[topic]
-        progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start, folder)
+        progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start)
         self._chores += [progress.catch_up, join.resolve_pending]
         if self._offsetter.ends(topic) == start:  # else the first batch does it
             join.warm_up(read_range(session, self._offsetter, topic, start, start))
         reader = stream_reader(session, bootstrap_servers, topic, start, settings.stream.max_boards_per_batch)
         boards = join.decoded(_few_tasks(session, reader.load()))
-        return self._start(boards, "join", folder, lambda frame, batch: join.process(frame, batch, progress))
+        return self._start(boards, "join", lambda frame, range_, batch: join.process(frame, range_, batch, progress))
 
     def _start_serve(self, session: SparkSession) -> StreamingQuery:
         """board-detail → board_detail_live."""
@@ -183,14 +182,17 @@ class Application:
         start = self._starts[topic]
         store = ServingStore(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
         store.begin(start)
-        serve = Serve(store, PIPELINE, settings.timezone, self._figures, self._stop)
+        serve = Serve(
+            store, self._reader(session, topic), PIPELINE, settings.timezone, self._figures, self._stop,
+            settings.stream.max_batch_bytes,
+        )  # fmt: skip
         self._checks.append(serve.check)
         self._closing.append(serve.close)
         if self._offsetter.ends(topic) == start:
             serve.warm_up(read_range(session, self._offsetter, topic, start, start))
         most = settings.stream.max_details_per_batch
         reader = stream_reader(session, settings.kafka.bootstrap_servers, topic, start, most)
-        return self._start(_few_tasks(session, reader.load()), "serve", self._folder / "serve", serve.process)
+        return self._start(_few_tasks(session, reader.load()), "serve", serve.process)
 
     def _take_position(self, consumer: str, topic: str) -> None:
         start = self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic))
@@ -198,17 +200,24 @@ class Application:
         self._starts[topic] = start
         self._topic_ids[topic] = self._patiently(lambda: self._offsetter.topic_id(topic))
 
+    def _reader(self, session: SparkSession, topic: str) -> Callable[[OffsetRange], DataFrame]:
+        """Reads any range of the topic."""
+        return lambda part: _few_tasks(session, read_range(session, self._offsetter, topic, part.start, part.end))
+
     def _start(
-        self, frame: DataFrame, name: str, checkpoint: Path, process: Callable[[DataFrame, int], None]
+        self, frame: DataFrame, query: Query, process: Callable[[DataFrame, OffsetRange, int], None]
     ) -> StreamingQuery:
+        checkpoint, topic = self._folder / query, self._topics[query]
+        ranges = BatchRanges(checkpoint, topic, self._starts[topic])
+
         def guarded(batch: DataFrame, batch_id: int) -> None:
             try:
-                process(batch, batch_id)
+                process(batch, ranges.of(batch_id), batch_id)
             except PipelineError as exc:
                 self._errors.append(exc)  # Spark passes on its text only
                 raise
 
-        writer = frame.writeStream.queryName(name).foreachBatch(guarded).option("checkpointLocation", str(checkpoint))
+        writer = frame.writeStream.queryName(query).foreachBatch(guarded).option("checkpointLocation", str(checkpoint))
         return writer.trigger(processingTime=f"{self._settings.stream.trigger_interval_s} seconds").start()
 
     def _follow(self, queries: list[StreamingQuery], monitor: Monitor) -> int:

@@ -1,7 +1,8 @@
 """The speed layer's benchmarks: `python -m benchmarks.stream [cold|steady|serve|both|latency|restart …]`, or all.
 
 They start a broker and a PostgreSQL, and take turns with what one would use instead: Kafka Streams, Flink, sinks
-written by hand. `curve` and `table` show what the defaults were chosen by, and run only when they are named.
+written by hand. `curve` and `table` show what the defaults were chosen by, `bounds` that backlogs of many bytes fit
+into memory; these run only when they are named.
 Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing here, a JDK for instance.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
 from benchmarks.report import Report
+from benchmarks.stream.bounds import bounds
 from benchmarks.stream.curve import curve
 from benchmarks.stream.joins import cold, steady
 from benchmarks.stream.latency import latency
@@ -22,9 +24,9 @@ from demo import reference_data
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "cold": cold, "steady": steady, "serve": serve, "both": both, "latency": latency, "restart": restart,
-    "curve": curve, "table": table,
+    "curve": curve, "table": table, "bounds": bounds,
 }  # fmt: skip
-_ON_REQUEST = ("curve", "table")
+_ON_REQUEST = ("curve", "table", "bounds")
 
 
 def main() -> int:

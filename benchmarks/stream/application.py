@@ -32,6 +32,11 @@ class Application:
                 start_new_session=True,
             )  # fmt: skip
 
+    @property
+    def pid(self) -> int:
+        """Of the first process, which leads the session."""
+        return self._process.pid
+
     def check(self) -> None:
         """Raises Ended, with the end of the log, when it does not run."""
         code = self._process.poll()

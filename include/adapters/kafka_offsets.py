@@ -1,6 +1,7 @@
 """Where topics begin and end: offsets and ids, looked up from outside Spark."""
 
 import datetime as dt
+from dataclasses import dataclass
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
@@ -11,6 +12,19 @@ from include.errors import BrokerUnavailable, ContractMismatch
 Offsets = dict[int, int]  # partition → offset
 TIMEOUT_S = 30
 EVER = 0  # a timestamp that no record is older than
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """`start <= offset < end` in each partition of a topic. A partition that `start` does not name begins at 0."""
+
+    start: Offsets
+    end: Offsets
+
+    @property
+    def count(self) -> int:
+        """How many offsets: at least as many as records, since markers of transactions take offsets too."""
+        return sum(end - self.start.get(partition, 0) for partition, end in self.end.items())
 
 
 class OffsetReader:

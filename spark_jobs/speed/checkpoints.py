@@ -5,7 +5,7 @@ import shutil
 import time
 from pathlib import Path
 
-from include.adapters.kafka_offsets import Offsets
+from include.adapters.kafka_offsets import OffsetRange, Offsets
 
 LEFT_S = 3600.0
 
@@ -24,7 +24,21 @@ def folder_of(parent: Path, driver_id: str) -> Path:
     return folder
 
 
-def batch_ends(folder: Path, batch_id: int, topic: str) -> Offsets:
-    """Up to where a batch goes (exclusive), a partition. Spark writes it down before the batch begins."""
-    lines = (folder / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
-    return {int(partition): offset for partition, offset in json.loads(lines[2])[topic].items()}
+class BatchRanges:
+    """Which records each batch of a query has. Spark writes it down before the batch begins."""
+
+    def __init__(self, folder: Path, topic: str, start: Offsets) -> None:
+        """`start`: where the first batch begins."""
+        self._folder = folder
+        self._topic = topic
+        self._start = start
+
+    def of(self, batch_id: int) -> OffsetRange:
+        """The range of a batch."""
+        end = self._end(batch_id)
+        start = self._end(batch_id - 1) if batch_id else self._start
+        return OffsetRange({partition: start.get(partition, 0) for partition in end}, end)
+
+    def _end(self, batch_id: int) -> Offsets:
+        lines = (self._folder / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+        return {int(partition): offset for partition, offset in json.loads(lines[2])[self._topic].items()}

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.adapters.driver_lease import DriverLease
+from include.adapters.kafka_offsets import OffsetRange
 from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
 from include.contracts import headers as h
 from include.contracts.definition import Definition
@@ -72,8 +73,8 @@ class BoardJoin:
         """Records of the source as `process` takes them. Part of the streaming plan, which Spark plans by itself."""
         return versioned(typed(records, self._stream)).drop("replayed", "accepted_at")
 
-    def process(self, boards: DataFrame, batch_id: int, progress: JoinProgress) -> None:
-        """One micro-batch. Boards are sent before anything is recorded: a crash here sends again, never loses."""
+    def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
+        """The boards of a range. Boards are sent before anything is recorded: a crash here sends again, never loses."""
         started = time.monotonic()
         with self._lock:
             # the boards' offsets are fixed by now; only then the members are read to their end
@@ -84,7 +85,8 @@ class BoardJoin:
             self._settle(sent, batch_id)
             settled = time.monotonic()
         reached("join.before_ledger")
-        self._figures.position(self._stream.name, progress.reached(batch_id))
+        progress.reached(range_.end)
+        self._figures.position(self._stream.name, range_.end)
         phases = {
             "members": refreshed - started,
             "send": done - refreshed,

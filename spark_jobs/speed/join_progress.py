@@ -2,13 +2,11 @@
 
 import logging
 import threading
-from pathlib import Path
 
 from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import Offsets
 from include.adapters.offset_ledger import OffsetLedger
 from include.errors import DatabaseUnavailable
-from spark_jobs.speed.checkpoints import batch_ends
 
 log = logging.getLogger(__name__)
 
@@ -21,28 +19,23 @@ class JoinProgress:
     A driver that ends before that sends the boards since then again: at least once, counted as duplicates.
     """
 
-    def __init__(
-        self, ledger: OffsetLedger, lease: DriverLease, topic: str, topic_id: str, start: Offsets, checkpoint: Path
-    ) -> None:
+    def __init__(self, ledger: OffsetLedger, lease: DriverLease, topic: str, topic_id: str, start: Offsets) -> None:
         self._ledger = ledger
         self._lease = lease
         self._topic = topic
         self._topic_id = topic_id
         self._at = dict(start)
-        self._checkpoint = checkpoint
         self._due: Offsets | None = None
         self._lock = threading.Lock()
 
-    def reached(self, batch_id: int) -> Offsets:
-        """The batch was sent, up to the offsets returned, and what was left of it kept.
+    def reached(self, ends: Offsets) -> None:
+        """The boards up to these offsets were sent, and what was left of them kept.
 
         Raises LedgerConflict, DriverSuperseded.
         """
-        ends = batch_ends(self._checkpoint, batch_id, self._topic)
         with self._lock:
             self._due = ends
         self.catch_up()
-        return ends
 
     def catch_up(self) -> None:
         """Advance what could not be advanced. Also for the main loop: after an outage no board may come for long."""

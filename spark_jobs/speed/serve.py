@@ -3,15 +3,18 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
+from include.adapters.kafka_offsets import OffsetRange
 from include.adapters.serving_store import ServingStore
 from include.contracts.definition import Definition
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
 from spark_jobs.speed.detail_columns import DetailColumns
 from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.pages import pages
 
 log = logging.getLogger(__name__)
 
@@ -27,28 +30,45 @@ class Serve:
     """
 
     def __init__(
-        self, store: ServingStore, definition: Definition, timezone: str, figures: Figures, stop: threading.Event
+        self,
+        store: ServingStore,
+        read: Callable[[OffsetRange], DataFrame],
+        definition: Definition,
+        timezone: str,
+        figures: Figures,
+        stop: threading.Event,
+        max_bytes: int,
     ) -> None:
+        """`read` gives the records of any range of the topic; at most `max_bytes` come to the driver at once."""
+        self._read = read
         self._details = DetailColumns(definition, timezone)
         self._writer = BatchWriter(store, figures, stop)
+        self._max_bytes = max_bytes
 
-    def process(self, records: DataFrame, batch_id: int) -> None:
-        """One micro-batch of raw records: one Spark job, one transaction.
+    def process(self, records: DataFrame, range_: OffsetRange, batch_id: int) -> None:
+        """The records of a range: one Spark job and one transaction, as long as they are no larger than `max_bytes`.
 
-        Blocks until the batch before is written, and raises what its writing raised. When the application ends, the
-        batch is left to the next start.
+        More than that is read and written in parts, one transaction each: the ledger says how far that went. Blocks
+        until the batch before is written, and raises what its writing raised. When the application ends, what is not
+        written is left to the next start.
         """
         started = time.monotonic()
-        collected = _whole(records).toArrow()
-        read = time.monotonic()
-        batch = self._details.read(collected)
-        phases_s = {"read": read - started, "decode": time.monotonic() - read}
-        if batch.num_rows and not self._writer.hand_over(DecodedBatch(batch_id, batch, phases_s)):
-            log.info("batch %d: stopping; its %d records are left to the next start", batch_id, batch.num_rows)
+        for page in pages(_whole(records), self._read_whole, range_, self._max_bytes):
+            read = time.monotonic()
+            batch = self._details.read(page)
+            phases_s = {"read": read - started, "decode": time.monotonic() - read}
+            if batch.num_rows and not self._writer.hand_over(DecodedBatch(batch_id, batch, phases_s)):
+                log.info("batch %d: stopping; what is not written is left to the next start", batch_id)
+                return
+            started = time.monotonic()
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the path once over records that are none of ours, writing nothing, so that its code is compiled."""
-        self._details.read(_whole(nothing).toArrow())
+        for page in pages(_whole(nothing), self._read_whole, OffsetRange({}, {}), self._max_bytes):
+            self._details.read(page)
+
+    def _read_whole(self, range_: OffsetRange) -> DataFrame:
+        return _whole(self._read(range_))
 
     @property
     def is_writing(self) -> bool:

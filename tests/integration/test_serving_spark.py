@@ -19,6 +19,7 @@ from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import NOON, opened_store
 from tests.support.sessions import is_waiting, locked
+from tests.support.spark import part_of, range_of
 
 ZONE = "Asia/Seoul"
 VIEW = "SELECT board_id, title, kafka_offset FROM board_detail ORDER BY board_id"
@@ -50,9 +51,32 @@ def settings(postgres, tmp_path):
 
 @pytest.fixture
 def serve(settings):
-    query = Serve(opened_store(settings), PIPELINE, ZONE, Figures(), threading.Event())
+    query = served_by(settings, 1 << 20)
     yield query
     query.close()
+
+
+class Topic:
+    """A topic's records, as Spark gives any range of them."""
+
+    def __init__(self, spark, records):
+        self.records = spark.createDataFrame(records, RECORD)
+        self.range = range_of((each[3], each[4]) for each in records)
+        self.parts = []
+
+    def read(self, range_):
+        self.parts.append(range_)
+        return part_of(self.records, range_)
+
+
+def served_by(settings, max_bytes, topic=None):
+    read = topic.read if topic else None
+    return Serve(opened_store(settings), read, PIPELINE, ZONE, Figures(), threading.Event(), max_bytes)
+
+
+def process(serve, spark, records, number):
+    topic = Topic(spark, records)
+    serve.process(topic.records, topic.range, number)
 
 
 def written(serve):
@@ -97,21 +121,21 @@ def test_a_batch_is_decoded_with_its_rejects(spark):
 
 def test_batches_are_written_one_after_the_other_while_spark_decodes_the_next(settings, spark, serve):
     def batch(number):
-        return spark.createDataFrame(
-            [record(number, detail(number, title=f"t{number}"), 3 * number), record(number, b"bad", 3 * number + 1),
-             record(1, detail(1, title=f"again {number}", modifiedAt=f"2026-11-20T03:0{number}:00.000000Z"),
-                    3 * number + 2)], RECORD)  # fmt: skip
+        return [
+            record(number, detail(number, title=f"t{number}"), 3 * number), record(number, b"bad", 3 * number + 1),
+            record(1, detail(1, title=f"again {number}", modifiedAt=f"2026-11-20T03:0{number}:00.000000Z"),
+                   3 * number + 2)]  # fmt: skip
 
     serve.warm_up(spark.createDataFrame([], RECORD))
 
     with ThreadPoolExecutor(1) as spark_thread:
         with locked(settings, "offset_ledger"):
-            serve.process(batch(1), 1)  # returns while the batch is still being written
+            process(serve, spark, batch(1), 1)  # returns while the batch is still being written
             wait_until(lambda: is_waiting(settings, "serve"), 20, "the first batch waits for the ledger")
-            second = spark_thread.submit(serve.process, batch(2), 2)
+            second = spark_thread.submit(process, serve, spark, batch(2), 2)
             assert serve.is_writing
         second.result()
-    serve.process(batch(3), 3)
+    process(serve, spark, batch(3), 3)
     wait_until(lambda: written(serve), 60, "the last batch is written")
     assert rows(settings, VIEW) == [(1, "again 3", 11), (2, "t2", 6), (3, "t3", 9)]
     assert rows(settings, "SELECT body FROM board_detail WHERE board_id = 2") == [(detail(2)["body"],)]
@@ -120,13 +144,30 @@ def test_batches_are_written_one_after_the_other_while_spark_decodes_the_next(se
 
 
 def test_a_failed_batch_is_heard_of_and_none_comes_after_it(settings, spark, serve):
-    serve.process(spark.createDataFrame([record(1, detail(1), 0)], RECORD), 1)
+    process(serve, spark, [record(1, detail(1), 0)], 1)
     wait_until(lambda: written(serve), 60, "the first batch is written")
     rows(settings, "DELETE FROM offset_ledger")
-    serve.process(spark.createDataFrame([record(2, detail(2), 1)], RECORD), 2)
+    process(serve, spark, [record(2, detail(2), 1)], 2)
     wait_until(lambda: not serve.is_writing, 60, "the second batch has failed")
     with pytest.raises(LedgerConflict):
         serve.check()
     with pytest.raises(LedgerConflict):
-        serve.process(spark.createDataFrame([record(3, detail(3), 2)], RECORD), 3)
+        process(serve, spark, [record(3, detail(3), 2)], 3)
     assert rows(settings, VIEW) == [(1, "title", 0)]
+
+
+def test_a_batch_of_more_bytes_than_the_driver_takes_is_written_in_parts(settings, spark):
+    sizes = [100, 60_000, 100, 60_000, 60_000, 60_000, 100]
+    values = [detail(n + 1, body="x" * size) for n, size in enumerate(sizes)]
+    topic = Topic(spark, [record(n + 1, value, n) for n, value in enumerate(values)])
+    serve = served_by(settings, 140_000, topic)
+    try:
+        serve.process(topic.records, topic.range, 1)
+        wait_until(lambda: written(serve), 60, "the last part is written")
+    finally:
+        serve.close()
+    assert rows(settings, "SELECT board_id, length(body) FROM board_detail ORDER BY 1") == [
+        (n + 1, size) for n, size in enumerate(sizes)
+    ]
+    assert [(part.start, part.end) for part in topic.parts] == [({0: 0}, {0: 4}), ({0: 4}, {0: 7})]
+    assert rows(settings, LEDGER) == [(7,)]

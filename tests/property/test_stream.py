@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka_offsets import OffsetRange, OffsetReader
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
@@ -31,7 +31,7 @@ from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
 from tests.support.oracle import Version, author
 from tests.support.pipeline import produce, rows, with_topics
-from tests.support.spark import EPOCH, RawRecord, encoded, raw
+from tests.support.spark import EPOCH, RawRecord, encoded, range_of, raw
 
 BATCHES = 4
 KEYS = st.integers(1, 3)
@@ -58,6 +58,7 @@ class Course:
     restarts: list[bool]  # the driver dies after it sent the batch, and sends it again
     resolves: list[bool]
     serves: list[bool]
+    max_bytes: int  # that go through the driver at a time
 
 
 @st.composite
@@ -77,7 +78,7 @@ def histories(draw):
 
 def courses():
     choices = st.lists(st.booleans(), min_size=BATCHES, max_size=BATCHES)
-    return st.builds(Course, choices, choices, choices)
+    return st.builds(Course, choices, choices, choices, st.sampled_from([1, 2_000, 20_000, 1 << 20]))
 
 
 def apart(events, number):
@@ -165,8 +166,8 @@ def told(events, course):
 class AnyPosition:
     """Where the join is, for batches that come from no topic."""
 
-    def reached(self, batch_id):
-        return {}
+    def reached(self, ends):
+        pass
 
 
 class Driver:
@@ -176,13 +177,15 @@ class Driver:
         self._spark = spark
         self._settings = settings
         self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        self.max_bytes = 1 << 20
         self._stop = threading.Event()
         self._batch_id = itertools.count()
         self._parts = contextlib.ExitStack()
 
-    def start(self):
+    def start(self, max_bytes=None):
         """A new driver, which knows nothing; the one before is gone."""
         self._parts.close()
+        self.max_bytes = max_bytes or self.max_bytes
         settings, offsetter = self._settings, self._offsetter
         servers, figures = settings.kafka.bootstrap_servers, Figures()
         lease = DriverLease(settings.database, "test")
@@ -197,11 +200,15 @@ class Driver:
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offsetter.earliest(OUTPUT))
         self._serving = ServingStore(settings.database, "serve", OUTPUT, topic_id, lease)
         self._serving.begin(start)
-        self._serve = Serve(self._serving, PIPELINE, settings.timezone, figures, self._stop)
+        self._serve = Serve(
+            self._serving, self._details, PIPELINE, settings.timezone, figures, self._stop, self.max_bytes
+        )
         self._parts.callback(self._serve.close)
 
     def join(self, records):
-        self._join.process(self._join.decoded(raw(self._spark, records)), next(self._batch_id), AnyPosition())
+        boards = self._join.decoded(raw(self._spark, records))
+        range_ = range_of((record.partition, record.offset) for record in records)
+        self._join.process(boards, range_, next(self._batch_id), AnyPosition())
 
     def resolve(self):
         self._join.resolve_pending()
@@ -210,9 +217,12 @@ class Driver:
         """All that is in the topic by now."""
         start, ends = self._serving.reached, self._offsetter.ends(OUTPUT)
         if start != ends:
-            records = read_range(self._spark, self._offsetter, OUTPUT, start, ends)
-            self._serve.process(records, next(self._batch_id))
+            range_ = OffsetRange(start, ends)
+            self._serve.process(self._details(range_), range_, next(self._batch_id))
             wait_until(lambda: self._is_served(ends), 60, "the batch is written")
+
+    def _details(self, range_):
+        return read_range(self._spark, self._offsetter, OUTPUT, range_.start, range_.end)
 
     def close(self):
         self._parts.close()
@@ -243,6 +253,7 @@ def driver(spark, pipeline):
 def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course):
     of_each = {number: apart(events, number) for number, events in zip(_numbers, drawn, strict=False)}
     log = list(itertools.chain.from_iterable(of_each.values()))
+    driver.start(course.max_bytes)
     for batch in range(BATCHES):
         due = [event for event in log if event.batch == batch]
         members = [event for event in due if event.version.topic == "member"]

@@ -2,11 +2,12 @@
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from include.adapters.kafka_offsets import OffsetRange, Offsets
 from include.contracts import headers as h
 from spark_jobs.schemas import RECORD
 
@@ -29,6 +30,25 @@ class RawRecord(NamedTuple):
 def raw(session: SparkSession, records: Sequence[RawRecord]) -> DataFrame:
     """The records as the Kafka source gives them."""
     return session.createDataFrame([_row(record) for record in records], RECORD)
+
+
+def range_of(records: Iterable[tuple[int, int]]) -> OffsetRange:
+    """The smallest range that has these (partition, offset)."""
+    start: Offsets = {}
+    end: Offsets = {}
+    for partition, offset in records:
+        start[partition] = min(offset, start.get(partition, offset))
+        end[partition] = max(offset + 1, end.get(partition, 0))
+    return OffsetRange(start, end)
+
+
+def part_of(rows: DataFrame, range_: OffsetRange) -> DataFrame:
+    """Those of the rows that are of records in the range."""
+    parts = [
+        f"(partition = {partition} AND offset >= {range_.start.get(partition, 0)} AND offset < {end})"
+        for partition, end in range_.end.items()
+    ]
+    return rows.where(" OR ".join(parts) or "false")
 
 
 def encoded(value: Any) -> bytes | None:

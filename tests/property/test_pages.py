@@ -1,0 +1,40 @@
+"""A range is cut into parts that together are the range, none larger than asked for unless it is one record."""
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.adapters.kafka_offsets import OffsetRange
+from spark_jobs.speed.pages import parts_of
+
+SIZES = st.one_of(st.integers(0, 50), st.integers(0, 5_000))
+
+
+@st.composite
+def ranges(draw):
+    """A range, and its records as (partition, offset, size): some offsets have none, as markers of transactions."""
+    start, end, records = {}, {}, []
+    for partition in draw(st.sets(st.integers(0, 5), min_size=1, max_size=4)):
+        start[partition] = draw(st.integers(0, 1 << 40))
+        end[partition] = start[partition] + draw(st.integers(0, 30))
+        there = [offset for offset in range(start[partition], end[partition]) if draw(st.integers(0, 5))]
+        records += [(partition, offset, draw(SIZES)) for offset in there]
+    return OffsetRange(start, end), draw(st.permutations(records))
+
+
+@given(ranges(), st.integers(1, 10_000))
+def test_parts_are_the_range_and_no_larger_than_asked_for(drawn, max_bytes):
+    range_, records = drawn
+    columns = zip(*records, strict=True) if records else ([], [], [])
+    partitions, offsets, sizes = (np.array(list(column), dtype=np.int64) for column in columns)
+    parts = parts_of(partitions, offsets, sizes, range_, max_bytes)
+    for part in parts:
+        held = [size for partition, offset, size in records if part.start[partition] <= offset < part.end[partition]]
+        assert sum(held) <= max_bytes or len(held) == 1
+        assert held
+    if parts:
+        assert (parts[0].start, parts[-1].end) == (range_.start, range_.end)
+        assert all(one.end == next_one.start for one, next_one in itertools.pairwise(parts))
+        assert all(part.start[p] <= part.end[p] for part in parts for p in range_.end)
