@@ -73,7 +73,8 @@ def run(settings: Settings, stop: threading.Event, topics: Mapping[Query, str] =
     progress_store = StreamProgressStore(settings.database)
     if not standby.wait_for_turn(marker, progress_store, stop):
         return 0
-    application = Application(settings, progress_store, stop, topics)
+    progress_store.close()
+    application = Application(settings, stop, topics)
     try:
         return application.run()
     except DriverSuperseded:
@@ -89,7 +90,6 @@ class Application:
     def __init__(
         self,
         settings: Settings,
-        progress_store: StreamProgressStore,
         stop: threading.Event,
         topics: Mapping[Query, str],
     ) -> None:
@@ -99,9 +99,9 @@ class Application:
         self._figures = Figures()
         self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
         self._ledger = OffsetLedger(settings.database)
-        self._store = SpeedStore(settings.database)
-        self._progress_store = progress_store
         self.lease = DriverLease(settings.database, uuid.uuid4().hex)
+        self._store = SpeedStore(settings.database, self.lease)
+        self._progress_store = StreamProgressStore(settings.database, lease=self.lease)
         self._starts: dict[str, Offsets] = {}
         self._topic_ids: dict[str, str] = {}
         self._tail = TopicTail(settings.kafka.bootstrap_servers, PIPELINE.table.name)
@@ -195,7 +195,7 @@ class Application:
         return self._start(_few_tasks(session, reader.load()), "serve", serve.process)
 
     def _take_position(self, consumer: str, topic: str) -> None:
-        start = self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic))
+        start = self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic, self.lease))
         self._figures.position(topic, start)
         self._starts[topic] = start
         self._topic_ids[topic] = self._patiently(lambda: self._offsetter.topic_id(topic))

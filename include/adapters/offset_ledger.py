@@ -47,9 +47,13 @@ class OffsetLedger:
         with self._connection.transaction() as cursor:
             return _entries(cursor, consumer, topic)
 
-    def open(self, consumer: str, topic: str, topic_id: str, start: Offsets) -> Offsets:
-        """The ledger of this topic; a partition that has no entry yet gets one at its `start`."""
+    def open(self, consumer: str, topic: str, topic_id: str, start: Offsets, lease: DriverLease) -> Offsets:
+        """The ledger of this topic; a partition that has no entry yet gets one at its `start`.
+
+        Raises DriverSuperseded.
+        """
         with self._connection.transaction() as cursor:
+            lease.hold(cursor)
             open_partitions(cursor, consumer, topic, topic_id, start)
             return _places(cursor, consumer, topic_id)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from psycopg2.extras import execute_values
 
+from include.adapters.driver_lease import DriverLease
 from include.adapters.postgres import KeptConnection
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -46,11 +47,12 @@ class PendingBoard(NamedTuple):
 class SpeedStore:
     """Each call is one short transaction, so that a call repeated after a crash changes nothing.
 
-    Over a connection that is kept; threads take turns. Raises DatabaseUnavailable.
+    Over a connection that is kept; threads take turns. Raises DatabaseUnavailable; a call that writes DriverSuperseded.
     """
 
-    def __init__(self, database: DatabaseSettings) -> None:
+    def __init__(self, database: DatabaseSettings, lease: DriverLease) -> None:
         self._connection = KeptConnection(database, "stream", "join")
+        self._lease = lease
 
     def save_rejects(self, rejects: Iterable[Reject], rejected_by: str) -> int:
         """Keep the records with their reasons; one kept already stays as it is. Returns how many were given."""
@@ -80,6 +82,7 @@ class SpeedStore:
 
     def _execute(self, name: str, parameters: dict[str, object]) -> None:
         with self._connection.transaction() as cursor:
+            self._lease.hold(cursor)
             cursor.execute(query(name), parameters)
 
     def _insert(self, name: str, rows: Iterable[tuple[object, ...]]) -> int:
@@ -89,6 +92,7 @@ class SpeedStore:
             return 0
         count = 0
         with self._connection.transaction() as cursor:
+            self._lease.hold(cursor)
             for page in (first, *pages):
                 execute_values(cursor, query(name), page, page_size=PAGE)
                 count += len(page)

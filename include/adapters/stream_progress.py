@@ -8,6 +8,7 @@ from psycopg2 import ProgrammingError
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
+from include.adapters.driver_lease import DriverLease
 from include.adapters.postgres import KeptConnection, SessionLimits
 from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role
@@ -63,13 +64,21 @@ class StreamProgressStore:
     Raises DatabaseUnavailable, or ContractMismatch when the tables are not those of this version.
     """
 
-    def __init__(self, database: DatabaseSettings, role: Role = "stream") -> None:
+    def __init__(self, database: DatabaseSettings, role: Role = "stream", lease: DriverLease | None = None) -> None:
+        """`lease` is the writer's; who reads has none."""
+        self._lease = lease
         self._connection = KeptConnection(database, role, "stream-progress", LIMITS)
 
     def save(self, rows: Sequence[Progress]) -> None:
-        """Record what the queries did and that their driver is alive. Rows of a later driver stay as they are."""
-        plain = [tuple(_as_json(value) for value in row) for row in rows]
-        self._run(lambda cursor: execute_values(cursor, query("save_progress"), plain))
+        """Record what the queries did and that their driver is alive. Raises DriverSuperseded."""
+        assert self._lease is not None, "only a driver writes here"
+        lease, plain = self._lease, [tuple(_as_json(value) for value in row) for row in rows]
+
+        def save(cursor: Cursor) -> None:
+            lease.hold(cursor)
+            execute_values(cursor, query("save_progress"), plain)
+
+        self._run(save)
 
     def count_pending(self) -> Pending:
         """How many boards wait now."""

@@ -76,7 +76,8 @@ def rebuild_submission() -> dict[str, Any]:
             "spark.log.level": "WARN",  # the task's log is for people
             "spark.ui.enabled": "false",  # it would listen on every interface, and no one is there to look
             # too late in the session itself; the better compiler costs a run of seconds more than it gains
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Dlog4j2.level=warn -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError -XX:+UseParallelGC -Dlog4j2.level=warn "
+            "-XX:TieredStopAtLevel=1",
             "spark.shuffle.compress": "false",
             "spark.shuffle.spill.compress": "false",
             "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",

@@ -42,6 +42,8 @@ BATCH_CONFIGURATION = {
     "spark.shuffle.spill.compress": "false",
     "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
 }
+# A JVM out of memory goes on without what it could not do, for hours: it ends, and its supervisor starts the next one.
+EXIT_OPTION = "-XX:+ExitOnOutOfMemoryError"
 ARCHIVE_NAME = "classes.jsa"  # beside the connector's jars, see spark_jobs.class_archive
 
 
@@ -69,7 +71,7 @@ def java_options(jars_dir: Path) -> str:
     shared = (
         f" -XX:SharedArchiveFile={archive} -Xlog:all=off:stdout -Xlog:all=warning:stderr" if archive.exists() else ""
     )
-    return f"-XX:+UseParallelGC -Dlog4j2.level=warn {COMPILER_OPTIONS}{shared}"
+    return f"{EXIT_OPTION} -XX:+UseParallelGC -Dlog4j2.level=warn {COMPILER_OPTIONS}{shared}"
 
 
 def open_session(
@@ -124,6 +126,7 @@ def _configuration(spark: SparkSettings, name: str, driver_memory: str) -> dict[
         "spark.driver.extraClassPath": ":".join(jars),
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": java_options(spark.jars_dir),
+        "spark.executor.extraJavaOptions": EXIT_OPTION,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -7,6 +7,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetReader, Offsets
 from include.adapters.offset_ledger import Entry, OffsetLedger
 from include.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
@@ -54,16 +55,18 @@ class Position:
     misfits: Sequence[Misfit]
 
 
-def starting_position(ledger: OffsetLedger, offsetter: OffsetReader, consumer: str, topic: str) -> Offsets:
+def starting_position(
+    ledger: OffsetLedger, offsetter: OffsetReader, consumer: str, topic: str, lease: DriverLease
+) -> Offsets:
     """The next offset to take of each partition, in the ledger by then.
 
     A topic that the consumer never read begins at its first records, a partition that was added since at 0. Raises
     TopicReplaced, LedgerBeyondEnd, RangeExpired with the partitions and the repair; ContractMismatch for a topic
-    that does not exist; BrokerUnavailable, DatabaseUnavailable.
+    that does not exist; DriverSuperseded, BrokerUnavailable, DatabaseUnavailable.
     """
     position = position_of(ledger, offsetter, consumer, topic)
     refuse_misfits(position)
-    places = ledger.open(consumer, topic, position.topic_id, position.start)
+    places = ledger.open(consumer, topic, position.topic_id, position.start, lease)
     return {partition: places[partition] for partition in position.start}
 
 

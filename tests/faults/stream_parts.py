@@ -21,6 +21,7 @@ from tests.faults.stream_topics import Place, TopicReader, content
 from tests.faults.stream_verdict import Row, Seen
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.broker import Broker
+from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import environment, rows, with_topics
 
 _DATABASE = "stream_faults"
@@ -195,6 +196,7 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         postgres_server(folder / "postgres") as postgres,
     ):
         settings = with_topics(kafka, postgres, _DATABASE, folder / "driver")
+        refuse_unfenced(settings)
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         variables = environment(kafka, postgres, _DATABASE, folder / "driver")
         driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")

@@ -1,19 +1,30 @@
 """One driver at a time, on a real PostgreSQL: the later one wins, the older one notices before it writes."""
 
+import datetime as dt
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
+from psycopg2 import OperationalError
 
-from include.adapters.driver_lease import DriverLease
+from include.adapters.driver_lease import APPLICATION, DriverLease
 from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.postgres import connect
-from include.errors import DriverSuperseded, LedgerConflict
+from include.adapters.postgres import SessionLimits, connect, open_connection
+from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
+from include.adapters.stream_progress import Progress, StreamProgressStore
+from include.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.sql.named import query
 from tests.servers import wait_until
+from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import migrated, rows
 
 WRITE = "INSERT INTO stream_progress (query, driver_id) VALUES (%s, 'test')"
 WRITTEN = "SELECT query FROM stream_progress ORDER BY query"
+NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
+REJECT = Reject("board", 0, 1, "broken", b"1", b"{", NOON)
+PENDING = PendingBoard("board", 0, 1, 1, 1, NOON.date(), b"1", b"{}", NOON, None, None, NOON)
+PROGRESS = Progress("join", "d", 1, None, 0, None, 0, None, None, None, None, None, None, None, None)
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
 
@@ -107,6 +118,107 @@ def test_a_transaction_that_meets_a_driver_just_taking_over_waits_and_then_write
     assert rows(settings, WRITTEN) == []
 
 
+def test_an_epoch_that_a_restored_database_gave_to_another_driver_is_not_this_ones(settings):
+    lease = taken(settings, "a")
+    rows(settings, "UPDATE stream_driver SET driver_id = 'b'")
+    with pytest.raises(DriverSuperseded):
+        write(settings, lease, "one")
+    assert rows(settings, WRITTEN) == []
+
+
+class Silent:
+    """A client that stops while it sends rows."""
+
+    def __init__(self):
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def read(self, _):
+        self.asked.set()
+        self.go_on.wait(60)
+        return ""
+
+
+def test_a_driver_that_stands_still_in_a_transaction_does_not_keep_the_lease(settings):
+    older = taken(settings, "a")
+    later = DriverLease(settings.database, "b", "stream", take_s=0.3)
+    with closing(open_connection(settings.database, "stream")) as connection, connection.cursor() as cursor:
+        older.hold(cursor)
+        cursor.execute(WRITE, ("older",))
+        assert later.take() == 2
+        with pytest.raises(OperationalError):
+            cursor.execute(WRITE, ("older too",))
+    assert rows(settings, WRITTEN) == []
+    write(settings, later, "later")
+
+
+def test_a_driver_that_stands_still_while_it_sends_rows_does_not_keep_it_either(settings):
+    """PostgreSQL ends no COPY by a time-out while it waits for the client."""
+    older, silent = taken(settings, "a"), Silent()
+    limits = SessionLimits(statement_s=0.5, idle_in_transaction_s=0.5)
+
+    def copy():
+        with connect(settings.database, "stream", limits=limits) as connection, connection.cursor() as cursor:
+            older.hold(cursor)
+            cursor.copy_expert("COPY stream_progress (query, driver_id) FROM STDIN", silent)
+
+    with ThreadPoolExecutor() as pool:
+        copying = pool.submit(copy)
+        try:
+            assert silent.asked.wait(10)
+            assert DriverLease(settings.database, "b", "stream", take_s=0.3).take() == 2
+        finally:
+            silent.go_on.set()
+        with pytest.raises(DatabaseUnavailable):
+            copying.result(10)
+
+
+def test_short_transactions_that_follow_each_other_without_a_gap_do_not_keep_it_either(settings):
+    older, stop = taken(settings, "a"), threading.Event()
+
+    def write_on(turn):
+        with connect(settings.database, "stream") as connection:
+            while not stop.is_set():
+                with connection.cursor() as cursor:
+                    older.hold(cursor)
+                    cursor.execute("SELECT pg_sleep(%s)", (0.05 + 0.01 * turn,))
+                connection.commit()
+
+    with ThreadPoolExecutor() as pool:
+        writing = [pool.submit(write_on, turn) for turn in range(4)]
+        try:
+            later = DriverLease(settings.database, "b", "stream", take_s=5)
+            assert later.take() == 2
+            for each in writing:
+                with pytest.raises(DriverSuperseded):
+                    each.result(10)
+        finally:
+            stop.set()
+
+
+class TestStores:
+    """What the stream keeps in PostgreSQL is written by the holder of the lease, or not at all."""
+
+    WRITES = (
+        ("rejects", lambda s, lease: SpeedStore(s.database, lease).save_rejects([REJECT], "join")),
+        ("pending", lambda s, lease: SpeedStore(s.database, lease).save_pending([PENDING])),
+        ("mark sent", lambda s, lease: SpeedStore(s.database, lease).mark_sent([("board", 0, 1)])),
+        ("forget", lambda s, lease: SpeedStore(s.database, lease).forget_superseded()),
+        ("open", lambda s, lease: OffsetLedger(s.database).open("join", "board", "id", {0: 3}, lease)),
+        ("heartbeat", lambda s, lease: StreamProgressStore(s.database, lease=lease).save([PROGRESS])),
+    )
+    TABLES = ("offset_ledger", "pending_board", "reject", "stream_progress")
+
+    @pytest.mark.parametrize("write", [pytest.param(write, id=name) for name, write in WRITES])
+    def test_the_holder_writes_and_a_superseded_driver_does_not(self, settings, write):
+        assert set(refuse_unfenced(settings)) >= {*self.TABLES, "board_detail_live", "dirty_day", "day_publication"}
+        older = taken(settings, "a", APPLICATION)
+        later = taken(settings, "b", APPLICATION)
+        with pytest.raises(DriverSuperseded):
+            write(settings, older)
+        assert [rows(settings, f"SELECT count(*) FROM {table}") for table in self.TABLES] == [[(0,)]] * 4
+        write(settings, later)
+
+
 class TestLedger:
     def advance(self, settings, lease, expected, ends):
         return OffsetLedger(settings.database).advance("join", "board", "id", expected, ends, lease)
@@ -116,20 +228,20 @@ class TestLedger:
 
     def test_moves_many_partitions_and_opens_added_ones_at_their_beginning(self, settings):
         lease = taken(settings, "a")
-        OffsetLedger(settings.database).open("join", "board", "id", {0: 3, 1: 0})
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 3, 1: 0}, lease)
         assert self.advance(settings, lease, {0: 3, 1: 0}, {0: 5, 1: 0, 2: 7}) == {0: 5, 1: 0, 2: 7}
         assert self.places(settings) == {0: 5, 1: 0, 2: 7}
 
     def test_an_opened_entry_stays_as_it_is(self, settings):
-        ledger = OffsetLedger(settings.database)
-        assert ledger.open("join", "board", "id", {0: 3}) == {0: 3}
-        assert ledger.open("join", "board", "id", {0: 9, 1: 2}) == {0: 3, 1: 2}
+        lease, ledger = taken(settings, "a"), OffsetLedger(settings.database)
+        assert ledger.open("join", "board", "id", {0: 3}, lease) == {0: 3}
+        assert ledger.open("join", "board", "id", {0: 9, 1: 2}, lease) == {0: 3, 1: 2}
         assert [entry[:3] for entry in ledger.entries("join", "board")] == [("id", 1, 2), ("id", 0, 3)]
         assert ledger.entries("serve", "board") == []
 
     def test_an_advance_whose_commit_was_not_answered_is_no_conflict(self, settings):
         lease = taken(settings, "a")
-        OffsetLedger(settings.database).open("join", "board", "id", {0: 0, 1: 0})
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 0, 1: 0}, lease)
         self.advance(settings, lease, {0: 0, 1: 0}, {0: 5, 1: 2})
         self.advance(settings, lease, {0: 0, 1: 0}, {0: 5, 1: 2})
         self.advance(settings, lease, {0: 0, 1: 0}, {0: 9, 1: 2})
@@ -138,7 +250,7 @@ class TestLedger:
     @pytest.mark.parametrize("place", [2, 10])
     def test_a_place_that_nobody_of_ours_wrote_is_a_conflict_and_nothing_moves(self, settings, place):
         lease = taken(settings, "a")
-        OffsetLedger(settings.database).open("join", "board", "id", {0: 0, 1: place})
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 0, 1: place}, lease)
         with pytest.raises(LedgerConflict, match=f"partition=1, ledger={place}, expected=3, next_offset=9"):
             self.advance(settings, lease, {0: 0, 1: 3}, {0: 5, 1: 9})
         assert self.places(settings) == {0: 0, 1: place}
@@ -147,7 +259,7 @@ class TestLedger:
         lease, ledger = taken(settings, "a"), OffsetLedger(settings.database)
 
         def take(consumer):
-            places = ledger.open(consumer, "board", "id", {0: 0})
+            places = ledger.open(consumer, "board", "id", {0: 0}, lease)
             for end in range(1, 101):
                 places = ledger.advance(consumer, "board", "id", places, {0: end}, lease)
 
@@ -160,8 +272,8 @@ class TestLedger:
 
     def test_a_superseded_driver_moves_nothing(self, settings):
         older = taken(settings, "a")
-        taken(settings, "b")
-        OffsetLedger(settings.database).open("join", "board", "id", {0: 0})
+        later = taken(settings, "b")
+        OffsetLedger(settings.database).open("join", "board", "id", {0: 0}, later)
         with pytest.raises(DriverSuperseded):
             self.advance(settings, older, {0: 0}, {0: 5, 1: 1})
         assert self.places(settings) == {0: 0}

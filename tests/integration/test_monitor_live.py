@@ -14,7 +14,7 @@ from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.postgres import SessionLimits
 from include.adapters.stream_progress import Pending, Progress, StreamProgressStore
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ContractMismatch, DatabaseUnavailable
+from include.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.integrity.settled import wait_until_settled
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.figures import Batch, Figures
@@ -22,6 +22,7 @@ from spark_jobs.speed.monitor import Monitor
 from tests.fakes.events import board
 from tests.servers import kafka_server, postgres_server, wait_until
 from tests.support.pipeline import migrated, produce, rows, with_topics
+from tests.support.topic_log import taken_lease
 
 JOIN = Progress("join", "d1", 4, 7, 400, 250, 900, {"board": {"0": 500}}, 100.5, 1600.0, 50, 0.5, {"addBatch": 0.2},
                 {"sent": 900}, None)  # fmt: skip
@@ -39,7 +40,7 @@ class TestStore:
 
     @pytest.fixture
     def store(self, settings):
-        store = StreamProgressStore(settings.database)
+        store = StreamProgressStore(settings.database, lease=taken_lease(settings))
         yield store
         store.close()
 
@@ -87,10 +88,12 @@ class TestStore:
         store.save([JOIN._replace(offsets=None, driver_id="d2", epoch=5)])
         assert store.read()[0].progress == JOIN._replace(driver_id="d2", epoch=5)
 
-    def test_a_driver_that_was_superseded_leaves_its_successors_rows(self, store):
-        store.save([JOIN._replace(epoch=5, driver_id="later")])
+    def test_a_driver_that_was_superseded_leaves_its_successors_rows(self, settings, store):
         store.save([JOIN])
-        assert store.read()[0].progress == JOIN._replace(epoch=5, driver_id="later")
+        taken_lease(settings)
+        with pytest.raises(DriverSuperseded):
+            store.save([JOIN._replace(batch_id=8)])
+        assert store.read()[0].progress == JOIN
 
     def test_connects_again_after_its_backend_was_terminated(self, store, postgres):
         store.save([JOIN])
@@ -102,7 +105,7 @@ class TestStore:
 
     def test_a_table_that_is_locked_does_not_hold_it_for_ever(self, settings, postgres, monkeypatch):
         monkeypatch.setattr(stream_progress, "LIMITS", SessionLimits(lock_s=0.1))
-        store = StreamProgressStore(settings.database)
+        store = StreamProgressStore(settings.database, lease=taken_lease(settings))
         store.save([JOIN])
         other = psycopg2.connect(postgres.superuser_dsn("monitor_store"))
         try:
@@ -171,7 +174,7 @@ class Followed:
         self._session, self._folder = session, folder
         self.figures = Figures()
         self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-        self._store = StreamProgressStore(settings.database)
+        self._store = StreamProgressStore(settings.database, lease=taken_lease(settings))
         self.monitor = Monitor(self._store, self.figures, self._offsetter, "d1", 1, "127.0.0.1", 0)
         self.gates, self.queries = {}, []
         self.port = self.monitor.open()
@@ -295,8 +298,9 @@ def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(broker, po
 
     settled = wait_until_settled(settings, 0)
     assert (settled.is_settled, settled.join_lag) == (False, sum(offsetter.ends(boards).values()))
-    ledger.open("join", boards, offsetter.topic_id(boards), offsetter.ends(boards))
-    ledger.open("serve", details, offsetter.topic_id(details), one_short)
+    lease = taken_lease(settings)
+    ledger.open("join", boards, offsetter.topic_id(boards), offsetter.ends(boards), lease)
+    ledger.open("serve", details, offsetter.topic_id(details), one_short, lease)
     settled = wait_until_settled(settings, 0)
     assert (settled.is_settled, settled.join_lag, settled.serve_lag) == (False, 0, 1)
 

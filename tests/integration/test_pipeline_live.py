@@ -18,6 +18,7 @@ from spark_jobs.batch.rebuild import rebuild_day
 from stack.ports import unused
 from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
+from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, produce, rows, run_module, with_topics
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
@@ -75,6 +76,7 @@ def broker(tmp_path_factory):
 def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres, spark, tmp_path):
     variables = environment(broker, postgres, "pipeline_live", tmp_path)
     settings = with_topics(broker, postgres, "pipeline_live", tmp_path)
+    refuse_unfenced(settings)
     stream = Stream(variables, tmp_path / "stream.log")
     stream.start()
     try:

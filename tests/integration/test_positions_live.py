@@ -45,23 +45,24 @@ def topic(log):
     return name
 
 
-def begin(log, ledger, topic):
-    return starting_position(ledger, log.offsets, "serve", topic)
+@pytest.fixture
+def begin(settings):
+    return lambda log, ledger, topic: starting_position(ledger, log.offsets, "serve", topic, taken_lease(settings))
 
 
 class TestStart:
-    def test_a_new_query_begins_at_the_first_records_and_the_ledger_knows(self, log, ledger, settings, topic):
+    def test_a_new_query_begins_at_the_first_records_and_the_ledger_knows(self, begin, log, ledger, settings, topic):
         log.delete_before(topic, 0, 2)
         assert begin(log, ledger, topic) == {0: 2, 1: 0}
         assert rows(settings, LEDGER) == [("serve", 0, 2), ("serve", 1, 0)]
 
-    def test_it_goes_on_where_the_ledger_is(self, log, ledger, settings, topic):
+    def test_it_goes_on_where_the_ledger_is(self, begin, log, ledger, settings, topic):
         begin(log, ledger, topic)
         advance(settings, log, topic, {0: 4, 1: 3})
         log.delete_before(topic, 0, 4)
         assert begin(log, ledger, topic) == {0: 4, 1: 3}
 
-    def test_an_added_partition_begins_at_0(self, log, ledger, settings, topic):
+    def test_an_added_partition_begins_at_0(self, begin, log, ledger, settings, topic):
         begin(log, ledger, topic)
         advance(settings, log, topic, {0: 5})
         log.add_partition(topic, 3)
@@ -69,7 +70,7 @@ class TestStart:
         assert begin(log, ledger, topic) == {0: 5, 1: 0, 2: 0}
         assert rows(settings, LEDGER) == [("serve", 0, 5), ("serve", 1, 0), ("serve", 2, 0)]
 
-    def test_an_added_partition_that_dropped_records_is_refused(self, log, ledger, topic):
+    def test_an_added_partition_that_dropped_records_is_refused(self, begin, log, ledger, topic):
         begin(log, ledger, topic)
         log.add_partition(topic, 3)
         log.send(topic, 2, 2)
@@ -77,7 +78,7 @@ class TestStart:
         with pytest.raises(RangeExpired, match="partition 2: the ledger has no entry, the topic holds 1 to 2, 1 rec"):
             begin(log, ledger, topic)
 
-    def test_records_deleted_beyond_the_ledger_are_refused_with_their_count(self, log, ledger, settings, topic):
+    def test_records_deleted_beyond_the_ledger_are_refused_with_their_count(self, begin, log, ledger, settings, topic):
         begin(log, ledger, topic)
         advance(settings, log, topic, {0: 1, 1: 3})
         log.delete_before(topic, 0, 4)
@@ -90,7 +91,7 @@ class TestStart:
         assert rows(settings, LEDGER) == [("serve", 0, 1), ("serve", 1, 3)]
 
     def test_a_topic_deleted_and_made_again_is_refused_also_when_its_offsets_would_fit(
-        self, log, ledger, settings, topic
+        self, begin, log, ledger, settings, topic
     ):
         begin(log, ledger, topic)
         advance(settings, log, topic, {0: 5, 1: 3})
@@ -104,17 +105,17 @@ class TestStart:
             refuse_replaced(log.offsets, "serve", topic, before)
         assert rows(settings, LEDGER) == [("serve", 0, 5), ("serve", 1, 3)]
 
-    def test_a_ledger_beyond_the_end_is_refused(self, log, ledger, settings, topic):
+    def test_a_ledger_beyond_the_end_is_refused(self, begin, log, ledger, settings, topic):
         begin(log, ledger, topic)
         advance(settings, log, topic, {0: 6, 1: 3})
         with pytest.raises(LedgerBeyondEnd, match="partition 0: the ledger is at 6, the topic holds 0 to 5"):
             begin(log, ledger, topic)
 
-    def test_a_topic_that_does_not_exist_is_named(self, log, ledger):
+    def test_a_topic_that_does_not_exist_is_named(self, begin, log, ledger):
         with pytest.raises(ContractMismatch, match=r"create the topics first \(topic=nowhere\)"):
             begin(log, ledger, "nowhere")
 
-    def test_a_database_that_takes_no_writes_is_waited_for(self, log, ledger, settings, topic):
+    def test_a_database_that_takes_no_writes_is_waited_for(self, begin, log, ledger, settings, topic):
         begin(log, ledger, topic)
         rows(settings, "ALTER DATABASE positions SET default_transaction_read_only = on")
         try:
@@ -124,7 +125,7 @@ class TestStart:
             rows(settings, "SET TRANSACTION READ WRITE; ALTER DATABASE positions RESET ALL")
         assert begin(log, ledger, topic) == {0: 0, 1: 0}
 
-    def test_a_connection_that_was_cut_is_made_again(self, log, ledger, settings, postgres, topic):
+    def test_a_connection_that_was_cut_is_made_again(self, begin, log, ledger, settings, postgres, topic):
         begin(log, ledger, topic)
         rows(settings, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ledger'",
              role="stream")  # fmt: skip
@@ -134,10 +135,12 @@ class TestStart:
 
 
 @pytest.mark.timeout(180)
-def test_a_partition_added_while_a_query_runs_is_read_from_its_beginning(log, ledger, settings, spark, topic, tmp_path):
+def test_a_partition_added_while_a_query_runs_is_read_from_its_beginning(
+    begin, log, ledger, settings, spark, topic, tmp_path
+):
     """What join and serve rely on: Spark's source finds it, and the ledger takes its first advance from 0."""
     lease, topic_id = taken_lease(settings), log.offsets.topic_id(topic)
-    places = dict(begin(log, ledger, topic))
+    places = dict(starting_position(ledger, log.offsets, "serve", topic, lease))
     seen = []
 
     def process(records, batch_id):

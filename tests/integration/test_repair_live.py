@@ -60,11 +60,12 @@ class TestRepair:
 
     @pytest.fixture(autouse=True)
     def topics(self, log, ledger, settings):
+        self.settings = settings
         for consumer, topic in (("join", "board"), ("serve", "board-detail")):
             log.make(topic)
             log.send(topic, 0, 5)
             log.send(topic, 1, 3)
-            starting_position(ledger, log.offsets, consumer, topic)
+            starting_position(ledger, log.offsets, consumer, topic, taken_lease(settings))
             advance(settings, log, topic, {0: 5, 1: 3}, consumer)
 
     @pytest.fixture
@@ -77,7 +78,7 @@ class TestRepair:
         return code, "\n".join(lines)
 
     def start(self, log, ledger, consumer="serve", topic="board-detail"):
-        return starting_position(ledger, log.offsets, consumer, topic)
+        return starting_position(ledger, log.offsets, consumer, topic, taken_lease(self.settings))
 
     def lose_three(self, log):
         """Records 5 to 7 of board-detail are gone before they were taken."""

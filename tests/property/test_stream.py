@@ -29,6 +29,7 @@ from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.serve import Serve
 from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
+from tests.support.fenced import refuse_unfenced
 from tests.support.oracle import Version, author
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.spark import EPOCH, RawRecord, encoded, range_of, raw
@@ -193,11 +194,11 @@ class Driver:
         members = MemberTable(self._spark, offsetter, TopicTail(servers, "member"), PIPELINE, figures, 2)
         self._parts.callback(members.close)
         members.load()
-        self.store = SpeedStore(settings.database)
+        self.store = SpeedStore(settings.database, lease)
         self._join = BoardJoin(self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, figures,
                                self._stop)  # fmt: skip
         topic_id = offsetter.topic_id(OUTPUT)
-        start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offsetter.earliest(OUTPUT))
+        start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offsetter.earliest(OUTPUT), lease)
         self._serving = ServingStore(settings.database, "serve", OUTPUT, topic_id, lease)
         self._serving.begin(start)
         self._serve = Serve(
@@ -236,7 +237,9 @@ class Driver:
 def pipeline(tmp_path_factory, postgres):
     folder = tmp_path_factory.mktemp("stream-property")
     with kafka_server(folder) as broker:
-        yield with_topics(broker, postgres, "stream_property", folder)
+        settings = with_topics(broker, postgres, "stream_property", folder)
+        refuse_unfenced(settings)
+        yield settings
 
 
 @pytest.fixture(scope="module")

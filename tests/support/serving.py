@@ -58,7 +58,7 @@ def opened_store(settings: Settings, next_offset: int = 0, limits: SessionLimits
     """A serving store that holds the lease, with a ledger of one partition. The caller closes it."""
     lease = DriverLease(settings.database, "test")
     lease.take()
-    start = OffsetLedger(settings.database).open("serve", "board-detail", TOPIC_ID, {0: next_offset})
+    start = OffsetLedger(settings.database).open("serve", "board-detail", TOPIC_ID, {0: next_offset}, lease)
     store = ServingStore(settings.database, "serve", "board-detail", TOPIC_ID, lease, limits)
     store.begin(start)
     return store

@@ -1,4 +1,4 @@
--- One row a query. A driver that was superseded does not write over its successor's rows.
+-- One row a query.
 INSERT INTO stream_progress AS p
     (query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
      lag_records, lag_s, phases, figures, waiting_for)
@@ -9,4 +9,3 @@ ON CONFLICT (query) DO UPDATE
        offsets = COALESCE(excluded.offsets, p.offsets), input_rate = excluded.input_rate,
        processed_rate = excluded.processed_rate, lag_records = excluded.lag_records, lag_s = excluded.lag_s,
        phases = excluded.phases, figures = excluded.figures, waiting_for = excluded.waiting_for, heartbeat_at = now()
- WHERE p.epoch IS NULL OR p.epoch <= excluded.epoch
