@@ -3,6 +3,8 @@
 import datetime as dt
 from typing import Protocol
 
+from include.contracts.fields import END_INSTANT, FIRST_INSTANT
+
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -28,11 +30,12 @@ def rfc3339(instant: dt.datetime) -> str:
 
 
 def instant_of(microseconds: int) -> dt.datetime | None:
-    """The instant so long after 1970-01-01T00:00:00Z; None for one that Python has no date for."""
+    """The instant so long after 1970-01-01T00:00:00Z; None for one that is not in the years of the contract."""
     try:
-        return _EPOCH + dt.timedelta(microseconds=microseconds)
+        instant = _EPOCH + dt.timedelta(microseconds=microseconds)
     except OverflowError:
         return None
+    return instant if FIRST_INSTANT <= instant < END_INSTANT else None
 
 
 def epoch_ms(instant: dt.datetime) -> int:

@@ -1,8 +1,15 @@
 """Small questions about rows in Arrow's columns."""
 
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
+
+from include.contracts import headers as h
+
+_UNPRINTABLE = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", h.UNPRINTABLE_PATTERN)  # as RE2 writes code points
+_DIGITS = {pa.int32(): "^[0-9]{1,9}$", pa.int64(): "^[0-9]{1,18}$"}
 
 
 def begins_run(values: pa.Array) -> pa.Array:
@@ -24,12 +31,23 @@ def first_header(headers: pa.Array, name: str) -> pa.Array:
     return found.take(pc.index_in(pa.array(range(len(headers)), owners.type), value_set=owners))
 
 
-def texts(values: pa.Array) -> pa.Array:
-    """Bytes as text; what is not UTF-8 has marks in its place."""
+def event_ids(headers: pa.Array) -> pa.Array:
+    """The event id of each record, as `include.contracts.headers` has it; null where there is none."""
+    values = first_header(headers, h.EVENT_ID)
     try:
-        return values.cast(pa.string())
-    except ArrowInvalid:
-        return pa.array([None if value is None else value.decode(errors="replace") for value in values.to_pylist()])
+        found = values.cast(pa.string())
+    except ArrowInvalid:  # one is no UTF-8
+        return pa.array([h.event_id(value) for value in values.to_pylist()], pa.string())
+    length = pc.utf8_length(found)
+    is_one = pc.and_(pc.greater(length, 0), pc.less_equal(length, h.MAX_EVENT_ID_LENGTH))
+    is_one = pc.and_not(is_one, pc.match_substring_regex(found, _UNPRINTABLE))
+    return pc.if_else(is_one, found, pa.scalar(None, pa.string()))
+
+
+def numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Partitions (int32) or offsets (int64) that headers give as digits; null for what is none."""
+    digits = pc.if_else(pc.match_substring_regex(values, _DIGITS[kind]), values, None)
+    return digits.cast(pa.string()).cast(kind)
 
 
 def array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from include.clock import epoch_ms
+from include.clock import epoch_ms, instant_of
 from include.errors import BrokerUnavailable, ContractMismatch
 
 Offsets = dict[int, int]  # partition → offset
@@ -67,12 +67,12 @@ class OffsetReader:
         return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 
     def first_times(self, topic: str) -> dict[int, dt.datetime]:
-        """The timestamp of each partition's first record; an empty partition is missing."""
+        """The timestamp of each partition's first record; one that is empty, or has no such time, is missing."""
         found = self._look_up(topic, OffsetSpec.for_timestamp(EVER))
         return {
-            partition: dt.datetime.fromtimestamp(info.timestamp / 1000, dt.UTC)
+            partition: instant
             for partition, info in found.items()
-            if info.offset >= 0 and info.timestamp >= 0
+            if info.offset >= 0 and (instant := instant_of(info.timestamp * 1000)) is not None
         }
 
     def _list(self, topic: str, spec: OffsetSpec) -> Offsets:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from include.adapters import fallback_schema as sql
 from include.adapters.kafka_offsets import OffsetReader
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
-from include.contracts.fields import LONG_MAX
+from include.contracts.fields import record_id
 from include.contracts.topics import Topic
 from include.errors import BrokerUnavailable
 from include.gateway.ports import StoreUnavailable
@@ -124,12 +124,13 @@ def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
 
 
 def _version(key: bytes | None, value: bytes | None) -> PublishedVersion | None:
-    if key is None or not key.isdigit() or int(key[:20]) > LONG_MAX:
+    row_id = record_id(key)
+    if row_id is None:
         return None
     if value is None:
-        return PublishedVersion(int(key), None)
+        return PublishedVersion(row_id, None)
     try:
         at = _decode(value).at
     except msgspec.DecodeError:
         return None
-    return None if at.tzinfo is None else PublishedVersion(int(key), at)
+    return None if at.tzinfo is None else PublishedVersion(row_id, at)

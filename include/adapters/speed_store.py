@@ -38,7 +38,7 @@ class PendingBoard(NamedTuple):
     day: dt.date
     key: bytes | None
     value: bytes
-    kafka_timestamp: dt.datetime
+    kafka_timestamp: dt.datetime | None
     event_id: str | None
     accepted_at: dt.datetime | None
     version_at: dt.datetime

@@ -1,5 +1,7 @@
 """Fields of a JSON value: the smallest piece of a contract."""
 
+import datetime as dt
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,12 +9,23 @@ FieldType = Literal["long", "string", "timestamp"]
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
+_DECIMAL = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+# The years that a time may be written in. Every client keeps such an instant, its day in every zone, and days near it:
+# Python, PostgreSQL, Arrow, and pandas, whose nanoseconds end in April 2262. Before 1970 zones are not agreed upon.
+FIRST_YEAR, LAST_YEAR = 1970, 2261
 # RFC 3339 with an explicit offset; at most microseconds, because PostgreSQL and Python keep no more.
-# One expression for both readers: Python's `re` at the gateway, Java's regex in Spark.
+# One expression for all readers: Python's `re` at the gateway, Java's regex in Spark, RE2 in Arrow.
 TIMESTAMP_PATTERN = (
-    r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    r"^(19[7-9][0-9]|2[01][0-9][0-9]|22[0-5][0-9]|226[01])"
+    r"-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
     r"(\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-4]):[0-5][0-9])$"
 )
+TIMESTAMP_PROBLEM = f"not an RFC 3339 time with an offset in the years {FIRST_YEAR} to {LAST_YEAR}"
+TIMESTAMP_REMEDY = 'give a time such as "2026-11-20T09:30:00.000Z"'
+# The same for instants that come as numbers: Kafka's timestamps, which any producer sets.
+FIRST_INSTANT = dt.datetime(FIRST_YEAR, 1, 1, tzinfo=dt.UTC)
+END_INSTANT = dt.datetime(LAST_YEAR + 1, 1, 1, tzinfo=dt.UTC)
 
 
 # Unicode's control characters (Cc) but for TAB, LF and CR: nobody types them, logs and terminals obey them, and
@@ -20,6 +33,14 @@ TIMESTAMP_PATTERN = (
 _CONTROL_CHARACTERS = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"
 CONTROL_PATTERN = f"[{_CONTROL_CHARACTERS}]"
 TEXT_PATTERN = f"^[^{_CONTROL_CHARACTERS}]*$"
+
+
+def record_id(key: bytes | None) -> int | None:
+    """The id that a record's key is; None for what is no id as its producer writes it, in decimal digits."""
+    if key is None or not _DECIMAL.fullmatch(key):
+        return None
+    number = int(key)
+    return number if LONG_MIN <= number <= LONG_MAX else None
 
 
 @dataclass(frozen=True)

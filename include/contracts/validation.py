@@ -11,9 +11,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from include.contracts.fields import CONTROL_PATTERN, LONG_MAX, LONG_MIN, TIMESTAMP_PATTERN, Field
+from include.contracts.fields import (
+    CONTROL_PATTERN,
+    LONG_MAX,
+    LONG_MIN,
+    TIMESTAMP_PATTERN,
+    TIMESTAMP_PROBLEM,
+    TIMESTAMP_REMEDY,
+    Field,
+)
 from include.contracts.topics import Topic
 
+NO_VERSION = "a tombstone has neither accepted-at nor a timestamp in the years of the contract; send it with the time"
 MAX_DEPTH = 32  # of objects and arrays inside each other; a value of plain fields has 1
 
 _TIMESTAMP = re.compile(TIMESTAMP_PATTERN)
@@ -114,20 +123,20 @@ def pointer_part(name: str) -> str:
 
 
 def is_timestamp(text: str) -> bool:
-    """Is it an RFC 3339 time with an offset that names a real date in the years 1 to 9999, also in UTC?"""
+    """Is it an RFC 3339 time with an offset that names a real date in the years of the contract?"""
     if not _TIMESTAMP.fullmatch(text):
         return False
-    if text[8:10] <= "28" and "0001" < text[:4] < "9999":
-        return True  # a day that every month has, in a year that no offset leads out of
+    if text[8:10] <= "28":
+        return True  # a day that every month has
     try:
         parse_timestamp(text)
-    except (ValueError, OverflowError):
+    except ValueError:
         return False
     return True
 
 
 def parse_timestamp(text: str) -> dt.datetime:
-    """The aware instant, in UTC. Raises ValueError or OverflowError."""
+    """The aware instant, in UTC, of a text that `is_timestamp` takes. Raises ValueError for some others."""
     return dt.datetime.fromisoformat(text).astimezone(dt.UTC)
 
 
@@ -155,7 +164,7 @@ def _problem(field: Field, value: object) -> tuple[str, str] | None:
     if not isinstance(value, str):
         return ("not a string", f"give {_wanted(field)}")
     if field.type == "timestamp":
-        return None if is_timestamp(value) else ("not an RFC 3339 time with an offset", f"give {_wanted(field)}")
+        return None if is_timestamp(value) else (TIMESTAMP_PROBLEM, TIMESTAMP_REMEDY)
     unwanted = _unwanted(value)
     if unwanted is not None:
         return unwanted
@@ -208,5 +217,5 @@ def _in_text(text: str, place: str, what: str = "") -> Violation:
 
 def _wanted(field: Field) -> str:
     if field.type == "timestamp":
-        return 'a time such as "2026-11-20T09:30:00.000Z"'
+        return TIMESTAMP_REMEDY.removeprefix("give ")
     return "an integer" if field.type == "long" else "a string"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from include.contracts.fields import FIRST_YEAR, LAST_YEAR
 from include.gateway import openapi_schemas as schemas
 from include.gateway.openapi_calls import FAULTS, JSON, OF_EVERY_CALL, Call, Fault, calls
 from include.gateway.openapi_schemas import Json, ref
@@ -17,7 +18,7 @@ from include.settings import GatewayLimits
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "gateway.openapi.json"
 
-_DESCRIPTION = """Takes events for Kafka and answers 2xx only for what is durable: acknowledged by all in-sync replicas
+_DESCRIPTION = f"""Takes events for Kafka and answers 2xx only for what is durable: acknowledged by all in-sync replicas
 (`keptIn: kafka`), or written to the disk of the fallback store (`keptIn: fallback`), from where it reaches Kafka by
 itself under the same event id.
 
@@ -25,7 +26,7 @@ A call with an `Idempotency-Key` may be sent again after any answer or none: wit
 same answer and makes no second record. A method that a path does not have is answered 405 with `Allow`, a path that
 does not exist 404, both with the body `Error`.
 
-Integers are written as such: 7, not 7.0. Times are of the years 1 to 9999, in UTC too."""
+Integers are written as such: 7, not 7.0. Times are written in the years {FIRST_YEAR} to {LAST_YEAR}."""
 
 _HEADERS: Mapping[str, Json] = {
     "Connection": {"description": "The gateway closes the connection.", "required": True, "schema": {"const": "close"}},

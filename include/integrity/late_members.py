@@ -16,9 +16,11 @@ from include.adapters.kafka_offsets import OffsetReader, Offsets
 from include.adapters.offset_ledger import move_partitions, open_partitions
 from include.adapters.postgres import connect
 from include.adapters.topic_tail import TopicTail
+from include.clock import instant_of
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.contracts.fields import LONG_MAX
-from include.contracts.headers import ACCEPTED_AT
+from include.contracts.fields import record_id
+from include.contracts.headers import ACCEPTED_AT, accepted_at
+from include.contracts.validation import is_timestamp, parse_timestamp
 from include.settings import Settings
 from include.sql.named import query
 
@@ -39,7 +41,7 @@ class LateMember(NamedTuple):
 
 
 class _Version(msgspec.Struct):
-    at: dt.datetime = msgspec.field(name=PIPELINE.version_field)
+    at: str = msgspec.field(name=PIPELINE.version_field)
 
 
 _decode = msgspec.json.Decoder(_Version).decode
@@ -88,27 +90,24 @@ def _published(cursor: Cursor, earliest: Offsets) -> tuple[dt.datetime | None, O
 def _late(messages: list[Message], ends: Offsets, published_at: dt.datetime) -> Iterator[LateMember]:
     for message in messages:
         key, partition, offset = message.key(), message.partition(), message.offset()
-        if offset >= ends[partition] or key is None or not key.isdigit() or int(key[:20]) > LONG_MAX:
+        member_id = record_id(key)
+        if offset >= ends[partition] or member_id is None:
             continue
         at = _version_at(message)
         if at is not None and at <= published_at:
-            yield LateMember(int(key), partition, offset, at)
+            yield LateMember(member_id, partition, offset, at)
 
 
 def _version_at(message: Message) -> dt.datetime | None:
     """The version as the join has it; None for what breaks the contract: no board takes it."""
+    if message.value() is None:
+        text = accepted_at(next((value for name, value in message.headers() or () if name == ACCEPTED_AT), None))
+        return parse_timestamp(text) if text is not None else instant_of(message.timestamp()[1] * 1000)
     try:
-        if message.value() is not None:
-            at = _decode(message.value()).at
-        else:
-            headers = dict(message.headers() or [])
-            text = headers.get(ACCEPTED_AT)
-            if text is None:
-                return dt.datetime.fromtimestamp(message.timestamp()[1] / 1000, dt.UTC)
-            at = dt.datetime.fromisoformat(text.decode())
-    except (msgspec.DecodeError, ValueError):
+        text = _decode(message.value()).at
+    except (msgspec.DecodeError, ValueError):  # ValueError: no UTF-8
         return None
-    return at if at.tzinfo is not None else None
+    return parse_timestamp(text) if is_timestamp(text) else None
 
 
 def _mark(cursor: Cursor, late: list[LateMember]) -> None:

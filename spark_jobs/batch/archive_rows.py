@@ -7,11 +7,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, first_header
+from include.adapters.arrow_rows import array, first_header, numbers
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
 from include.contracts.definition import Definition
-from include.contracts.fields import LONG_MAX, LONG_MIN
+from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
 from include.contracts.topics import Topic
 from spark_jobs.batch.raw_columns import RawColumns, RawRecord, iter_records, longs
 from spark_jobs.batch.rows import member_schema
@@ -60,11 +60,8 @@ class DatedRows:
             case row:
                 return row.key, self._day(row.values[self._topic.field(self._day_field).column])
 
-    def _day(self, instant: dt.datetime) -> dt.date | None:
-        try:
-            return instant.astimezone(ZoneInfo(self._timezone)).date()
-        except OverflowError:  # a day that no calendar has is no day that is rebuilt
-            return None
+    def _day(self, instant: dt.datetime) -> dt.date:
+        return instant.astimezone(ZoneInfo(self._timezone)).date()
 
 
 class VersionRows:
@@ -99,8 +96,8 @@ def places(dated: pa.Table) -> pa.Table:
     table = pa.Table.from_arrays(
         [
             dated[DAY], dated["partition"], dated["offset"], longs(array(dated["key"])),
-            longs(first_header(headers, h.BOARD_PARTITION)).cast(pa.int32(), safe=False),
-            longs(first_header(headers, h.BOARD_OFFSET)),
+            numbers(first_header(headers, h.BOARD_PARTITION), pa.int32()),
+            numbers(first_header(headers, h.BOARD_OFFSET), pa.int64()),
         ],
         schema=DATED_PLACES,
     )  # fmt: skip
@@ -123,8 +120,8 @@ def named_id(key: bytes | None, value: bytes | None, topic: Topic) -> int | None
     except (ValueError, RecursionError):
         number = None
     if not isinstance(number, int) or isinstance(number, bool):
-        number = int(key) if key and key.isdigit() and len(key) < 20 else None
-    return number if number is not None and LONG_MIN <= number <= LONG_MAX else None
+        return record_id(key)
+    return number if LONG_MIN <= number <= LONG_MAX else None
 
 
 def _merged(is_right: pa.Array, right: pa.Array, others: pa.Array) -> pa.Array:

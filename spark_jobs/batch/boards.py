@@ -1,6 +1,5 @@
 """Boards of a day: read from raw records; which of them count, and why the others do not."""
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,14 +7,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, begins_run, first_header, texts
+from include.adapters.arrow_rows import array, begins_run, event_ids, first_header
 from include.adapters.generation_store import Excluded
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.contracts.fields import LONG_MAX, LONG_MIN, TIMESTAMP_PATTERN
-from include.contracts.validation import parse_timestamp
+from include.contracts.fields import LONG_MAX, LONG_MIN
+from include.contracts.validation import is_timestamp, parse_timestamp
 from spark_jobs.batch.blobs import places_of
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.speed.json_columns import TIMES
@@ -74,7 +73,7 @@ class BoardReader:
     def read(self, records: pa.Table) -> BoardParts:
         """The parts of these records (of RAW)."""
         headers = array(records["headers"])
-        records = records.append_column("event_id", texts(first_header(headers, h.EVENT_ID)))
+        records = records.append_column("event_id", event_ids(headers))
         records = records.append_column("replayed", pc.is_valid(first_header(headers, h.REPLAYED_AT)))
         rows, rejects = self._columns.read(records)
         created = rows[self._placed_by]
@@ -222,9 +221,4 @@ def _instant(at: Any) -> pa.Scalar:
 
 
 def _time(text: Any) -> Any:
-    if not isinstance(text, str) or not re.match(TIMESTAMP_PATTERN, text):
-        return None
-    try:
-        return parse_timestamp(text)
-    except (ValueError, OverflowError):
-        return None
+    return parse_timestamp(text) if isinstance(text, str) and is_timestamp(text) else None

@@ -15,7 +15,7 @@ from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
 from spark_jobs.speed.table_records import TableRow, read_record
 
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
-_DECIMAL = "^-?[0-9]{1,19}$"
+_DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # as `record_id` has them
 _READ = ("key", "value", "headers")
 
 

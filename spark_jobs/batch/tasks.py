@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_copy import copy_rows
-from include.adapters.arrow_rows import array, first_header
+from include.adapters.arrow_rows import array, first_header, numbers
 from include.adapters.generation_store import Counts, GenerationStore, Part
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -110,8 +110,8 @@ def _details(piece: Read, work: Work, count: Callable[[int], None]) -> Iterator[
             records["partition"],
             records["offset"],
             longs(array(records["key"])),
-            longs(first_header(headers, h.BOARD_PARTITION)).cast(pa.int32(), safe=False),
-            longs(first_header(headers, h.BOARD_OFFSET)),
+            numbers(first_header(headers, h.BOARD_PARTITION), pa.int32()),
+            numbers(first_header(headers, h.BOARD_OFFSET), pa.int64()),
         ]
         yield from _cut_places(pa.Table.from_arrays(columns, schema=PLACES), work)
         count(records.num_rows)

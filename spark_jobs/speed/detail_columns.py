@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, first_header, texts
+from include.adapters.arrow_rows import array, event_ids, first_header, numbers
 from include.adapters.served_batch import RECORDS
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
@@ -21,7 +21,6 @@ _NUMBERS = {
     "member_partition": h.MEMBER_PARTITION,
     "member_offset": h.MEMBER_OFFSET,
 }
-_DIGITS = {pa.int32(): "^[0-9]{1,9}$", pa.int64(): "^[0-9]{1,18}$"}
 
 
 class DetailColumns:
@@ -80,23 +79,11 @@ class DetailColumns:
         match read_record(record, self._topic):
             case Reject() as rejected:
                 reason: str | None = rejected.reason
-            case row if (reason := self._reason(row, source)) is None:
+            case row if (reason := _reason(source)) is None:
                 key, version = self._definition.key_column, self._definition.version_column
                 values = {**row.values, key: row.key, version: row.version_at}
                 return {**values, **source, **place, "day": self._day(row), "deleted": row.deleted}
         return {**place, "reason": reason, "record_key": record.key(), "record_value": record.value()}
-
-    def _reason(self, row: TableRow, source: dict[str, Any]) -> str | None:
-        if source["board_partition"] is None or source["board_offset"] is None:
-            return "headers: board-partition or board-offset is missing; only the join writes here"
-        try:
-            self._day(row)
-        except OverflowError:
-            return (
-                f"/{self._definition.day_field}: its day in {self._timezone} is not in the years 1 to 9999; "
-                "correct the time"
-            )
-        return None
 
     def _day(self, row: TableRow) -> dt.date | None:
         if row.deleted:
@@ -138,14 +125,15 @@ class _Record:
         return [(header["key"], header["value"]) for header in self._row["headers"].as_py() or ()]
 
 
+def _reason(source: dict[str, Any]) -> str | None:
+    if source["board_partition"] is None or source["board_offset"] is None:
+        return "headers: board-partition or board-offset is missing; only the join writes here"
+    return None
+
+
 def _sources(headers: pa.Array) -> pa.Table:
     """What the headers say of the records that each record was made from; null where they say nothing."""
-    columns = {"event_id": texts(first_header(headers, h.EVENT_ID))}
+    columns = {"event_id": event_ids(headers)}
     for column, name in _NUMBERS.items():
-        columns[column] = _numbers(first_header(headers, name), RECORDS.field(column).type)
+        columns[column] = numbers(first_header(headers, name), RECORDS.field(column).type)
     return pa.table(columns)
-
-
-def _numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    digits = pc.if_else(pc.match_substring_regex(values, _DIGITS[kind]), values, None)
-    return digits.cast(pa.string()).cast(kind)

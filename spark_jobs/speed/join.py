@@ -1,6 +1,5 @@
 """The join query: boards with their authors, into the topic board-detail; at least once."""
 
-import datetime as dt
 import logging
 import threading
 import time
@@ -17,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetRange
 from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
+from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.errors import DatabaseUnavailable
@@ -95,7 +95,7 @@ class BoardJoin:
         }
         rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["unclear"]
         newest_ms = sent.counts["newest_ms"]
-        newest_at = None if newest_ms is None else dt.datetime.fromtimestamp(newest_ms / 1000, dt.UTC)
+        newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
         self._figures.batch("join", Batch(rows, phases, newest_at))
 
     def resolve_pending(self) -> int:

@@ -1,7 +1,6 @@
 """Records of a topic, one by one: of the table's, where changes are too few to be worth a Spark job, and odd ones."""
 
 import datetime as dt
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,10 +9,10 @@ import msgspec
 from include.adapters.speed_store import Reject
 from include.clock import instant_of
 from include.contracts import headers as h
+from include.contracts.fields import record_id
 from include.contracts.topics import Topic
-from include.contracts.validation import parse_timestamp, undecodable_violations, violations
+from include.contracts.validation import NO_VERSION, parse_timestamp, undecodable_violations, violations
 
-_INTEGER = re.compile(rb"[+-]?[0-9]{1,19}")  # int() would take 1_0 too
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -66,13 +65,13 @@ def read_record(message: Message, topic: Topic) -> TableRow | Reject:
     def reject(reason: str) -> Reject:
         return Reject(topic.name, message.partition(), message.offset(), reason, key, value, kafka_timestamp)
 
-    key_id = _integer(key)
+    key_id = record_id(key)
     if value is None:
         if key_id is None:
             return reject(f"/key: a tombstone's key is not a {topic.name} id; use the id as decimal text")
         version_at = _accepted_at(message) or kafka_timestamp
         if version_at is None:
-            return reject("/timestamp: not in the years 1 to 9999; send the tombstone again, with the time it is")
+            return reject(f"/timestamp: {NO_VERSION}")
         return TableRow(key_id, message.partition(), message.offset(), version_at, True, {})
     fields = _fields(value, topic)
     if fields is None:
@@ -111,18 +110,9 @@ def _value(value: Any, kind: str) -> Any:
     return parse_timestamp(value) if kind == "timestamp" and value is not None else value
 
 
-def _integer(key: bytes | None) -> int | None:
-    if not key or not _INTEGER.fullmatch(key):
-        return None
-    number = int(key)
-    return number if -(2**63) <= number < 2**63 else None
-
-
 def _accepted_at(message: Message) -> dt.datetime | None:
-    for name, text in message.headers() or ():
+    for name, value in message.headers() or ():
         if name == h.ACCEPTED_AT:
-            try:
-                return parse_timestamp(text.decode())
-            except (ValueError, OverflowError, AttributeError):
-                return None
+            text = h.accepted_at(value)
+            return None if text is None else parse_timestamp(text)
     return None

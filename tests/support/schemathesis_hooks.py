@@ -18,7 +18,7 @@ def before_call(context, case, kwargs):
 
 @schemathesis.hook
 def map_body(context, body):
-    """Leave out the two things that JSON Schema allows and cannot say that the contract does not; see `plain`."""
+    """Leave out what JSON Schema allows and cannot say that the contract does not; see `plain`."""
     return plain(body)
 
 
@@ -26,12 +26,9 @@ def plain(value):
     """The value without what only the document's description excludes.
 
     Whole numbers written with a fraction, which JSON Schema calls integers: 7.0 would reach Kafka and Spark as 7.0.
-    Times that an offset leads out of the years 1 to 9999.
     """
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, str) and re.match("(0000|0001-01-01|9999-12-31)", value):
-        return f"2026{value[4:]}"
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):

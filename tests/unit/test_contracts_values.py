@@ -4,6 +4,7 @@ import jsonschema
 import pytest
 
 from include.contracts.export import drifted, schema_files
+from include.contracts.fields import TIMESTAMP_PROBLEM
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import violations
 from tests.fakes.events import board, member
@@ -26,12 +27,16 @@ def test_the_builders_fit():
         ({"title": "가" * 256}, "/title", "longer than 255 characters"),
         ({"body": "a\x00b"}, "/body", "contains the NUL character"),
         ({"body": "a\ud800b"}, "/body", "contains a lone surrogate"),
-        ({"createdAt": "2026-11-20"}, "/createdAt", "not an RFC 3339 time with an offset"),
-        ({"createdAt": "2026-11-20T09:30:00"}, "/createdAt", "not an RFC 3339 time with an offset"),
-        ({"createdAt": "2026-02-30T00:00:00Z"}, "/createdAt", "not an RFC 3339 time with an offset"),
-        ({"createdAt": "0001-01-01T00:00:00+09:00"}, "/createdAt", "not an RFC 3339 time with an offset"),
-        ({"createdAt": "10000-01-01T00:00:00Z"}, "/createdAt", "not an RFC 3339 time with an offset"),
-        ({"createdAt": "2026-11-20T09:30:00Z\n"}, "/createdAt", "not an RFC 3339 time with an offset"),
+        ({"createdAt": "2026-11-20"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "2026-11-20T09:30:00"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "2026-02-30T00:00:00Z"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "1969-12-31T23:59:59.999999-14:59"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "2262-01-01T00:00:00+14:59"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"modifiedAt": "0001-01-01T00:00:00Z"}, "/modifiedAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "9999-12-31T20:00:00Z"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "0001-01-01T00:00:00+09:00"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "10000-01-01T00:00:00Z"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "2026-11-20T09:30:00Z\n"}, "/createdAt", TIMESTAMP_PROBLEM),
     ],
 )
 def test_a_breach_is_named_with_its_place_and_a_remedy(change, pointer, problem):

@@ -76,11 +76,11 @@ def test_a_day_that_python_has_no_date_for_is_a_number():
     assert day_numbers(batch([row(1, 0, day=5_000_000), tombstone(2, 1)])) == {5_000_000}
 
 
-def test_a_timestamp_that_python_has_no_time_for_is_none():
+def test_a_timestamp_outside_the_years_of_the_contract_is_none():
     def newest(micros):
         return newest_timestamp(pa.table({"kafka_timestamp": pa.array([micros, None], pa.timestamp("us", "UTC"))}))
 
     assert newest(0) == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    assert newest(253_402_300_799_999_999) == dt.datetime.max.replace(tzinfo=dt.UTC)
-    assert newest(253_402_300_800_000_000) is None
+    assert newest(9_214_646_399_999_999) == dt.datetime(2261, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
+    assert newest(9_214_646_400_000_000) is None
     assert newest(None) is None

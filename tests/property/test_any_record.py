@@ -1,0 +1,171 @@
+"""Nothing that a producer can put into a topic stops anything: every record is taken, and what is wrong has a reason.
+
+Any records of the three topics go through the whole pipeline on real servers: join, pending, sink, archive, rebuild,
+comparison, publication, certificate, page. Beside them a member and a board that are right must come out every time.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from include.adapters.kafka_offsets import OffsetReader
+from include.clock import SystemClock, rfc3339
+from include.contracts import headers as h
+from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
+from include.integrity.certificate import certify
+from include.integrity.comparison import diff
+from include.integrity.days import dirty_days
+from include.integrity.late_members import mark_late_members
+from include.integrity.page_model import load_rows
+from include.integrity.publication import publish
+from include.integrity.report import text_of
+from include.patience import patiently
+from spark_jobs.batch.archive import archive_topics
+from spark_jobs.batch.rebuild import rebuild_day
+from spark_jobs.connectors.kafka import read_range
+from tests.fakes.events import board, member
+from tests.property.test_stream import AnyPosition, Driver
+from tests.servers import kafka_server
+from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, records
+from tests.support.pipeline import rows, with_topics
+from tests.support.spark import encoded
+
+DAY = Day.of(SystemClock().now(), "Asia/Seoul").before(2)
+NOON = rfc3339(DAY.start.replace(minute=30))
+GOOD = 1_000_000  # ids of the pairs that must come out
+_numbers = itertools.count()
+
+
+def of_the_issue():
+    """Each edge by itself, in a record that is right otherwise."""
+    found = []
+    for number, at in enumerate(EDGE_TIMES):
+        times = [{"createdAt": at}, {"modifiedAt": at}]
+        found += [AnyRecord("board", b"%d" % (n + 2 * number), encoded(board(n + 2 * number, 99_999, **each)))
+                  for n, each in enumerate(times, start=100)]  # fmt: skip
+        found.append(AnyRecord("board", b"101", None, [(h.ACCEPTED_AT, at.encode())]))
+        found.append(AnyRecord("member", b"%d" % (100 + number), encoded(member(100 + number, modifiedAt=at))))
+    for number, key in enumerate(ODD_KEYS):
+        found += [AnyRecord(topic, key, None) for topic in ("board", "member", "board-detail")]
+        found += [AnyRecord("member", key, encoded(member(7))), AnyRecord("board", key, encoded(board(7, number)))]
+    for number, value in enumerate(ODD_HEADER_VALUES):
+        for name in (h.EVENT_ID, h.ACCEPTED_AT):
+            key = 500 + number
+            made = encoded(board(key, 7 if number % 2 else 99_999, createdAt=NOON, modifiedAt=NOON))
+            found.append(AnyRecord("board", b"%d" % key, made, [(name, value)]))
+    return found
+
+
+class Chain(Driver):
+    """The parts of the pipeline, one after the other, over topics that any producer writes to."""
+
+    def __init__(self, spark, pipeline):
+        super().__init__(spark, pipeline)
+        self._pipeline = pipeline
+        self._taken = {}
+
+    def take_boards(self):
+        """All boards that are in the topic by now."""
+        offsets = OffsetReader(self._pipeline.kafka.bootstrap_servers)
+        ends = offsets.ends("board")
+        start = self._taken or offsets.earliest("board")
+        boards = read_range(self._spark, offsets, "board", start, ends)
+        self._join.process(self._join.decoded(boards), next(self._batch_id), AnyPosition())
+        self._taken = ends
+
+    def night(self, run_id):
+        """What Airflow does with the day, and the page that shows it; what the commands print."""
+        settings, context = self._pipeline, lambda: self._spark.sparkContext
+        archive_topics(context, settings, PIPELINE, run_id)
+        mark_late_members(settings)
+        dirty_days(settings)
+        built = patiently(lambda: rebuild_day(context, settings, PIPELINE, DAY, run_id, None))
+        # the one before lets go of the day a moment after its end
+        again = patiently(lambda: rebuild_day(context, settings, PIPELINE, DAY, f"{run_id}-archive", None, True))
+        assert again.content_hash == built.content_hash
+        found = diff(settings, DAY, f"{run_id}-archive")
+        published = publish(settings, DAY, f"{run_id}-archive")
+        certificate = certify(settings, DAY, lambda _: {})
+        shown = load_rows(settings, "analyst", limit=100_000)
+        for result in (found, published, certificate, shown):
+            assert text_of(result)
+        assert found.report.unexplained == 0, text_of(found)
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory, postgres):
+    folder = tmp_path_factory.mktemp("any-record")
+    with kafka_server(folder) as broker:
+        made = with_topics(broker, postgres, "any_record", folder)
+        batch = dataclasses.replace(made.batch, archive_dir=str(folder / "archive"))
+        yield dataclasses.replace(made, batch=batch)
+
+
+@pytest.fixture(scope="module")
+def chain(spark, pipeline):
+    made = Chain(spark, pipeline)
+    made.start()
+    yield made
+    made.close()
+
+
+def send(pipeline, drawn):
+    """Produce the records; returns those that the broker took. It refuses times ahead of its own."""
+    taken = []
+    producer = Producer({
+        "bootstrap.servers": pipeline.kafka.bootstrap_servers, "partitioner": "murmur2_random",
+        "batch.num.messages": 1,  # the broker refuses a whole batch for one record
+    })  # fmt: skip
+    for record in drawn:
+
+        def delivered(error, message, record=record):
+            if error is None:
+                taken.append((record, message.partition(), message.offset()))
+            else:
+                assert error.code() in (KafkaError.INVALID_TIMESTAMP, KafkaError.MSG_SIZE_TOO_LARGE), error
+
+        with contextlib.suppress(KafkaException):  # the client itself refuses a record that is too large
+            producer.produce(record.topic, record.value, record.key, headers=list(record.headers),
+                             timestamp=record.timestamp_ms, on_delivery=delivered)  # fmt: skip
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    return taken
+
+
+ANY = st.one_of(records(BOARD), records(BOARD), records(MEMBER), records(BOARD_DETAIL))
+
+
+@settings(
+    max_examples=2,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
+@given(drawn=st.lists(ANY, min_size=60, max_size=120))
+@example(drawn=of_the_issue())
+@pytest.mark.timeout(600)
+def test_no_record_stops_anything(pipeline, chain, drawn):
+    number = GOOD + next(_numbers)
+    now = int(SystemClock().now().timestamp() * 1000)
+    values = {
+        "member": member(number, modifiedAt=NOON),
+        "board": board(number, number, createdAt=NOON, modifiedAt=NOON),
+    }
+    right = [AnyRecord(topic, b"%d" % number, encoded(value), (), now) for topic, value in values.items()]
+    send(pipeline, [*drawn, *right])
+    chain.take_boards()
+    chain.resolve()
+    chain.serve()
+    assert rows(pipeline, "SELECT finality FROM board_detail WHERE board_id = %s", (number,)) == [("live",)]
+    chain.start()  # a new driver loads all members, and looks at all that waits
+    chain.resolve()
+    chain.serve()
+    chain.night(f"r{number}")
+    assert rows(pipeline, "SELECT finality FROM board_detail WHERE board_id = %s", (number,)) == [("final",)]
