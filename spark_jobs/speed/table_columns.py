@@ -55,8 +55,11 @@ class TableColumns:
         self.count += len(messages)
 
     def newest(self) -> pa.Table:
-        """Of each key read so far the newest version, as `transforms.versions` orders them."""
-        rows = pa.concat_tables(self._tables)
+        """Of each key read so far the newest version, as `transforms.versions` orders them.
+
+        In one chunk: of a small table whose first chunk is empty Spark makes a relation without rows.
+        """
+        rows = pa.concat_tables(self._tables).combine_chunks()
         if pc.count_distinct(rows[self._key.column]).as_py() == rows.num_rows:
             return rows
         order = [(self._key.column, "ascending"), ("version_at", "descending"), ("offset", "descending"),

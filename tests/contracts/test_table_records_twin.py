@@ -160,6 +160,14 @@ def test_the_column_wise_reader_agrees_on_an_odd_value_among_plain_ones(value):
     assert columns.newest().to_pylist() == newest(read)
 
 
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_every_member_reaches_spark(spark, count):
+    columns = TableColumns(PIPELINE)
+    for lot in range(count):  # a lot each, and the table begins with none
+        columns.add([Message(RawRecord("member", 0, lot, str(lot), encoded(member(lot))))])
+    assert spark.createDataFrame(columns.newest()).count() == count
+
+
 def test_plain_records_are_read_by_the_column():
     columns = TableColumns(PIPELINE)
     values = [encoded(member(number)) for number in range(20)]
