@@ -57,13 +57,37 @@ class KafkaSettings:
 
 @dataclass(frozen=True)
 class GatewayLimits:
-    """What one gateway takes on at a time. Beyond `max_connections` and `max_in_flight_bytes` it answers 503."""
+    """What one gateway takes on at a time: all bounds of its server. docs/deployment.md says what is beyond each.
+
+    A connection holds at most a head and one read of what was not asked for, a body, and an answer with
+    `write_buffer_bytes`; all of them together `max_in_flight_bytes` of requests and `max_unsent_bytes` of answers.
+    """
 
     max_events: int = 1000
     max_body_bytes: int = 4 << 20
     receive_timeout_s: float = 10.0
     max_connections: int = 1024
     max_in_flight_bytes: int = 128 << 20
+
+    # nobody needs to change these
+    max_head_bytes: int = 16 << 10  # also of a chunk's head, and of all trailers
+    read_bytes: int = 64 << 10  # at a time
+    socket_buffer_bytes: int = 256 << 10  # of the kernel for one connection, each way: it would take megabytes itself
+    write_buffer_bytes: int = 16 << 10  # unsent, of one connection: beyond it the next request waits
+    max_unsent_bytes: int = 32 << 20  # of all connections whose clients do not read, with what they sent meanwhile
+    reserved_connections: int = 64  # beyond max_connections, for health and metrics
+    backlog: int = 2048  # connections that the kernel holds until they are accepted
+    idle_timeout_s: float = 75.0  # a kept-alive connection between two requests
+
+    @property
+    def max_containers(self) -> int:
+        """Objects and arrays in one body: ten for each event that it may have."""
+        return 10 * self.max_events
+
+    @property
+    def max_fields(self) -> int:
+        """Fields of all objects in one body: a hundred for each event that it may have."""
+        return 100 * self.max_events
 
 
 @dataclass(frozen=True)

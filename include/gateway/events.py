@@ -1,19 +1,19 @@
 """POST /topics/{topic}/events: the hot path. One event as it is, or an array with an outcome for each."""
 
-from dataclasses import dataclass
+import re
 
 import msgspec
 
-from include.contracts.topics import RAW_TOPICS, Topic
 from include.contracts.validation import suspicious
-from include.gateway import asgi
-from include.gateway.answer import JSON, Answer
-from include.gateway.asgi import RETRY_AFTER, Head
+from include.gateway.answer import JSON, RETRY_AFTER, Answer, Fault, encode, fault, shown, unavailable
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint
 from include.gateway.intake import Kept, NotKept, Outcome, Rejected, new_event_id, new_event_ids
+from include.gateway.limits import MAX_RECORD_BYTES
+from include.gateway.payload import decode
+from include.gateway.router import Call
 from include.gateway.services import Services
 
-RAW_TOPIC_NAMES = {name.encode(): topic for name, topic in RAW_TOPICS.items()}
+_ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
 
 class SingleAnswer(msgspec.Struct, rename="camel"):
@@ -39,54 +39,41 @@ def raise_unless_kept(outcome: Outcome) -> Kept:
         case Kept():
             return outcome
         case Rejected(status, error, details):
-            raise asgi.Fault(status, error, details)
+            raise Fault(status, error, details)
         case NotKept(reason=reason):
-            raise asgi.unavailable(reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call whose head is in order."""
-
-    topic: Topic
-    sender: str
-    key: str | None
-
-
-def admit(services: Services, head: Head, topic: Topic) -> Call:
-    """Check everything that the head tells. Raises Fault 401, 403, 415 or 400."""
-    sender = services.tokens.require(head.authorization, "data", topic.name)
-    asgi.require_json(head)
-    return Call(topic, sender, asgi.idempotency_key(head))
+            raise unavailable(reason)
 
 
 async def answer(services: Services, call: Call, body: bytes) -> Answer:
     """Answer one call; with an Idempotency-Key, the same call again has the same answer. Raises Fault."""
     if call.key is None:
         return (await _attempt(services, call, body, {})).answer
-    digest = fingerprint("POST", f"/topics/{call.topic.name}/events", body)
+    digest = fingerprint("POST", call.path, body)
     return await services.idempotency.once(
         call.sender, call.key, digest, lambda outcomes: _attempt(services, call, body, outcomes)
     )
 
 
 async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcomes) -> Attempted:
-    value = asgi.decode(body)
+    if len(body) > MAX_RECORD_BYTES and not _ARRAY.match(body):
+        remedy = "send a smaller event"
+        raise fault(413, "", f"the event is larger than {MAX_RECORD_BYTES} bytes, more than Kafka takes", remedy)
+    value = decode(body, services.limits)
     if isinstance(value, list):
         objects = sum(type(each) is dict for each in value)
         return await _many(services, call, value, not suspicious(body, elsewhere=objects), outcomes)
     event_id = call.key or new_event_id()
     outcome = await services.intake.accept(call.topic, value, event_id, plain=not suspicious(body))
     kept = raise_unless_kept(outcome)
-    return Attempted(Answer(201, asgi.encode(SingleAnswer(kept.event_id, kept.where))), is_final=True)
+    return Attempted(Answer(201, encode(SingleAnswer(kept.event_id, kept.where))), is_final=True)
 
 
 async def _many(services: Services, call: Call, values: list[object], plain: bool, outcomes: Outcomes) -> Attempted:
     """Each event of an array, but for those whose outcome is known from an earlier attempt; theirs are added."""
     if not values:
-        raise asgi.fault(400, "", "an empty array", "send at least one event")
+        raise fault(400, "", "an empty array", "send at least one event")
     if len(values) > services.limits.max_events:
-        raise asgi.fault(413, "", f"more than {services.limits.max_events} events", "send fewer events at a time")
+        raise fault(413, "", f"more than {services.limits.max_events} events", "send fewer events at a time")
     key = call.key
     event_ids = [f"{key}/{index}" for index in range(len(values))] if key else new_event_ids(len(values))
     results: list[EventAnswer | msgspec.Raw] = [msgspec.Raw(outcomes.get(index, b"")) for index in range(len(values))]
@@ -101,10 +88,10 @@ async def _many(services: Services, call: Call, values: list[object], plain: boo
         if result.status != 201:
             services.counters.answered_with_fault[result.status] += 1
         elif key is not None:
-            outcomes[index] = asgi.encode(result)
+            outcomes[index] = encode(result)
     status = statuses.pop() if len(statuses) == 1 else 207
     headers = (JSON, RETRY_AFTER) if status == 503 else (JSON,)
-    whole = Answer(200 if status == 201 else status, asgi.encode({"results": results}), headers)
+    whole = Answer(200 if status == 201 else status, encode({"results": results}), headers)
     return Attempted(whole, is_final=not any(isinstance(outcome, NotKept) for outcome in accepted))
 
 
@@ -113,6 +100,6 @@ def _answer(outcome: Outcome) -> EventAnswer:
         case Kept(event_id, where):
             return EventAnswer(201, event_id, where)
         case Rejected(status, error, details):
-            return EventAnswer(status, error=error, details=asgi.shown(details))
+            return EventAnswer(status, error=error, details=shown(details))
         case NotKept(event_id, reason):
-            return EventAnswer(503, event_id, error=reason, details=asgi.shown(asgi.unavailable(reason).details))
+            return EventAnswer(503, event_id, error=reason, details=shown(unavailable(reason).details))

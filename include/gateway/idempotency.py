@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from include.clock import Clock
-from include.gateway import asgi
-from include.gateway.answer import Answer
+from include.gateway.answer import Answer, Fault, fault, unavailable
 from include.gateway.ports import CallJournal
 
 log = logging.getLogger(__name__)
@@ -64,9 +63,9 @@ def fingerprint(method: str, path: str, body: bytes) -> bytes:
     return digest.digest()
 
 
-def key_reused() -> asgi.Fault:
+def key_reused() -> Fault:
     """422: the key was used for another call."""
-    return asgi.fault(
+    return fault(
         422,
         "",
         "this Idempotency-Key was used for another call: its method, path or body differs",
@@ -140,7 +139,7 @@ class Idempotency:
             return await asyncio.shield(running.task)
         except asyncio.CancelledError:
             if running.task.cancelled():
-                raise asgi.unavailable("the gateway is ending") from None
+                raise unavailable("the gateway is ending") from None
             raise
 
     async def close(self, timeout_s: float) -> None:
@@ -226,5 +225,5 @@ class Idempotency:
 def _retrieve(task: asyncio.Task[Answer]) -> None:
     # its caller may be gone; the type only, because a message may quote an event
     failure = None if task.cancelled() else task.exception()
-    if failure is not None and not isinstance(failure, asgi.Fault):
+    if failure is not None and not isinstance(failure, Fault):
         log.error("a call with an Idempotency-Key failed: %s", type(failure).__name__)

@@ -1,7 +1,5 @@
 """The limits that nobody needs to change; the others are settings (`GatewayLimits`)."""
 
-MAX_HEAD_BYTES = 16 << 10
-
 # Of a record's value. Kafka's usual limit for a message, less a key and headers of the greatest length: a larger one
 # must be refused before it is kept, because in an outage nobody else would say so, and the replay could not send it.
 MAX_MESSAGE_BYTES = 1_000_000

@@ -74,10 +74,16 @@ class Load(Protocol):
 
     bytes_in_flight: int
     refused_connections: int
+    evicted_connections: int
 
     @property
     def open_connections(self) -> int:
         """Connections now."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes held for clients that do not read."""
         ...
 
 
@@ -143,6 +149,10 @@ class GatewayMetrics(Collector):
             yield GaugeMetricFamily("gateway_connections", "Open connections.", value=self._load.open_connections)
             size = self._load.bytes_in_flight
             yield GaugeMetricFamily("gateway_bytes_in_flight", "Bytes of requests not answered yet.", value=size)
+            size = self._load.unsent_bytes
+            yield GaugeMetricFamily("gateway_unsent_bytes", "Bytes held for clients that do not read.", value=size)
+            evicted = self._load.evicted_connections
+            yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for others.", value=evicted)
             refused = self._load.refused_connections
             yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
         backlog = self._backlog()

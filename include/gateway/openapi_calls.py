@@ -38,16 +38,18 @@ FAULTS = (
     ),
     Fault(431, "HeadTooLarge", "The request's head is larger than the gateway reads.", ("Connection",)),
     Fault(500, "Failed", "The gateway failed; the event may or may not be kept."),
+    Fault(501, "OtherCoding", "The body has a Transfer-Encoding other than chunked.", ("Connection",)),
     Fault(
         503,
         "Unavailable",
         "Nothing durable takes it now, or the gateway has all it can hold. Send it again.",
         ("Retry-After",),
     ),
+    Fault(505, "OtherVersion", "Neither HTTP/1.1 nor HTTP/1.0.", ("Connection",)),
 )
 
 # any call may be cut short by what stands before it: the reading of the request, and its caps
-OF_EVERY_CALL = (400, 408, 413, 431, 500, 503)
+OF_EVERY_CALL = (400, 408, 413, 431, 500, 501, 503, 505)
 
 
 @dataclass(frozen=True)

@@ -1,63 +1,46 @@
-"""All calls but the hot one, as a Starlette application."""
+"""The gateway's routes, and the calls that are about itself: health, metrics, fallback store, schemas."""
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Match, Route
+import asyncio
+from functools import cached_property, partial
 
 from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, TOPICS
-from include.gateway import asgi, events
+from include.gateway import events
+from include.gateway.answer import Answer, encode, fault, json_answer
 from include.gateway.metrics import age_s
 from include.gateway.openapi import document
+from include.gateway.router import Call, Route
 from include.gateway.rows import Rows
 from include.gateway.services import Services
 
+_READINESS_S = 1.0  # how long a check of the store is remembered: each costs an fsync, and needs no token
 
-def application(services: Services) -> Starlette:
-    """The calls, over the gateway's parts."""
+
+def routes(services: Services) -> list[Route]:
+    """All of them, over the gateway's parts."""
     operations = Operations(services)
-    routes = [
-        Route("/healthz", operations.health, methods=["GET"]),
-        Route("/readyz", operations.readiness, methods=["GET"]),
-        Route("/metrics", operations.metrics, methods=["GET"]),
-        Route("/fallback", operations.fallback, methods=["GET"]),
-        Route("/fallback/replay", operations.replay, methods=["POST"]),
-        Route("/schemas/{topic}", operations.schema, methods=["GET"]),
-        Route("/openapi.json", operations.openapi, methods=["GET"]),
-        Route("/topics/{topic}/events", operations.events, methods=["POST"]),
+    answer = partial(events.answer, services)
+    found = [
+        Route("GET", "/healthz", operations.health, is_vital=True),
+        Route("GET", "/readyz", operations.readiness, is_vital=True),
+        Route("GET", "/metrics", operations.metrics, is_vital=True),
+        Route("GET", "/fallback", operations.fallback, "admin"),
+        Route("POST", "/fallback/replay", operations.replay, "admin"),
+        Route("GET", "/schemas/{topic}", operations.schema, "data"),
+        Route("GET", "/openapi.json", operations.openapi),
+        Route("POST", "/topics/{topic}/events", operations.no_such_topic, "data"),
     ]
+    for topic in RAW_TOPICS.values():
+        path = f"/topics/{topic.name}/events"
+        found.append(Route("POST", path, answer, "data", topic, takes_body=True, takes_json=True, takes_key=True))
     for path, topic in (("/members", MEMBER), ("/boards", BOARD)):
         rows = Rows(services, topic)
-        routes += [
-            Route(path, rows.create, methods=["POST"]),
-            Route(path + "/{row_id}", rows.update, methods=["PUT"]),
-            Route(path + "/{row_id}", rows.delete, methods=["DELETE"]),
+        one = path + "/{id}"
+        found += [
+            Route("POST", path, rows.create, "data", topic, takes_body=True, takes_json=True, takes_key=True),
+            Route("PUT", one, rows.update, "data", topic, takes_body=True, takes_json=True, takes_key=True),
+            Route("DELETE", one, rows.delete, "data", topic, takes_body=True, takes_key=True),
         ]
-
-    async def on_fault(request: Request, refusal: Exception) -> Response:
-        assert isinstance(refusal, asgi.Fault)
-        services.counters.answered_with_fault[refusal.status] += 1
-        return asgi.response_of(asgi.answer_of(refusal))
-
-    async def on_http_exception(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, HTTPException)
-        error = {404: "no such call", 405: "not with this method"}.get(exc.status_code, exc.detail)
-        problem = asgi.fault(exc.status_code, "", error, "see the README for the calls")
-        response = asgi.response_of(asgi.answer_of(problem))
-        response.headers.update(exc.headers or {})
-        if exc.status_code == 405:  # Starlette names the methods of one route only
-            found = [route.methods or () for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
-            response.headers["Allow"] = ", ".join(sorted({method for methods in found for method in methods}))
-        return response
-
-    async def on_unexpected(request: Request, exc: Exception) -> Response:
-        return asgi.response_of(asgi.answer_of(asgi.UNEXPECTED))
-
-    handlers = {asgi.Fault: on_fault, HTTPException: on_http_exception, Exception: on_unexpected}
-    starlette = Starlette(routes=routes, exception_handlers=handlers)
-    starlette.router.redirect_slashes = False  # a redirect would be followed without its body, or not at all
-    return starlette
+    return found
 
 
 class Operations:
@@ -65,54 +48,59 @@ class Operations:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._check: asyncio.Future[bool] | None = None
+        self._checked_at = 0.0
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, call: Call, body: bytes) -> Answer:
         """200 while the process answers."""
-        return JSONResponse({"status": "alive"})
+        return json_answer({"status": "alive"})
 
-    async def readiness(self, request: Request) -> Response:
+    async def readiness(self, call: Call, body: bytes) -> Answer:
         """200 while something durable would take an event: Kafka, or else the fallback store."""
-        services = self._services
-        kafka = not services.circuit.is_open
-        store = await services.store.check()
-        return JSONResponse({"kafka": kafka, "fallback": store}, 200 if kafka or store else 503)
+        kafka = not self._services.circuit.is_open
+        store = await self._store_takes()
+        return json_answer({"kafka": kafka, "fallback": store}, 200 if kafka or store else 503)
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, call: Call, body: bytes) -> Answer:
         """Prometheus' text format."""
-        return PlainTextResponse(self._services.metrics.page(), media_type="text/plain; version=0.0.4")
+        media_type = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+        return Answer(200, self._services.metrics.page(), (media_type,))
 
-    async def fallback(self, request: Request) -> Response:
+    async def fallback(self, call: Call, body: bytes) -> Answer:
         """What the fallback store holds, and how far the replay is."""
-        self._services.tokens.require(asgi.read_head(request.scope).authorization, "admin")
-        return JSONResponse(self._backlog())
+        return json_answer(self._backlog())
 
-    async def replay(self, request: Request) -> Response:
+    async def replay(self, call: Call, body: bytes) -> Answer:
         """202: a drain starts now if a broker can be reached; watch it with GET /fallback."""
-        self._services.tokens.require(asgi.read_head(request.scope).authorization, "admin")
         self._services.drain.wake()
-        return JSONResponse(self._backlog(), 202)
+        return json_answer(self._backlog(), 202)
 
-    async def schema(self, request: Request) -> Response:
+    async def schema(self, call: Call, body: bytes) -> Answer:
         """The JSON Schema of a topic's value."""
-        self._services.tokens.require(asgi.read_head(request.scope).authorization, "data")
-        topic = TOPICS.get(request.path_params["topic"])
+        topic = TOPICS.get(call.parameter)
         if topic is None:
-            raise asgi.fault(404, "", "no such topic", f"use one of: {', '.join(TOPICS)}")
-        return JSONResponse(topic.json_schema(), media_type="application/schema+json")
+            raise fault(404, "", "no such topic", f"use one of: {', '.join(TOPICS)}")
+        return Answer(200, encode(topic.json_schema()), ((b"content-type", b"application/schema+json"),))
 
-    async def openapi(self, request: Request) -> Response:
+    async def openapi(self, call: Call, body: bytes) -> Answer:
         """What this gateway answers to which call, with its limits."""
-        return JSONResponse(document(self._services.limits))
+        return Answer(200, self._document)
 
-    async def events(self, request: Request) -> Response:
-        """The hot call in an unusual spelling, such as with a query; see `events`."""
-        head, name = asgi.read_head(request.scope), request.path_params["topic"]
-        topic = RAW_TOPICS.get(name)
-        if topic is None:
-            self._services.tokens.require(head.authorization, "data")
-            raise asgi.fault(404, "", "no such topic", f"use one of: {', '.join(RAW_TOPICS)}")
-        call = events.admit(self._services, head, topic)
-        return asgi.response_of(await events.answer(self._services, call, await request.body()))
+    async def no_such_topic(self, call: Call, body: bytes) -> Answer:
+        """Always Fault 404: the topics that there are have routes of their own."""
+        raise fault(404, "", "no such topic", f"use one of: {', '.join(RAW_TOPICS)}")
+
+    @cached_property
+    def _document(self) -> bytes:
+        return encode(document(self._services.limits))
+
+    async def _store_takes(self) -> bool:
+        """Would the store take an event? Callers at the same time share one check, which may be a second old."""
+        now = asyncio.get_running_loop().time()
+        if self._check is None or (self._check.done() and now >= self._checked_at + _READINESS_S):
+            self._checked_at = now
+            self._check = asyncio.ensure_future(self._services.store.check())
+        return await asyncio.shield(self._check)
 
     def _backlog(self) -> dict[str, object]:
         services, backlog = self._services, self._services.store.backlog()

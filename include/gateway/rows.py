@@ -12,21 +12,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.fields import LONG_MAX
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
 from include.errors import DatabaseUnavailable
-from include.gateway import asgi
-from include.gateway.answer import Answer
+from include.gateway.answer import Answer, Fault, encode, fault, pointer, unavailable
 from include.gateway.events import raise_unless_kept
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
 from include.gateway.intake import new_event_id, row_record
+from include.gateway.payload import decode
 from include.gateway.ports import ChangeKey, KeyReused, Saved
+from include.gateway.router import Call
 from include.gateway.services import Services
 from include.gateway.supervision import DATABASE_UNAVAILABLE, TABLE
 
@@ -67,12 +65,11 @@ class Turnstile:
             async with asyncio.timeout(self._timeout_s):
                 await lock.acquire()
         except TimeoutError as exc:
-            raise asgi.unavailable("earlier changes of this row take too long") from exc
+            raise unavailable("earlier changes of this row take too long") from exc
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    body: bytes
+class _Change:
     event_id: str
     key: ChangeKey | None
 
@@ -88,87 +85,69 @@ class Rows:
         self._made_here = sorted(made_here)
         self._given = [field.name for field in topic.fields if field.name not in made_here]
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, call: Call, body: bytes) -> Answer:
         """201 with the new id."""
-        call = await self._call(request)
-        asgi.require_json(asgi.read_head(request.scope))
-        fields = self._fields(call.body)
+        change, fields = _change(call, body), self._fields(body)
 
-        async def change() -> Answer:
-            saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields, call.key))
+        async def make() -> Answer:
+            saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields, change.key))
             if saved is None:
-                raise asgi.unavailable("the system of record did not say what it saved")
-            return await self._produced(201, saved, call.event_id)
+                raise unavailable("the system of record did not say what it saved")
+            return await self._produced(201, saved, change.event_id)
 
-        return await self._once(call, change)
+        return await self._once(change, make)
 
-    async def update(self, request: Request) -> Response:
+    async def update(self, call: Call, body: bytes) -> Answer:
         """200, or 404 for a row that is not there."""
-        call, row_id = await self._call(request), self._row_id(request)
-        asgi.require_json(asgi.read_head(request.scope))
-        fields = self._fields(call.body)
+        change, row_id, fields = _change(call, body), self._row_id(call), self._fields(body)
         system_of_record = self._services.system_of_record
 
-        async def change() -> Answer:
+        async def make() -> Answer:
             async with self._turnstile.of(self._topic.name, row_id):
-                saved = await self._saved(lambda: system_of_record.update(self._topic, row_id, fields, call.key))
-                return await self._produced(200, self._found(saved), call.event_id)
+                saved = await self._saved(lambda: system_of_record.update(self._topic, row_id, fields, change.key))
+                return await self._produced(200, self._found(saved), change.event_id)
 
-        return await self._once(call, change)
+        return await self._once(change, make)
 
-    async def delete(self, request: Request) -> Response:
+    async def delete(self, call: Call, body: bytes) -> Answer:
         """200, or 404 for a row that is not there."""
-        call, row_id = await self._call(request), self._row_id(request)
+        change, row_id = _change(call, body), self._row_id(call)
         system_of_record = self._services.system_of_record
 
-        async def change() -> Answer:
+        async def make() -> Answer:
             async with self._turnstile.of(self._topic.name, row_id):
-                saved = await self._saved(lambda: system_of_record.delete(self._topic, row_id, call.key))
-                return await self._produced(200, self._found(saved), call.event_id)
+                saved = await self._saved(lambda: system_of_record.delete(self._topic, row_id, change.key))
+                return await self._produced(200, self._found(saved), change.event_id)
 
-        return await self._once(call, change)
+        return await self._once(change, make)
 
-    async def _call(self, request: Request) -> _Call:
-        head = asgi.read_head(request.scope)
-        sender = self._services.tokens.require(head.authorization, "data", self._topic.name)
-        key = asgi.idempotency_key(head)
-        body = await request.body()
-        if key is None:
-            return _Call(body, new_event_id(), None)
-        same = fingerprint(request.method, request.url.path, body)
-        return _Call(body, key, ChangeKey(sender, key, same))
-
-    async def _once(self, call: _Call, change: Callable[[], Awaitable[Answer]]) -> Response:
+    async def _once(self, change: _Change, make: Callable[[], Awaitable[Answer]]) -> Answer:
         async def attempt(outcomes: Outcomes) -> Attempted:
-            return Attempted(await change(), is_final=True)
+            return Attempted(await make(), is_final=True)
 
-        key = call.key
+        key = change.key
         if key is None:
-            answer = await change()
-        else:
-            answer = await self._services.idempotency.once(key.scope, key.key, key.fingerprint, attempt)
-        return asgi.response_of(answer)
+            return await make()
+        return await self._services.idempotency.once(key.scope, key.key, key.fingerprint, attempt)
 
-    def _row_id(self, request: Request) -> int:
-        text = request.path_params["row_id"]
+    def _row_id(self, call: Call) -> int:
+        text = call.parameter
         if not (text.isascii() and text.isdigit() and len(text) <= _LONG_DIGITS and int(text) <= LONG_MAX):
             raise self._not_found()
         return int(text)
 
     def _fields(self, given: bytes) -> dict[str, object]:
-        body = asgi.decode(given)
+        body = decode(given, self._services.limits)
         if not isinstance(body, dict):
-            raise asgi.fault(400, "", "not a JSON object", f"send an object with {', '.join(self._given)}")
+            raise fault(400, "", "not a JSON object", f"send an object with {', '.join(self._given)}")
         ours = [Violation(f"/{name}", "made by the server", "leave it out") for name in self._made_here if name in body]
         if ours:
-            raise asgi.Fault(422, "the body names fields that the server makes", ours)
+            raise Fault(422, "the body names fields that the server makes", ours)
         unknown = [name for name in body if name not in self._given]
         found = [breach for breach in violations(self._topic, body) if breach.pointer[1:] in self._given]
-        found += [
-            Violation(asgi.pointer(name), f"not a field of {self._topic.name}", "leave it out") for name in unknown
-        ]
+        found += [Violation(pointer(name), f"not a field of {self._topic.name}", "leave it out") for name in unknown]
         if found:
-            raise asgi.Fault(400, f"the body breaks the contract of {self._topic.name}", found)
+            raise Fault(400, f"the body breaks the contract of {self._topic.name}", found)
         return {name: body.get(name) for name in self._given}
 
     async def _saved(self, change: Callable[[], Awaitable[Saved | None]]) -> Saved | None:
@@ -180,15 +159,15 @@ class Rows:
             rule = TABLE[DATABASE_UNAVAILABLE]
             self._services.counters.count_failure(rule.kind, rule.action)
             log.error("%s not saved: %s", self._topic.name, exc)
-            raise asgi.unavailable(rule.why) from exc
+            raise unavailable(rule.why) from exc
 
     def _found(self, saved: Saved | None) -> Saved:
         if saved is None:
             raise self._not_found()
         return saved
 
-    def _not_found(self) -> asgi.Fault:
-        return asgi.fault(404, "", f"no such {self._topic.name}", "check the id; a deleted one does not come back")
+    def _not_found(self) -> Fault:
+        return fault(404, "", f"no such {self._topic.name}", "check the id; a deleted one does not come back")
 
     async def _produced(self, status: int, saved: Saved, event_id: str) -> Answer:
         # A row whose record could be kept nowhere is answered 503 and stays saved: the same call with the same key
@@ -199,4 +178,11 @@ class Rows:
         if saved.created_at is not None:
             answer["createdAt"] = rfc3339(saved.created_at)
         answer["modifiedAt"] = rfc3339(saved.modified_at)
-        return Answer(status, asgi.encode(answer))
+        return Answer(status, encode(answer))
+
+
+def _change(call: Call, body: bytes) -> _Change:
+    if call.key is None:
+        return _Change(new_event_id(), None)
+    same = fingerprint(call.route.method, call.path, body)
+    return _Change(call.key, ChangeKey(call.sender, call.key, same))

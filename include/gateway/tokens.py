@@ -23,7 +23,7 @@ from typing import Literal
 from include.contracts.topics import RAW_TOPICS
 from include.errors import OK, ConfigurationError
 from include.gateway import token_file
-from include.gateway.asgi import Fault, fault
+from include.gateway.answer import Fault, fault
 from include.gateway.token_file import EVERY_TOPIC, Entry
 
 log = logging.getLogger(__name__)
@@ -99,9 +99,8 @@ def _token(authorization: bytes) -> bytes:
 
 
 def _unknown() -> Fault:
-    problem = fault(401, "", "no valid token", "send Authorization: Bearer with a token of this gateway")
-    problem.headers = ((b"www-authenticate", b"Bearer"),)
-    return problem
+    remedy = "send Authorization: Bearer with a token of this gateway"
+    return fault(401, "", "no valid token", remedy, ((b"www-authenticate", b"Bearer"),))
 
 
 def _not_for_this(what: str, scope: str) -> Fault:

@@ -71,8 +71,8 @@ def test_array_answers_200_207_or_400_with_each_outcome():
         ("integer beyond 64 bits", json.dumps(board(2**70)).encode()),
         ("huge integer in a field of the sender's own", json.dumps(board(extra=10**30)).encode()),
         ("huge float", b'{"id":1e999}'),
-        ("deep array", b"[" * 100_000 + b"]" * 100_000),
-        ("deep object", b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
+        ("deep array", b"[" * 9_000 + b"]" * 9_000),
+        ("deep object", b'{"a":' * 9_000 + b"1" + b"}" * 9_000),
         (
             "deep field of the sender's own",
             json.dumps(board())[:-1].encode() + b',"x":' + b"[" * 900 + b"]" * 900 + b"}",

@@ -6,8 +6,7 @@ import sqlite3
 import pytest
 
 from include.adapters.call_journal import SqliteCallJournal
-from include.gateway.answer import Answer
-from include.gateway.asgi import Fault, unavailable
+from include.gateway.answer import Answer, Fault, unavailable
 from include.gateway.idempotency import Attempted, Idempotency, fingerprint
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until

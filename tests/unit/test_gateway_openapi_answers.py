@@ -147,6 +147,11 @@ AUTHORIZED = HEAD + b"Authorization: Bearer data-token\r\nContent-Type: applicat
 CHUNKED = AUTHORIZED + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 async def answer_to(port, sent):
     """What comes back for these bytes, until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -162,6 +167,9 @@ async def answer_to(port, sent):
     [
         ("no HTTP", 400, {}, b"not HTTP\r\n\r\n"),
         ("two keys", 400, {}, AUTHORIZED + b"Idempotency-Key: a\r\nIdempotency-Key: b\r\nConnection: close\r\n\r\n"),
+        ("no Host", 400, {}, AUTHORIZED.replace(b"Host: gateway\r\n", b"") + b"\r\n"),
+        ("other version", 505, {}, AUTHORIZED.replace(b"HTTP/1.1", b"HTTP/2.0") + b"\r\n"),
+        ("other coding", 501, {}, AUTHORIZED + b"Transfer-Encoding: gzip, chunked\r\n\r\n"),
         ("slow head", 408, {"receive_timeout_s": 0.05}, HEAD),
         ("slow body", 408, {"receive_timeout_s": 0.05}, AUTHORIZED + b"Content-Length: 2\r\n\r\n"),
         ("declared too large", 413, {"max_body_bytes": 10}, AUTHORIZED + b"Content-Length: 11\r\n\r\n"),
@@ -170,7 +178,7 @@ async def answer_to(port, sent):
         ("endless trailer", 431, {}, CHUNKED + b"2\r\n{}\r\n0\r\nX-Long: " + b"x" * (1 << 20)),
         ("endless trailers", 431, {}, CHUNKED + b"2\r\n{}\r\n0\r\n" + b"X: 1\r\n" * (1 << 17)),
         ("endless head of a chunk", 431, {}, CHUNKED + b"2;" + b"x" * (1 << 20)),
-        ("connections", 503, {"max_connections": 1}, b""),
+        ("connections", 503, {"max_connections": 1}, AUTHORIZED + b"Content-Length: 2\r\n\r\n{}"),
         ("bytes in flight", 503, {"max_in_flight_bytes": 1}, AUTHORIZED + b"Content-Length: 2\r\n\r\n{}"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -179,9 +187,11 @@ def test_what_the_server_refuses_is_as_documented(name, status, limits, sent):
     async def scenario():
         gateway = FakeGateway(settings=dataclasses.replace(SETTINGS, limits=GatewayLimits(**limits))).start()
         async with gateway.listening() as port, asyncio.timeout(10):
-            _, idle = await asyncio.open_connection("127.0.0.1", port)
+            _, busy = await asyncio.open_connection("127.0.0.1", port)
+            busy.write(AUTHORIZED + b"Content-Length: 1\r\n\r\n")
+            await until(lambda: any(connection.is_busy for connection in gateway.server.connections))
             answer = await answer_to(port, sent)
-            idle.close()
+            busy.close()
             return answer
 
     response = asyncio.run(scenario())

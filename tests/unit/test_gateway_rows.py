@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.gateway.asgi import Fault
+from include.gateway.answer import Fault
 from include.gateway.ports import Failure
 from include.gateway.rows import Turnstile
 from tests.fakes.harness import SETTINGS, FakeGateway, over_http

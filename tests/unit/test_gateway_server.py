@@ -1,109 +1,13 @@
 """The server's caps and manners, on real sockets and the product's own event loop; what is behind it is fake."""
 
 import asyncio
-import dataclasses
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
-import uvloop
 
-from include.settings import GatewayLimits
 from tests.fakes.events import board
-from tests.fakes.harness import DATA_TOKEN, SETTINGS, FakeGateway
-
-EVENTS = "/topics/board/events"
-PATIENT_S = 10.0
-
-
-class Wire:
-    """One connection, spoken to in bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    def send(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    def end_sending(self) -> None:
-        self._writer.write_eof()
-
-    def vanish(self) -> None:
-        self._writer.transport.abort()
-
-    async def answer(self, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        """The next answer: status, headers, body."""
-        async with asyncio.timeout(PATIENT_S):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
-            status, *lines = head.strip().split("\r\n")
-            headers = dict(line.lower().split(": ", 1) for line in lines)
-            length = int(headers.get("content-length", 0)) if has_body else 0
-            return int(status.split()[1]), headers, await self._reader.readexactly(length)
-
-    async def is_closed(self) -> bool:
-        """Wait until the gateway has closed; True if it said nothing more before."""
-        async with asyncio.timeout(PATIENT_S):
-            try:
-                return await self._reader.read() == b""
-            except ConnectionError:
-                return True
-
-
-Connect = Callable[[], Awaitable[Wire]]
-
-
-def against(scenario: Callable[[FakeGateway, Connect], Awaitable[Any]], **limits: Any) -> Any:
-    """Run a scenario against a listening gateway with these limits."""
-
-    async def main() -> Any:
-        settings = dataclasses.replace(SETTINGS, limits=GatewayLimits(**limits))
-        gateway = FakeGateway(settings=settings).start()
-        wires: list[Wire] = []
-        async with gateway.listening() as port:
-
-            async def connect() -> Wire:
-                wires.append(Wire(*await asyncio.open_connection("127.0.0.1", port)))
-                return wires[-1]
-
-            try:
-                result = await scenario(gateway, connect)
-            finally:
-                for wire in wires:
-                    wire.vanish()
-        assert gateway.server.bytes_in_flight == 0
-        return result
-
-    return uvloop.run(main())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def request(
-    body: bytes = b"", *headers: str, method: str = "POST", target: str = EVENTS, version: str = "1.1"
-) -> bytes:
-    lines = [f"{method} {target} HTTP/{version}", "Host: gateway", f"Authorization: Bearer {DATA_TOKEN}", *headers]
-    if method == "POST":
-        lines.append("Content-Type: application/json")
-        if not any("ransfer-" in header or "ontent-Length" in header for header in headers):
-            lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def event(**fields: Any) -> bytes:
-    return json.dumps(board(**fields)).encode()
-
-
-def error(body: bytes) -> str:
-    content = json.loads(body)
-    assert set(content) == {"error", "details"}
-    assert all(detail["problem"] and detail["remedy"] for detail in content["details"])
-    return content["error"]
+from tests.fakes.harness import DATA_TOKEN
+from tests.support.wire import PATIENT_S, against, error, event, request, until
 
 
 def test_connection_carries_request_after_request():
@@ -234,18 +138,21 @@ def test_chunked_body_too_large_is_refused_and_the_sender_hears_it_while_still_s
     assert against(scenario, max_body_bytes=50_000)[0] == 413
 
 
-def test_connections_beyond_the_cap_are_503_until_others_leave():
+def test_connections_beyond_the_cap_are_503_while_all_are_busy():
     async def scenario(gateway, connect):
         first, second = await connect(), await connect()
-        await until(lambda: len(gateway.server.connections) == 2)
+        for wire in (first, second):
+            wire.send(request(event())[:-1])
+        await until(lambda: sum(each.is_busy for each in gateway.server.connections) == 2)
         third = await connect()
+        third.send(request(event()))
         refused = await third.answer()
         assert await third.is_closed()
         first.vanish()
         await until(lambda: len(gateway.server.connections) < 2)
         fourth = await connect()
         fourth.send(request(event()))
-        second.send(request(event()))
+        second.send(b"}")
         return refused, await fourth.answer(), await second.answer(), gateway.server.refused_connections
 
     refused, fourth, second, count = against(scenario, max_connections=2)
@@ -417,7 +324,7 @@ def test_event_of_a_client_that_vanished_is_kept_all_the_same():
 def test_client_that_does_not_read_its_answers_is_left():
     async def scenario(gateway, connect):
         wire = await connect()
-        wire._reader._transport.pause_reading()
+        wire.stop_reading()
         for _ in range(400):
             wire.send(request(method="GET", target="/schemas/board") * 50)
             await asyncio.sleep(0)

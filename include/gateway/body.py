@@ -1,0 +1,113 @@
+"""How a request's body is taken from the bytes after its head: by its length, or in chunks."""
+
+from typing import Protocol
+
+import httptools
+
+from include.gateway.answer import Fault, fault
+from include.settings import GatewayLimits
+
+
+class Body(Protocol):
+    """A body on its way. `content` is a bytearray, however small the pieces are that it comes in."""
+
+    content: bytearray
+    is_whole: bool
+    is_dear: bool  # to take: other connections are to have their turn in between
+
+    def take(self, data: bytes) -> bytes:
+        """Take what belongs to the body; the rest. Raises Fault."""
+        ...
+
+
+class MeasuredBody:
+    """A body of a declared length. One that is not kept is only counted."""
+
+    is_dear = False
+
+    def __init__(self, length: int, is_kept: bool) -> None:
+        self.content = bytearray()
+        self.is_whole = False
+        self._missing = length
+        self._is_kept = is_kept
+
+    def take(self, data: bytes) -> bytes:
+        """See Body."""
+        if self._is_kept:
+            self.content += data if len(data) <= self._missing else data[: self._missing]
+        rest = data[self._missing :]
+        self._missing -= len(data) - len(rest)
+        self.is_whole = self._missing == 0
+        return rest
+
+
+class ChunkedBody:
+    """A body in chunks. The parser that read the head judges them; here is only where each piece ends.
+
+    So the parser never sees a byte of the next request. Chunk heads and trailers are counted, not kept.
+    """
+
+    is_dear = True
+
+    def __init__(self, parser: httptools.HttpRequestParser, content: bytearray, limits: GatewayLimits) -> None:
+        self.content = content  # the parser's: it adds to it
+        self.is_whole = False
+        self._parser = parser
+        self._limits = limits
+        self._line = b""  # the beginning of a chunk's head or of a trailer
+        self._missing = 0  # of a chunk and the line end behind it
+        self._trailer_bytes = 0
+        self._is_last = False
+
+    def take(self, data: bytes) -> bytes:
+        """See Body."""
+        data = self._line + data
+        at = 0
+        try:
+            while at < len(data) and not self.is_whole:
+                if self._missing:
+                    end = min(len(data), at + self._missing)
+                    self._parser.feed_data(data[at:end])
+                    self._missing -= end - at
+                else:
+                    end = data.find(b"\n", at) + 1
+                    if end == 0 or end - at > self._limits.max_head_bytes:
+                        self._check_line(len(data) - at)
+                        break
+                    self._take_line(data[at:end])
+                at = end
+        except httptools.HttpParserError as exc:
+            raise fault(400, "", "not valid HTTP/1.1 chunks", "send a well-formed request") from exc
+        if self.is_whole or self._missing:
+            self._line = b""
+            return data[at:]
+        self._line = data[at:]
+        return b""
+
+    def _take_line(self, line: bytes) -> None:
+        self._parser.feed_data(line)
+        if self._is_last:
+            self._trailer_bytes += len(line)
+            self._check_line(0)
+            self.is_whole = line == b"\r\n"
+            return
+        size = int(line.partition(b";")[0], 16)
+        if size > self._limits.max_body_bytes - len(self.content):
+            raise body_too_large(self._limits)
+        self._is_last = size == 0
+        self._missing = size + 2 if size else 0
+
+    def _check_line(self, size: int) -> None:
+        if self._trailer_bytes + size > self._limits.max_head_bytes:
+            raise head_too_large(self._limits)
+
+
+def body_too_large(limits: GatewayLimits) -> Fault:
+    """413 for a body beyond its limit."""
+    return fault(413, "", f"the body is larger than {limits.max_body_bytes} bytes", "send fewer events at a time")
+
+
+def head_too_large(limits: GatewayLimits) -> Fault:
+    """431 for a head, a chunk's head, or trailers beyond the limit."""
+    size = limits.max_head_bytes
+    return fault(431, "", f"the request's head is larger than {size} bytes", "send fewer or shorter headers")

@@ -1,0 +1,298 @@
+"""One client's connection: requests are read, handled and answered one at a time, in their order.
+
+While a request is handled, and while the client does not read its answer, nothing more is parsed, and reading pauses
+as soon as something came: a client gets no more memory by sending on. `GatewayLimits` has all the bounds.
+"""
+
+import asyncio
+import http
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+from include.gateway.answer import Answer, Fault, Headers, answer_of, fault, unavailable
+from include.gateway.body import Body
+from include.gateway.request import HEAD_END, Request, check_unfinished
+
+if TYPE_CHECKING:
+    from include.gateway.server import Admitted, Server
+
+_LINGER_S = 2.0  # how long what a refused sender still sends is read and dropped, so that it hears the answer
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE = (b"connection", b"close")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Its state is what it waits for: a head, the rest of a body, the handler, the reader, or the end."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._loop = server.loop
+        self._unread = b""  # received and not parsed yet
+        self._request: Request | None = None  # the one whose body is being received
+        self._call: Admitted | None = None  # of that request, if it is not refused
+        self._refusal: Fault | None = None
+        self._body: Body | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._held = 0  # bytes of bodies counted as in flight
+        self._since = self._loop.time()  # when the present wait began
+        self._is_reading = True
+        self._is_write_paused = False
+        self._is_cut = False  # the body of the request that is being handled was not received
+        self._lingers = False
+        self._has_ended = False  # the client sends no more
+        self._was_answered = False
+        self.is_extra = False  # beyond the connections that there may be: for vital calls only
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a request is received or handled."""
+        return self._task is not None or self._is_receiving
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes held because the client does not read."""
+        return self._transport.get_write_buffer_size() + len(self._unread) if self._is_write_paused else 0
+
+    @property
+    def _is_receiving(self) -> bool:
+        return self._body is not None or bool(self._unread)
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.BufferedProtocol."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        self._transport.set_write_buffer_limits(self._server.limits.write_buffer_bytes)
+        self._server.joined(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.BufferedProtocol. A request that is being handled goes on: its event is wanted all the same."""
+        self._server.left(self)
+        self._is_write_paused = False
+        if self._task is None:
+            self._release()
+        self._unread, self._body = b"", None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio.BufferedProtocol. One buffer for all connections: it is emptied before the next one reads."""
+        return self._server.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio.BufferedProtocol."""
+        if self._lingers:
+            return
+        data = bytes(self._server.read_buffer[:nbytes])
+        if self._unread:
+            data = self._unread + data
+        elif self._body is None:
+            self._since = self._loop.time()  # a request begins
+        if self._task is None and not self._is_write_paused:
+            self._receive(data)
+        else:
+            self._unread = data
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        """See asyncio.BufferedProtocol. A client may shut its sending side and still read its answers."""
+        self._has_ended = True
+        if self._task is None and not self._is_write_paused:
+            self._transport.close()
+        return True
+
+    def pause_writing(self) -> None:
+        """See asyncio.BufferedProtocol: the client does not read its answers, so no more of its requests are read."""
+        self._is_write_paused = True
+        self._since = self._loop.time()
+        self._pause_reading()
+        self._server.stalled(self)
+
+    def resume_writing(self) -> None:
+        """See asyncio.BufferedProtocol."""
+        self._is_write_paused = False
+        self._server.flows(self)
+        if self._task is None and not self._lingers:
+            self._since = self._loop.time()
+            self._go_on()
+
+    # --- receiving
+
+    def _receive(self, data: bytes) -> None:
+        self._unread = b""
+        try:
+            if self._body is None:
+                end = data.find(HEAD_END) + len(HEAD_END)
+                if end < len(HEAD_END):
+                    check_unfinished(data, self._server.limits)
+                    self._unread = data
+                    return
+                if not self._take_head(data[:end], has_more=len(data) > end):
+                    self._unread = data[end:]
+                    self._begin(b"")
+                    return
+                data = data[end:]
+            self._take_body(data)
+        except Fault as refusal:
+            self._refuse(refusal)
+
+    def _take_head(self, head: bytes, has_more: bool) -> bool:
+        """Read the head, and say whether a body is to be received. Raises Fault."""
+        server = self._server
+        request = self._request = Request.read(head, server.limits)
+        self._call = self._refusal = None
+        try:
+            self._call = server.admit(self, request)
+        except Fault as refusal:
+            self._refusal = refusal
+        is_kept = self._call is not None and self._call.takes_body
+        self._body = request.body(server.limits, is_kept)
+        if self._body is None:
+            return False
+        if is_kept:
+            if request.waits_to_continue and not has_more:
+                self._transport.write(_CONTINUE)
+            return True
+        if not (request.is_chunked or request.waits_to_continue or self.is_extra):
+            return True  # it is counted, not kept, and the connection goes on
+        self._body = None
+        self._is_cut = True
+        return False
+
+    def _take_body(self, data: bytes) -> None:
+        body = self._body
+        assert body is not None
+        before = len(body.content)
+        rest = body.take(data)
+        self._hold(len(body.content) - before)
+        if body.is_whole:
+            self._unread, self._body = rest, None
+            self._begin(bytes(body.content))
+        elif body.is_dear:
+            self._pause_reading()
+            self._loop.call_soon(self._resume_reading)
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._server.bytes_in_flight += size
+        if self._server.bytes_in_flight > self._server.limits.max_in_flight_bytes:
+            raise unavailable("too much is being received at once")
+
+    def _release(self) -> None:
+        self._server.bytes_in_flight -= self._held
+        self._held = 0
+
+    # --- answering
+
+    def _begin(self, body: bytes) -> None:
+        self._task = self._loop.create_task(self._serve(body))
+        if self._unread:
+            self._pause_reading()
+
+    async def _serve(self, body: bytes) -> None:
+        request, call = self._request, self._call
+        assert request is not None
+        try:
+            if call is not None:
+                answer = await self._server.application.handle(call, body)
+            else:
+                assert self._refusal is not None
+                answer = self._answer_of(self._refusal)
+        finally:
+            self._release()
+            self._request = self._task = None
+        if self._transport.is_closing():
+            return
+        self._since = self._loop.time()
+        is_last = not request.is_kept_alive or self._is_cut or self.is_extra or self._server.is_ending
+        self._write(answer, is_last, request.method == b"HEAD")
+        if is_last:
+            self._end()
+            return
+        self._was_answered = True
+        self._server.answered(self, call)
+        if self._is_write_paused:
+            self._server.stalled(self)  # by more than before
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the next request, of what came meanwhile or of what comes."""
+        if self._unread:
+            self._receive(self._unread)
+        if self._task is None and not self._lingers:
+            if self._has_ended:
+                self._transport.close()  # what came of another request is no request
+            else:
+                self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._is_reading and not self._transport.is_closing():
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def _write(self, answer: Answer, is_last: bool, is_head: bool = False) -> None:
+        headers = (*answer.headers, _CLOSE) if is_last else answer.headers
+        start = _start(answer.status, headers)
+        self._transport.write(b"%b%d\r\n\r\n%b" % (start, len(answer.body), b"" if is_head else answer.body))
+
+    def _refuse(self, refusal: Fault) -> None:
+        """Answer, and end the connection: where the next request would begin cannot be told."""
+        self._release()
+        self._is_cut = True
+        self._write(self._answer_of(refusal), is_last=True)
+        self._end()
+
+    def _answer_of(self, refusal: Fault) -> Answer:
+        self._server.application.refused(refusal.status)
+        return answer_of(refusal)
+
+    # --- the end, and time
+
+    def _end(self) -> None:
+        """End after the last answer. What still comes is dropped for a while: closing on it could lose the answer."""
+        more_may_come = (self._is_cut or bool(self._unread)) and not self._has_ended
+        self._since = self._loop.time()
+        self._unread, self._body = b"", None
+        if not more_may_come:
+            self._transport.close()
+            return
+        self._lingers = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._resume_reading()
+
+    def check_time(self, now: float) -> None:
+        """Refuse or close a connection whose present wait has been too long."""
+        waited, limits = now - self._since, self._server.limits
+        if self._lingers or self._is_write_paused or self._transport.is_closing():
+            if waited > (_LINGER_S if self._lingers else limits.receive_timeout_s):
+                self.abort()
+        elif self._task is not None:
+            return  # the handler has a deadline of its own
+        elif self._is_receiving:
+            if waited > limits.receive_timeout_s:
+                seconds = limits.receive_timeout_s
+                self._refuse(fault(408, "", f"the request took longer than {seconds:g} s to arrive", "send it faster"))
+        elif waited > (limits.idle_timeout_s if self._was_answered else limits.receive_timeout_s):
+            self._transport.close()
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request is on its way."""
+        if not self.is_busy:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close it now, whatever is on its way."""
+        self._transport.abort()
+
+
+@lru_cache(maxsize=256)
+def _start(status: int, headers: Headers) -> bytes:
+    # everything up to the length of the body; nearly all answers share a few of these
+    phrase = http.HTTPStatus(status).phrase
+    lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+    return b"HTTP/1.1 %d %b\r\n%bcontent-length: " % (status, phrase.encode(), lines)

@@ -1,0 +1,47 @@
+"""The JSON of a body."""
+
+import msgspec
+
+from include.contracts.validation import undecodable_violations
+from include.gateway.answer import Fault, fault
+from include.settings import GatewayLimits
+
+_decode = msgspec.json.Decoder().decode
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[{:'))
+
+
+def decode(body: bytes, limits: GatewayLimits) -> object:
+    """The JSON value. Raises Fault 400 for what is none or could not be passed on, 413 for too many parts."""
+    if _is_large(body, limits):
+        marks = structure(body)
+        _require(marks.count(b"{") + marks.count(b"["), limits.max_containers, "objects and arrays")
+        _require(marks.count(b":"), limits.max_fields, "fields")
+    try:
+        return _decode(body)
+    except RecursionError as exc:
+        raise fault(400, "", "the JSON is nested too deeply", "send flatter values") from exc
+    except ValueError as exc:
+        unwanted = undecodable_violations(body)
+        if unwanted:
+            raise Fault(400, "characters that cannot be stored", unwanted) from exc
+        # the decoder's own words name a byte or a range, never the content
+        reason = str(exc) if isinstance(exc, msgspec.MsgspecError) else "not UTF-8"
+        remedy = "send one JSON value in UTF-8, without NaN, lone surrogates or numbers out of range"
+        raise fault(400, "", f"not valid JSON: {reason}", remedy) from exc
+
+
+def structure(text: bytes) -> bytes:
+    """The opening brackets and colons of a JSON text outside its strings. Bytes are read in bulk, no value is made."""
+    unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = unescaped.translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # without pairs, inside stays inside
+    return b"".join(marks.split(b'"')[::2])
+
+
+def _is_large(body: bytes, limits: GatewayLimits) -> bool:
+    # at a glance, strings included: nearly every body has less
+    return body.count(b"{") + body.count(b"[") > limits.max_containers or body.count(b":") > limits.max_fields
+
+
+def _require(count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise fault(413, "", f"more than {limit} {what}", "send fewer events at a time, or plainer ones")
