@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from include.gateway.answer import Answer, Fault, Headers, answer_of, fault, unavailable
-from include.gateway.body import Body
+from include.gateway.body import Body, MeasuredBody
 from include.gateway.request import HEAD_END, Request, check_unfinished
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_ended = False  # the client sends no more
         self._was_answered = False
         self.is_extra = False  # beyond the connections that there may be: for vital calls only
+        self.is_known = False  # its client has shown a token
 
     @property
     def is_busy(self) -> bool:
@@ -117,45 +118,51 @@ class Connection(asyncio.BufferedProtocol):
     # --- receiving
 
     def _receive(self, data: bytes) -> None:
+        """Read on, until a request is whole."""
         self._unread = b""
         try:
-            if self._body is None:
-                end = data.find(HEAD_END) + len(HEAD_END)
-                if end < len(HEAD_END):
-                    check_unfinished(data, self._server.limits)
-                    self._unread = data
-                    return
-                if not self._take_head(data[:end], has_more=len(data) > end):
-                    self._unread = data[end:]
-                    self._begin(b"")
-                    return
-                data = data[end:]
-            self._take_body(data)
+            if self._body is not None:
+                self._take_body(data)
+                return
+            end = data.find(HEAD_END) + len(HEAD_END)
+            if end < len(HEAD_END):
+                check_unfinished(data, self._server.limits)
+                self._unread = data
+            else:
+                self._take_head(data[:end], data, end)
         except Fault as refusal:
             self._refuse(refusal)
 
-    def _take_head(self, head: bytes, has_more: bool) -> bool:
-        """Read the head, and say whether a body is to be received. Raises Fault."""
+    def _take_head(self, head: bytes, data: bytes, end: int) -> None:
+        """Read the head, and as much as there is of the body behind it. Raises Fault."""
         server = self._server
         request = self._request = Request.read(head, server.limits)
         self._call = self._refusal = None
         try:
-            self._call = server.admit(self, request)
+            call = self._call = server.admit(self, request)
+            is_kept = call.takes_body
         except Fault as refusal:
             self._refusal = refusal
-        is_kept = self._call is not None and self._call.takes_body
-        self._body = request.body(server.limits, is_kept)
-        if self._body is None:
-            return False
-        if is_kept:
-            if request.waits_to_continue and not has_more:
-                self._transport.write(_CONTINUE)
-            return True
-        if not (request.is_chunked or request.waits_to_continue or self.is_extra):
-            return True  # it is counted, not kept, and the connection goes on
-        self._body = None
-        self._is_cut = True
-        return False
+            is_kept = False
+        length = request.length(server.limits)
+        if length is not None and len(data) - end >= length:  # nearly always
+            self._unread = data[end + length :]
+            if is_kept and length:
+                self._hold(length)
+                self._begin(data[end : end + length])
+            else:
+                self._begin(b"")
+            return
+        waits = request.waits_to_continue
+        if not is_kept and (length is None or waits or self.is_extra):
+            # not worth reading, or perhaps never sent: the answer comes at once, and is the last
+            self._is_cut = True
+            self._begin(b"")
+            return
+        if is_kept and waits and len(data) == end:
+            self._transport.write(_CONTINUE)
+        self._body = request.chunks(server.limits) if length is None else MeasuredBody(length, is_kept)
+        self._take_body(data[end:])
 
     def _take_body(self, data: bytes) -> None:
         body = self._body
@@ -208,10 +215,10 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
             return
         self._was_answered = True
-        self._server.answered(self, call)
+        self._server.answered(self)
         if self._is_write_paused:
             self._server.stalled(self)  # by more than before
-        else:
+        elif not self._is_reading or self._unread or self._has_ended:
             self._go_on()
 
     def _go_on(self) -> None:

@@ -5,57 +5,45 @@ import re
 import httptools
 
 from include.gateway.answer import Fault, fault
-from include.gateway.body import Body, ChunkedBody, MeasuredBody, body_too_large, head_too_large
+from include.gateway.body import ChunkedBody, body_too_large, head_too_large
 from include.settings import GatewayLimits
 
 HEAD_END = b"\r\n\r\n"
 
 _LENGTH_DIGITS = 20
 _BARE_LF = re.compile(rb"(?<!\r)\n")
-_REQUEST_LINE = re.compile(rb"\S+ \S+ HTTP/\d\.\d\r\n")
+_OTHER_VERSION = re.compile(rb"\S+ \S+ HTTP/(?!1\.[01]\r)\d\.\d\r\n")
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
 class Head:
     """The request headers that matter here. Those that only frame the request are None when absent."""
 
-    __slots__ = (
-        "authorization",
-        "content_encoding",
-        "content_length",
-        "content_type",
-        "expect",
-        "host",
-        "idempotency_key",
-        "transfer_encoding",
-    )
-
-    def __init__(self) -> None:
-        self.authorization = b""
-        self.content_type = b""
-        self.content_encoding = b""
-        self.content_length = b"0"
-        self.expect = b""
-        self.host: bytes | None = None
-        self.idempotency_key: bytes | None = None
-        self.transfer_encoding: bytes | None = None
+    authorization = b""
+    content_type = b""
+    content_encoding = b""
+    content_length = b"0"
+    expect = b""
+    host: bytes | None = None
+    idempotency_key: bytes | None = None
+    transfer_encoding: bytes | None = None
 
 
-_FIELDS = {name.replace("_", "-").encode(): name for name in Head.__slots__}
+_FIELDS = {name.replace("_", "-").encode(): name for name in vars(Head) if not name.startswith("_")}
 
 
 class Request:
     """A request whose head has been read. The parser calls the methods that begin with `on_`."""
 
-    __slots__ = ("_content", "_fields", "_parser", "head", "is_kept_alive", "method", "target")
+    __slots__ = ("_content", "_given", "_parser", "_repeated", "head", "is_kept_alive", "method", "target")
 
     def __init__(self) -> None:
         self.method = b""
         self.target = b""
         self.head = Head()
-        self.is_kept_alive = True
-        self._fields: list[str] = []  # those of `head` that were there
-        self._content = bytearray()  # of chunks
+        self.is_kept_alive = False
+        self._given: dict[str, object] = self.head.__dict__
+        self._repeated = ""
         self._parser = httptools.HttpRequestParser(self)
 
     @classmethod
@@ -72,48 +60,46 @@ class Request:
         except httptools.HttpParserUpgrade as exc:
             raise _other_protocol() from exc
         except httptools.HttpParserError as exc:
-            raise _other_version() if _REQUEST_LINE.match(head) and _is_other_version(head) else _not_http() from exc
+            raise _other_version() if _OTHER_VERSION.match(head) else _not_http() from exc
         if parser.should_upgrade():
             raise _other_protocol()
         request.method = parser.get_method()
-        request._check(head, parser.get_http_version())
+        request._check(head)
         return request
 
-    def _check(self, data: bytes, version: str) -> None:
+    def _check(self, data: bytes) -> None:
         # what RFC 9112 asks for and the parser lets through
-        head, fields = self.head, self._fields
-        if version != "1.1":
-            if version != "1.0":
-                raise _other_version()
-            self.is_kept_alive = False
-            head.expect = b""
-        elif head.host is None:
-            raise fault(400, "", "no Host header", "send one")
-        else:
+        head = self.head
+        if data.startswith(b"%b %b HTTP/1.1\r\n" % (self.method, self.target)):
+            if head.host is None:
+                raise fault(400, "", "no Host header", "send one")
             self.is_kept_alive = self._parser.should_keep_alive()
-        if not data.startswith(b"%b %b HTTP/" % (self.method, self.target)):
+        elif data.startswith(b"%b %b HTTP/1.0\r\n" % (self.method, self.target)):
+            head.expect = b""
+        elif self._parser.get_http_version() not in ("1.1", "1.0"):
+            raise _other_version()
+        else:
             raise fault(400, "", "not a request line", "send method, target and HTTP/1.1 with one space between")
-        if len(set(fields)) < len(fields):
-            name = next(name for name in fields if fields.count(name) > 1).replace("_", "-")
-            raise fault(400, "", f"more than one {name} header", "send it once")
+        if self._repeated:
+            raise fault(400, "", f"more than one {self._repeated.replace('_', '-')} header", "send it once")
         if head.transfer_encoding is not None and head.transfer_encoding.lower() != b"chunked":
             raise fault(501, "", "a Transfer-Encoding other than chunked", "send the body in chunks or with its length")
         if len(head.content_length) > _LENGTH_DIGITS:
             raise fault(400, "", "not a Content-Length", f"send at most {_LENGTH_DIGITS} digits")
 
-    def body(self, limits: GatewayLimits, is_kept: bool) -> Body | None:
-        """Its body, yet to be received; None when it has none. Raises Fault 413."""
-        if self.is_chunked:
-            return ChunkedBody(self._parser, self._content, limits)
+    def length(self, limits: GatewayLimits) -> int | None:
+        """Bytes of its body; None when that comes in chunks. Raises Fault 413."""
+        if self.head.transfer_encoding is not None:
+            return None
         length = int(self.head.content_length)
         if length > limits.max_body_bytes:
             raise body_too_large(limits)
-        return MeasuredBody(length, is_kept) if length else None
+        return length
 
-    @property
-    def is_chunked(self) -> bool:
-        """True if its body comes in chunks."""
-        return self.head.transfer_encoding is not None
+    def chunks(self, limits: GatewayLimits) -> ChunkedBody:
+        """Its body, which comes in chunks."""
+        self._content = bytearray()
+        return ChunkedBody(self._parser, self._content, limits)
 
     @property
     def waits_to_continue(self) -> bool:
@@ -127,9 +113,11 @@ class Request:
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header field; after the head a trailer, which says nothing."""
         field = _FIELDS.get(name.lower())
-        if field is not None and not self.method:
-            self._fields.append(field)
-            setattr(self.head, field, value)
+        if field is None or self.method:
+            return
+        if field in self._given:
+            self._repeated = field
+        self._given[field] = value
 
     def on_body(self, data: bytes) -> None:
         """A piece of a chunk."""
@@ -168,10 +156,6 @@ def idempotency_key(head: Head) -> str | None:
     if not _IDEMPOTENCY_KEY.fullmatch(head.idempotency_key):
         raise fault(400, "", "not a usable Idempotency-Key", "send 1 to 200 visible ASCII characters, such as a UUID")
     return head.idempotency_key.decode("ascii")
-
-
-def _is_other_version(head: bytes) -> bool:
-    return head.partition(b"\r\n")[0][-3:] not in (b"1.0", b"1.1")
 
 
 def _not_http() -> Fault:

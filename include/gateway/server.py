@@ -70,9 +70,9 @@ class Server:
         self.evicted_connections = 0
         self.is_ending = False
         self.read_buffer = memoryview(bytearray(limits.read_bytes))
-        # each in the order of time; a connection is in one of the first three, or busy for somebody who is known
+        # each in the order of their last answers; a connection is in one of the first three
         self._strangers: OrderedDict[Connection, None] = OrderedDict()
-        self._idle: OrderedDict[Connection, None] = OrderedDict()
+        self._known: OrderedDict[Connection, None] = OrderedDict()
         self._extra: OrderedDict[Connection, None] = OrderedDict()
         self._stalled: OrderedDict[Connection, None] = OrderedDict()
         self._listener: asyncio.Server | None = None
@@ -134,7 +134,7 @@ class Server:
     def left(self, connection: Connection) -> None:
         """A connection that is no more."""
         self.connections.discard(connection)
-        for group in (self._strangers, self._idle, self._extra, self._stalled):
+        for group in (self._strangers, self._known, self._extra, self._stalled):
             group.pop(connection, None)
 
     def admit(self, connection: Connection, request: Request) -> Admitted:
@@ -144,17 +144,15 @@ class Server:
             if not call.is_vital:
                 self.refused_connections += 1
                 raise unavailable("too many connections")
-        elif call.is_known:
-            self._strangers.pop(connection, None)
-            self._idle.pop(connection, None)
+        elif not connection.is_known and call.is_known:
+            connection.is_known = True
+            del self._strangers[connection]
+            self._known[connection] = None
         return call
 
-    def answered(self, connection: Connection, call: Admitted | None) -> None:
+    def answered(self, connection: Connection) -> None:
         """A connection that waits for its next request."""
-        if call is not None and call.is_known:
-            self._idle[connection] = None
-        elif connection in self._strangers:
-            self._strangers.move_to_end(connection)
+        (self._known if connection.is_known else self._strangers).move_to_end(connection)
 
     def stalled(self, connection: Connection) -> None:
         """The client does not read its answers."""
@@ -167,11 +165,12 @@ class Server:
         self._stalled.pop(connection, None)
 
     def _make_room(self) -> bool:
-        for group in (self._strangers, self._idle):
-            if group:
-                self._evict(next(iter(group)))
-                return True
-        return False
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            oldest = next((connection for connection in self._known if not connection.is_busy), None)
+        if oldest is not None:
+            self._evict(oldest)
+        return oldest is not None
 
     def _evict(self, connection: Connection) -> None:
         self.evicted_connections += 1
