@@ -1,4 +1,4 @@
-"""The rebuild's benchmarks: `python -m benchmarks.rebuild [day|ten|history …]`, or all.
+"""The rebuild's benchmarks: `python -m benchmarks.rebuild [day|ten|history|hot|buckets …]`, or all.
 
 They start a broker and a PostgreSQL, and take turns with a day's table made by hand with DuckDB.
 Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing here.
@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
+from benchmarks.rebuild.large import buckets, hot
 from benchmarks.rebuild.rebuilds import day, history, ten
 from benchmarks.report import Report
 from benchmarks.stream.parts import Bench, bench
 from demo import reference_data
 
-_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {"day": day, "ten": ten, "history": history}
+_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
+    "day": day, "ten": ten, "history": history, "hot": hot, "buckets": buckets,
+}  # fmt: skip
 
 
 def main() -> int:

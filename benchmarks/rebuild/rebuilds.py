@@ -45,27 +45,27 @@ _COUNT = "SELECT row_count FROM day_publication WHERE day = %s"
 def day(bench: Bench, rounds: int) -> Report:
     """One day of the reference volume, new; and ours with what the speed layer made of it, and once more."""
     report = Report("day")
-    _fill(bench, bench.boards)
+    fill(bench, bench.boards)
     _compare(bench, report, rounds, bench.boards)
     _stream(bench)
-    _ours(bench, report, "ours over the speed layer's rows", bench.boards)
-    _ours(bench, report, "ours again, with the same content", bench.boards)
+    rebuild_ours(bench, report, "ours over the speed layer's rows", bench.boards)
+    rebuild_ours(bench, report, "ours again, with the same content", bench.boards)
     return report
 
 
 def ten(bench: Bench, rounds: int) -> Report:
     """A day of ten times as many boards; and what a task holds then, with more rows a task and with fewer."""
     report = Report("ten")
-    _fill(bench, bench.boards)
-    one = _ours(bench, report, "ours, one day", bench.boards)
+    fill(bench, bench.boards)
+    one = rebuild_ours(bench, report, "ours, one day", bench.boards)
     boards = 10 * bench.boards
-    _fill(bench, boards)
+    fill(bench, boards)
     _compare(bench, report, rounds, boards)
     bounded = {}
     for rows_per_task in (400_000, 25_000):
         bench.empty_database()
         name = f"ours, {rows_per_task:,} rows a task"
-        bounded[rows_per_task] = _ours(bench, report, name, boards, REBUILD_ROWS_PER_TASK=str(rows_per_task))
+        bounded[rows_per_task] = rebuild_ours(bench, report, name, boards, REBUILD_ROWS_PER_TASK=str(rows_per_task))
     ratio = bounded[25_000].peak.largest / one.peak.largest
     report.judge(Goal("memory of a task, ten times the day in parts of 25,000 / the day", ratio, at_most=1.0))
     return report
@@ -84,7 +84,7 @@ def history(bench: Bench, rounds: int) -> Report:
         archive = {"ARCHIVE_DIR": str(bench.folder / f"archive-{days}")}
         _timed(["spark_jobs/archive_day.py", "--run-id", "history"], bench, archive)
         for number in range(rounds):
-            ours = _ours(bench, report, f"{days} days before it {number}", bench.boards, **archive)
+            ours = rebuild_ours(bench, report, f"{days} days before it {number}", bench.boards, **archive)
             seconds[days].append(ours.taken_s)
             undo(bench.settings, DAY, "the next one finds nothing shown", to=SPEED_LAYER)
         shutil.rmtree(archive["ARCHIVE_DIR"])
@@ -104,7 +104,7 @@ def _compare(bench: Bench, report: Report, rounds: int, boards: int) -> None:
     peers: list[Timed] = []
     for number in range(rounds):
         runs: list[tuple[list[Timed], Callable[[], Timed]]] = [
-            (ours, lambda n=number: _ours(bench, report, f"ours {n}", boards)),  # type: ignore[misc]
+            (ours, lambda n=number: rebuild_ours(bench, report, f"ours {n}", boards)),  # type: ignore[misc]
             (peers, lambda n=number: _peer(bench, report, f"DuckDB {n}", boards)),  # type: ignore[misc]
         ]
         for found, run in runs if number % 2 else reversed(runs):
@@ -114,22 +114,25 @@ def _compare(bench: Bench, report: Report, rounds: int, boards: int) -> None:
     report.judge(Goal("seconds, ours / DuckDB by hand, median of the pairs", ratio, at_most=1.0))
 
 
-def _fill(bench: Bench, boards: int) -> None:
+def fill(bench: Bench, boards: int, author: int | None = None) -> None:
+    """The members, and so many boards of the day: of any of them, or all of one."""
     bench.begin(MEMBER.name, BOARD.name)
-    _send_day(bench, DAY, boards)
+    _send_day(bench, DAY, boards, author=author)
 
 
-def _send_day(bench: Bench, of: Day, boards: int, first: int = 0, members: int | None = None) -> None:
+def _send_day(
+    bench: Bench, of: Day, boards: int, first: int = 0, members: int | None = None, author: int | None = None
+) -> None:
     """Members, and boards of that day, with the timestamps that they would have had."""
     at = epoch_ms(of.start + dt.timedelta(hours=12))
     of_day = reference_data.boards(boards, bench.members, SEED + first, created_on=of.start)
-    numbered = ({**board, "id": board["id"] + first} for board in of_day)
+    numbered = ({**board, "id": board["id"] + first, "memberId": author or board["memberId"]} for board in of_day)
     changed = reference_data.members(bench.members if members is None else members, SEED + first)
     for topic, values in ((MEMBER.name, changed), (BOARD.name, numbered)):
         send(bench.kafka.bootstrap_servers, topic, as_gateway(topic, values), timestamp_ms=at)
 
 
-def _ours(bench: Bench, report: Report, name: str, boards: int, **more: str) -> "Timed":
+def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, **more: str) -> "Timed":
     """Rebuilt, compared and published by one command; to certify takes a gateway, and comes after."""
     run_id = name.replace(" ", "-") + f"-{time.time_ns()}"
     line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]

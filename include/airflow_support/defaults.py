@@ -80,7 +80,6 @@ def rebuild_submission() -> dict[str, Any]:
             "-XX:TieredStopAtLevel=1",
             "spark.shuffle.compress": "false",
             "spark.shuffle.spill.compress": "false",
-            "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
         },
         "driver_memory": os.environ.get("REBUILD_DRIVER_MEMORY") or "2g",
         "env_vars": {"PYTHONPATH": str(ROOT)},

@@ -3,6 +3,8 @@
 If there is none, the oldest one known. The same rule as `spark_jobs.transforms.join_rule`, with the history.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow.compute as pc
 from include.adapters.arrow_rows import array, begins_run
 
 Places = npt.NDArray[np.int64]
+_ROWS = 16_384  # of versions, at a time
 
 
 def authors(
@@ -40,6 +43,28 @@ def authors(
         places = array(pc.index_in(boards[join_column], value_set=ids)).cast(pa.int64())
     is_known = pc.invert(pc.coalesce(members["deleted"].take(places), pa.scalar(True)))
     return members, pc.if_else(array(is_known), places, None)
+
+
+def needed_rows(
+    ids: pa.ChunkedArray, wanted: pa.ChunkedArray, buckets: pa.ChunkedArray
+) -> Iterator[tuple[Places, Places]]:
+    """For each wanted id the rows that have it, with the bucket that wants them: some at a time, bucket by bucket."""
+    have = array(ids).to_numpy(zero_copy_only=False)
+    by_id = np.argsort(have, kind="stable")
+    have = have[by_id]
+    by_bucket = pc.sort_indices(buckets)
+    wants, goes = (array(each.take(by_bucket)).to_numpy(zero_copy_only=False) for each in (wanted, buckets))
+    first = np.searchsorted(have, wants, side="left")
+    counts = np.searchsorted(have, wants, side="right") - first
+    ends = np.cumsum(counts)
+    begin = 0
+    while begin < len(wants):
+        before = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + _ROWS, side="right")))
+        of = counts[begin:end]
+        within = np.arange(of.sum()) - np.repeat(np.cumsum(of) - of, of)
+        yield by_id[np.repeat(first[begin:end], of) + within], np.repeat(goes[begin:end], of)
+        begin = end
 
 
 def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: Places, version_column: str) -> pa.Array:

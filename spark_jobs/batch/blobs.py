@@ -1,12 +1,18 @@
 """Arrow tables on their way between tasks: cut by bucket, as bytes, so that the JVM moves few large values."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum, auto
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+ROWS_PER_BLOB = 32  # on average; with fewer a blob costs more than its rows
+MAX_GATHERED_BYTES = 64 << 20
+
+Buckets = npt.NDArray[np.int64]
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing: ids that follow one another land apart
 _SHIFT = np.uint64(33)
@@ -15,18 +21,24 @@ _SHIFT = np.uint64(33)
 class Kind(IntEnum):
     """What a blob holds."""
 
-    VERSIONS = auto()  # every version of a board, without its texts, by the board's bucket
-    BROKEN = auto()  # boards of the day that break the contract, by the board's bucket
-    PLACES = auto()  # where the output topic has a board's records, by the board's bucket
-    CANDIDATES = auto()  # boards of the day with all their columns, by the member's bucket
+    VERSIONS = auto()  # every version of a board, without its texts
+    BROKEN = auto()  # boards of the day that break the contract
+    PLACES = auto()  # where the output topic has a board's records
     MEMBERS = auto()  # versions of members, by the member's bucket
-    CHOSEN = auto()  # the boards that count, by the member's bucket
+    NEEDED = auto()  # which members a bucket's boards have, by the member's bucket
+    CANDIDATES = auto()  # boards of the day with all their columns
+    CHOSEN = auto()  # the boards that count
+    AUTHORS = auto()  # versions of members, in each bucket that has boards of theirs
     COUNTS = auto()
 
 
-_DECIDE = {Kind.VERSIONS, Kind.BROKEN, Kind.PLACES}
+_STEPS: Mapping[Kind, int] = {
+    Kind.VERSIONS: 0, Kind.BROKEN: 0, Kind.PLACES: 0,
+    Kind.MEMBERS: 1, Kind.NEEDED: 1,
+    Kind.CANDIDATES: 2, Kind.CHOSEN: 2, Kind.AUTHORS: 2, Kind.COUNTS: 2,
+}  # fmt: skip
 
-Blob = tuple[int, tuple[int, bytes]]  # partition, kind, an Arrow stream
+Blob = tuple[int, tuple[int, bytes]]  # partition, kind, an Arrow record batch
 
 
 def own(partition: int) -> int:
@@ -34,53 +46,74 @@ def own(partition: int) -> int:
     return partition
 
 
-def halves(buckets: int) -> tuple[range, range]:
-    """Each bucket has two partitions, one of what decides, one of what is loaded; those of all buckets, in order.
+def steps(buckets: int) -> tuple[range, range, range]:
+    """Each bucket has a partition for each step: boards are decided on, members found, rows loaded.
 
-    So nobody has the texts sent to decide without them.
+    So no step is sent what only another one needs, the texts above all.
     """
-    return range(buckets), range(buckets, 2 * buckets)
+    return range(buckets), range(buckets, 2 * buckets), range(2 * buckets, 3 * buckets)
 
 
 def partition_of(bucket: int, kind: Kind, buckets: int) -> int:
     """The bucket's partition that has such blobs."""
-    deciding, loading = halves(buckets)
-    return (deciding if kind in _DECIDE else loading)[bucket]
+    return steps(buckets)[_STEPS[kind]][bucket]
 
 
-def buckets_of(ids: pa.Array, buckets: int) -> npt.NDArray[np.int64]:
+def buckets_of(ids: pa.Array, buckets: int) -> Buckets:
     """Each id's bucket: the same whatever there is of tasks and machines."""
     spread = ids.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64) * _SPREAD
-    found: npt.NDArray[np.int64] = ((spread >> _SHIFT) % np.uint64(buckets)).astype(np.int64)
+    found: Buckets = ((spread >> _SHIFT) % np.uint64(buckets)).astype(np.int64)
     return found
 
 
-def cut(table: pa.Table, ids: pa.Array, buckets: int, kind: Kind) -> Iterator[Blob]:
-    """The table's rows as a blob for each bucket that has some of them; `ids` (without nulls) say which."""
-    if not table.num_rows:
-        return
-    places = buckets_of(ids, buckets)
-    order = np.argsort(places, kind="stable")
-    ends = np.searchsorted(places[order], np.arange(buckets + 1))
-    sorted_rows = table.combine_chunks().take(pa.array(order))
-    for bucket in range(buckets):
-        first, end = int(ends[bucket]), int(ends[bucket + 1])
-        if end > first:
-            yield partition_of(bucket, kind, buckets), (kind, packed(sorted_rows.slice(first, end - first)))
+class Gathered:
+    """Rows are gathered before they are cut, so that blobs are few however many buckets there are.
+
+    `schemas` says for each kind which columns its blobs have: a blob is written and read without its schema.
+    """
+
+    def __init__(self, buckets: int, schemas: Mapping[Kind, pa.Schema]) -> None:
+        self._buckets = buckets
+        self._schemas = schemas
+        self._held: defaultdict[Kind, list[tuple[pa.Table, Buckets]]] = defaultdict(list)
+
+    def add(self, kind: Kind, table: pa.Table, buckets: Buckets) -> Iterator[Blob]:
+        """Take rows, each with its bucket; yields blobs when enough is gathered."""
+        if not table.num_rows:
+            return
+        held = self._held[kind]
+        held.append((table.cast(self._schemas[kind]), buckets))
+        rows, size = sum(each.num_rows for each, _ in held), sum(each.nbytes for each, _ in held)
+        if rows >= ROWS_PER_BLOB * self._buckets or size >= MAX_GATHERED_BYTES:
+            yield from self._cut(kind)
+
+    def rest(self) -> Iterator[Blob]:
+        """What is gathered and not cut yet."""
+        for kind in [*self._held]:
+            yield from self._cut(kind)
+
+    def _cut(self, kind: Kind) -> Iterator[Blob]:
+        held = self._held.pop(kind)
+        table, buckets = pa.concat_tables([each for each, _ in held]), np.concatenate([each for _, each in held])
+        del held
+        order = np.argsort(buckets, kind="stable")
+        ends = np.searchsorted(buckets[order], np.arange(self._buckets + 1))
+        (rows,) = table.combine_chunks().take(pa.array(order)).combine_chunks().to_batches()
+        for bucket in np.flatnonzero(np.diff(ends)).tolist():
+            first, end = int(ends[bucket]), int(ends[bucket + 1])
+            yield partition_of(bucket, kind, self._buckets), (kind, packed(rows.slice(first, end - first)))
 
 
-def packed(table: pa.Table) -> bytes:
-    """The table as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return bytes(sink.getvalue())
+def packed(rows: pa.RecordBatch) -> bytes:
+    """The rows as Arrow's bytes, without their schema."""
+    found: bytes = rows.serialize().to_pybytes()
+    return found
 
 
 def unpacked(blobs: Iterable[bytes], schema: pa.Schema) -> pa.Table:
-    """The tables of these streams as one."""
-    tables = [pa.ipc.open_stream(blob).read_all() for blob in blobs]
-    return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+    """The rows of these blobs as one table."""
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(blob), schema) for blob in blobs]
+    return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
 def places_of(partitions: pa.ChunkedArray | pa.Array, offsets: pa.ChunkedArray | pa.Array) -> pa.Array:

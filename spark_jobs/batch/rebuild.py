@@ -1,7 +1,8 @@
 """Rebuild one day from the raw topics up to a cut: read, decide, load. Publishing is another step.
 
 Spark moves what was read between the tasks, in Arrow's form, and tries failed ones again; rows are never made one by
-one, in the JVM or in Python. Two shuffles: by board, to choose what counts, and by member, to join.
+one, in the JVM or in Python. Boards stay in the bucket of their id, with their texts; versions of members come to the
+buckets that need them. So a member with many boards makes no large task.
 
 The driver reads members meanwhile. They are needed last, so Spark reads and chooses boards before they are there.
 """
@@ -9,11 +10,10 @@ The driver reads members meanwhile. They are needed last, so Spark reads and cho
 import dataclasses
 import gc
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from itertools import chain
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark import Accumulator, SparkContext
 
@@ -30,9 +30,9 @@ from include.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.archive_files import ArchiveFolder
 from spark_jobs.batch.archive_source import ArchiveSource, archive_sources
-from spark_jobs.batch.blobs import Blob, Kind, halves, own, partition_of
+from spark_jobs.batch.blobs import Blob, Kind, own, packed, steps
 from spark_jobs.batch.early_members import Early, EarlyMembers
-from spark_jobs.batch.partitions import compute_shuffle, some_partitions
+from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
 from spark_jobs.batch.sources import Known, Sources, refuse_lost_range
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
 
@@ -84,8 +84,8 @@ def build(
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
-    work = tasks.Work(definition, day, generation_id, buckets, _of_tasks(settings.database),
-                      settings.kafka.bootstrap_servers)  # fmt: skip
+    work = tasks.Work(definition, day, generation_id, buckets, bool(found.members or found.member_files),
+                      _of_tasks(settings.database), settings.kafka.bootstrap_servers)  # fmt: skip
     records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
     with progress.running(run_id, found.kind, found.records, buckets):
@@ -120,29 +120,31 @@ def _run(
     def choose(bucket: int, blobs: Iterable[Blob]) -> Iterator[Blob]:
         return tasks.choose(bucket, blobs, work)
 
-    def load(bucket: int, blobs: Iterable[Blob]) -> Iterator[Counts]:
-        members = held.value.get(partition_of(bucket, Kind.MEMBERS, work.buckets), ())
-        return tasks.load(bucket, chain(blobs, members), work)
+    def find(_: int, blobs: Iterable[Blob]) -> Iterator[Blob]:
+        return tasks.find(blobs, work)
 
-    deciding, loading = halves(work.buckets)
-    partitions = len(deciding) + len(loading)
+    def load(bucket: int, blobs: Iterable[Blob]) -> Iterator[Counts]:
+        return tasks.load(bucket, blobs, held.value, work)
+
+    deciding, finding, loading = steps(work.buckets)
+    partitions = loading.stop
     raw = context.parallelize(pieces, len(pieces)).mapPartitions(read).partitionBy(partitions, own)
-    chosen = some_partitions(raw, deciding).mapPartitionsWithIndex(choose).partitionBy(partitions, own)
+    chosen = map_some_partitions(raw, deciding, choose).partitionBy(partitions, own)
     compute_shuffle(chosen)
     read_early = early()
     records_read.add(read_early.records)
-    held = context.broadcast(_by_partition(read_early, work))  # not in a shuffle: it would be read once more for that
-    both = raw.union(chosen)
-    assert both.getNumPartitions() == partitions, "the shuffles are not partitioned alike"
-    return reduce(Counts.__add__, some_partitions(both, loading).mapPartitionsWithIndex(load).collect())
+    held = context.broadcast(_in_one(read_early, work))  # not in a shuffle: it would be read once more for that
+    both = side_by_side(raw, chosen, partitions, own)
+    if work.reads_members:
+        found = map_some_partitions(both, finding, find).partitionBy(partitions, own)
+        both = side_by_side(both, found, partitions, own)
+    counts: list[Counts] = map_some_partitions(both, loading, load).collect()
+    return reduce(Counts.__add__, counts)
 
 
-def _by_partition(early: Early, work: tasks.Work) -> Mapping[int, Sequence[Blob]]:
-    found: defaultdict[int, list[Blob]] = defaultdict(list)
-    for versions in early.versions:
-        for partition, blob in tasks.cut_members(versions, work):
-            found[partition].append((partition, blob))
-    return dict(found)
+def _in_one(early: Early, work: tasks.Work) -> list[bytes]:
+    versions = pa.concat_tables([work.schemas[Kind.MEMBERS].empty_table(), *early.versions])
+    return [packed(rows) for rows in versions.combine_chunks().to_batches()]
 
 
 def _pieces(found: Sources) -> list[list[Piece]]:

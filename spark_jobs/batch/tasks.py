@@ -1,10 +1,11 @@
 """What the tasks of a rebuild do, in Python workers: read, decide, load. Everything between them goes as blobs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +17,8 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.failpoints import reached
 from include.settings import DatabaseSettings
-from spark_jobs.batch.blobs import Blob, Kind, cut, packed, partition_of, unpacked
+from spark_jobs.batch.authors import needed_rows
+from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
@@ -33,6 +35,7 @@ from spark_jobs.batch.splits import (
 )
 
 _COUNTS = pa.schema([(name, pa.int64()) for name in ("distinct", "rejected", "misplaced")])
+_NEEDED = pa.schema([("member_id", pa.int64()), ("bucket", pa.int64())])
 Read = FileSplit | ColumnsFile | list[TopicSplit]
 _READ_OF_DETAILS = ("partition", "offset", "key", "headers")
 
@@ -45,8 +48,27 @@ class Work:
     day: Day
     generation_id: int
     buckets: int
+    reads_members: bool  # tasks do, beside those that the driver read: they are found in a step of their own
     database: DatabaseSettings
     bootstrap_servers: str
+
+    @property
+    def schemas(self) -> Mapping[Kind, pa.Schema]:
+        """The columns of each kind of blob."""
+        members = member_schema(self.definition)
+        return {
+            Kind.VERSIONS: VERSIONS, Kind.BROKEN: BROKEN, Kind.PLACES: SOURCES, Kind.MEMBERS: members,
+            Kind.NEEDED: _NEEDED, Kind.CANDIDATES: candidate_schema(self.definition), Kind.CHOSEN: CHOSEN,
+            Kind.AUTHORS: members, Kind.COUNTS: _COUNTS,
+        }  # fmt: skip
+
+    def gathered(self) -> Gathered:
+        """Nothing yet."""
+        return Gathered(self.buckets, self.schemas)
+
+    def buckets_of(self, ids: pa.ChunkedArray | pa.Array) -> Buckets:
+        """The ids' buckets."""
+        return buckets_of(array(ids), self.buckets)
 
 
 def read(pieces: Iterable[Split | ColumnsFile], work: Work, count: Callable[[int], None]) -> Iterator[Blob]:
@@ -54,55 +76,53 @@ def read(pieces: Iterable[Split | ColumnsFile], work: Work, count: Callable[[int
     topics = work.definition
     readers = {topics.stream.name: _boards, topics.table.name: _members, topics.output.name: _details}
     together: defaultdict[str, list[TopicSplit]] = defaultdict(list)
+    gathered = work.gathered()
     for piece in pieces:
         if isinstance(piece, TopicSplit):
             together[piece.topic].append(piece)
         else:
-            yield from readers[piece.topic](piece, work, count)
+            yield from readers[piece.topic](piece, work, gathered, count)
     for topic, splits in together.items():
-        yield from readers[topic](splits, work, count)
+        yield from readers[topic](splits, work, gathered, count)
+    yield from gathered.rest()
 
 
-def _boards(piece: Read, work: Work, count: Callable[[int], None]) -> Iterator[Blob]:
+def _boards(piece: Read, work: Work, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     assert not isinstance(piece, ColumnsFile)
     reader = BoardReader(work.definition, work.day)
     store = GenerationStore(work.database)
-    join = work.definition.stream.field(work.definition.join_field).column
+    key = work.definition.stream.field(work.definition.stream.key_field).column
     for records in _records(piece, work):
         parts = reader.read(records)
         store.save_rejects(parts.rejects)
-        yield from cut(parts.candidates, array(parts.candidates[join]), work.buckets, Kind.CANDIDATES)
-        yield from cut(parts.versions, array(parts.versions["board_id"]), work.buckets, Kind.VERSIONS)
+        yield from gathered.add(Kind.CANDIDATES, parts.candidates, work.buckets_of(parts.candidates[key]))
+        yield from gathered.add(Kind.VERSIONS, parts.versions, work.buckets_of(parts.versions["board_id"]))
         # one without an id meets no other
-        ids = array(pc.coalesce(parts.broken["board_id"], parts.broken["offset"]))
-        yield from cut(parts.broken, ids, work.buckets, Kind.BROKEN)
+        ids = pc.coalesce(parts.broken["board_id"], parts.broken["offset"])
+        yield from gathered.add(Kind.BROKEN, parts.broken, work.buckets_of(ids))
         count(records.num_rows)
 
 
-def _members(piece: Read, work: Work, count: Callable[[int], None]) -> Iterator[Blob]:
+def _members(piece: Read, work: Work, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     schema = member_schema(work.definition)
+    key = work.definition.table.field(work.definition.table.key_field).column
     if isinstance(piece, ColumnsFile):
         for versions in read_columns(piece, schema):
-            yield from cut_members(versions, work)
+            yield from gathered.add(Kind.MEMBERS, versions, work.buckets_of(versions[key]))
         return
     columns = RawColumns(work.definition.table, work.definition.version_field, schema.names)
     store = GenerationStore(work.database)
     for records in _records(piece, work, all_headers=False):
         versions, rejects = columns.read(records)
         store.save_rejects(rejects)
-        yield from cut_members(versions.select(schema.names), work)
+        yield from gathered.add(Kind.MEMBERS, versions.select(schema.names), work.buckets_of(versions[key]))
         count(records.num_rows)
 
 
-def cut_members(versions: pa.Table, work: Work) -> Iterator[Blob]:
-    """Versions of members, with the columns of `member_schema`, to the buckets of their members."""
-    yield from cut(versions, array(versions[versions.column_names[0]]), work.buckets, Kind.MEMBERS)
-
-
-def _details(piece: Read, work: Work, count: Callable[[int], None]) -> Iterator[Blob]:
+def _details(piece: Read, work: Work, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     if isinstance(piece, ColumnsFile):
         for places in read_columns(piece, PLACES):
-            yield from _cut_places(places, work)
+            yield from _add_places(places, work, gathered)
         return
     for records in _records(piece, work, _READ_OF_DETAILS):
         headers = array(records["headers"])
@@ -113,7 +133,7 @@ def _details(piece: Read, work: Work, count: Callable[[int], None]) -> Iterator[
             numbers(first_header(headers, h.BOARD_PARTITION), pa.int32()),
             numbers(first_header(headers, h.BOARD_OFFSET), pa.int64()),
         ]
-        yield from _cut_places(pa.Table.from_arrays(columns, schema=PLACES), work)
+        yield from _add_places(pa.Table.from_arrays(columns, schema=PLACES), work, gathered)
         count(records.num_rows)
 
 
@@ -125,16 +145,16 @@ def _records(
     return read_topic(piece, work.bootstrap_servers, columns, all_headers)
 
 
-def _cut_places(places: pa.Table, work: Work) -> Iterator[Blob]:
+def _add_places(places: pa.Table, work: Work, gathered: Gathered) -> Iterator[Blob]:
     """What does not say what it was made from was not made by the join: *serve* has it among the rejects."""
     for name in ("key", "board_partition", "board_offset"):
         if places[name].null_count:
             places = places.filter(pc.is_valid(places[name]))
-    yield from cut(places.select(SOURCES.names), array(places["key"]), work.buckets, Kind.PLACES)
+    yield from gathered.add(Kind.PLACES, places.select(SOURCES.names), work.buckets_of(places["key"]))
 
 
 def choose(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
-    """Of one bucket of boards: which count. They go to the bucket of their member; the others are saved."""
+    """Of one bucket of boards: which count, and whose versions they need; the others are saved."""
     held = _held(blobs)
     decided = decide(
         unpacked(held[Kind.VERSIONS], VERSIONS),
@@ -144,18 +164,40 @@ def choose(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
     part = Part(-1 - bucket, excluded=decided.excluded)
     if decided.excluded:
         GenerationStore(work.database).save_part(work.generation_id, work.day, part)
-    yield from cut(decided.chosen, array(decided.chosen["member_id"]), work.buckets, Kind.CHOSEN)
     rejected = sum(each.kind == "rejected" for each in decided.excluded)
     counts = pa.table([[decided.distinct], [rejected], [decided.misplaced]], schema=_COUNTS)
-    yield partition_of(bucket, Kind.COUNTS, work.buckets), (Kind.COUNTS, packed(counts))
+    gathered = work.gathered()
+    for kind, table in ((Kind.CHOSEN, decided.chosen), (Kind.COUNTS, counts)):
+        yield from gathered.add(kind, table, np.full(table.num_rows, bucket))
+    if work.reads_members:
+        ids = pc.unique(decided.chosen["member_id"])
+        needed = pa.Table.from_arrays([ids, pa.repeat(bucket, len(ids))], schema=_NEEDED)
+        yield from gathered.add(Kind.NEEDED, needed, work.buckets_of(ids))
+    yield from gathered.rest()
 
 
-def load(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Counts]:
-    """Of one bucket of members: the rows of their boards, loaded once, and the counts of the bucket."""
-    definition = work.definition
+def find(blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
+    """Of one bucket of members: the versions that boards need, to each bucket that has such boards."""
+    held, gathered = _held(blobs), work.gathered()
+    members = unpacked(held.pop(Kind.MEMBERS, ()), work.schemas[Kind.MEMBERS])
+    needed = unpacked(held[Kind.NEEDED], _NEEDED)
+    for rows, buckets in needed_rows(members[members.column_names[0]], needed["member_id"], needed["bucket"]):
+        yield from gathered.add(Kind.AUTHORS, members.take(rows), buckets)
+    yield from gathered.rest()
+
+
+def load(bucket: int, blobs: Iterable[Blob], early: Sequence[bytes], work: Work) -> Iterator[Counts]:
+    """Of one bucket of boards: their rows, loaded once, and the counts of the bucket.
+
+    `early` has versions of any members, those that the driver read.
+    """
+    definition, schemas = work.definition, work.schemas
     held = _held(blobs)
-    candidates = unpacked(held.pop(Kind.CANDIDATES, ()), candidate_schema(definition))
-    chosen, members = unpacked(held[Kind.CHOSEN], CHOSEN), unpacked(held[Kind.MEMBERS], member_schema(definition))
+    candidates = unpacked(held.pop(Kind.CANDIDATES, ()), schemas[Kind.CANDIDATES])
+    chosen = unpacked(held[Kind.CHOSEN], CHOSEN)
+    members = unpacked(early, schemas[Kind.MEMBERS])
+    members = members.filter(pc.is_in(members[members.column_names[0]], pc.unique(chosen["member_id"])))
+    members = pa.concat_tables([members, unpacked(held.pop(Kind.AUTHORS, ()), schemas[Kind.AUTHORS])])
     found = day_rows(candidates, chosen, members, definition, work.day, work.generation_id)
     part = Part(bucket, found.rows.num_rows, partial(copy_rows, rows=found.rows), found.pending, found.duplicates)
     reached("rebuild.while_loading")

@@ -5,6 +5,8 @@ with 0.1 s of looking through modules.
 """
 
 import gc
+import logging
+import runpy
 import socket
 import sys
 from collections.abc import Sequence
@@ -35,6 +37,7 @@ import pyarrow as pa  # noqa: E402
 from pyspark import daemon  # noqa: E402
 
 import spark_jobs.batch.tasks  # noqa: E402, F401
+from spark_jobs.connectors.python_daemon import SPARKS, difference  # noqa: E402
 
 
 class _NoPandas:
@@ -72,7 +75,11 @@ def acknowledge_at_once() -> None:
 
 
 if __name__ == "__main__":
-    acknowledge_at_once()
-    settle_without_pandas()
-    gc.freeze()  # a worker looks for garbage after each task: not among the modules
-    daemon.manager()  # type: ignore[no-untyped-call]
+    if found := difference():  # the driver's Spark was another one
+        logging.warning("this is Spark's own daemon, not ours: %s", found)
+        runpy.run_module(SPARKS, run_name="__main__", alter_sys=True)
+    else:
+        acknowledge_at_once()
+        settle_without_pandas()
+        gc.freeze()  # a worker looks for garbage after each task: not among the modules
+        daemon.manager()  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from include.errors import ConfigurationError
 from include.settings import SparkSettings
+from spark_jobs.connectors.python_daemon import daemon_configuration
 
 PR_SET_PDEATHSIG = 1
 
@@ -40,7 +41,6 @@ QUICK_OPTIONS = "-XX:TieredStopAtLevel=1"
 BATCH_CONFIGURATION = {
     "spark.shuffle.compress": "false",  # blobs live for seconds, and CPU is scarcer than disk
     "spark.shuffle.spill.compress": "false",
-    "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
 }
 # A JVM out of memory goes on without what it could not do, for hours: it ends, and its supervisor starts the next one.
 EXIT_OPTION = "-XX:+ExitOnOutOfMemoryError"
@@ -105,6 +105,7 @@ def open_context(spark: SparkSettings, name: str, driver_memory: str) -> SparkCo
     every = {
         **_configuration(spark, name, driver_memory),
         **BATCH_CONFIGURATION,
+        **daemon_configuration(),
         "spark.driver.extraJavaOptions": options,
     }
     context = SparkContext.getOrCreate(SparkConf().setAll(list(every.items())))

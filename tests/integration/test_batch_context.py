@@ -1,12 +1,16 @@
 """What a batch job's Python workers begin with, and partitions that are not sent to them."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
-from spark_jobs.batch.partitions import compute_shuffle, some_partitions
+from spark_jobs.batch.blobs import own
+from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
 from stack.layout import Layout
 from tests.support.pipeline import ROOT
 
@@ -43,6 +47,33 @@ def test_workers_are_forked_from_a_daemon_that_has_all_loaded():
     assert [entry for entry in first["path"] if "pyspark" in entry] == []  # no archive to be looked through
 
 
+def test_spark_runs_its_own_daemon_when_that_has_changed(tmp_path):
+    """Another PySpark before the installed one on the path: the same, with a daemon whose functions are renamed."""
+    package = Path(pyspark.__file__).parent
+    other = tmp_path / "pyspark"
+    other.mkdir()
+    for each in package.iterdir():
+        if each.name not in ("daemon.py", "__pycache__"):
+            (other / each.name).symlink_to(each)
+    renamed = re.sub(r"\bworker\(", "run_worker(", (package / "daemon.py").read_text(encoding="utf-8"))
+    (other / "daemon.py").write_text(renamed, encoding="utf-8")
+    python_path = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    ran = subprocess.run([sys.executable, "-c", JOB, str(Layout.of().spark_jars)], cwd=ROOT, env=python_path,
+                         capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    first, _ = json.loads(ran.stdout.splitlines()[-1])
+    assert not first["tasks"]  # it was not forked from ours
+    assert "Spark's own daemon of Python workers is used" in ran.stderr
+    assert "pyspark.daemon has no worker(sock, authenticated)" in ran.stderr
+
+
+def test_partitions_that_spark_does_not_keep_together_are_shuffled(spark, caplog):
+    one, other = (spark.sparkContext.parallelize([(n % 3, n) for n in range(first, 30, 2)], 2) for first in (0, 1))
+    both = side_by_side(one, other, 3, own)
+    assert both.mapPartitionsWithIndex(lambda at, pairs: [{at} == {key for key, _ in pairs}]).collect() == [True] * 3
+    assert "does not keep partitions that are alike together" in caplog.text
+
+
 def test_of_the_other_partitions_nothing_is_read(spark):
     def only_even(index, numbers):
         if index % 2:
@@ -52,12 +83,9 @@ def test_of_the_other_partitions_nothing_is_read(spark):
     every = spark.sparkContext.parallelize(range(40), 8).mapPartitionsWithIndex(only_even)
     with pytest.raises(Exception, match="nobody asked"):
         every.collect()
-    assert some_partitions(every, range(2, 3)).collect() == [*range(10, 15)]
-    wanted = some_partitions(every, range(0, 8, 2))
+    wanted = map_some_partitions(every, range(0, 8, 2), lambda number, numbers: iter([(number, sum(numbers))]))
     assert wanted.getNumPartitions() == 4
-    assert wanted.mapPartitionsWithIndex(lambda index, numbers: [(index, sum(numbers))]).collect() == [
-        (0, 10), (1, 60), (2, 110), (3, 160),
-    ]  # fmt: skip
+    assert wanted.collect() == [(0, 10), (1, 60), (2, 110), (3, 160)]
 
 
 def test_what_was_shuffled_is_not_made_again(spark):

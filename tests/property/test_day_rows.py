@@ -13,16 +13,21 @@ from include.clock import rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from spark_jobs.batch import partitions
+from spark_jobs.batch.early_members import Early
+from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rebuild import build
+from spark_jobs.batch.rows import member_schema
 from tests.fakes.events import board, member
 from tests.support.oracle import Version, day_of
 from tests.support.pipeline import migrated, rows
-from tests.support.raw_files import Record, file_sources
+from tests.support.raw_files import Record, file_sources, raw_table
 from tests.support.spark import encoded
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
 HOURS = st.integers(-2, 26)  # some before the day, some after it
 KEYS = st.integers(1, 4)
+ALL = 1_000_000
 
 
 def at(hour):
@@ -78,10 +83,20 @@ def apart(histories):
     ]  # fmt: skip
 
 
-def rebuilt(spark, pipeline, folder, records, files=1, buckets=None):
-    """The rows of a generation, what is no row, the terms of its balance and its hash."""
-    found = file_sources(folder, records, files)
-    built = build(spark.sparkContext, pipeline, PIPELINE, DAY, "test", None, found, buckets)
+def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, early=0):
+    """The rows of a generation, what is no row, the terms of its balance and its hash.
+
+    So many of the members' records are read by the driver, the others by tasks.
+    """
+    of_driver = [record for record in records if record.topic == "member"][:early]
+    found = file_sources(folder, [record for record in records if record not in of_driver], files)
+    if early == ALL:
+        found = dataclasses.replace(found, members=())
+    columns = RawColumns(PIPELINE.table, PIPELINE.version_field, member_schema(PIPELINE).names)
+    versions, rejects = columns.read(raw_table(of_driver))
+    assert rejects == []
+    built = build(spark.sparkContext, pipeline, PIPELINE, DAY, "test", None, found, buckets,
+                  lambda: Early([versions.select(member_schema(PIPELINE).names)]))  # fmt: skip
     of = (built.generation_id,)
     texts = rows(pipeline, "SELECT board_id, nickname, title FROM board_detail_final WHERE generation_id = %s", of)
     excluded = rows(pipeline, "SELECT kind, board_id, identity FROM generation_excluded WHERE generation_id = %s", of)
@@ -93,14 +108,15 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None):
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     histories=st.lists(histories(), min_size=40, max_size=60), seed=st.integers(0, 9),
-    files=st.integers(1, 4), buckets=st.integers(1, 7),
+    files=st.integers(1, 4), buckets=st.integers(1, 7), early=st.sampled_from([0, 20, ALL]),
 )  # fmt: skip
-def test_a_rebuilt_day_is_what_the_rules_say(spark, pipeline, tmp_path_factory, histories, seed, files, buckets):
+def test_a_rebuilt_day_is_what_the_rules_say(spark, pipeline, tmp_path_factory, histories, seed, files, buckets, early):
     folder = tmp_path_factory.mktemp("raw")
     histories = apart(histories)
     events = list(itertools.chain(*histories))
     shuffled = random.Random(seed).sample(events, len(events))
-    texts, excluded, terms, content = rebuilt(spark, pipeline, folder, [record(e) for e in shuffled], files, buckets)
+    texts, excluded, terms, content = rebuilt(spark, pipeline, folder, [record(e) for e in shuffled], files, buckets,
+                                                early)  # fmt: skip
 
     kinds = {(kind, board_id) for kind, board_id, _ in excluded}
     for history in histories:
@@ -135,3 +151,14 @@ def test_rejects_are_counted_unless_a_valid_record_of_the_board_exists(spark, pi
     assert terms == (3, 1, 0, 2)
     rejected = rows(pipeline, 'SELECT "offset" FROM reject WHERE topic = %s ORDER BY 1', ("board",))
     assert [offset for (offset,) in rejected] == [1, 2, 3, 4]
+
+
+def test_a_rebuild_goes_on_when_parts_of_spark_have_changed(spark, pipeline, tmp_path, monkeypatch, caplog):
+    records = [Record("member", 0, "7", encoded(member(7)), at(-5))]
+    records += [Record("board", key, str(key), encoded(board(key)), at(5)) for key in range(1, 40)]
+    expected = rebuilt(spark, pipeline, tmp_path, records)
+    monkeypatch.setattr(partitions, "_PRUNING", "org.apache.spark.rdd.RenamedRDD")
+    monkeypatch.setattr(partitions, "_COUNT", "renamed")
+    assert rebuilt(spark, pipeline, tmp_path, records) == expected
+    assert "has no PartitionPruningRDD as known" in caplog.text
+    assert "counts otherwise than known" in caplog.text

@@ -32,13 +32,17 @@ def file_sources(folder: Path, records: Sequence[Record], files: int = 1) -> Sou
         of_topic = [record for record in records if record.topic == topic]
         for number in range(files):
             path = folder / f"{topic}-{number}.parquet"
-            rows = [_row(record) for record in of_topic[number::files]]
-            pq.write_table(pa.Table.from_pylist(rows, RAW), path)
+            pq.write_table(raw_table(of_topic[number::files]), path)
             found.append(FileSplit(topic, str(path)))
     return Sources(
         boards=tuple(splits["board"]), members=tuple(splits["member"]), details=tuple(splits["board-detail"]),
         cut={"board": {0: 1 << 40}, "member": {0: 1 << 40}}, starts={}, records=len(records),
     )  # fmt: skip
+
+
+def raw_table(records: Sequence[Record]) -> pa.Table:
+    """The records with the columns of RAW."""
+    return pa.Table.from_pylist([_row(record) for record in records], RAW)
 
 
 def _row(record: Record) -> dict[str, object]:

@@ -10,7 +10,7 @@ from include.clock import epoch_ms, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from spark_jobs.batch.blobs import Kind, buckets_of, cut, unpacked
+from spark_jobs.batch.blobs import Gathered, Kind, buckets_of, unpacked
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.splits import RAW
 from tests.fakes.events import board
@@ -100,7 +100,8 @@ def test_a_broken_record_is_of_the_day_it_says_or_of_the_time_that_kafka_has():
 def test_rows_come_out_of_their_buckets_as_they_went_in():
     ids = pa.array([5, -1, 2**63 - 1, 7, -(2**63), 5])
     table = pa.table({"id": ids, "text": ["a", None, "c", "", "e", "f"]})
-    found = list(cut(table, ids, 3, Kind.VERSIONS))
+    gathered = Gathered(3, {Kind.VERSIONS: table.schema})
+    found = [*gathered.add(Kind.VERSIONS, table, buckets_of(ids, 3)), *gathered.rest()]
     back = unpacked([blob for _, (_, blob) in found], table.schema)
     assert sorted(map(str, back.to_pylist())) == sorted(map(str, table.to_pylist()))
     assert len({bucket for bucket, (_, blob) in found for row in unpacked([blob], table.schema).to_pylist()

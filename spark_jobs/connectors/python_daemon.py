@@ -1,0 +1,35 @@
+"""Which daemon Python workers are forked from: ours, as long as Spark's own has the parts that ours changes."""
+
+import ast
+import logging
+from collections.abc import Mapping
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
+
+log = logging.getLogger(__name__)
+
+SPARKS = "pyspark.daemon"
+OURS = "spark_jobs.batch.worker_daemon"
+_KNOWN = {"worker": ["sock", "authenticated"], "manager": []}  # functions of Spark's daemon, and what they take
+
+
+def daemon_configuration() -> Mapping[str, str]:
+    """The setting that names our daemon; nothing, and a warning, where Spark's has changed: then Spark runs its own."""
+    if found := difference():
+        log.warning("Spark's own daemon of Python workers is used, tasks begin later: %s", found)
+        return {}
+    return {"spark.python.daemon.module": OURS}
+
+
+def difference() -> str:
+    """How Spark's daemon differs from the one that is known; empty where it does not. It is read, not imported."""
+    spec = find_spec(SPARKS)
+    source = spec.loader.get_source(SPARKS) if spec and isinstance(spec.loader, InspectLoader) else None
+    if source is None:
+        return f"there is no {SPARKS}"
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    taken = {function.name: [each.arg for each in function.args.args] for function in functions}
+    for name, arguments in _KNOWN.items():
+        if taken.get(name) != arguments:
+            return f"{SPARKS} has no {name}({', '.join(arguments)})"
+    return ""
