@@ -140,9 +140,10 @@ class KafkaServer:
 
 
 class PostgresTestServer:
-    """A PostgreSQL from the wheel where there is one, else the machine's."""
+    """A PostgreSQL from the wheel where there is one, else the machine's. `more` are settings."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._more = [part for name, value in more.items() for part in ("-c", f"{name}={value}")]
         (self._port,) = unused(1)
         binaries = from_wheel() or find(os.environ)
         self._server = PostgresServer(folder / "data", binaries, self._port, _SUPERUSER_PASSWORD)
@@ -197,7 +198,7 @@ class PostgresTestServer:
     def start(self) -> None:
         """Start and wait until it answers; the data folder is made the first time."""
         self._server.prepare()
-        self._process.start(self._server.command(death_signal="INT"))
+        self._process.start([*self._server.command(death_signal="INT"), *self._more])
 
     def stop(self) -> None:
         """A clean, quick shutdown; open connections are cut."""
@@ -216,9 +217,9 @@ def kafka_server(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -
 
 
 @contextlib.contextmanager
-def postgres_server(folder: Path) -> Iterator[PostgresTestServer]:
+def postgres_server(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[PostgresTestServer]:
     """A running PostgreSQL, stopped at the end of the block."""
-    server = PostgresTestServer(folder)
+    server = PostgresTestServer(folder, more)
     try:
         server.start()
         yield server

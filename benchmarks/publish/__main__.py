@@ -1,4 +1,4 @@
-"""The view's benchmarks: `python -m benchmarks.publish [readers|view …]`, or both. They start a PostgreSQL.
+"""The view's benchmarks: `python -m benchmarks.publish [over|readers|view|years …]`, or all. They start a PostgreSQL.
 
 Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing here.
 """
@@ -7,13 +7,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
+from benchmarks.publish.over import over
 from benchmarks.publish.parts import Bench, bench
 from benchmarks.publish.readers import readers
 from benchmarks.publish.view import view
+from benchmarks.publish.years import years
 from benchmarks.report import Report
 from demo import reference_data
 
-_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {"readers": readers, "view": view}
+_BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
+    "over": over, "readers": readers, "view": view, "years": years,
+}  # fmt: skip
 
 
 def main() -> int:

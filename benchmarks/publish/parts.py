@@ -10,21 +10,22 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 
-from include.adapters.generation_store import table_name
+from include.adapters.generation_store import attach_statement, table_name
 from include.adapters.postgres import connect, open_connection
 from include.contracts.day import Day
 from include.settings import Settings
-from include.sql.named import query
 from tests.servers import PostgresTestServer, postgres_server
 from tests.support.pipeline import migrated
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
+CONNECTIONS = 220  # the locks of all fit into what PostgreSQL sets aside for so many
 
 _INSERT_GENERATION = """
 INSERT INTO generation (day, run_id, status, cut, base_generation_id, raw_distinct, row_count, pending_count,
-                        rejected_count, duplicate_count, content_hash, built_at)
-VALUES (%(day)s, %(run_id)s, 'built', '{"board": {"0": 1000000000}, "member": {"0": 0}}',
-        (SELECT generation_id FROM day_publication WHERE day = %(day)s), %(rows)s, %(rows)s, 0, 0, 0, %(run_id)s, now())
+                        rejected_count, duplicate_count, content_hash, built_at, first_key, last_key)
+VALUES (%(day)s, %(run_id)s, 'built', '{"board": {"0": 1000000000}, "member": {"0": 1000000000}}',
+        (SELECT generation_id FROM day_publication WHERE day = %(day)s), %(rows)s, %(rows)s, 0, 0, 0, %(run_id)s, now(),
+        %(first_id)s, %(first_id)s + %(rows)s - 1)
 RETURNING id
 """
 _ROW = """
@@ -52,7 +53,7 @@ class Bench:
 
     def build(self, day: Day, run_id: str, rows: int, first_id: int = 1) -> int:
         """A generation of that day that is built and not published; returns its id. Each has another content hash."""
-        place = {"day": day.date, "run_id": run_id, "rows": rows, "start": day.start}
+        place = {"day": day.date, "run_id": run_id, "rows": rows, "start": day.start, "first_id": first_id}
         with connect(self.settings.database, "batch", "bench") as connection, connection.cursor() as cursor:
             cursor.execute(_INSERT_GENERATION, place)
             generation_id = int(cursor.fetchone()[0])
@@ -67,7 +68,8 @@ class Bench:
             numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
             cursor.execute(sql.SQL(_FILL).format(**names).as_string(connection) + _ROW + numbers, place)
             cursor.execute(sql.SQL("ALTER TABLE {table} ADD PRIMARY KEY (board_id)").format(**names))
-            cursor.execute(sql.SQL(query("attach_generation")).format(**names))
+            cursor.execute(sql.SQL("ANALYZE {table}").format(**names))
+            cursor.execute(attach_statement(generation_id, day))
         return generation_id
 
     def serve(self, day: Day, rows: int, first_id: int = 1) -> None:
@@ -100,5 +102,5 @@ def bench(rows: int) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="bench-publish-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # PostgreSQL runs as another user when we are root
-        with postgres_server(folder) as server:
+        with postgres_server(folder, {"max_connections": str(CONNECTIONS)}) as server:
             yield Bench(server, migrated(None, server, "bench", folder), rows)

@@ -174,16 +174,14 @@ class GenerationStore:
             self._index(generation_id)
             row_count, content_hash = measured.result()
         terms = {
-            "generation_id": generation_id, "row_count": row_count, "content_hash": content_hash,
+            "generation_id": generation_id, "day": day.date, "row_count": row_count, "content_hash": content_hash,
             "raw_distinct": counts.raw_distinct, "pending_count": counts.pending, "rejected_count": counts.rejected,
             "duplicate_count": counts.duplicates, "misplaced_count": counts.misplaced,
         }  # fmt: skip
         table, index = table_name(generation_id), _index_name(generation_id)
         with self._transaction() as cursor:
             cursor.execute(sql.SQL(query("key_generation")).format(table=table, index=index))
-            cursor.execute(
-                sql.SQL(query("attach_generation")).format(table=table, generation_id=sql.Literal(generation_id))
-            )
+            cursor.execute(attach_statement(generation_id, day))
             cursor.execute(query("finish_generation"), terms)
             if cursor.rowcount != 1:
                 raise StaleRun(generation=generation_id, day=day)
@@ -229,3 +227,10 @@ def _index_name(generation_id: int) -> sql.Identifier:
 def table_name(generation_id: int) -> sql.Identifier:
     """The table that holds a generation's rows."""
     return sql.Identifier(f"board_detail_final_g{generation_id}")
+
+
+def attach_statement(generation_id: int, day: Day) -> sql.Composed:
+    """Makes the generation's table a partition of its day."""
+    return sql.SQL(query("attach_generation")).format(
+        table=table_name(generation_id), day=sql.Literal(day.date), generation_id=sql.Literal(generation_id),
+        next_id=sql.Literal(generation_id + 1))  # fmt: skip

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import psycopg2
@@ -21,6 +21,7 @@ from include.adapters.served_batch import (
     split,
 )
 from include.adapters.serving_errors import is_of_a_row
+from include.adapters.tombstones import place_tombstones
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.failpoints import reached
 from include.sql.named import query
@@ -82,9 +83,11 @@ def _merge(cursor: Cursor, rows: pa.Table, applied: Applied) -> tuple[int, int]:
     """
     with applied.timed("merge"):
         newest = newest_versions(rows)
+        if placeless(newest):
+            cursor.execute(query("share_tombstones"))  # before the days, as a publication takes them
         published = _hold_days(cursor, day_numbers(newest))
         known = _known_boards(cursor, newest[KEY].to_pylist())
-        new, others = split(newest, are_new(newest, known, published))
+        new, others = split(newest, are_new(newest, known, set(published)))
     with applied.timed("copy"):
         copy_rows(cursor, query("copy_live"), new.sort_by(KEY).select(LIVE_COLUMNS))  # in order: half the index work
         copy_rows(cursor, query("copy_stage_detail"), others.select(LIVE_COLUMNS))
@@ -96,22 +99,26 @@ def _merge(cursor: Cursor, rows: pa.Table, applied: Applied) -> tuple[int, int]:
     return new.num_rows + written, duplicates
 
 
-def _merge_staged(cursor: Cursor, rows: pa.Table, published: set[int]) -> tuple[int, int]:
+def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) -> tuple[int, int]:
     if placeless(rows):
-        cursor.execute(query("place_staged_tombstones"))
-        published = published | _hold_days(cursor, {number for (number,) in cursor.fetchall()})
+        published = {**published, **_hold_days(cursor, place_tombstones(cursor))}
     # before the fence: a board that the published day shows waits no longer either
     stream = {"topic": PIPELINE.stream.name}
     cursor.execute(query("lock_served_pending"), stream)
     if cursor.rowcount:
         cursor.execute(query("delete_served_pending"), stream)
     left = rows.num_rows
-    if published:
-        cursor.execute(query("fence_staged"))
+    cursor.execute(query("drop_superseded_staged"))
+    left -= cursor.rowcount
+    for number, generation_id in sorted(published.items()):
+        cursor.execute(query("fence_staged"), {"day_number": number, "generation_id": generation_id})
         left -= cursor.rowcount
-        cursor.execute(query("mark_staged_days_dirty"))
+    if published:
+        cursor.execute(query("delete_covered_again"))
     cursor.execute(query("upsert_live"))
     written = int(cursor.rowcount)
+    if published:
+        cursor.execute(query("mark_staged_days_dirty"))
     if written == left:
         return written, 0
     cursor.execute(query("count_staged_duplicates"))
@@ -127,17 +134,17 @@ def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
     return found if cursor.rowcount < limit else set(keys)
 
 
-def _hold_days(cursor: Cursor, days: set[int]) -> set[int]:
-    """Keep the days as they are until the end of the transaction; returns those that are published."""
+def _hold_days(cursor: Cursor, days: set[int]) -> dict[int, int]:
+    """Keep the days as they are until the end of the transaction; returns the generation of each published one."""
     if not days:
-        return set()
+        return {}
     held = _locked_days(cursor, days)
     if len(held) < len(days):
         cursor.execute(query("open_days"), {"days": sorted(days)})
         held = _locked_days(cursor, days)
-    return {number for number, is_published in held.items() if is_published}
+    return {number: generation_id for number, generation_id in held.items() if generation_id is not None}
 
 
-def _locked_days(cursor: Cursor, days: set[int]) -> dict[int, bool]:
+def _locked_days(cursor: Cursor, days: set[int]) -> dict[int, int | None]:
     cursor.execute(query("lock_days"), {"days": sorted(days)})
     return dict(cursor.fetchall())

@@ -10,7 +10,7 @@ from include.airflow_support.days import days_between
 from include.contracts.day import Day
 from include.errors import PipelineError, Retryable
 from include.integrity import certificate as certificates
-from include.integrity import comparison, days, gateways, pruning, publication, settled
+from include.integrity import comparison, covering, days, gateways, pruning, publication, settled
 from include.integrity.late_members import mark_late_members
 from include.settings import Settings
 
@@ -85,6 +85,12 @@ def publish(day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool) 
         automatic=not is_by_hand,
     )
     return asdict(published)
+
+
+def cover(day: str) -> int:
+    """Move live rows that the day covers out of the way of readers; returns how many. See `covering.cover`."""
+    settings = Settings.from_environment()
+    return covering.cover(settings, Day.parse(day, settings.timezone))
 
 
 def certify(day: str) -> dict[str, Any]:

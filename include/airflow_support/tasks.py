@@ -89,8 +89,16 @@ def certify(day: str) -> dict[str, Any]:
     return steps.certify(day)
 
 
+@task
+def cover(day: str) -> int:
+    """Move live rows that the published day covers out of the way of readers; skipped with publish."""
+    from include.airflow_support import steps
+
+    return steps.cover(day)
+
+
 def rebuild_group(is_by_hand: bool) -> Any:
-    """The tasks of one day, to be expanded over days: build, verify, show or publish, certify.
+    """The tasks of one day, to be expanded over days: build, verify, show or publish, certify and cover.
 
     By hand it also publishes a day that is held since it was undone.
     """
@@ -108,6 +116,6 @@ def rebuild_group(is_by_hand: bool) -> Any:
         verified = verify(day, RUN_ID)
         rebuild >> verified
         verified >> difference(day, RUN_ID)
-        verified >> publish(day, RUN_ID, MADE_BY, REASON, is_by_hand) >> certify(day)
+        verified >> publish(day, RUN_ID, MADE_BY, REASON, is_by_hand) >> [certify(day), cover(day)]
 
     return rebuild_day

@@ -130,7 +130,7 @@ def certify(settings: Settings, day: Day, ask_gateways: AskGateways = backlogs) 
 
 
 def _terms(cursor: Cursor, day: Day, generation_id: int, waiting: Mapping[str, int]) -> list[Term]:
-    place = {"generation_id": generation_id, "start": rfc3339(day.start), "end": rfc3339(day.end)}
+    place = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
     counted = [_counted(cursor, name, _text(cursor, query(file), place), note) for name, file, note in COUNTED]
     values = {term.name: term.value for term in counted}
     backlog = sum(waiting.values())

@@ -3,9 +3,13 @@
 import logging
 from dataclasses import dataclass
 
+from psycopg2.extensions import cursor as Cursor
+
 from include.adapters.generation_tables import remove_tables
 from include.adapters.postgres import connect, open_connection
 from include.contracts.day import Day
+from include.integrity.covering import cover
+from include.integrity.day_turn import DayShows, in_turn
 from include.settings import Settings
 from include.sql.named import query
 
@@ -31,26 +35,24 @@ def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[in
     somebody still reads is dropped by a later call. Raises DatabaseUnavailable.
     """
     limits = {"day": day.date, "keep": keep, "undo_days": settings.batch.undo_days}
-    with connect(settings.database, "batch", "prune") as connection, connection.cursor() as cursor:
-        cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
+
+    def step(cursor: Cursor, shows: DayShows) -> list[int]:
         cursor.execute(query("expire_generations"), limits)
         expired = [int(row[0]) for row in cursor.fetchall()]
         cursor.execute(query("forget_covered"), limits)
         if cursor.rowcount:
             cursor.execute(query("save_undoable_since"), limits)
-        cursor.execute(query("lock_shown_day"), limits)
-        shows = cursor.fetchone()
-        if shows is not None and shows[0] is not None:
-            # a tombstone that was on its way while the day was published found its board neither before nor after
-            cursor.execute(query("place_live_tombstones"), {"generation_id": shows[0]})
-            if cursor.rowcount:
-                cursor.execute(query("mark_day_dirty_again"), limits)
+        return expired
+
+    expired = in_turn(settings, day, step, "prune")
     remove_tables(settings.database, day)
     return expired
 
 
 def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> list[Orphan]:
-    """Give up builds whose driver is dead and builds that nobody published for a day, prune all days, drop tables.
+    """Give up builds whose driver is dead and builds that nobody published for a day; prune all days, drop tables.
+
+    Live rows that published days cover are moved out of the way of readers.
 
     A build under way is left alone: its driver holds the day. Raises DatabaseUnavailable.
     """
@@ -68,6 +70,7 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
         cursor.execute(query("select_days_to_prune"))
         days = [Day.parse(str(row[0]), settings.timezone) for row in cursor.fetchall()]
     for day in days:
+        cover(settings, day)
         for generation_id in prune(settings, day):
             orphans.append(Orphan(generation_id, str(day), "superseded, and not kept for undo any more"))
     for table in remove_tables(settings.database):

@@ -1,24 +1,23 @@
 """Which generation a day shows: publish one, undo, redo. Readers see the day before or after, whole, and never wait.
 
-A publication points the day at a generation, or at none (the speed layer's rows alone), in one transaction: live rows
-come back that the target's cut does not cover, the pointer moves, and those that it covers are set aside. So an undo
-puts back what was shown before, and nobody can see a half of it.
+A publication points the day at a generation, or at none (the speed layer's rows alone), in one transaction. The view
+hides live rows that the cut of the generation covers, so nothing else has to move with the pointer. `covering` moves
+such rows out of the way later, and back before an undo; no reader sees either.
 """
 
 import datetime as dt
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from psycopg2.errors import DeadlockDetected, LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.generation_tables import is_attached
-from include.adapters.postgres import HOUR_S, SessionLimits, connect
+from include.adapters.postgres import connect
 from include.contracts.day import Day
-from include.errors import DatabaseUnavailable, DayBusy, NothingBuilt, PipelineError, StaleRun
+from include.errors import NothingBuilt, PipelineError, StaleRun
 from include.failpoints import reached
+from include.integrity.covering import uncover
+from include.integrity.day_turn import DayShows, in_turn
 from include.integrity.pruning import prune
 from include.integrity.trail import Action, Move, Shown, Trail
 from include.settings import Settings
@@ -28,12 +27,6 @@ log = logging.getLogger(__name__)
 
 SPEED_LAYER = 0  # the speed layer's rows alone, where a generation is asked for
 NOT_SAID = "not said"
-# A batch of the speed layer that writes into the day may take as long as the lock; a publisher that stands still lets
-# go of the day.
-_LIMITS = SessionLimits(statement_s=HOUR_S, lock_s=60.0, idle_in_transaction_s=30.0)
-_TRIES = 5
-
-Result = TypeVar("Result")
 
 
 class DayHeld(PipelineError):
@@ -46,7 +39,7 @@ class UndoRefused(PipelineError):
 
 @dataclass(frozen=True)
 class Published:
-    """What the day shows, and how many live rows that took out of the view.
+    """What the day shows, and how many live rows that took out of the view: the cut covers them.
 
     `was_identical`: the day showed the same already, so the new build was given up and the pointer stays.
     """
@@ -83,15 +76,6 @@ class PublicationRow:
     made_at: dt.datetime
 
 
-@dataclass(frozen=True)
-class _Shows:
-    """The day's row of `day_publication`, locked."""
-
-    generation_id: Shown
-    held_reason: str | None
-    undoable_since: dt.datetime | None
-
-
 def publish(
     settings: Settings,
     day: Day,
@@ -107,12 +91,15 @@ def publish(
     layer that writes into the day, not for readers. Raises NothingBuilt; StaleRun when the day was published by another
     run meanwhile; DayHeld; DayBusy when somebody holds the day for a minute; DatabaseUnavailable.
     """
-    published = _in_turn(settings, day, lambda cursor, shows: _publish(
+    published = in_turn(settings, day, lambda cursor, shows: _publish(
         cursor, shows, day, run_id, made_by, reason, automatic))  # fmt: skip
     log.info("day %s: generation %d is shown%s, %d live rows covered", day, published.generation_id,
              ", and was: the new build has the same content" if published.was_identical else "",
              published.covered)  # fmt: skip
-    prune(settings, day)
+    try:
+        prune(settings, day)
+    except PipelineError as exc:  # it is published all the same
+        log.warning("day %s: old generations are left to the next `collect`: %s", day, exc)
     return published
 
 
@@ -124,25 +111,31 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
     DatabaseUnavailable.
     """
 
-    def move(cursor: Cursor, shows: _Shows) -> Moved:
-        target = _target(_trail(cursor, day, shows).before, to, day, "nothing was published that could be undone")
-        moved = _move_back(cursor, shows, day, "undo", target, reason, made_by)
+    def target_of(cursor: Cursor, shows: DayShows) -> Shown:
+        return _target(_trail(cursor, day, shows).before, to, day, "nothing was published that could be undone")
+
+    def move(cursor: Cursor, shows: DayShows) -> Moved:
+        moved = _move_back(cursor, shows, day, "undo", target_of(cursor, shows), reason, made_by)
         cursor.execute(query("hold_day"), {"day": day.date, "reason": reason})
         return moved
 
-    return _in_turn(settings, day, move)
+    uncover(settings, day, in_turn(settings, day, target_of))
+    return in_turn(settings, day, move)
 
 
 def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> Moved:
     """Show what the last undo took away, and end the hold. Raises UndoRefused; DayBusy; DatabaseUnavailable."""
 
-    def move(cursor: Cursor, shows: _Shows) -> Moved:
-        target = _target(_trail(cursor, day, shows).undone, None, day, "nothing was undone that could be redone")
-        moved = _move_back(cursor, shows, day, "redo", target, reason, made_by)
+    def target_of(cursor: Cursor, shows: DayShows) -> Shown:
+        return _target(_trail(cursor, day, shows).undone, None, day, "nothing was undone that could be redone")
+
+    def move(cursor: Cursor, shows: DayShows) -> Moved:
+        moved = _move_back(cursor, shows, day, "redo", target_of(cursor, shows), reason, made_by)
         cursor.execute(query("hold_day"), {"day": day.date, "reason": None})
         return moved
 
-    return _in_turn(settings, day, move)
+    uncover(settings, day, in_turn(settings, day, target_of))
+    return in_turn(settings, day, move)
 
 
 def history(settings: Settings, day: Day) -> list[PublicationRow]:
@@ -152,7 +145,7 @@ def history(settings: Settings, day: Day) -> list[PublicationRow]:
 
 
 def _publish(
-    cursor: Cursor, shows: _Shows, day: Day, run_id: str | None, made_by: str, reason: str | None, automatic: bool
+    cursor: Cursor, shows: DayShows, day: Day, run_id: str | None, made_by: str, reason: str | None, automatic: bool
 ) -> Published:
     if automatic and shows.held_reason is not None:
         raise DayHeld(day=day, reason=shows.held_reason, remedy="publish or redo it by hand")
@@ -174,7 +167,7 @@ def _publish(
 
 
 def _publish_built(
-    cursor: Cursor, shows: _Shows, day: Day, generation_id: int, base_id: Shown, made_by: str, reason: str | None
+    cursor: Cursor, shows: DayShows, day: Day, generation_id: int, base_id: Shown, made_by: str, reason: str | None
 ) -> Published:
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     cursor.execute(query("select_is_behind"), place)
@@ -186,62 +179,60 @@ def _publish_built(
         if cursor.fetchone()[0]:
             for step in ("extend_cut", "discard_identical"):
                 cursor.execute(query(step), place)
-            _mark_dirty(cursor, day, cause=None)
+            cursor.execute(query("count_on_top"), place)
+            _mark_dirty(cursor, day, cursor.fetchone()[0], cause=None)
             return Published(shows.generation_id, 0, was_identical=True)
-    moved = _point(cursor, shows, day, "publish", generation_id, reason, made_by)
-    _mark_dirty(cursor, day, cause=None)
+    moved, on_top = _point(cursor, shows, day, "publish", generation_id, reason, made_by)
+    _mark_dirty(cursor, day, on_top, cause=None)
     return Published(generation_id, moved.covered)
 
 
 def _move_back(
-    cursor: Cursor, shows: _Shows, day: Day, action: Action, target: Shown, reason: str, made_by: str
+    cursor: Cursor, shows: DayShows, day: Day, action: Action, target: Shown, reason: str, made_by: str
 ) -> Moved:
     left_at = _left_at(cursor, day, target)
     if left_at is None or (shows.undoable_since is not None and left_at < shows.undoable_since):
         raise UndoRefused("its covered live rows are not kept any more, so the day would not be whole",
                           day=day, to=target or SPEED_LAYER, kept_since=shows.undoable_since)  # fmt: skip
-    moved = _point(cursor, shows, day, action, target, reason, made_by)
+    moved, on_top = _point(cursor, shows, day, action, target, reason, made_by)
     if target is None:  # the speed layer's day, which the night rebuilds when it is not held
         cursor.execute(query("clear_dirty_day"), {"day": day.date, "cause": None})
     else:
-        _mark_dirty(cursor, day, cause="late board")
+        _mark_dirty(cursor, day, on_top, cause="late board")
     log.info("day %s: %s from generation %s to %s, %d live rows restored, %d covered", day, action,
              moved.from_generation_id, target, moved.restored, moved.covered)  # fmt: skip
     return moved
 
 
 def _point(
-    cursor: Cursor, shows: _Shows, day: Day, action: Action, target: Shown, reason: str | None, made_by: str
-) -> Moved:
-    """Move the pointer and, with it, what is live. The day is locked; each statement sees those before it."""
+    cursor: Cursor, shows: DayShows, day: Day, action: Action, target: Shown, reason: str | None, made_by: str
+) -> tuple[Moved, int]:
+    """Move the pointer; returns also how many live rows stay on top. The day and the tombstones are held."""
     place = {"day": day.date, "generation_id": target, "shown_id": shows.generation_id}
     if target is not None and not is_attached(cursor, target):
         raise UndoRefused("the generation's table is gone; rebuild the day", day=day, generation=target)
     cursor.execute(query("restore_covered"), place)
-    restored = cursor.rowcount
     cursor.execute(query("unpoint_day" if target is None else "point_day"), place)
     if cursor.rowcount != 1:
         raise StaleRun("the generation cannot be shown; rebuild the day", **place)
     reached("point.after_pointer")
-    cursor.execute(query("place_live_tombstones"), place)
-    covered = 0
     if target is not None:
-        cursor.execute(query("forget_older_covered"), place)
-        cursor.execute(query("cover_live"), place)
-        covered = int(cursor.fetchone()[0])
+        cursor.execute(query("place_live_tombstones"), place)
+    cursor.execute(query("settle_live"), place)
+    covered, restored, on_top = cursor.fetchone()
     cursor.execute(query("mark_published"), place)
     cursor.execute(query("insert_publication"), {
         **place, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,
     })  # fmt: skip
-    return Moved(action, shows.generation_id, target, covered, restored)
+    return Moved(action, shows.generation_id, target, covered, restored), on_top
 
 
-def _mark_dirty(cursor: Cursor, day: Day, cause: str | None) -> None:
+def _mark_dirty(cursor: Cursor, day: Day, on_top: int, cause: str | None) -> None:
     cursor.execute(query("clear_dirty_day"), {"day": day.date, "cause": cause})
-    cursor.execute(query("mark_day_dirty_again"), {"day": day.date})
+    cursor.execute(query("mark_day_dirty_again"), {"day": day.date, "on_top": on_top})
 
 
-def _trail(cursor: Cursor, day: Day, shows: _Shows) -> Trail:
+def _trail(cursor: Cursor, day: Day, shows: DayShows) -> Trail:
     moves = (Move(row.action, row.from_generation_id, row.to_generation_id) for row in _history(cursor, day))
     return Trail.of(moves, shows.generation_id)
 
@@ -269,25 +260,3 @@ def _left_at(cursor: Cursor, day: Day, target: Shown) -> dt.datetime | None:
 def _history(cursor: Cursor, day: Day) -> list[PublicationRow]:
     cursor.execute(query("select_publications"), {"day": day.date})
     return [PublicationRow(*row) for row in cursor.fetchall()]
-
-
-def _in_turn(settings: Settings, day: Day, step: Callable[[Cursor, _Shows], Result]) -> Result:
-    """The step in one transaction that has the day to itself; once more when PostgreSQL broke off a deadlock."""
-    for _ in range(_TRIES):
-        try:
-            with connect(settings.database, "batch", "publish", _LIMITS) as connection, connection.cursor() as cursor:
-                cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
-                cursor.execute(query("open_day"), {"day": day.date})
-                cursor.execute(query("lock_shown_day"), {"day": day.date})
-                result = step(cursor, _Shows(*cursor.fetchone()))
-                reached("point.before_commit")
-            reached("point.after_commit")
-            return result
-        except DatabaseUnavailable as exc:
-            if isinstance(exc.__cause__, LockNotAvailable):
-                waited = f"somebody holds the day for more than {_LIMITS.lock_s:.0f} s; see pg_stat_activity"
-                raise DayBusy(waited, day=day) from exc
-            if not isinstance(exc.__cause__, DeadlockDetected):
-                raise
-            log.info("day %s: PostgreSQL broke off a deadlock with the speed layer; once more", day)
-    raise DayBusy("PostgreSQL broke off a deadlock again and again", day=day, tries=_TRIES)

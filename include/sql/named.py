@@ -46,6 +46,7 @@ def _column_lists(definition: Definition) -> dict[str, str]:
         "key": key,
         "version": definition.version_column,
         "columns": ", ".join(result),
+        "columns_l": ", ".join(f"l.{name}" for name in result),
         "columns_b": ", ".join(f"b.{name}" for name in result),
         "columns_s": ", ".join(f"s.{name}" for name in result),
         "served": ", ".join(served),

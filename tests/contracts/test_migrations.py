@@ -46,3 +46,64 @@ def test_a_fresh_database_is_the_same_whatever_the_definition_says_today(postgre
         assert catalogue(connection) == GOLDEN.read_text(encoding="utf-8").splitlines()
     finally:
         connection.close()
+
+
+# As 0008 knew it: two generations of a published day, one of them shown, rows of the speed layer, and one covered.
+DATA_OF_0008 = """
+INSERT INTO generation (day, run_id, status, cut, row_count)
+SELECT '2026-11-20', run, status, '{"board": {"0": 5, "2": 7}, "member": {"0": 0}}', 2
+  FROM (VALUES ('a', 'superseded'), ('b', 'published')) v (run, status);
+DO $$
+BEGIN
+    FOR id IN 1..2 LOOP
+        EXECUTE format('CREATE TABLE board_detail_final_g%1$s (LIKE board_detail_final INCLUDING DEFAULTS'
+                       ' INCLUDING CONSTRAINTS, CHECK (generation_id = %1$s AND day = ''2026-11-20''))', id);
+        EXECUTE format('INSERT INTO board_detail_final_g%1$s (generation_id, day, board_id, title, board_partition,'
+                       ' board_offset) SELECT %1$s, ''2026-11-20'', 40 + n, ''final %1$s'', 0, n'
+                       ' FROM generate_series(1, 2) n', id);
+        EXECUTE format('ALTER TABLE board_detail_final_g%1$s ADD PRIMARY KEY (board_id)', id);
+        EXECUTE format('ALTER TABLE board_detail_final_g%1$s OWNER TO batch', id);
+        EXECUTE format('ALTER TABLE board_detail_final ATTACH PARTITION board_detail_final_g%1$s FOR VALUES IN (%1$s)',
+                       id);
+    END LOOP;
+END
+$$;
+INSERT INTO day_publication (day, generation_id, cut, status)
+SELECT day, id, cut, 'certified' FROM generation WHERE id = 2;
+INSERT INTO day_publication (day) VALUES ('2026-11-21');
+INSERT INTO board_detail_live (board_id, title, day, board_partition, board_offset, member_partition, member_offset)
+VALUES (41, 'newer', '2026-11-20', 0, 9, 0, 0), (50, 'live', '2026-11-21', 0, 1, 0, 0),
+       (51, 'of a new partition', '2026-11-20', 1, 1, 0, 0);
+INSERT INTO board_detail_covered (board_id, title, day, board_partition, board_offset, deleted, written_at,
+                                  generation_id)
+VALUES (42, 'was live', '2026-11-20', 0, 2, false, now(), 2);
+"""
+SHOWN = "SELECT * FROM board_detail ORDER BY day, board_id"
+
+
+def test_rows_of_a_database_that_is_in_use_stay_through_a_migration(postgres):
+    dsn = postgres.new_database("in_use")
+    settings = Settings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9",
+                                          **database_environment(postgres, "in_use")})  # fmt: skip
+    migrate(settings, "0008")
+    connection = psycopg2.connect(dsn)
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(DATA_OF_0008)
+            cursor.execute(SHOWN)
+            shown = cursor.fetchall()
+            assert len(shown) == 4
+            cursor.execute("SELECT relfilenode FROM pg_class WHERE relname ~ 'final_g[12]$' ORDER BY relname")
+            files = cursor.fetchall()
+            migrate(settings)
+            cursor.execute(SHOWN)
+            assert cursor.fetchall() == shown
+            cursor.execute("SELECT relfilenode FROM pg_class WHERE relname ~ 'final_g[12]$' ORDER BY relname")
+            assert cursor.fetchall() == files  # attached as they were, and not written again
+            cursor.execute("SELECT board_ends, member_ends, first_key, last_key FROM generation WHERE id = 2")
+            assert cursor.fetchone() == ([5, None, 7], [0], 41, 42)
+            cursor.execute("SELECT count(*) FROM board_detail_covered")
+            assert cursor.fetchone() == (1,)
+    finally:
+        connection.close()

@@ -69,15 +69,16 @@ class TestDagsThatRebuild:
         dag = dag_bag.dags[dag_id]
         downstream = {
             name: dag.get_task(f"rebuild_day.{name}").downstream_task_ids
-            for name in ("rebuild", "verify", "difference", "publish", "certify")
+            for name in ("rebuild", "verify", "difference", "publish", "certify", "cover")
         }
 
         assert downstream == {
             "rebuild": {"rebuild_day.verify"},
             "verify": {"rebuild_day.difference", "rebuild_day.publish"},
             "difference": set(),
-            "publish": {"rebuild_day.certify"},
+            "publish": {"rebuild_day.certify", "rebuild_day.cover"},
             "certify": set(),
+            "cover": set(),
         }
 
     def test_drains_and_settles_before_it_builds(self, dag_bag, dag_id):

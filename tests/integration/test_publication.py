@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from include.errors import NothingBuilt, StaleRun
+from include.integrity.covering import cover
 from include.integrity.pruning import prune
 from include.integrity.publication import SPEED_LAYER, DayHeld, Published, UndoRefused, history, publish, redo, undo
 from tests.support.pipeline import migrated, rows
@@ -102,6 +103,7 @@ def test_a_tombstone_goes_and_comes_back_with_its_day(settings, store):
     serve(store, [tombstone(1, 3, LATER)])
     build(settings, [row(2, 1)], cut=5, run_id="a")
     publish(settings, DAY, "a")
+    assert cover(settings, DAY) == 2
     assert rows(settings, LIVE) == []
     undo(settings, DAY, "r")
     assert rows(settings, "SELECT board_id, deleted FROM board_detail_live ORDER BY 1") == [(1, True), (2, False)]
@@ -237,6 +239,7 @@ def test_an_undo_beyond_what_is_kept_is_refused_and_changes_nothing(settings, st
     publish(settings, DAY, "a")
     build(settings, [row(1, 0, title="second"), row(3, 7)], cut=9, run_id="b")
     publish(settings, DAY, "b")
+    cover(settings, DAY)
     rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
     rows(settings, "UPDATE publication SET made_at = made_at - interval '30 days'")
     assert prune(settings, DAY) == [first]

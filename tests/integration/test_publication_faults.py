@@ -1,19 +1,22 @@
 """Publishers that are killed, stand still or come at the same time, and generations that somebody left behind."""
 
+import dataclasses
+import datetime as dt
 import itertools
 import threading
 
 import pytest
 
+from include.adapters import live_table
 from include.adapters.generation_store import GenerationStore
 from include.errors import DayBusy, NothingBuilt, StaleRun
-from include.integrity import publication
+from include.integrity import day_turn, publication
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import UndoRefused, history, publish, redo, undo
 from tests.servers import wait_until
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import KilledPublisher, open_as, wait_for_end_of_backends
-from tests.support.serving import DAY, build, opened_store, row, serve
+from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
 
 VIEW = "SELECT board_id, title, finality FROM board_detail ORDER BY board_id"
 TABLES = "SELECT relname FROM pg_class WHERE relname ~ '^board_detail_final_g[0-9]+$' ORDER BY 1"
@@ -139,7 +142,7 @@ def test_a_batch_of_the_speed_layer_under_way_is_waited_for_and_covered(settings
 
 
 def test_somebody_who_never_lets_go_of_the_day_makes_it_busy(settings, monkeypatch):
-    monkeypatch.setattr(publication, "_LOCK_S", 0.2)
+    monkeypatch.setattr(day_turn, "LIMITS", dataclasses.replace(day_turn.LIMITS, lock_s=0.2))
     build(settings, [row(1, 0)], cut=5, run_id="r")
     publish(settings, DAY, "r")
     somebody = open_as(settings, "batch")
@@ -191,16 +194,38 @@ def test_orphans_are_collected_and_what_is_being_built_is_not(settings):
     assert publish(settings, DAY, "dry").generation_id == dry  # a dry run of today can still be published
 
 
-def test_a_tombstone_that_crossed_the_publication_is_placed_by_the_next_collection(settings):
+def test_a_tombstone_that_is_written_while_its_day_is_published_hides_its_board_at_once(settings, monkeypatch):
     served(settings)
     build(settings, [row(1, 0), row(9, 2)], cut=5, run_id="r")
-    publish(settings, DAY, "r")
-    # as a batch leaves it that looked for board 9 before the publication, and committed after it
-    rows(settings, """INSERT INTO board_detail_live (board_id, modified_at, board_partition, board_offset, deleted)
-                      VALUES (9, now(), 0, 8, true)""")  # fmt: skip
-    collect_orphans(settings)
+    publisher = threading.Thread(target=publish, args=(settings, DAY, "r"))
+    look = live_table.place_tombstones
+
+    def look_and_let_publish(cursor):
+        days = look(cursor)  # no day shows board 9 yet
+        publisher.start()
+        blocked = (
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'publish' AND wait_event_type = 'Lock'"
+        )
+        shown = "SELECT count(*) FROM day_publication WHERE generation_id IS NOT NULL"
+        wait_until(lambda: rows(settings, blocked) == [(1,)] or rows(settings, shown) == [(1,)], 30, "it is published")
+        return days
+
+    monkeypatch.setattr(live_table, "place_tombstones", look_and_let_publish)
+    store = opened_store(settings)
+    try:
+        serve(store, [tombstone(9, 8, NOON + dt.timedelta(minutes=1))])
+    finally:
+        store.close()
+        publisher.join()
     assert [board for board, *_ in rows(settings, VIEW)] == [1, 3]
     assert rows(settings, "SELECT cause, count FROM dirty_day") == [("late board", 2)]
+
+
+def test_publishing_ends_well_although_old_generations_cannot_be_pruned(settings, monkeypatch, caplog):
+    build(settings, [row(1, 0)], cut=5, run_id="r")
+    monkeypatch.setattr(publication, "prune", lambda *_: (_ for _ in ()).throw(DayBusy(day=DAY)))
+    assert publish(settings, DAY, "r").generation_id == 1
+    assert "left to the next" in caplog.text
 
 
 def test_what_was_undone_can_be_redone_after_a_restart_of_the_server(settings, postgres):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg2
 
-from include.settings import Settings
+from include.settings import Role, Settings
 from tests.servers import wait_until
 from tests.support.pipeline import rows
 
@@ -54,7 +54,7 @@ class Reader:
             connection.close()
 
 
-def open_as(settings: Settings, role: str) -> psycopg2.extensions.connection:
+def open_as(settings: Settings, role: Role) -> psycopg2.extensions.connection:
     """A connection as that role, which never waits long for a lock."""
     database = settings.database
     return psycopg2.connect(
@@ -67,7 +67,7 @@ _PUBLISHER = """
 import itertools, os, signal, sys
 from include.contracts.day import Day
 from include.integrity import pruning, publication
-from include.settings import Settings
+from include.settings import Role, Settings
 
 settings = Settings.from_environment()
 day = Day.parse("2026-11-20", settings.timezone)

@@ -1,1 +1,2 @@
-ALTER TABLE board_detail_final ATTACH PARTITION {table} FOR VALUES IN ({generation_id})
+ALTER TABLE board_detail_final ATTACH PARTITION {table}
+    FOR VALUES FROM ({day}, {generation_id}) TO ({day}, {next_id})

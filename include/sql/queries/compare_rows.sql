@@ -4,18 +4,22 @@
 SET LOCAL work_mem = '64MB';  -- for keys and hashes of a million boards
 CREATE TEMPORARY TABLE changed_board ON COMMIT DROP AS
 WITH live AS MATERIALIZED (
-    SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content, deleted
-      FROM board_detail_live WHERE day = %(day)s
+    SELECT l.{{key}}, hash_record_extended(ROW({{columns_l}}), 0) AS content, l.deleted
+      FROM board_detail_live l LEFT JOIN day_publication p ON p.day = l.day
+     WHERE l.day = %(day)s
+       AND NOT is_covered(p.generation_id, p.board_ends, p.member_ends, l.{{key}}, l.board_partition, l.board_offset,
+                          l.member_partition, l.member_offset)
 ), shown AS (
     SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content
       FROM board_detail_final f
-     WHERE f.generation_id = %(shown_id)s AND NOT EXISTS (SELECT 1 FROM live l WHERE l.{{key}} = f.{{key}})
+     WHERE f.day = %(day)s AND f.generation_id = %(shown_id)s
+       AND NOT EXISTS (SELECT 1 FROM live l WHERE l.{{key}} = f.{{key}})
      UNION ALL
     SELECT {{key}}, content FROM live WHERE NOT deleted
 )
 SELECT COALESCE(b.{{key}}, s.{{key}}) AS board_id
   FROM (SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content
           FROM board_detail_final
-         WHERE generation_id = %(generation_id)s) b
+         WHERE day = %(day)s AND generation_id = %(generation_id)s) b
   FULL JOIN shown s ON s.{{key}} = b.{{key}}
  WHERE b.content IS DISTINCT FROM s.content

@@ -1,18 +1,18 @@
--- What the published generation of the day already covers, or knows better, is not written again: it is set aside, so
--- that an undo has it. A board that was pending there is not covered: its member has come since.
+-- Of one published day: what its generation covers, or knows in the same version or a newer one, is not written again.
+-- It is set aside, so that an undo has it. The day is given as a value, so that no table of another day is locked.
 WITH fenced AS (
-    SELECT s.*, p.generation_id
-      FROM stage_detail s JOIN day_publication p ON p.day = s.day AND p.generation_id IS NOT NULL
-     WHERE s.board_offset < (p.cut -> 'board' ->> s.board_partition::text)::bigint
-           AND NOT EXISTS (SELECT 1 FROM generation_excluded e
-                            WHERE e.generation_id = p.generation_id AND e.kind = 'pending' AND e.board_id = s.{{key}}
-                          AND s.member_offset >= COALESCE((p.cut -> 'member' ->> s.member_partition::text)::bigint, 0))
-        OR EXISTS (SELECT 1 FROM board_detail_final f
-                    WHERE f.generation_id = p.generation_id AND f.{{key}} = s.{{key}}
-                      AND (f.{{version}}, f.board_offset) >= (s.{{version}}, s.board_offset))
+    SELECT s.*
+      FROM stage_detail s JOIN day_publication p ON p.day = s.day
+     WHERE s.day = date '1970-01-01' + %(day_number)s
+       AND (is_covered(p.generation_id, p.board_ends, p.member_ends, s.{{key}}, s.board_partition, s.board_offset,
+                       s.member_partition, s.member_offset)
+            OR EXISTS (SELECT 1 FROM board_detail_final f
+                        WHERE f.day = date '1970-01-01' + %(day_number)s AND f.generation_id = %(generation_id)s
+                          AND f.{{key}} = s.{{key}}
+                          AND (f.{{version}}, f.board_offset) >= (s.{{version}}, s.board_offset)))
 ), kept AS (
     INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
-    SELECT {{served}}, day, deleted, now(), generation_id FROM fenced ORDER BY day, {{key}}
+    SELECT {{served}}, day, deleted, now(), %(generation_id)s FROM fenced ORDER BY {{key}}
     ON CONFLICT (day, {{key}}) DO UPDATE
        SET {{served_excluded}}, deleted = excluded.deleted, written_at = excluded.written_at,
            generation_id = excluded.generation_id, covered_at = now()

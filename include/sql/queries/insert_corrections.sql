@@ -4,22 +4,24 @@
 -- made just before, see compare_rows.
 ANALYZE changed_board;
 WITH this AS (
-    SELECT g.cut, p.cut AS shown_cut
+    SELECT g.id, g.board_ends, g.member_ends, p.cut AS shown_cut
       FROM generation g LEFT JOIN day_publication p ON p.day = g.day AND p.generation_id IS NOT NULL
      WHERE g.id = %(generation_id)s
 ), excluded AS (
     SELECT board_id, min(kind) AS kind FROM generation_excluded
      WHERE generation_id = %(generation_id)s AND board_id IS NOT NULL GROUP BY board_id
+), built AS (
+    SELECT * FROM board_detail_final
+     WHERE generation_id = %(generation_id)s AND day = %(day)s AND {{key}} IN (SELECT board_id FROM changed_board)
 ), staying AS (
     SELECT l.{{key}}
       FROM board_detail_live l CROSS JOIN this
      WHERE (l.day = %(day)s OR (l.day IS NULL AND l.deleted))
-       AND (l.board_offset >= (this.cut -> 'board' ->> l.board_partition::text)::bigint
-            OR (l.member_offset >= (this.cut -> 'member' ->> l.member_partition::text)::bigint
-                AND l.{{key}} IN (SELECT board_id FROM excluded WHERE kind = 'pending')))
-), built AS (
-    SELECT * FROM board_detail_final
-     WHERE generation_id = %(generation_id)s AND day = %(day)s AND {{key}} IN (SELECT board_id FROM changed_board)
+       AND NOT is_covered(this.id, this.board_ends, this.member_ends, l.{{key}}, l.board_partition, l.board_offset,
+                          l.member_partition, l.member_offset)
+       AND NOT EXISTS (SELECT 1 FROM built b
+                        WHERE b.{{key}} = l.{{key}}
+                          AND (b.{{version}}, b.board_offset) >= (l.{{version}}, l.board_offset))
 ), shown AS (
     SELECT * FROM board_detail WHERE day = %(day)s AND {{key}} IN (SELECT board_id FROM changed_board)
 ), differing AS MATERIALIZED (

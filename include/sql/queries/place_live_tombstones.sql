@@ -2,4 +2,4 @@
 UPDATE board_detail_live l
    SET day = f.day
   FROM board_detail_final f
- WHERE l.day IS NULL AND l.deleted AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}}
+ WHERE l.day IS NULL AND l.deleted AND f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}}

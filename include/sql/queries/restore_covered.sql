@@ -6,13 +6,11 @@ WITH returning_rows AS (
        AND NOT EXISTS (
            SELECT 1 FROM generation g
             WHERE g.id = %(generation_id)s
-              AND c.board_offset < (g.cut -> 'board' ->> c.board_partition::text)::bigint
-              AND NOT EXISTS (SELECT 1 FROM generation_excluded e
-                               WHERE e.generation_id = g.id AND e.kind = 'pending' AND e.board_id = c.{{key}}
-                          AND c.member_offset >= COALESCE((g.cut -> 'member' ->> c.member_partition::text)::bigint, 0)))
+              AND is_covered(g.id, g.board_ends, g.member_ends, c.{{key}}, c.board_partition, c.board_offset,
+                             c.member_partition, c.member_offset))
        AND NOT EXISTS (
            SELECT 1 FROM board_detail_final f
-            WHERE f.generation_id = %(generation_id)s AND f.{{key}} = c.{{key}}
+            WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = c.{{key}}
               AND (f.{{version}}, f.board_offset) >= (c.{{version}}, c.board_offset))
     RETURNING *
 )

@@ -1,0 +1,57 @@
+"""Live rows that a published day covers, moved out of the way of readers, and back before an undo.
+
+The view leaves such rows out wherever they are, so moving them changes nothing that anybody sees. It goes in small
+transactions: a batch of the speed layer that writes into the day waits for one of them only.
+"""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from psycopg2.extensions import cursor as Cursor
+
+from include.contracts.day import Day
+from include.integrity.day_turn import DayShows, in_turn
+from include.integrity.trail import Shown
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+ROWS_A_TRANSACTION = 5_000
+_BELOW_ALL_KEYS = -(2**63)
+
+
+def cover(settings: Settings, day: Day) -> int:
+    """Set aside the live rows that the published generation of the day covers; returns how many.
+
+    Broken off anywhere, another call goes on. Raises DayBusy, DatabaseUnavailable.
+    """
+    return _moved(settings, day, "cover_live", None)
+
+
+def uncover(settings: Settings, day: Day, target: Shown) -> int:
+    """Bring back covered rows that the target does not cover, before the day shows it; returns how many.
+
+    What the day shows now covers them still, so they stay hidden until the pointer moves. Raises DayBusy,
+    DatabaseUnavailable.
+    """
+    return _moved(settings, day, "uncover_live", target)
+
+
+def _moved(settings: Settings, day: Day, statement: str, target: Shown) -> int:
+    place = {"day": day.date, "generation_id": target, "limit": ROWS_A_TRANSACTION}
+    total, count, after = 0, ROWS_A_TRANSACTION, _BELOW_ALL_KEYS
+    while count == ROWS_A_TRANSACTION:
+        step = partial(_move_some, query(statement), place | {"after": after})
+        count, after = in_turn(settings, day, step, "cover")
+        total += count
+    if total:
+        log.info("day %s: %d covered rows moved (%s)", day, total, statement)
+    return total
+
+
+def _move_some(statement: str, place: Mapping[str, object], cursor: Cursor, _: DayShows) -> tuple[int, int]:
+    cursor.execute(statement, place)
+    count, last = cursor.fetchone()
+    return count, last

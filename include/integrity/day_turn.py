@@ -1,0 +1,73 @@
+"""One transaction that has a day to itself, and the order in which locks of the serving tables are taken.
+
+Whoever takes several takes them in this order; test_lock_order.py reads what each transaction takes.
+
+1. The day's advisory lock: among publications, prunings and the moving of covered rows.
+2. The tombstones' advisory lock: shared by a batch with tombstones that have no day yet, alone by the others here.
+3. The day's row in `day_publication`, days in order: shared by a batch that writes into the day, alone here.
+4. Rows of `pending_board`, `board_detail_covered`, `board_detail_live`, then `dirty_day`.
+"""
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from psycopg2.errors import DeadlockDetected, LockNotAvailable
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.postgres import HOUR_S, SessionLimits, connect
+from include.contracts.day import Day
+from include.errors import DatabaseUnavailable, DayBusy
+from include.failpoints import reached
+from include.integrity.trail import Shown
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+# A batch of the speed layer that writes into the day may take as long as the lock; a process that stands still lets go
+# of the day.
+LIMITS = SessionLimits(statement_s=HOUR_S, lock_s=60.0, idle_in_transaction_s=30.0)
+_TRIES = 5
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class DayShows:
+    """The day's row of `day_publication`, locked."""
+
+    generation_id: Shown
+    held_reason: str | None
+    undoable_since: dt.datetime | None
+
+
+def in_turn(
+    settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result], application: str = "publish"
+) -> Result:
+    """The step in one transaction that has the day to itself; once more when PostgreSQL broke off a deadlock.
+
+    Waits for a batch of the speed layer that writes into the day, never for readers. Raises DayBusy when somebody holds
+    the day for a minute; DatabaseUnavailable.
+    """
+    for _ in range(_TRIES):
+        try:
+            with connect(settings.database, "batch", application, LIMITS) as connection, connection.cursor() as cursor:
+                cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
+                cursor.execute(query("hold_tombstones"))
+                cursor.execute(query("open_day"), {"day": day.date})
+                cursor.execute(query("lock_shown_day"), {"day": day.date})
+                result = step(cursor, DayShows(*cursor.fetchone()))
+                reached("point.before_commit")
+            reached("point.after_commit")
+            return result
+        except DatabaseUnavailable as exc:
+            if isinstance(exc.__cause__, LockNotAvailable):
+                waited = f"somebody holds the day for more than {LIMITS.lock_s:.0f} s; see pg_stat_activity"
+                raise DayBusy(waited, day=day) from exc
+            if not isinstance(exc.__cause__, DeadlockDetected):
+                raise
+            log.info("day %s: PostgreSQL broke off a deadlock with the speed layer; once more", day)
+    raise DayBusy("PostgreSQL broke off a deadlock again and again", day=day, tries=_TRIES)

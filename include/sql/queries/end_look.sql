@@ -1,0 +1,2 @@
+-- Locks that were taken since are let go.
+ROLLBACK TO SAVEPOINT look

@@ -1,0 +1,95 @@
+"""With years of published days a query of one day, and a batch of the speed layer, take locks of that day's tables."""
+
+import datetime as dt
+from contextlib import closing
+
+import pytest
+
+from include.adapters import serving_store
+from tests.support.many_days import locks_held, publish_days
+from tests.support.pipeline import migrated, rows
+from tests.support.publication import open_as
+from tests.support.serving import DAY, NOON, opened_store, row, serve, tombstone
+
+DAYS = 1_100
+A_DAY = DAY.before(500)
+LOCKS_A_DAY = 20  # the views, their tables and indexes, the generation and its key; the catalogue that is asked
+LOCKS_A_BATCH = 60
+LATER = NOON + dt.timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def settings(postgres, tmp_path_factory):
+    made = migrated(None, postgres, "many_days", tmp_path_factory.mktemp("many-days"))
+    publish_days(made, str(DAY), DAYS)
+    return made
+
+
+QUERIES = {
+    "a constant": ["SELECT count(*) FROM {view} WHERE day = '{day}'"],
+    "an expression": ["SELECT count(*) FROM {view} WHERE day = date '{day}' + 0"],
+    "a range": ["SELECT count(*) FROM {view} WHERE day BETWEEN '{day}' AND '{day}'"],
+    "a list": ["SELECT count(*) FROM {view} WHERE day IN ('{day}')"],
+    "one board of the day": ["SELECT count(*) * 10 FROM {view} WHERE day = '{day}' AND board_id = 500001"],
+    # the seventh time a session may take a generic plan
+    "a prepared statement": ["PREPARE q (date) AS SELECT count(*) FROM {view} WHERE day = $1",
+                             *["EXECUTE q ('{day}')"] * 7],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked"])
+@pytest.mark.parametrize("statements", QUERIES.values(), ids=QUERIES)
+def test_a_query_of_one_day_locks_that_days_tables(settings, view, statements):
+    with closing(open_as(settings, "batch")) as reader, reader.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement.format(view=view, day=A_DAY))
+        assert cursor.fetchone() == (10,)
+        reader.commit()
+        cursor.execute(statements[-1].format(view=view, day=A_DAY))
+        assert locks_held(reader) <= LOCKS_A_DAY
+
+
+def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings):
+    rows(settings, "ANALYZE board_detail_final", role="batch")
+    ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM board_detail WHERE day = '{A_DAY}'")
+    relations = list(_relations(plan[0]["Plan"]))
+    assert sum(name.startswith("board_detail_final") for name in relations) == 1
+    assert len(relations) <= 4
+    assert plan[0]["Plan"]["Plan Rows"] < 100
+
+
+def _relations(plan):
+    if "Relation Name" in plan:
+        yield plan["Relation Name"]
+    for inner in plan.get("Plans", []):
+        yield from _relations(inner)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [row(500_001, 2_000_000, day=A_DAY.date, modified_at=LATER), row(500_002, 3, day=A_DAY.date)],
+        [tombstone(500_003, 2_000_001, LATER)],  # carries no day
+        [tombstone(7, 2_000_002, LATER)],  # of a board that no day shows
+    ],
+    ids=["rows", "a tombstone", "a tombstone of an unknown board"],
+)
+def test_a_batch_of_the_speed_layer_locks_the_tables_of_its_days(settings, monkeypatch, batch):
+    with closing(opened_store(settings)) as store:
+        serve(store, [row(1, 2_000_003)])  # the session has made its stage
+        held = []
+        look = lambda name: name == "serve.before_commit" and held.append(locks_held(store._connection))  # noqa: E731
+        monkeypatch.setattr(serving_store, "reached", look)
+        store._reached = {}
+        rows(settings, "UPDATE offset_ledger SET next_offset = 0")
+        serve(store, batch)
+    assert held[0] <= LOCKS_A_BATCH
+
+
+def test_a_tombstone_is_placed_in_the_day_that_shows_its_board(settings):
+    with closing(opened_store(settings)) as store:
+        rows(settings, "UPDATE offset_ledger SET next_offset = 0")
+        store._reached = {}
+        serve(store, [tombstone(900_004, 2_000_009, LATER)])
+    assert rows(settings, "SELECT day FROM board_detail_live WHERE board_id = 900004") == [(DAY.before(900).date,)]
+    assert rows(settings, "SELECT count(*) FROM board_detail WHERE day = %s", (str(DAY.before(900)),)) == [(9,)]
