@@ -12,6 +12,7 @@ from rich.text import Text
 
 from include.adapters.stream_progress import Seen, StreamProgressStore
 from include.errors import PipelineError
+from include.integrity.gateways import unsent
 from include.settings import Settings
 from stack import environment
 from stack.errors import StackError
@@ -22,6 +23,7 @@ from stack.services import declare
 from stack.supervisor import ALIVE, ProcessState, Supervisor
 
 SILENT_S = 10.0
+_UNSENT_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,21 @@ def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) ->
             _shorter(each.log_file, layout) if each.log_file else "",
         )
     console.print(table)
+    console.print(Text(read_unsent(layout)))
     progress = read_progress(layout)
     console.print(Text(progress) if isinstance(progress, str) else progress_table(progress))
+
+
+def read_unsent(layout: Layout) -> str:
+    """Events that were accepted and are in no topic, a line a gateway, else why that is not known."""
+    try:
+        held = unsent(Settings.from_environment(environment.load_settings(layout)), _UNSENT_TIMEOUT_S)
+    except (PipelineError, StackError) as exc:
+        return f"gateway: no figures: {str(exc).splitlines()[0]}"
+    return "\n".join(
+        f"gateway {url}: {each.waiting:,} events wait, {each.set_aside:,} are set aside, {each.lost:,} were lost"
+        for url, each in held.items()
+    )
 
 
 def read_progress(layout: Layout) -> list[Seen] | str:

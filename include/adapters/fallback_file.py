@@ -4,19 +4,21 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from include.adapters import fallback_salvage
 from include.adapters import fallback_schema as sql
+from include.adapters.fallback_count import Count, CountFile
 from include.adapters.fallback_folder import FallbackFolder
 from include.adapters.fallback_rows import Row, waiting_of
 from include.adapters.waiting_keys import WaitingKeys
 from include.errors import ConfigurationError
-from include.gateway.ports import SetAside, StoreUnavailable, Waiting
+from include.gateway.ports import Loss, SetAside, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Contents:
     waiting: int
     ambiguous: int
     refused: int
+    lost: int
     bytes: int
     oldest_kept_at_ms: int | None
     last_id: int
@@ -56,11 +59,15 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a settlement removed and set aside, and when the row that is now the oldest was kept."""
+    """What a settlement removed and set aside, and when the row that is now the oldest was kept.
+
+    `is_foreign`: a row was set aside that is not as it was kept, so its key is perhaps not the one that was counted.
+    """
 
     sent: list[Changed]
     refused: list[Changed]
     oldest_kept_at_ms: int | None
+    is_foreign: bool
 
 
 class FallbackFile:
@@ -69,12 +76,14 @@ class FallbackFile:
     def __init__(self, directory: Path, room_bytes: int = _ROOM_BYTES) -> None:
         self._folder = FallbackFolder(directory)
         self._path = directory / sql.FILE
+        self._count_file = CountFile(directory)
+        self._count, self._is_counted = Count(0, 0), False
         self._room_bytes = room_bytes
         self._connection: sqlite3.Connection | None = None
         self._nothing_waits_up_to: dict[frozenset[str], int] = {}  # rows of these topics apart
 
     def open(self) -> Contents:
-        """Take the lock, check the file (a damaged one is set aside), and tell what it holds.
+        """Take the lock, check the file (of a damaged one, a new one is made), and tell what it holds.
 
         Raises StoreInUse, ConfigurationError (cannot write there), StoreUnavailable.
         """
@@ -90,7 +99,7 @@ class FallbackFile:
     def guarded(
         self, work: Callable[[], Result], renewed: Callable[[Contents], None] = lambda contents: None
     ) -> Result:
-        """Do the work. A damaged file is set aside, and the work done on a new one.
+        """Do the work. Of a damaged file a new one is made, with all that can be read of it, and the work done there.
 
         `renewed` is told what the file holds whenever it had to be opened, a new one or the same. Raises
         StoreUnavailable for every other trouble of SQLite or the disk; then the file is unchanged, or it will be
@@ -103,14 +112,11 @@ class FallbackFile:
             except sqlite3.DatabaseError as exc:
                 if not _is_damage(exc):
                     raise
+                was_open = self._is_counted
                 self._disconnect()
-                aside = self._folder.set_aside(sql.FILE)
-                log.critical(
-                    "fallback store damaged (%s): set aside as %s in %s; a new one is begun; see the runbook",
-                    exc,
-                    aside,
-                    self._folder.path,
-                )
+                self._require_room(2 * (self._path.stat().st_size if self._path.exists() else 0))
+                expected = self._count if was_open else self._count_file.read()
+                fallback_salvage.renew(self._folder, expected, str(exc))
                 self._connect(renewed)
                 return work()
         except (sqlite3.Error, OSError) as exc:
@@ -124,6 +130,8 @@ class FallbackFile:
         self._require_room(sum(row[9] for row in rows))
         with self._transaction():
             self._db.executemany(sql.INSERT, rows)
+        self._count = Count(self._count.rows + len(rows), max(self._count.last_id, *[row[0] for row in rows]))
+        self._tell_count()
 
     def oldest(self, limit: int, after_id: int, without_topics: Collection[str]) -> list[Waiting]:
         """Waiting rows in the order of their ids, from beyond that one; fewer if they are large, none only at the end.
@@ -137,6 +145,8 @@ class FallbackFile:
         size = 0
         for row in self._db.execute(sql.OLDEST, (max(known, after_id), topics, limit)):
             found.append(waiting_of(row))
+            if not isinstance(row[9], int):
+                raise _Damaged(f"the size of record {row[0]} is no number")
             size += row[9]
             if size >= _READ_BYTES:
                 break
@@ -156,12 +166,15 @@ class FallbackFile:
             for first, last in _runs(sent):
                 removed += [Changed(*row) for row in self._db.execute(sql.DELETE, (first, last))]
             aside = [
-                Changed(*row)
+                row
                 for row_id, reason in refused.items()
                 for row in self._db.execute(sql.SET_ASIDE, (reason, row_id)).fetchall()
             ]
+            count = self._take_off(len(removed))
+        self._count = count
         self._compact()
-        return Settled(removed, aside, self._oldest_kept_at())
+        is_foreign = any(waiting_of(row).damage is not None for row in aside)
+        return Settled(removed, [_changed(row) for row in aside], self._oldest_kept_at(), is_foreign)
 
     def wait_again(self, first_id: int, count: int) -> tuple[list[Changed], int | None]:
         """Put up to `count` refused rows back among the waiting ones, under ids from `first_id`."""
@@ -173,7 +186,35 @@ class FallbackFile:
                 for row in self._db.execute(sql.WAIT_AGAIN, (first_id + number, row_id)).fetchall()
             ]
             self._db.execute(sql.SET_LAST_ID, (first_id + count,))
+        self._count = Count(self._count.rows, max(self._count.last_id, first_id + count))
+        self._tell_count()
         return returned, self._oldest_kept_at()
+
+    def give_up(self, reason: str, ids: Collection[int] | None) -> tuple[list[Changed], int]:
+        """Remove refused rows, these or all, and note each with the reason; without ids, whatever was lost too.
+
+        Tells the rows, and how many lost records are known of now.
+        """
+        now_ms, given_up = int(time.time() * 1000), []
+        with self._transaction():
+            for row_id in [row[0] for row in self._db.execute(sql.REFUSED_IDS)] if ids is None else ids:
+                for row in self._db.execute(sql.GIVE_UP, (row_id,)).fetchall():
+                    given_up.append(_changed(row))
+                    record = waiting_of(row[:11]).record
+                    what = f"{record.topic}, event {record.event_id or '-'}: {row[11]}"
+                    self._db.execute(sql.INSERT_LOSS, (now_ms, 1, what, reason, now_ms))
+            known = self._db.execute(sql.ACKNOWLEDGE, (reason, now_ms)).fetchall() if ids is None else []
+            count = self._take_off(len(given_up))
+        self._count = count
+        return given_up, sum(row[0] for row in known)
+
+    def losses(self) -> list[Loss]:
+        """What was lost or given up, the oldest first."""
+        return [Loss(*row) for row in self._db.execute(sql.LOSSES)]
+
+    def recount(self) -> Contents:
+        """What the file holds, counted again."""
+        return self._contents()
 
     def beat(self) -> None:
         """Write something to the disk; raises when that fails, or when there is no room for a record."""
@@ -199,26 +240,60 @@ class FallbackFile:
     def _connect(self, renewed: Callable[[Contents], None]) -> None:
         if self._connection is not None:
             return
+        self._is_counted = False
+        fallback_salvage.finish(self._folder)
         self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(self._connection)
             contents = self._contents()
+            self._require_all(contents)
+        except sqlite3.OperationalError as exc:
+            self._disconnect()
+            if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:  # its tables are not those that we made
+                raise _Damaged(str(exc)) from exc
+            raise
         except BaseException:
             self._disconnect()
             raise
         self._nothing_waits_up_to.clear()
+        self._count, self._is_counted = Count(contents.waiting + contents.refused, contents.last_id), True
+        self._tell_count()
         renewed(contents)
 
+    def _require_all(self, contents: Contents) -> None:
+        # A WAL that was cut short, or damaged, is passed over by SQLite without a word.
+        expected = self._count_file.read()
+        if expected is None:
+            return
+        missing = max(expected.rows - contents.waiting - contents.refused, expected.last_id - contents.last_id)
+        if missing > 0:
+            raise _Damaged(f"{missing} records are missing")
+
+    def _take_off(self, rows: int) -> Count:
+        # before the commit: see CountFile
+        count = Count(self._count.rows - rows, self._count.last_id)
+        if rows:
+            self._count_file.write(count)
+        return count
+
+    def _tell_count(self) -> None:
+        with suppress(OSError):  # too low a count is no false alarm
+            self._count_file.write(self._count)
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.text_factory = lambda text: text.decode(errors="replace")  # a row's checksum tells of it
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 16777216")
         connection.execute("PRAGMA temp_store = MEMORY")
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
+        if found != "ok" or connection.execute("PRAGMA encoding").fetchone()[0] != "UTF-8":
             raise _Damaged("quick_check found damage")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        steps = {0: sql.CREATE, 1: sql.MIGRATE_FROM_1, sql.VERSION: ""}.get(version)
+        steps = {0: sql.CREATE, 1: sql.MIGRATE_FROM_1, 2: sql.MIGRATE_FROM_2, sql.VERSION: ""}.get(version)
+        known = self._count_file.read(of_any_boot=True)
+        if version == 0 and known is not None and known.rows > 0:
+            raise _Damaged("it is empty")
         if steps is None:
             raise ConfigurationError(f"{self._path} has version {version}; this gateway writes {sql.VERSION}")
         if steps:
@@ -227,6 +302,7 @@ class FallbackFile:
             self._folder.sync()
 
     def _disconnect(self) -> None:
+        self._count_file.close()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -240,11 +316,14 @@ class FallbackFile:
                     refused += 1
                 else:
                     waiting += 1
-                    ambiguous += may_be_in_kafka
+                    ambiguous += bool(may_be_in_kafka)
                     keys.add(topic, key)
         except TypeError as exc:  # a number that is none: quick_check looks for no types
             raise _Damaged(f"a row cannot be read: {exc}") from exc
-        return Contents(waiting, ambiguous, refused, size, self._oldest_kept_at(), self._last_id(), keys)
+        lost, last_id = self._db.execute(sql.LOST).fetchone()[0], self._last_id()
+        if not isinstance(lost, int) or lost < 0 or last_id > sql.MAX_ID:
+            raise _Damaged("a number is not one that was written")
+        return Contents(waiting, ambiguous, refused, lost, size, self._oldest_kept_at(), last_id, keys)
 
     def _last_id(self) -> int:
         return int(self._db.execute(sql.LAST_ID).fetchone()[0])
@@ -252,7 +331,7 @@ class FallbackFile:
     def _oldest_kept_at(self) -> int | None:
         known = self._nothing_waits_up_to.get(frozenset(), 0)
         row = self._db.execute(sql.OLDEST_KEPT_AT, (known,)).fetchone()
-        return None if row is None else int(row[0])
+        return row[0] if row is not None and isinstance(row[0], int) else None
 
     def _compact(self) -> None:
         # Give the disk back what an outage took, once nearly nothing of it is left. Ids go on from where they were.
@@ -281,6 +360,11 @@ class FallbackFile:
 
 class _Damaged(sqlite3.DatabaseError):
     """Damage that SQLite itself does not raise."""
+
+
+def _changed(row: Sequence[Any]) -> Changed:
+    # of a row whose columns begin as those of a record do
+    return Changed(row[1], row[2], row[9], bool(row[7]))
 
 
 def _is_damage(exc: sqlite3.DatabaseError) -> bool:

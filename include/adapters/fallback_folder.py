@@ -47,9 +47,13 @@ class FallbackFolder:
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
 
-    def set_aside(self, name: str) -> str:
+    def name_aside(self, name: str) -> str:
+        """The name that a damaged database would be given now."""
+        return f"{name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 1_000_000:06}"
+
+    def set_aside(self, name: str, aside: str | None = None) -> str:
         """Rename a database and what belongs to it, out of the way for good; tells its new name."""
-        aside = f"{name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 1_000_000:06}"
+        aside = aside or self.name_aside(name)
         for extension in ("", "-wal", "-shm"):
             part = self.path / (name + extension)
             if part.exists():

@@ -23,18 +23,34 @@ def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_
     return row_id, topic, key, value, headers, at_ms, error, may_be_in_kafka, kept_at_ms, size, checksum
 
 
+StoredRow = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int, str | None]
+"""A row as it lies in the table: with the reason, when it was refused."""
+
+
+def stored_row_of(row: tuple[Any, ...]) -> StoredRow | None:
+    """The row of a salvaged one: as it was kept, and perhaps in Kafka already. None if it is not as it was kept."""
+    found, refused = waiting_of(row[:-1]), row[-1]
+    if found.damage is not None:
+        return None
+    error = found.error if isinstance(found.error, str) else "salvaged"
+    return *row_of(found.id, found.record, error, True, found.kept_at_ms), None if refused is None else str(refused)
+
+
 def waiting_of(row: tuple[Any, ...]) -> Waiting:
     """The record of a row, and what is wrong with it: a row that cannot be read must not hold up the others."""
     row_id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, _, checksum = row
     damage = None
     pairs: list[tuple[str, bytes]] = []
     try:
+        if not (isinstance(topic, str) and isinstance(timestamp_ms, int) and isinstance(kept_at_ms, int)):
+            raise TypeError("a column has another type")
         if checksum is not None and checksum != _checksum(topic, key, value, headers, timestamp_ms):
             raise ValueError("its checksum differs")
         encoding = "utf-8" if checksum is None else "latin-1"  # version 1 of the file had no checksums
         pairs = [(name, text.encode(encoding)) for name, text in _decode_headers(headers)]
     except (AttributeError, TypeError, ValueError) as exc:
         damage = f"damaged on the disk: {exc}"
+        topic, timestamp_ms, kept_at_ms = str(topic), 0, kept_at_ms if isinstance(kept_at_ms, int) else 0
     record = Record(topic, key, value, pairs, timestamp_ms)
     return Waiting(row_id, record, error, bool(may_be_in_kafka), kept_at_ms, damage)
 

@@ -1,83 +1,154 @@
-"""Reads what can still be read of a fallback store's file that was set aside as damaged."""
+"""Takes what can still be read of a damaged fallback store's file, and makes a new file of it."""
 
 import logging
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from include.adapters import fallback_schema as sql
-from include.adapters.fallback_rows import waiting_of
+from include.adapters.fallback_count import Count, CountFile
+from include.adapters.fallback_folder import FallbackFolder
+from include.adapters.fallback_rows import StoredRow, stored_row_of
+from include.adapters.sqlite_pages import iter_rows
 from include.errors import ConfigurationError
-from include.gateway.ports import Waiting
 
 log = logging.getLogger(__name__)
 
-_PAGE = 500
+_BEGUN, _READY, _PAGES = f"{sql.FILE}.salvaging", f"{sql.FILE}.salvaged", f"{sql.FILE}.pages"
+_PARTS = ("", "-wal", "-shm", "-journal")
 
 
+@dataclass
 class Salvage:
-    """One pass over a damaged file, which it leaves as it is; `unreadable` counts ids that are or may be lost."""
+    """One pass over a damaged file, which it leaves as it is; `unreadable` counts rows that are there and not whole."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.unreadable = 0
+    path: Path
+    scratch: Path
+    unreadable: int = 0
 
-    def iter_rows(self) -> Iterator[Waiting]:
-        """Every record that is whole, in the order of acceptance, those set aside too.
+    def iter_rows(self) -> Iterator[StoredRow]:
+        """Every row that is whole, waiting or refused, page by page: not in the order of acceptance.
 
-        Around damage it halves the range of ids until only what cannot be read is left out. Raises
-        ConfigurationError for a file of which nothing can be read.
+        Raises ConfigurationError for a path that is no file, OSError.
         """
-        if not self._path.is_file():
-            raise ConfigurationError(f"no file {self._path}; name one that was set aside")
-        with closing(sqlite3.connect(f"file:{quote(str(self._path))}?mode=ro", uri=True)) as db:
-            ranges = [self._bounds(db)]
-            while ranges:
-                first, last = ranges.pop()
-                rows = _read(db, first, last)
-                if rows is None and first == last:
-                    self._lose(first, "its page is damaged")
-                elif rows is None:
-                    middle = (first + last) // 2
-                    ranges += [(middle + 1, last), (first, middle)]
-                elif rows:
-                    yield from self._whole(rows)
-                    ranges.append((rows[-1][0] + 1, last))
+        if not self.path.is_file():
+            raise ConfigurationError(f"no file {self.path}; name one that was set aside")
+        with self._pages() as pages:
+            for row_id, values in iter_rows(pages, sql.COLUMNS):
+                row = stored_row_of((row_id, *values[1:])) if row_id <= sql.MAX_ID else None
+                if row is None:
+                    self.unreadable += 1
+                    log.warning("record %d of %s cannot be saved: it is not as it was kept", row_id, self.path.name)
+                else:
+                    yield row
 
-    def _bounds(self, db: sqlite3.Connection) -> tuple[int, int]:
+    @contextmanager
+    def _pages(self) -> Iterator[Path]:
+        # a copy with the pages of the WAL in their places; the file alone where SQLite cannot even begin
+        remove(self.scratch)
         try:
-            if db.execute("PRAGMA user_version").fetchone()[0] != sql.VERSION:
-                raise ConfigurationError(f"{self._path} is not of version {sql.VERSION}; try sqlite3's .recover")
-            last = int(db.execute(sql.LAST_ID).fetchone()[0])
-            try:
-                first = int(db.execute(sql.FIRST_ID).fetchone()[0] or 1)
-            except sqlite3.DatabaseError:
-                first = 1  # it is the oldest that are damaged
+            source = f"file:{quote(str(self.path))}?mode=ro"
+            with closing(sqlite3.connect(source, uri=True)) as damaged, closing(sqlite3.connect(self.scratch)) as copy:
+                damaged.backup(copy, pages=-1)
+            yield self.scratch
         except sqlite3.DatabaseError as exc:
-            raise ConfigurationError(f"nothing can be read of {self._path}: {exc}; try sqlite3's .recover") from exc
-        return first, last
+            log.warning("the pages of %s are read without its WAL: %s", self.path.name, exc)
+            yield self.path
+        finally:
+            remove(self.scratch)
 
-    def _whole(self, rows: list[tuple[Any, ...]]) -> Iterator[Waiting]:
-        for row in rows:
-            found = waiting_of(row)
-            if found.damage is None:
-                yield found
-            else:
-                self._lose(found.id, found.damage)
+    def last_id(self) -> int:
+        """The greatest id that was given, as far as the file tells; else 0."""
+        try:
+            with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as db:
+                last_id = int(db.execute(sql.LAST_ID).fetchone()[0])
+                return last_id if last_id <= sql.MAX_ID else 0
+        except (sqlite3.DatabaseError, ValueError):
+            return 0
 
-    def _lose(self, row_id: int, why: str) -> None:
-        self.unreadable += 1
-        log.warning("record %d cannot be saved: %s", row_id, why)
+    def losses(self) -> list[tuple[int, int, str, str | None, int | None]]:
+        """What was lost before this damage; one record where that cannot be read any more."""
+        try:
+            with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as db:
+                return db.execute(sql.LOSSES).fetchall()
+        except sqlite3.DatabaseError:
+            if not list(self.path.parent.glob(f"{sql.FILE}.damaged-*")):
+                return []
+            return [(_now_ms(), 1, "what earlier damage took, which cannot be read any more", None, None)]
+
+    def iter_in_order(self) -> Iterator[StoredRow]:
+        """The same rows in the order of acceptance, by way of a file beside the scratch file: memory stays bounded."""
+        sorter = self.scratch.with_name(self.scratch.name + ".sorted")
+        remove(sorter)
+        try:
+            with closing(sqlite3.connect(sorter)) as db:
+                db.executescript(sql.CREATE)
+                db.executemany(sql.INSERT_SALVAGED, self.iter_rows())
+                yield from db.execute(sql.SALVAGED)
+        finally:
+            remove(sorter)
 
 
-def _read(db: sqlite3.Connection, first: int, last: int) -> list[tuple[Any, ...]] | None:
-    # None: there is damage in between
-    if first > last:
-        return []
-    try:
-        return db.execute(sql.BETWEEN, (first, last, _PAGE)).fetchall()
-    except sqlite3.DatabaseError:
-        return None
+def renew(folder: FallbackFolder, expected: Count | None, why: str) -> None:
+    """Put a new file in the place of the damaged one, with all of it that can be read, and count the rest as lost.
+
+    Rows keep their ids, and so their order. The damaged file stays beside it under another name. A crash in between
+    does it again, or ends it at the next `finish`. Raises OSError and sqlite3.Error when the disk does not take it.
+    """
+    begun = folder.path / _BEGUN
+    remove(begun)
+    salvage = Salvage(folder.path / sql.FILE, folder.path / _PAGES)
+    aside = folder.name_aside(sql.FILE)
+    with closing(sqlite3.connect(begun, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("BEGIN IMMEDIATE")
+        for statement in sql.CREATE.split(";"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {sql.VERSION}")
+        db.executemany(sql.INSERT_SALVAGED, salvage.iter_rows())
+        saved, first_id, last_id = db.execute(sql.ROWS).fetchone()
+        last_id = max(last_id, salvage.last_id())
+        if expected is None:  # the worst that can be; what was sent before the oldest that is left is not in it
+            lost = max(1, salvage.unreadable, last_id - first_id + 1 - saved)
+        else:  # without its last commits a file is whole, and has neither their rows nor their ids
+            lost = max(expected.rows - saved, min(expected.last_id - last_id, expected.rows), 0)
+            last_id = max(last_id, expected.last_id)
+        db.execute(sql.BEGIN_IDS)
+        db.execute(sql.SET_LAST_ID, (last_id,))
+        db.executemany(sql.INSERT_LOSS, salvage.losses())
+        if lost:
+            db.execute(sql.INSERT_LOSS, (_now_ms(), lost, f"records that cannot be read of {aside}", None, None))
+        db.execute("COMMIT")
+    begun.chmod(0o600)
+    begun.rename(folder.path / _READY)
+    folder.sync()
+    finish(folder, aside)
+    log.critical(
+        "fallback store damaged (%s): set aside as %s in %s; %d records are saved, %d lost; see the runbook",
+        why, aside, folder.path, saved, lost,
+    )  # fmt: skip
+
+
+def finish(folder: FallbackFolder, aside: str | None = None) -> None:
+    """Put the new file in place, if one is ready. Raises OSError."""
+    ready = folder.path / _READY
+    if ready.exists():
+        folder.set_aside(sql.FILE, aside)
+        CountFile(folder.path).forget()
+        ready.rename(folder.path / sql.FILE)
+        folder.sync()
+
+
+def remove(path: Path) -> None:
+    """Remove a SQLite file and its companions."""
+    for part in _PARTS:
+        path.with_name(path.name + part).unlink(missing_ok=True)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -2,10 +2,26 @@
 
 FILE = "fallback.sqlite"
 # user_version: a file of an unknown version is refused, not guessed at
-VERSION = 2
+VERSION = 3
 
+MAX_ID = 1 << 48  # none is greater in any life of a store: a greater one is damage
+# Of `message`: a salvage knows its rows by it.
+COLUMNS = 12
+
+# Records that are given up: lost to damage, or set aside and never to be sent. Without a reason nobody has seen it yet.
+_CREATE_LOSS = """
+CREATE TABLE loss (
+    id INTEGER PRIMARY KEY,
+    at_ms INTEGER NOT NULL,
+    records INTEGER NOT NULL,
+    what TEXT NOT NULL,
+    reason TEXT,
+    acknowledged_at_ms INTEGER
+);
+"""
 # One table: a row that is set aside keeps its place and gets its reason. The index holds those rows only.
-CREATE = """
+CREATE = (
+    """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic TEXT NOT NULL,
@@ -23,8 +39,11 @@ CREATE TABLE message (
 CREATE INDEX message_refused ON message (id) WHERE refused IS NOT NULL;
 CREATE TABLE heartbeat (id INTEGER PRIMARY KEY CHECK (id = 1), at_ms INTEGER NOT NULL);
 """
+    + _CREATE_LOSS
+)
 # Version 1 had a table of its own for what was set aside, and no checksums.
-MIGRATE_FROM_1 = """
+MIGRATE_FROM_1 = (
+    """
 ALTER TABLE message ADD COLUMN checksum INTEGER;
 ALTER TABLE message ADD COLUMN refused TEXT;
 CREATE INDEX message_refused ON message (id) WHERE refused IS NOT NULL;
@@ -33,6 +52,9 @@ SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kep
 FROM refused;
 DROP TABLE refused;
 """
+    + _CREATE_LOSS
+)
+MIGRATE_FROM_2 = _CREATE_LOSS
 
 INSERT = """
 INSERT INTO message (id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum)
@@ -51,18 +73,37 @@ DELETE = """
 DELETE FROM message WHERE id BETWEEN ? AND ? AND refused IS NULL RETURNING topic, key, bytes, may_be_in_kafka
 """
 SET_ASIDE = """
-UPDATE message SET refused = ? WHERE id = ? AND refused IS NULL RETURNING topic, key, bytes, may_be_in_kafka
+UPDATE message SET refused = ? WHERE id = ? AND refused IS NULL
+RETURNING id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum
+"""
+GIVE_UP = """
+DELETE FROM message WHERE id = ? AND refused IS NOT NULL
+RETURNING id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum, refused
 """
 REFUSED = """
 SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum, refused
 FROM message WHERE refused IS NOT NULL AND id > ? ORDER BY id LIMIT ?
 """
 WAIT_AGAIN = "UPDATE message SET id = ?, refused = NULL WHERE id = ? RETURNING topic, key, bytes, may_be_in_kafka"
-FIRST_ID = "SELECT min(id) FROM message"
-BETWEEN = """
-SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum
-FROM message WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?
+REFUSED_IDS = "SELECT id FROM message WHERE refused IS NOT NULL ORDER BY id"
+INSERT_SALVAGED = """
+INSERT OR IGNORE INTO message
+    (id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum, refused)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+SALVAGED = """
+SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum, refused
+FROM message ORDER BY id
+"""
+ROWS = "SELECT count(*), coalesce(min(id), 1), coalesce(max(id), 0) FROM message"
+BEGIN_IDS = """
+INSERT INTO sqlite_sequence (name, seq)
+SELECT 'message', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'message')
+"""
+LOSSES = "SELECT at_ms, records, what, reason, acknowledged_at_ms FROM loss ORDER BY id"
+LOST = "SELECT coalesce(sum(records), 0) FROM loss WHERE reason IS NULL"
+INSERT_LOSS = "INSERT INTO loss (at_ms, records, what, reason, acknowledged_at_ms) VALUES (?, ?, ?, ?, ?)"
+ACKNOWLEDGE = "UPDATE loss SET reason = ?, acknowledged_at_ms = ? WHERE reason IS NULL RETURNING records"
 SET_LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'message'"
 BEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"
 # For a reader beside the gateway. Those set aside too: either way it is known, and kept, what the topic does not have.

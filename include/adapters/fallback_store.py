@@ -13,7 +13,7 @@ from include.adapters.fallback_file import Changed, Contents, FallbackFile, Sett
 from include.adapters.fallback_rows import Row, row_of
 from include.adapters.waiting_keys import WaitingKeys
 from include.clock import Clock, epoch_ms
-from include.gateway.ports import Backlog, Record, SetAside, StoreFull, StoreUnavailable, Waiting
+from include.gateway.ports import Backlog, Loss, Record, SetAside, StoreFull, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,9 @@ class SqliteFallbackStore:
         self._done: list[_Done] = []
         self._unsettled: dict[int, _Put] = {}
         self._last_id = 0
-        self._count(Contents(0, 0, 0, 0, None, 0, WaitingKeys()))
+        self._is_miscounted = False
+        self._counting: asyncio.Future[Contents] | None = None
+        self._count(Contents(0, 0, 0, 0, 0, None, 0, WaitingKeys()))
 
     def open(self) -> None:
         """See ports.FallbackStore.open."""
@@ -111,6 +113,15 @@ class SqliteFallbackStore:
             left -= count
         return total
 
+    async def give_up(self, reason: str, ids: Collection[int] | None = None) -> int:
+        """See ports.FallbackStore.give_up."""
+        given_up, known = await self._call(lambda: self._file.give_up(reason, ids), self._apply_given_up)
+        return len(given_up) + known
+
+    async def losses(self) -> list[Loss]:
+        """See ports.FallbackStore.losses."""
+        return await self._call(self._file.losses)
+
     async def check(self) -> bool:
         """See ports.FallbackStore.check."""
         try:
@@ -121,7 +132,8 @@ class SqliteFallbackStore:
 
     def backlog(self) -> Backlog:
         """See ports.FallbackStore.backlog."""
-        return Backlog(self._waiting, self._ambiguous, self._refused, self._bytes, self._max_bytes, self._oldest)
+        counts = self._waiting, self._ambiguous, self._refused, self._lost, self._bytes
+        return Backlog(*counts, self._max_bytes, self._oldest)
 
     async def close(self) -> None:
         """See ports.FallbackStore.close."""
@@ -136,6 +148,7 @@ class SqliteFallbackStore:
         self._waiting = contents.waiting
         self._ambiguous = contents.ambiguous
         self._refused = contents.refused
+        self._lost = contents.lost
         self._bytes = contents.bytes
         self._oldest = contents.oldest_kept_at_ms
         self._keys = contents.keys
@@ -153,25 +166,37 @@ class SqliteFallbackStore:
 
     def _work(self) -> None:
         # The writer thread. What piled up while the last commit was on its way to the disk goes into the next one.
-        closing = False
-        while not closing:
-            puts: list[_Put] = []
-            size = taken = 0
-            while taken == 0 or (taken < _GROUP and size < _GROUP_BYTES and not self._operations.empty()):
-                operation = self._operations.get()
-                taken += 1
-                if isinstance(operation, _Put):
-                    puts.append(operation)
-                    size += operation.row[9]
-                    continue
-                self._insert(puts)  # before anything that was asked after them
-                puts = []
-                if operation is None:
-                    closing = True
-                    break
-                self._attempt(operation)
-            self._insert(puts)
+        is_closing = False
+        while not is_closing:
+            taken: list[_Put | _Call] = []
+            try:
+                is_closing = self._take_turn(taken)
+            except Exception as exc:
+                log.exception("the fallback store's thread failed; it goes on")
+                told = {id(operation) for operation, _, _ in self._done}
+                error = StoreUnavailable(reason=type(exc).__name__)
+                self._done += [(operation, None, error) for operation in taken if id(operation) not in told]
             self._report()
+
+    def _take_turn(self, taken: list[_Put | _Call]) -> bool:
+        """Do what was asked up to now; tells whether to end. `taken` is what this turn has to tell of."""
+        puts: list[_Put] = []
+        size = 0
+        while not taken or (len(taken) < _GROUP and size < _GROUP_BYTES and not self._operations.empty()):
+            operation = self._operations.get()
+            if operation is None:
+                self._insert(puts)
+                return True
+            taken.append(operation)
+            if isinstance(operation, _Put):
+                puts.append(operation)
+                size += operation.row[9]
+                continue
+            self._insert(puts)  # before anything that was asked after them
+            puts = []
+            self._attempt(operation)
+        self._insert(puts)
+        return False
 
     def _insert(self, puts: list[_Put]) -> None:
         if not puts:
@@ -202,22 +227,29 @@ class SqliteFallbackStore:
         self._loop.call_soon_threadsafe(self._begin_anew, contents)
 
     def _settled(self, done: list[_Done]) -> None:
-        # In the loop, in the order of the work, so that the counts are those of the file.
+        # In the loop, in the order of the work, so that the counts are those of the file. Each one settles, whatever
+        # happens to the counts: the work is done, and who waits for it must not wait for ever.
         for operation, value, error in done:
-            if isinstance(operation, _Put):
-                value = operation.row[0]
-                self._put_settled(operation.row, error)
-            elif error is None:
-                operation.apply(value)
+            try:
+                if isinstance(operation, _Put):
+                    value = operation.row[0]
+                    del self._unsettled[value]
+                    self._put_settled(operation.row, error)
+                elif error is None:
+                    operation.apply(value)
+            except Exception:
+                log.exception("the fallback store's counts do not fit its file; it is counted again")
+                self._is_miscounted = True
             if operation.future.done():
                 continue  # its request was cancelled; the work counts all the same
             if error is None:
                 operation.future.set_result(value)
             else:
                 operation.future.set_exception(error)
+        if self._is_miscounted and any(operation.future is not self._counting for operation, _, _ in done):
+            self._count_again()
 
     def _put_settled(self, row: Row, error: Exception | None) -> None:
-        del self._unsettled[row[0]]
         if error is not None:
             self._keys.remove(row[1], row[2])
             self._bytes -= row[9]
@@ -238,6 +270,13 @@ class SqliteFallbackStore:
         self._refused += len(settled.refused)
         self._waiting -= len(settled.sent) + len(settled.refused)
         self._oldest = settled.oldest_kept_at_ms
+        self._is_miscounted |= settled.is_foreign
+
+    def _apply_given_up(self, result: tuple[list[Changed], int]) -> None:
+        given_up, known = result
+        self._refused -= len(given_up)
+        self._bytes -= sum(row.bytes for row in given_up)
+        self._lost -= known
 
     def _apply_returned(self, result: tuple[list[Changed], int | None]) -> None:
         returned, self._oldest = result
@@ -246,6 +285,21 @@ class SqliteFallbackStore:
             self._waiting += 1
             self._refused -= 1
             self._ambiguous += row.ambiguous
+
+    def _count_again(self) -> None:
+        # one at a time; a count that fails is tried again when something else was done
+        if self._thread is not None and (self._counting is None or self._counting.done()):
+            self._counting = self._loop.create_future()
+            self._counting.add_done_callback(self._has_counted)
+            self._operations.put(_Call(self._file.recount, self._recounted, self._counting))
+
+    def _recounted(self, contents: Contents) -> None:
+        self._is_miscounted = False
+        self._begin_anew(contents)
+
+    def _has_counted(self, counting: asyncio.Future[Contents]) -> None:
+        if counting.exception() is not None:
+            log.error("the fallback store cannot be counted again: %s", counting.exception())
 
     def _begin_anew(self, contents: Contents) -> None:
         # The file was opened again, perhaps a new one: what it holds, and what is still on its way to it.

@@ -94,7 +94,7 @@ class Drain:
         self._monotonic = monotonic
         self._wake = asyncio.Event()
         self._is_ending = False
-        self._is_store_silent = False
+        self.waits_for_store = False  # it cannot be read, or cannot forget what was sent
         self._sweep = _Sweep()
         self._unsettled = _Sent()
         self._progress: tuple[float, int] | None = None  # since when, and how many had been replayed then
@@ -124,18 +124,17 @@ class Drain:
             self._wake.clear()
             try:
                 await self.tend()
-                self._is_store_silent = False
             except StoreUnavailable as exc:
-                if not self._is_store_silent:  # once, not twice a second
+                if not self.waits_for_store:  # once, not twice a second
                     log.error("the replay waits for the fallback store: %s", exc)
-                self._is_store_silent = True
+                self.waits_for_store = True
             except Exception:
                 log.exception("the drain failed; it tries again in %s s", self._interval_s)
 
     async def tend(self) -> None:
         """Probe if the circuit is open and a probe is due; drain if something waits and a broker can be reached."""
         is_probe = self._circuit.is_open
-        if self._is_ending or not (is_probe or self._store.backlog().waiting):
+        if self._is_ending or not (is_probe or self._store.backlog().waiting or self.waits_for_store):
             return
         if is_probe and not self._circuit.may_probe(self._monotonic()):
             return
@@ -150,7 +149,14 @@ class Drain:
             self._supervisor.replace_producer()
             if not await self._producer.is_reachable(_PROBE_TIMEOUT_S):
                 return
-        report, is_outage = await self._pass()
+        try:
+            report, is_outage = await self._pass()
+        except StoreUnavailable:
+            if (
+                is_probe
+            ):  # a broker answers, and nothing can be read to prove it with: live events need not fail as well
+                self._circuit.close()
+            raise
         if self._circuit.is_open and not is_outage and not self._is_ending and self._sweep.last_id == 0:
             self._circuit.close()  # nothing to prove it with: the next live event will tell
         if report.sent or report.refused:
@@ -168,6 +174,7 @@ class Drain:
         await self._settle()  # what an earlier pass could not
         before = self._counters.replayed, self._counters.set_aside
         is_outage = await self._go_on(self._sweep)
+        self.waits_for_store = False
         left = self._store.backlog().waiting
         if left == 0 or is_outage:
             self._progress = None

@@ -105,10 +105,15 @@ class GatewayMetrics(Collector):
         self._clock = clock
         self._registry = CollectorRegistry()
         self._load: Load | None = None
+        self._is_degraded: Callable[[], bool] = lambda: False
 
     def watch(self, load: Load) -> None:
         """Show this server's figures too."""
         self._load = load
+
+    def watch_store(self, is_degraded: Callable[[], bool]) -> None:
+        """Show whether the fallback store is of full use, too."""
+        self._is_degraded = is_degraded
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -155,11 +160,14 @@ class GatewayMetrics(Collector):
             yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for others.", value=evicted)
             refused = self._load.refused_connections
             yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
+        degraded = self._is_degraded()
+        yield GaugeMetricFamily("gateway_fallback_degraded", "1 while the store cannot be read.", value=degraded)
         backlog = self._backlog()
         for name, text, value in (
             ("waiting", "Records waiting in the fallback store.", backlog.waiting),
             ("ambiguous", "Waiting records that may be in Kafka already.", backlog.ambiguous),
             ("refused", "Records set aside because Kafka refuses them.", backlog.refused),
+            ("lost", "Records that damage took, until they are acknowledged.", backlog.lost),
             ("bytes", "Bytes held in the fallback store.", backlog.bytes),
             ("max_bytes", "Ceiling of the fallback store.", backlog.max_bytes),
             ("oldest_age_seconds", "Age of the oldest waiting record.", age_s(backlog, self._clock)),

@@ -82,6 +82,11 @@ def components(limits: GatewayLimits) -> Json:
 
 
 def _answers(limits: GatewayLimits) -> Json:
+    degraded: Json = {
+        "type": "array",
+        "items": {"type": "string", "minLength": 1},
+        "description": "What is not of full use although the gateway answers; empty when all is well.",
+    }
     kept_in: Json = {"enum": ["kafka", "fallback"], "description": "Where the event is durable."}
     event_id: Json = {
         "type": "string",
@@ -118,13 +123,15 @@ def _answers(limits: GatewayLimits) -> Json:
             {"status": {"const": 503}, "eventId": event_id, "error": error, "details": details},
         ),
         "Health": _object({"status": {"const": "alive"}}),
-        "Readiness": _object({"kafka": {"type": "boolean"}, "fallback": {"type": "boolean"}}),
+        "Readiness": _object({"kafka": {"type": "boolean"}, "fallback": {"type": "boolean"}, "degraded": degraded}),
         "Fallback": _object(
             {
                 "backlog": count | {"description": "Records that wait."},
                 "oldestAgeS": {"type": "number", "minimum": 0, "description": "Age of the oldest that waits."},
                 "ambiguous": count | {"description": "Of those that wait, may be in Kafka already."},
                 "refused": count | {"description": "Set aside: Kafka refuses them for ever."},
+                "lost": count | {"description": "Taken by damage of the store, until somebody acknowledges it."},
+                "degraded": degraded,
                 "bytes": count,
                 "maxBytes": count,
                 "circuit": {"enum": ["closed", "open", "half-open"]},

@@ -121,12 +121,30 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Accepted records that will not reach Kafka: unreadable after damage, or given up by a person.
+
+    `reason` is that person's; None while nobody has said that it is known.
+    """
+
+    at_ms: int
+    records: int
+    what: str
+    reason: str | None
+    acknowledged_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a fallback store holds. `bytes` counts waiting and refused records, `max_bytes` is the ceiling."""
+    """What a fallback store holds. `bytes` counts waiting and refused records, `max_bytes` is the ceiling.
+
+    `lost`: records that damage took, as well as it can be counted, until a person acknowledges them.
+    """
 
     waiting: int
     ambiguous: int
     refused: int
+    lost: int
     bytes: int
     max_bytes: int
     oldest_kept_at_ms: int | None
@@ -139,7 +157,8 @@ class FallbackStore(Protocol):
         """Take the store's lock and load its state; blocks.
 
         Raises StoreInUse, StoreUnavailable, or ConfigurationError for a folder that cannot be written to.
-        Must be called in the event loop that will use it. A damaged file is set aside, and a new one begun.
+        Must be called in the event loop that will use it. Of a damaged file all that can be read is taken over into a
+        new one, in the order of acceptance and as ambiguous; what cannot be read is counted as lost.
         """
         ...
 
@@ -177,6 +196,17 @@ class FallbackStore(Protocol):
 
     async def retry_refused(self) -> int:
         """Let all refused records wait again, behind the others; tells how many."""
+        ...
+
+    async def give_up(self, reason: str, ids: Collection[int] | None = None) -> int:
+        """Forget refused records, these or all; without ids, acknowledge what was lost too. Tells how many records.
+
+        Each is noted with the reason. Raises StoreUnavailable; then nothing has changed.
+        """
+        ...
+
+    async def losses(self) -> list[Loss]:
+        """What was lost or given up, the oldest first. Raises StoreUnavailable."""
         ...
 
     async def check(self) -> bool:

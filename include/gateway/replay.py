@@ -1,10 +1,11 @@
 """Drains a fallback store without its gateway: `python -m include.gateway.replay [--store FOLDER]`.
 
 For a machine or a gateway that died. Takes the store's lock, so it refuses while a gateway runs on it. Shows how far it
-is; running it again is safe. `--list-refused` shows what Kafka refused for ever, and why, and changes nothing;
-`--retry-refused` sends that again too; `--salvage FILE` sends what can be read of a damaged file, which is left as it
-is. Exit codes: 0 nothing waits any more; 75 something does, or the store or the
-broker is not available; 78 a setting is wrong.
+is; running it again is safe. `--list-refused` shows what Kafka refused for ever, and why, and what was lost to damage,
+and changes nothing; `--retry-refused` sends the first again too; `--give-up REASON` forgets it and acknowledges the
+second, for good, and keeps the reason; with `--id` only these of the records set aside. `--salvage FILE` sends what can
+be read of a damaged file, which is left as it is. Exit codes: 0 nothing waits any more; 75 something does, or the store
+or the broker is not available; 78 a setting is wrong.
 """
 
 import argparse
@@ -13,10 +14,12 @@ import datetime as dt
 import itertools
 import logging
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from include.adapters.fallback_rows import waiting_of
 from include.adapters.fallback_salvage import Salvage
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
@@ -52,7 +55,7 @@ async def drain_store(
             if retry_refused:
                 log.info("%d refused records wait again", await store.retry_refused())
             if damaged is not None:
-                await _salvage(damaged, store)
+                await _salvage(damaged, store, store_dir)
             producer.start(lambda failure: None)
             if not await producer.is_reachable(timeout_s):
                 raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, waiting=store.backlog().waiting)
@@ -65,24 +68,38 @@ async def drain_store(
             await producer.close(1.0)
 
 
+async def give_up(store_dir: Path, reason: str, ids: list[int] | None) -> int:
+    """Give up what can never be sent; tells how many records. Raises StoreInUse, StoreUnavailable."""
+    async with _opened(store_dir) as store:
+        return await store.give_up(reason, ids)
+
+
 async def list_refused(store_dir: Path) -> int:
-    """Print what was set aside, a line each, without what it carries; tells how many. Raises StoreInUse."""
+    """Print what was set aside or lost, a line each, without what it carries; tells how many were set aside.
+
+    Raises StoreInUse.
+    """
     async with _opened(store_dir) as store:
         count = last_id = 0
         while page := await store.set_aside(_PAGE, last_id):
             for one in page:
                 print(_line(one))
             last_id, count = page[-1].id, count + len(page)
+        for loss in await store.losses():
+            known = "not acknowledged" if loss.reason is None else f"given up: {loss.reason}"
+            print("\t".join((f"{loss.records} lost", loss.what, _time(loss.at_ms), known)))
         return count
 
 
-async def _salvage(damaged: Path, store: FallbackStore) -> None:
+async def _salvage(damaged: Path, store: FallbackStore, store_dir: Path) -> None:
     """Let what can be read of a damaged file wait in the store, under the event ids it had."""
-    salvage, saved = Salvage(damaged), 0
-    rows = salvage.iter_rows()
-    while page := list(itertools.islice(rows, _PAGE)):
-        await asyncio.gather(*[store.put(row.record, "salvaged", may_be_in_kafka=True) for row in page])
-        saved += len(page)
+    with tempfile.TemporaryDirectory(dir=store_dir) as scratch:
+        salvage, saved = Salvage(damaged, Path(scratch) / "pages"), 0
+        rows = salvage.iter_in_order()
+        while page := list(itertools.islice(rows, _PAGE)):
+            records = [waiting_of(row[:11]).record for row in page]
+            await asyncio.gather(*[store.put(record, "salvaged", may_be_in_kafka=True) for record in records])
+            saved += len(page)
     log.info("%d records of %s wait again, %d cannot be read", saved, damaged, salvage.unreadable)
 
 
@@ -97,8 +114,11 @@ async def _opened(store_dir: Path) -> AsyncIterator[FallbackStore]:
 
 
 def _line(one: SetAside) -> str:
-    kept_at = rfc3339(dt.datetime.fromtimestamp(one.kept_at_ms / 1000, dt.UTC))
-    return "\t".join((str(one.id), one.record.topic, one.record.event_id or "-", kept_at, one.reason))
+    return "\t".join((str(one.id), one.record.topic, one.record.event_id or "-", _time(one.kept_at_ms), one.reason))
+
+
+def _time(at_ms: int) -> str:
+    return rfc3339(dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC))
 
 
 def main() -> int:
@@ -112,6 +132,10 @@ def main() -> int:
             raise ConfigurationError(f"no fallback store in {store_dir}; name its folder with --store")
         if arguments.list_refused:
             log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
+            return OK
+        if arguments.give_up:
+            count = asyncio.run(give_up(store_dir, arguments.give_up, arguments.id))
+            log.info("%d records are given up: %s", count, arguments.give_up)
             return OK
         max_rate = arguments.max_rate or settings.gateway.replay_max_rate
         servers = settings.kafka.bootstrap_servers
@@ -135,6 +159,10 @@ def _arguments() -> argparse.Namespace:
     more.add_argument("--salvage", type=Path, metavar="FILE", help="first take over what a damaged file still holds")
     more.add_argument("--list-refused", action="store_true", help="show what Kafka refused, and why; send nothing")
     more.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
+    more.add_argument(
+        "--give-up", metavar="REASON", help="forget what Kafka refused, acknowledge what was lost; send nothing"
+    )
+    parser.add_argument("--id", type=int, action="append", metavar="N", help="with --give-up: only this record")
     return parser.parse_args()
 
 

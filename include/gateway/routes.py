@@ -59,7 +59,8 @@ class Operations:
         """200 while something durable would take an event: Kafka, or else the fallback store."""
         kafka = not self._services.circuit.is_open
         store = await self._store_takes()
-        return json_answer({"kafka": kafka, "fallback": store}, 200 if kafka or store else 503)
+        ready = {"kafka": kafka, "fallback": store, "degraded": self._services.degraded(store)}
+        return json_answer(ready, 200 if kafka or store else 503)
 
     async def metrics(self, call: Call, body: bytes) -> Answer:
         """Prometheus' text format."""
@@ -109,6 +110,8 @@ class Operations:
             "oldestAgeS": round(age_s(backlog, services.clock), 3),
             "ambiguous": backlog.ambiguous,
             "refused": backlog.refused,
+            "lost": backlog.lost,
+            "degraded": services.degraded(),
             "bytes": backlog.bytes,
             "maxBytes": backlog.max_bytes,
             "circuit": str(services.circuit.state),

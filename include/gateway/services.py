@@ -33,6 +33,18 @@ class Services:
     clock: Clock
     limits: GatewayLimits
 
+    def degraded(self, is_store_writable: bool = True) -> list[str]:
+        """What is not of full use although the gateway answers, in words; empty when all is well."""
+        held = self.store.backlog()
+        reasons = {
+            "Kafka does not acknowledge": self.circuit.is_open,
+            "the fallback store cannot be read": self.drain.waits_for_store,
+            "the fallback store takes nothing": not is_store_writable,
+            f"{held.refused} events are set aside": held.refused > 0,
+            f"{held.lost} events were lost to damage of the fallback store": held.lost > 0,
+        }
+        return [reason for reason, holds in reasons.items() if holds]
+
     def on_client_failure(self, failure: Failure) -> None:
         """For the producer: a failure that belongs to no record."""
         rule = client_rule_for(failure)
@@ -54,9 +66,12 @@ def join(
     counters, circuit = Counters(), Circuit(settings.circuit_failures)
     supervisor = Supervisor(producer, circuit, counters, stop)
     idempotency = Idempotency(clock, settings.idempotency_window_s, settings.idempotency_max_keys, journal)
+    drain = Drain(producer, store, circuit, supervisor, clock, counters, settings.replay_max_rate)
+    metrics = GatewayMetrics(counters, store.backlog, circuit, idempotency, clock)
+    metrics.watch_store(lambda: drain.waits_for_store)
     return Services(
         intake=Intake(producer, store, circuit, supervisor, clock, counters),
-        drain=Drain(producer, store, circuit, supervisor, clock, counters, settings.replay_max_rate),
+        drain=drain,
         producer=producer,
         store=store,
         system_of_record=system_of_record,
@@ -64,7 +79,7 @@ def join(
         circuit=circuit,
         supervisor=supervisor,
         counters=counters,
-        metrics=GatewayMetrics(counters, store.backlog, circuit, idempotency, clock),
+        metrics=metrics,
         tokens=tokens,
         clock=clock,
         limits=settings.limits,

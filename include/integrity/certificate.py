@@ -13,13 +13,13 @@ from include.adapters.postgres import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt
-from include.integrity.gateways import backlogs
+from include.integrity.gateways import Unsent, unsent
 from include.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-AskGateways = Callable[[Settings], Mapping[str, int]]
+AskGateways = Callable[[Settings], Mapping[str, Unsent]]
 
 # Term, its query, what it means. A query's last column is the term. Their order is that of a certificate.
 COUNTED = (
@@ -86,33 +86,33 @@ class Certificate:
 
     @property
     def fallback_pending(self) -> int:
-        """Events that wait in the gateways' stores."""
+        """Events in the gateways' stores that are in no topic: waiting, set aside, or lost."""
         return self.count("fallback_pending")
 
 
-def certify(settings: Settings, day: Day, ask_gateways: AskGateways = backlogs) -> Certificate:
+def certify(settings: Settings, day: Day, ask_gateways: AskGateways = unsent) -> Certificate:
     """Count the published day's terms and keep them as its certificate. Certified is what nothing speaks against.
 
-    That is: the balance adds up, no store of a gateway holds events, no difference is unexplained.
+    That is: the balance adds up, no store of a gateway holds or lost events, no difference is unexplained.
 
     Can run twice: the newest count replaces the one before, and the day's status follows it. Blocks on every gateway,
     and as long as reading the day's rows takes. Raises NothingBuilt when the day is not published; BalanceBroken when
     the terms do not add up or the rows are not those that were built; GatewayUnavailable, which is Retryable.
     """
-    waiting = ask_gateways(settings)  # before the transaction: a gateway may let us wait
+    held = ask_gateways(settings)  # before the transaction: a gateway may let us wait
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_balance"), {"day": day.date})
         row = cursor.fetchone()
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash = row
-        terms = _terms(cursor, day, generation_id, waiting)
+        terms = _terms(cursor, day, generation_id, held)
         certificate = Certificate(str(day), generation_id, None, terms)
         is_broken = not _adds_up(certificate) or (certificate.row_count, certificate.value("content_hash")) != (
             built_rows,
             built_hash,
         )
-        reason = "the balance does not add up, or rows were changed" if is_broken else _objection(certificate)
+        reason = "the balance does not add up, or rows were changed" if is_broken else _objection(certificate, held)
         certificate = Certificate(str(day), generation_id, reason, terms)
         _save(cursor, day, certificate)
     if is_broken:
@@ -129,22 +129,22 @@ def certify(settings: Settings, day: Day, ask_gateways: AskGateways = backlogs) 
     return certificate
 
 
-def _terms(cursor: Cursor, day: Day, generation_id: int, waiting: Mapping[str, int]) -> list[Term]:
+def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unsent]) -> list[Term]:
     place = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
     counted = [_counted(cursor, name, _text(cursor, query(file), place), note) for name, file, note in COUNTED]
     values = {term.name: term.value for term in counted}
-    backlog = sum(waiting.values())
+    backlog = sum(each.total for each in held.values())
     accepted = Term(
         "accepted",
         str(int(values["raw_distinct"]) + backlog),
         _text(cursor, query("term_accepted"), place),
-        "raw_distinct + fallback_pending: what was accepted is in raw, or waits to get there",
+        "raw_distinct + fallback_pending: what was accepted is in raw, or in a gateway's store",
     )
     fallback = Term(
         "fallback_pending",
         str(backlog),
-        "\n".join(f"GET {url}/fallback" for url in waiting) or "GET nothing: no gateway was asked",
-        "backlog: events in the gateways' stores; of any day, so a certified day has none",
+        "\n".join(f"GET {url}/fallback" for url in held) or "GET nothing: no gateway was asked",
+        "backlog + refused + lost of the gateways' stores; of any day, so a certified day has none",
     )
     measure = sql.SQL(query("measure_generation")).format(table=table_name(generation_id)).as_string(cursor)
     hashed = _counted(cursor, "content_hash", measure, "hash of the rows, whatever their order; last column")
@@ -166,10 +166,21 @@ def _adds_up(certificate: Certificate) -> bool:
     return certificate.raw_distinct == parts
 
 
-def _objection(certificate: Certificate) -> str | None:
+def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | None:
     reasons = []
-    if certificate.fallback_pending:
-        reasons.append(f"{certificate.fallback_pending} events wait in the gateways' stores: replay them, then rebuild")
+    for url, each in held.items():
+        if each.waiting:
+            reasons.append(f"{each.waiting} events wait in the store of {url}: replay them, then rebuild")
+        if each.set_aside:
+            reasons.append(
+                f"{each.set_aside} events are set aside in the store of {url}: send them again or give them up with "
+                "include.gateway.replay, then rebuild"
+            )
+        if each.lost:
+            reasons.append(
+                f"{each.lost} events were lost to damage of the store of {url}: look for them with "
+                "include.gateway.reconcile, then acknowledge them with include.gateway.replay"
+            )
     if unexplained := certificate.count("unexplained"):
         reasons.append(f"{unexplained} differences are unexplained: look at them in board_detail_correction")
     return "; ".join(reasons) or None

@@ -1,12 +1,30 @@
-"""Every gateway's fallback store: what still waits there is in no topic, so no rebuild has it."""
+"""Every gateway's fallback store: what waits or was set aside there, or lost, is in no topic, so no rebuild has it."""
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from include.errors import ConfigurationError
 from include.gateway.client import GatewayClient, ReplayReport
 from include.gateway.client import replay_fallback as replay_one
 from include.settings import GatewaySettings, Settings
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Events that a gateway answered 2xx and that are in no topic.
+
+    `waiting` will be; `set_aside` was refused by Kafka; `lost` was taken by damage and not acknowledged by a person.
+    """
+
+    waiting: int
+    set_aside: int
+    lost: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.waiting + self.set_aside + self.lost
 
 
 def gateways(settings: Settings) -> list[GatewaySettings]:
@@ -20,18 +38,19 @@ def gateways(settings: Settings) -> list[GatewaySettings]:
     return [dataclasses.replace(settings.gateway, url=url) for url in dict.fromkeys(urls)]
 
 
-def backlogs(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, int]:
-    """Events that wait in each gateway's store, by its address.
+def unsent(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, Unsent]:
+    """The events of each gateway that are in no topic, by its address.
 
     Blocks up to the timeout a gateway. Raises GatewayUnavailable, and ConfigurationError without an admin token.
     """
     if not settings.gateway.admin_token:
         raise ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it")
-    waiting = {}
+    found = {}
     for gateway in gateways(settings):
         with GatewayClient(gateway, timeout_s) as client:
-            waiting[gateway.url] = int(client.fallback()["backlog"])
-    return waiting
+            held = client.fallback()
+            found[gateway.url] = Unsent(held["backlog"], held["refused"], held["lost"])
+    return found
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:

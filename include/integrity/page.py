@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from include.clock import SystemClock
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.gateway.client import GatewayRefused, GatewayUnavailable
-from include.integrity.gateways import backlogs
+from include.integrity.gateways import unsent
 from include.integrity.page_model import DayRow, counts_text, load_rows
 from include.settings import Settings
 
@@ -75,11 +75,14 @@ def read_rows() -> list[DayRow]:
 def read_backlog() -> str:
     """One sentence on the gateways' fallback stores. Blocks 2 s a gateway at most; never raises our own errors."""
     try:
-        waiting = backlogs(Settings.from_environment(), GATEWAY_TIMEOUT_S)
+        held = unsent(Settings.from_environment(), GATEWAY_TIMEOUT_S)
     except (GatewayUnavailable, GatewayRefused, ConfigurationError) as exc:
         log.warning("integrity page: %s", exc)
         return "The fallback backlog is not known; the log of the API server says why."
-    return f"{sum(waiting.values()):,} events wait in the fallback stores of {len(waiting)} gateways."
+    waiting, set_aside = sum(each.waiting for each in held.values()), sum(each.set_aside for each in held.values())
+    lost = sum(each.lost for each in held.values())
+    more = f" {set_aside:,} are set aside, {lost:,} were lost: see the runbook." if set_aside or lost else ""
+    return f"{waiting:,} events wait in the fallback stores of {len(held)} gateways.{more}"
 
 
 def _headers(nonce: str) -> dict[str, str]:

@@ -177,6 +177,28 @@ def test_refused_records_wait_again_behind_the_others(world):
     assert run(world.store(), lambda store: store.oldest(10))[-1].id == new_id
 
 
+def test_records_set_aside_can_be_given_up_with_a_reason_that_is_kept(world):
+    async def scenario(store):
+        first, second, third = await filled(store)
+        await store.settle([], {first: "too large", second: "no", third: "invalid"})
+        one = await store.give_up("nobody needs it", [second, 999])
+        state = store.backlog()
+        return one, state.refused, state.lost, await store.give_up("the rest neither")
+
+    assert run(world.store(), scenario) == (1, 2, 0, 2)
+
+    async def look(store):
+        return store.backlog(), await store.losses(), await store.set_aside(10)
+
+    backlog, losses, left = run(world.store(), look)
+    assert (backlog.refused, backlog.lost, backlog.bytes, left) == (0, 0, 0, [])
+    assert [(one.records, one.what, one.reason) for one in losses] == [
+        (1, "board, event e-1: no", "nobody needs it"),
+        (1, "board, event e-0: too large", "the rest neither"),
+        (1, "board, event e-2: invalid", "the rest neither"),
+    ]
+
+
 def test_key_waits_from_the_call_on(world):
     async def scenario(store):
         before = store.is_waiting(record(1))

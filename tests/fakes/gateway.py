@@ -15,6 +15,7 @@ from include.gateway.ports import (
     ChangeKey,
     Failure,
     KeyReused,
+    Loss,
     Partition,
     Record,
     Saved,
@@ -120,10 +121,14 @@ class MemoryProducer:
 
 
 class MemoryFallbackStore:
-    """A store in a list. `is_writable` is its disk's; `shelf` may be shared, to stand for one folder."""
+    """A store in a list. `is_writable` and `is_readable` are its disk's.
+
+    `shelf` may be shared, to stand for one folder.
+    """
 
     def __init__(self, clock: FixedClock, max_bytes: int = 1 << 20, shelf: dict[str, object] | None = None) -> None:
         self.is_writable = True
+        self.is_readable = True
         self._clock = clock
         self._max_bytes = max_bytes
         self._shelf = {} if shelf is None else shelf
@@ -136,6 +141,7 @@ class MemoryFallbackStore:
         self.rows: list[Waiting] = self._shelf.setdefault("rows", [])  # type: ignore[assignment]
         self.refused: dict[int, tuple[Waiting, str]] = self._shelf.setdefault("refused", {})  # type: ignore[assignment]
         self._shelf.setdefault("last_id", 0)
+        self.lost: list[Loss] = self._shelf.setdefault("lost", [])  # type: ignore[assignment]
         self._loop = asyncio.get_running_loop()
         self._is_open = True
 
@@ -156,6 +162,8 @@ class MemoryFallbackStore:
         return any((row.record.topic, row.record.key) == (record.topic, record.key) for row in self.rows)
 
     async def oldest(self, limit: int, after_id: int = 0, without_topics: Collection[str] = ()) -> list[Waiting]:
+        if not self.is_readable:
+            raise StoreUnavailable(reason="the test says so")
         found = [row for row in self.rows if row.id > after_id and row.record.topic not in without_topics]
         return found[:limit]
 
@@ -177,6 +185,23 @@ class MemoryFallbackStore:
         self.refused.clear()
         return count
 
+    async def give_up(self, reason: str, ids: Collection[int] | None = None) -> int:
+        if not self.is_writable:
+            raise StoreUnavailable(reason="the test says so")
+        now_ms = epoch_ms(self._clock.now())
+        given_up = [row_id for row_id in list(self.refused) if ids is None or row_id in ids]
+        known = [] if ids is not None else [one for one in self.lost if one.reason is None]
+        for one in known:
+            self.lost[self.lost.index(one)] = replace(one, reason=reason, acknowledged_at_ms=now_ms)
+        for row_id in given_up:
+            row, why = self.refused.pop(row_id)
+            what = f"{row.record.topic}, event {row.record.event_id or '-'}: {why}"
+            self.lost.append(Loss(now_ms, 1, what, reason, now_ms))
+        return len(given_up) + sum(one.records for one in known)
+
+    async def losses(self) -> list[Loss]:
+        return list(self.lost)
+
     async def check(self) -> bool:
         return self.is_writable and self._bytes() < self._max_bytes
 
@@ -185,6 +210,7 @@ class MemoryFallbackStore:
             waiting=len(self.rows),
             ambiguous=sum(row.may_be_in_kafka for row in self.rows),
             refused=len(self.refused),
+            lost=sum(one.records for one in self.lost if one.reason is None),
             bytes=self._bytes(),
             max_bytes=self._max_bytes,
             oldest_kept_at_ms=self.rows[0].kept_at_ms if self.rows else None,

@@ -13,7 +13,7 @@ from include.errors import BalanceBroken, ConfigurationError, NothingBuilt
 from include.gateway.client import GatewayUnavailable
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
-from include.integrity.gateways import backlogs, gateways
+from include.integrity.gateways import Unsent, gateways, unsent
 from include.integrity.publication import publish
 from include.settings import Settings
 from stack.ports import unused
@@ -30,7 +30,7 @@ def settings(postgres, tmp_path):
 
 
 def nothing_waits(_settings):
-    return {"http://gateway": 0}
+    return {"http://gateway": Unsent(0, 0, 0)}
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def gateway_with(backlog):
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self):
             allowed = self.headers["Authorization"] == "Bearer admin"
-            body = {"backlog": backlog} if allowed else {"error": "forbidden", "details": []}
+            body = {"backlog": backlog, "refused": 0, "lost": 0} if allowed else {"error": "forbidden", "details": []}
             content = json.dumps(body).encode()
             self.send_response(200 if allowed and self.path == "/fallback" else 403)
             self.send_header("Content-Length", str(len(content)))
@@ -116,7 +116,8 @@ def counted_again(settings, statement):
         return str(rows(settings, statement, role="batch")[0][-1])
     total = 0
     for line in statement.splitlines():
-        total += httpx.get(line.removeprefix("GET "), headers={"Authorization": "Bearer admin"}).json()["backlog"]
+        held = httpx.get(line.removeprefix("GET "), headers={"Authorization": "Bearer admin"}).json()
+        total += held["backlog"] + held["refused"] + held["lost"]
     return str(total)
 
 
@@ -127,11 +128,24 @@ def test_a_balanced_day_is_certified(settings):
     assert rows(settings, STATUS) == [("certified", True)]
 
 
-def test_a_day_is_not_certified_while_events_wait_in_a_fallback_store(settings):
+@pytest.mark.parametrize(
+    ("held", "word"),
+    [
+        (Unsent(4, 0, 0), "4 events wait"),
+        (Unsent(0, 4, 0), "4 events are set aside"),
+        (Unsent(0, 0, 4), "4 events were lost"),
+    ],
+    ids=["waiting", "set aside", "lost"],
+)
+def test_a_day_is_not_certified_while_an_accepted_event_is_in_no_topic(settings, held, word):
     published(settings, [row(1, 1)])
-    assert "7 events wait" in certify(settings, DAY, lambda _: {"a": 3, "b": 4}).reason
+    certificate = certify(settings, DAY, lambda _: {"http://a": Unsent(0, 0, 0), "http://b": held})
+    assert f"{word} " in certificate.reason
+    assert "http://b" in certificate.reason
+    assert "http://a" not in certificate.reason
+    assert (certificate.fallback_pending, certificate.count("accepted")) == (4, 5)
     assert rows(settings, STATUS) == [("rebuilt", False)]
-    assert "7 events wait" in rows(settings, "SELECT uncertified_reason FROM day_trust", role="analyst")[0][0]
+    assert word in rows(settings, "SELECT uncertified_reason FROM day_trust", role="analyst")[0][0]
 
     assert certify(settings, DAY, nothing_waits).reason is None
     assert rows(settings, STATUS) == [("certified", True)]
@@ -199,4 +213,4 @@ class TestGateways:
 
     def test_asking_needs_the_admin_token(self, settings):
         with pytest.raises(ConfigurationError, match="GATEWAY_ADMIN_TOKEN"):
-            backlogs(settings)
+            unsent(settings)

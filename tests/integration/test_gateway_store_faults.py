@@ -1,6 +1,7 @@
 """What the fallback store may die of, on a real disk."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from include.adapters import fallback_salvage
 from include.errors import ConfigurationError
 from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
@@ -51,60 +53,157 @@ def test_killed_in_mid_write_has_all_that_it_said_it_kept(tmp_path):
     assert len(kept) == len(set(kept))
 
 
-@pytest.mark.parametrize("damage", [b"not a database at all" * 100, b""], ids=["header", "tail"])
-def test_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path, caplog, damage):
+async def filled(folder, count):
+    store = store_in(folder)
+    store.open()
+    await asyncio.gather(*[store.put(record(n, f"e-{n}"), "test", may_be_in_kafka=False) for n in range(count)])
+    return store
+
+
+async def backlog_of(folder):
+    store = store_in(folder)
+    store.open()
+    await store.close()
+    return store.backlog()
+
+
+@pytest.mark.parametrize("page", [0, 1, 2, 7, -1], ids=["header", "second", "root or leaf", "leaf", "last"])
+def test_one_damaged_page_hides_nothing_that_waits_and_what_it_took_is_counted(tmp_path, caplog, page):
+    count = 2000
+
     async def fill():
-        store = store_in(tmp_path)
-        store.open()
-        await asyncio.gather(*[store.put(record(n, f"e-{n}"), "test", may_be_in_kafka=False) for n in range(500)])
-        await store.close()
+        await (await filled(tmp_path, count)).close()
 
     asyncio.run(fill())
     file = tmp_path / "fallback.sqlite"
     content = bytearray(file.read_bytes())
-    if damage:
-        content[: len(damage)] = damage
-    else:
-        content[8192:40960] = os.urandom(32768)
+    start = (page % (len(content) // 4096)) * 4096
+    content[start : start + 4096] = os.urandom(4096)
     file.write_bytes(content)
 
     async def go_on():
         store = store_in(tmp_path)
         store.open()
-        await store.put(record(1, "new"), "test", may_be_in_kafka=False)
-        backlog = store.backlog()
+        found, ready = store.backlog(), await store.check()
+        new_id = await store.put(record(1, "new"), "test", may_be_in_kafka=False)
         await store.close()
-        return backlog
+        return found, ready, new_id
 
-    assert asyncio.run(go_on()).waiting == 1
-    assert read_all(tmp_path) == ["new"]
-    [aside] = [path for path in tmp_path.iterdir() if ".damaged-" in path.name]
+    found, ready, new_id = asyncio.run(go_on())
+    assert found.waiting + found.lost == count
+    assert found.lost < 20
+    assert (found.ambiguous, ready, new_id) == (found.waiting, True, count + 1)
+    saved = read_all(tmp_path)
+    assert saved == [one for one in [f"e-{n}" for n in range(count)] if one in set(saved)] + ["new"]
+    assert len(saved) == found.waiting + 1
+    [aside] = [
+        path for path in tmp_path.iterdir() if ".damaged-" in path.name and path.name[-4:] not in ("-wal", "-shm")
+    ]
     assert aside.read_bytes() == bytes(content)
     assert aside.name in caplog.text
+    assert asyncio.run(backlog_of(tmp_path)).lost == found.lost
 
 
-def test_file_damaged_while_open_is_set_aside_and_nothing_of_the_present_is_lost(tmp_path, caplog):
+def test_file_damaged_while_open_is_renewed_and_nothing_of_the_present_is_lost(tmp_path, caplog):
     async def main():
-        store = store_in(tmp_path)
-        store.open()
-        await asyncio.gather(*[store.put(record(n, f"old-{n}"), "test", may_be_in_kafka=True) for n in range(500)])
+        store = await filled(tmp_path, 500)
         store._file._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with (tmp_path / "fallback.sqlite").open("r+b") as file:
             file.seek(4096)
-            file.write(os.urandom(200_000))
+            file.write(os.urandom(100_000))
         store._file._db.execute("PRAGMA shrink_memory")  # so that the damage is read, not remembered otherwise
         puts = [store.put(record(n, f"new-{n}"), "test", may_be_in_kafka=False) for n in range(600, 620)]
         await asyncio.gather(*puts)
         backlog = store.backlog()
-        waiting = [store.is_waiting(record(n)) for n in (1, 600)]
+        waiting = store.is_waiting(record(600)), store.is_waiting(record(499))
         await store.close()
         return backlog, waiting
 
     backlog, waiting = asyncio.run(main())
     assert ".damaged-" in caplog.text
-    assert (backlog.waiting, backlog.ambiguous) == (20, 0)
-    assert waiting == [False, True]
-    assert read_all(tmp_path) == [f"new-{n}" for n in range(600, 620)]
+    assert backlog.waiting + backlog.lost == 520
+    assert 0 < backlog.lost < 500
+    assert waiting == (True, True)
+    assert read_all(tmp_path)[-21:] == ["e-499", *(f"new-{n}" for n in range(600, 620))]
+
+
+@pytest.mark.parametrize("crash", ["_READY", "_BEGUN"], ids=["new file is ready", "new file is begun"])
+def test_killed_while_it_makes_the_new_file_it_does_it_again_and_counts_once(tmp_path, monkeypatch, crash):
+    async def fill():
+        await (await filled(tmp_path, 300)).close()
+
+    asyncio.run(fill())
+    with (tmp_path / "fallback.sqlite").open("r+b") as file:
+        file.seek(12 * 4096)
+        file.write(os.urandom(4096))
+    rename = Path.rename
+
+    def killed(path, target):
+        if path.name == getattr(fallback_salvage, crash):
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(open_in(tmp_path))
+    monkeypatch.undo()
+    backlog = asyncio.run(backlog_of(tmp_path))
+    assert backlog.waiting + backlog.lost == 300
+    assert 0 < backlog.lost < 20
+    assert {path.name for path in tmp_path.iterdir() if "salvag" in path.name} == set()
+
+
+@pytest.mark.parametrize(
+    "change", ["key = x'39393939'", "topic = 7", "headers = 'no'", "kept_at_ms = 'no'", "timestamp_ms = 'no'"]
+)
+def test_row_that_was_changed_on_the_disk_is_set_aside_and_holds_up_nothing(tmp_path, change):
+    async def main():
+        store = await filled(tmp_path, 20)
+        with contextlib.closing(sqlite3.connect(tmp_path / "fallback.sqlite")) as other:
+            other.execute(f"UPDATE message SET {change} WHERE id = 7")
+            other.commit()
+        async with asyncio.timeout(20):
+            rows = await store.oldest(100)
+            damaged = {row.id: row.damage for row in rows if row.damage}
+            await store.settle([row.id for row in rows if not row.damage], damaged)
+            while any(store.is_waiting(record(n)) for n in range(20)):  # counted again
+                await store.check()
+            backlog = store.backlog()
+            await store.put(record(6, "after"), "test", may_be_in_kafka=False)
+            return damaged, backlog, store.is_waiting(record(6)), await store.close()
+
+    damaged, backlog, waits, _ = asyncio.run(main())
+    assert set(damaged) == {7}
+    assert (backlog.waiting, backlog.refused, waits) == (0, 1, True)
+
+
+def test_everybody_who_waits_is_told_whatever_happens_in_the_stores_own_loop_and_thread(tmp_path, caplog):
+    async def main():
+        store = await filled(tmp_path, 3)
+
+        def fails_once(name):
+            right = getattr(store, name)
+
+            def fails(*given):
+                setattr(store, name, right)
+                raise ZeroDivisionError
+
+            setattr(store, name, fails)
+
+        async with asyncio.timeout(20):
+            told = []
+            for name in ("_put_settled", "_apply_settled", "_insert", "_attempt"):
+                fails_once(name)
+                put = store.put(record(9, name), "test", may_be_in_kafka=False)
+                told += await asyncio.gather(put, store.settle([1], {}), store.oldest(1), return_exceptions=True)
+            while store.backlog().waiting != len(await store.oldest(100)):
+                await store.check()
+            return told, await store.close()
+
+    told, _ = asyncio.run(main())
+    assert len(told) == 12
+    assert {type(one) for one in told if isinstance(one, Exception)} <= {StoreUnavailable}
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_commits_are_shared_by_what_waits_for_them(tmp_path):

@@ -78,6 +78,34 @@ def test_closes_the_circuit_with_nothing_to_drain():
     assert not asyncio.run(scenario()).services.circuit.is_open
 
 
+@pytest.mark.parametrize("waiting", [[], ["a", "b"]], ids=["empty", "with a backlog"])
+def test_store_that_cannot_be_read_does_not_keep_the_circuit_open_and_is_told_of(waiting):
+    async def scenario():
+        gateway = await filled(*waiting)
+        gateway.store.is_readable = False
+        gateway.services.circuit.open("test")
+        running = asyncio.create_task(gateway.services.drain.run())
+        async with asyncio.timeout(10):
+            while gateway.services.circuit.is_open or not gateway.services.drain.waits_for_store:
+                gateway.services.drain.wake()
+                await asyncio.sleep(0.01)
+            live = await gateway.services.intake.keep(record(9, "live"))
+            degraded, page = gateway.services.degraded(), gateway.services.metrics.page()
+            gateway.store.is_readable = True
+            while gateway.services.drain.waits_for_store or gateway.store.rows:
+                gateway.services.drain.wake()
+                await asyncio.sleep(0.01)
+        gateway.services.drain.end()
+        await running
+        return live, degraded, page, gateway.services.degraded(), gateway.producer.event_ids()
+
+    live, degraded, page, after, sent = asyncio.run(scenario())
+    assert live.where == "kafka"
+    assert (degraded, after) == (["the fallback store cannot be read"], [])
+    assert b"gateway_fallback_degraded 1.0" in page
+    assert sent == ["live", *waiting]
+
+
 def test_sets_aside_what_kafka_refuses_for_ever_and_goes_on():
     async def scenario():
         gateway = await filled("a", "poison", "c")
