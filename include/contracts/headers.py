@@ -8,7 +8,8 @@ import re
 
 from include.contracts.validation import is_timestamp
 
-EVENT_ID = "event-id"  # the client's Idempotency-Key, else a new UUID: the identity that duplicates share
+EVENT_ID = "event-id"  # made by the gateway, see include/gateway/event_ids.py: the identity that duplicates share
+IDEMPOTENCY_KEY = "idempotency-key"  # the client's, if it sent one; no identity: another client may have the same
 ACCEPTED_AT = "accepted-at"  # when the gateway took the event, RFC 3339 in UTC
 REPLAYED_AT = "replayed-at"  # set on records that came out of a fallback store
 

@@ -6,8 +6,9 @@ import msgspec
 
 from include.contracts.validation import suspicious
 from include.gateway.answer import JSON, RETRY_AFTER, Answer, Fault, encode, fault, shown, unavailable
+from include.gateway.event_ids import keyed_event_ids, new_event_ids
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint
-from include.gateway.intake import Kept, NotKept, Outcome, Rejected, new_event_id, new_event_ids
+from include.gateway.intake import Kept, NotKept, Outcome, Rejected
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.payload import decode
 from include.gateway.router import Call
@@ -48,7 +49,7 @@ async def answer(services: Services, call: Call, body: bytes) -> Answer:
     """Answer one call; with an Idempotency-Key, the same call again has the same answer. Raises Fault."""
     if call.key is None:
         return (await _attempt(services, call, body, {})).answer
-    digest = fingerprint("POST", call.path, body)
+    digest = _fingerprint(call, body)
     return await services.idempotency.once(
         call.sender, call.key, digest, lambda outcomes: _attempt(services, call, body, outcomes)
     )
@@ -61,25 +62,27 @@ async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcom
     value = decode(body, services.limits)
     if isinstance(value, list):
         objects = sum(type(each) is dict for each in value)
-        return await _many(services, call, value, not suspicious(body, elsewhere=objects), outcomes)
-    event_id = call.key or new_event_id()
-    outcome = await services.intake.accept(call.topic, value, event_id, plain=not suspicious(body))
+        return await _many(services, call, value, body, not suspicious(body, elsewhere=objects), outcomes)
+    [event_id] = _event_ids(call, body, 1)
+    outcome = await services.intake.accept(call.topic, value, event_id, plain=not suspicious(body), key=call.key)
     kept = raise_unless_kept(outcome)
     return Attempted(Answer(201, encode(SingleAnswer(kept.event_id, kept.where))), is_final=True)
 
 
-async def _many(services: Services, call: Call, values: list[object], plain: bool, outcomes: Outcomes) -> Attempted:
+async def _many(
+    services: Services, call: Call, values: list[object], body: bytes, plain: bool, outcomes: Outcomes
+) -> Attempted:
     """Each event of an array, but for those whose outcome is known from an earlier attempt; theirs are added."""
     if not values:
         raise fault(400, "", "an empty array", "send at least one event")
     if len(values) > services.limits.max_events:
         raise fault(413, "", f"more than {services.limits.max_events} events", "send fewer events at a time")
     key = call.key
-    event_ids = [f"{key}/{index}" for index in range(len(values))] if key else new_event_ids(len(values))
+    event_ids = _event_ids(call, body, len(values))
     results: list[EventAnswer | msgspec.Raw] = [msgspec.Raw(outcomes.get(index, b"")) for index in range(len(values))]
     todo = [index for index in range(len(values)) if index not in outcomes]
     accepted = await services.intake.accept_all(
-        call.topic, [values[index] for index in todo], [event_ids[index] for index in todo], plain=plain
+        call.topic, [values[index] for index in todo], [event_ids[index] for index in todo], plain, key
     )
     statuses = {201} if outcomes else set()
     for index, outcome in zip(todo, accepted, strict=True):
@@ -93,6 +96,16 @@ async def _many(services: Services, call: Call, values: list[object], plain: boo
     headers = (JSON, RETRY_AFTER) if status == 503 else (JSON,)
     whole = Answer(200 if status == 201 else status, encode({"results": results}), headers)
     return Attempted(whole, is_final=not any(isinstance(outcome, NotKept) for outcome in accepted))
+
+
+def _event_ids(call: Call, body: bytes, count: int) -> list[str]:
+    if call.key is None:
+        return new_event_ids(count)
+    return keyed_event_ids(call.sender, call.key, _fingerprint(call, body), count)
+
+
+def _fingerprint(call: Call, body: bytes) -> bytes:
+    return fingerprint("POST", call.path, body)
 
 
 def _answer(outcome: Outcome) -> EventAnswer:

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import logging
-import os
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,10 +9,11 @@ from typing import Literal
 import msgspec
 
 from include.clock import Clock, epoch_ms, rfc3339
-from include.contracts.headers import ACCEPTED_AT, EVENT_ID
+from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.event_ids import row_event_id
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, Saved, StoreFull, StoreUnavailable
@@ -72,46 +72,38 @@ _SERVER_FAULT = 500
 _encode = msgspec.json.Encoder().encode
 
 
-def new_event_id() -> str:
-    """An identity for an event whose sender gave none: a random UUID."""
-    return _uuid4(os.urandom(16).hex())
-
-
-def new_event_ids(count: int) -> list[str]:
-    """As many at once, for one call to the system."""
-    digits = os.urandom(16 * count).hex()
-    return [_uuid4(digits[start : start + 32]) for start in range(0, 32 * count, 32)]
-
-
-def _uuid4(digits: str) -> str:
-    # the layout of RFC 9562, version 4; the uuid module takes four times as long
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-
-
 def accepted_at(instant: dt.datetime) -> Accepted:
     """An instant, as records carry it."""
     return Accepted(epoch_ms(instant), (ACCEPTED_AT, rfc3339(instant).encode()))
 
 
 def make_record(
-    topic: Topic, row_id: int, value: dict[str, object] | None, event_id: str, accepted: Accepted
+    topic: Topic,
+    row_id: int,
+    value: dict[str, object] | None,
+    event_id: str,
+    accepted: Accepted,
+    key: str | None = None,
 ) -> Record:
-    """The record of a value, or of a deletion when there is none."""
+    """The record of a value, or of a deletion when there is none; `key` is the client's Idempotency-Key."""
+    headers = [(EVENT_ID, event_id.encode()), accepted.header]
+    if key is not None:
+        headers.append((IDEMPOTENCY_KEY, key.encode()))
     return Record(
         topic=topic.name,
         key=b"%d" % row_id,
         value=None if value is None else _encode(value),
-        headers=[(EVENT_ID, event_id.encode()), accepted.header],
+        headers=headers,
         timestamp_ms=accepted.timestamp_ms,
     )
 
 
-def row_record(topic: Topic, saved: Saved, event_id: str, accepted: Accepted) -> Record:
+def row_record(topic: Topic, saved: Saved, accepted: Accepted, key: str | None = None) -> Record:
     """The record of a row as it was saved. A tombstone's version is its `accepted-at`: the deletion's own time."""
     if saved.value is None:
         accepted = replace(accepted, header=accepted_at(saved.modified_at).header)
-    return make_record(topic, saved.id, saved.value, event_id, accepted)
+    event_id = row_event_id(topic.name, saved.id, saved.modified_at)
+    return make_record(topic, saved.id, saved.value, event_id, accepted, key)
 
 
 class Intake:
@@ -140,7 +132,13 @@ class Intake:
         self._accepted = Accepted(-1, (ACCEPTED_AT, b""))
 
     def admit(
-        self, topic: Topic, value: object, event_id: str, accepted: Accepted | None = None, plain: bool = False
+        self,
+        topic: Topic,
+        value: object,
+        event_id: str,
+        accepted: Accepted | None = None,
+        plain: bool = False,
+        key: str | None = None,
     ) -> Record | Rejected:
         """The record of an event that keeps its topic's contract, or why it does not. Pure but for the clock.
 
@@ -152,7 +150,7 @@ class Intake:
         if found or not isinstance(value, dict):
             return Rejected(400, f"the event breaks the contract of {topic.name}", tuple(found))
         try:
-            record = make_record(topic, value[topic.key_field], value, event_id, accepted or self.accepted())
+            record = make_record(topic, value[topic.key_field], value, event_id, accepted or self.accepted(), key)
         except (RecursionError, ValueError, OverflowError):
             problem = Violation("", "cannot be written as JSON", "send plainer values: less nesting, smaller numbers")
             return Rejected(400, "the event cannot be written as JSON", (problem,))
@@ -168,20 +166,27 @@ class Intake:
             self._accepted = accepted_at(now)
         return self._accepted
 
-    async def accept(self, topic: Topic, value: object, event_id: str, plain: bool = False) -> Outcome:
+    async def accept(
+        self, topic: Topic, value: object, event_id: str, plain: bool = False, key: str | None = None
+    ) -> Outcome:
         """Admit one event and keep it. Takes up to the deadline and one fsync."""
-        admitted = self.admit(topic, value, event_id, plain=plain)
+        admitted = self.admit(topic, value, event_id, plain=plain, key=key)
         if isinstance(admitted, Rejected):
             return admitted
         return await self.keep(admitted)
 
     async def accept_all(
-        self, topic: Topic, values: Sequence[object], event_ids: Sequence[str], plain: bool = False
+        self,
+        topic: Topic,
+        values: Sequence[object],
+        event_ids: Sequence[str],
+        plain: bool = False,
+        key: str | None = None,
     ) -> list[Outcome]:
         """Admit and keep each event; the outcomes in the order of the values."""
         accepted = self.accepted()
         admitted = [
-            self.admit(topic, value, event_id, accepted, plain)
+            self.admit(topic, value, event_id, accepted, plain, key)
             for value, event_id in zip(values, event_ids, strict=True)
         ]
         kept = iter(await self.keep_all([record for record in admitted if isinstance(record, Record)]))

@@ -38,7 +38,7 @@ _IDEMPOTENCY_KEY: Json = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "Names this call: sent again within the window it gives the same answer and no second record. "
-    "It becomes the event id; of an array, with `/0`, `/1` … for its events.",
+    "It travels with the records as their header `idempotency-key`; it is not the event id.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
     "example": "0b6e1a52-8d0e-4f6e-9a43-5d1a3d2f9c10",
 }

@@ -91,7 +91,7 @@ def _answers(limits: GatewayLimits) -> Json:
     event_id: Json = {
         "type": "string",
         "minLength": 1,
-        "description": "The identity that all copies of the event share: the Idempotency-Key, else a new UUID.",
+        "description": "The identity that all copies of the event share, and no other event has.",
     }
     count: Json = {"type": "integer", "minimum": 0}
     at: Json = {"type": "string", "format": "date-time"}

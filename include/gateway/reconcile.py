@@ -5,8 +5,8 @@ the two, the row is there and the topics do not know it. This compares the newes
 with the fallback stores, and produces what neither has, deletions as tombstones.
 
 It is safe while gateways run, and safe to run again: rows changed within the last minute are left to them; a record's
-identity is the sender's key of the change, or else made from topic, id and version, so that every run gives the same
-one; and a version that is older than what a topic has by then loses to it wherever versions are compared.
+identity is made of topic, id and version, as by the gateway, so that a record that a gateway sent without hearing of
+it is a copy; and a version that is older than what a topic has by then loses to it wherever versions are compared.
 Exit codes: 0 everything is published, or was shown; 75 some rows are not, or the database, the broker or a store is not
 available; 78 a setting is wrong.
 """
@@ -16,7 +16,6 @@ import asyncio
 import datetime as dt
 import logging
 import sys
-import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -45,7 +44,6 @@ _DELIVERY_S = 30.0  # nobody waits for an answer here
 _REACH_S = 10.0
 _PROGRESS_S = 5.0
 _SHOWN = 20  # ids in the log; the count tells the rest
-_NAMESPACE = uuid.UUID("6f3f8f0c-3b0e-5d0b-9a54-0d9f3c7e2b11")  # of event ids made here; never change it
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +159,7 @@ async def _send(producer: Producer, records: Sequence[Record]) -> int:
 
 def record_of(topic: Topic, row: UnpublishedRow, clock: Clock) -> Record:
     """The record of a row, accepted now."""
-    saved = row.saved
-    identity = row.key or str(uuid.uuid5(_NAMESPACE, f"{topic.name}/{saved.id}/{rfc3339(saved.modified_at)}"))
-    return row_record(topic, saved, identity, accepted_at(clock.now()))
+    return row_record(topic, row.saved, accepted_at(clock.now()), row.key)
 
 
 def _show(topic: Topic, batch: Sequence[UnpublishedRow], shown: int) -> None:

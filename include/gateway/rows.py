@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
@@ -21,7 +20,7 @@ from include.errors import DatabaseUnavailable
 from include.gateway.answer import Answer, Fault, encode, fault, pointer, unavailable
 from include.gateway.events import raise_unless_kept
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
-from include.gateway.intake import new_event_id, row_record
+from include.gateway.intake import row_record
 from include.gateway.payload import decode
 from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.gateway.router import Call
@@ -68,12 +67,6 @@ class Turnstile:
             raise unavailable("earlier changes of this row take too long") from exc
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    event_id: str
-    key: ChangeKey | None
-
-
 class Rows:
     """The calls for one topic's rows. With an Idempotency-Key a change is made once, also over a crash."""
 
@@ -87,45 +80,44 @@ class Rows:
 
     async def create(self, call: Call, body: bytes) -> Answer:
         """201 with the new id."""
-        change, fields = _change(call, body), self._fields(body)
+        key, fields = _change_key(call, body), self._fields(body)
 
         async def make() -> Answer:
-            saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields, change.key))
+            saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields, key))
             if saved is None:
                 raise unavailable("the system of record did not say what it saved")
-            return await self._produced(201, saved, change.event_id)
+            return await self._produced(201, saved, key)
 
-        return await self._once(change, make)
+        return await self._once(key, make)
 
     async def update(self, call: Call, body: bytes) -> Answer:
         """200, or 404 for a row that is not there."""
-        change, row_id, fields = _change(call, body), self._row_id(call), self._fields(body)
+        key, row_id, fields = _change_key(call, body), self._row_id(call), self._fields(body)
         system_of_record = self._services.system_of_record
 
         async def make() -> Answer:
             async with self._turnstile.of(self._topic.name, row_id):
-                saved = await self._saved(lambda: system_of_record.update(self._topic, row_id, fields, change.key))
-                return await self._produced(200, self._found(saved), change.event_id)
+                saved = await self._saved(lambda: system_of_record.update(self._topic, row_id, fields, key))
+                return await self._produced(200, self._found(saved), key)
 
-        return await self._once(change, make)
+        return await self._once(key, make)
 
     async def delete(self, call: Call, body: bytes) -> Answer:
         """200, or 404 for a row that is not there."""
-        change, row_id = _change(call, body), self._row_id(call)
+        key, row_id = _change_key(call, body), self._row_id(call)
         system_of_record = self._services.system_of_record
 
         async def make() -> Answer:
             async with self._turnstile.of(self._topic.name, row_id):
-                saved = await self._saved(lambda: system_of_record.delete(self._topic, row_id, change.key))
-                return await self._produced(200, self._found(saved), change.event_id)
+                saved = await self._saved(lambda: system_of_record.delete(self._topic, row_id, key))
+                return await self._produced(200, self._found(saved), key)
 
-        return await self._once(change, make)
+        return await self._once(key, make)
 
-    async def _once(self, change: _Change, make: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _once(self, key: ChangeKey | None, make: Callable[[], Awaitable[Answer]]) -> Answer:
         async def attempt(outcomes: Outcomes) -> Attempted:
             return Attempted(await make(), is_final=True)
 
-        key = change.key
         if key is None:
             return await make()
         return await self._services.idempotency.once(key.scope, key.key, key.fingerprint, attempt)
@@ -169,10 +161,10 @@ class Rows:
     def _not_found(self) -> Fault:
         return fault(404, "", f"no such {self._topic.name}", "check the id; a deleted one does not come back")
 
-    async def _produced(self, status: int, saved: Saved, event_id: str) -> Answer:
+    async def _produced(self, status: int, saved: Saved, key: ChangeKey | None) -> Answer:
         # A row whose record could be kept nowhere is answered 503 and stays saved: the same call with the same key
         # finds it and produces it, and so does reconcile_sources.
-        record = row_record(self._topic, saved, event_id, self._services.intake.accepted())
+        record = row_record(self._topic, saved, self._services.intake.accepted(), None if key is None else key.key)
         kept = raise_unless_kept(await self._services.intake.keep(record))
         answer: dict[str, object] = {"id": saved.id, "eventId": kept.event_id, "keptIn": kept.where}
         if saved.created_at is not None:
@@ -181,8 +173,8 @@ class Rows:
         return Answer(status, encode(answer))
 
 
-def _change(call: Call, body: bytes) -> _Change:
+def _change_key(call: Call, body: bytes) -> ChangeKey | None:
     if call.key is None:
-        return _Change(new_event_id(), None)
+        return None
     same = fingerprint(call.route.method, call.path, body)
-    return _Change(call.key, ChangeKey(call.sender, call.key, same))
+    return ChangeKey(call.sender, call.key, same)

@@ -1,9 +1,11 @@
 """Builders of events: name what matters in a test, the rest is filled in."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from include.clock import epoch_ms, rfc3339
-from include.contracts.headers import ACCEPTED_AT, EVENT_ID
+from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY
 from include.gateway.ports import Record
 from tests.fakes.gateway import FixedClock
 
@@ -19,6 +21,11 @@ def board(board_id: int = 1, member_id: int = 7, **fields: object) -> dict[str, 
 def member(member_id: int = 7, **fields: object) -> dict[str, object]:
     """A member's value as its topic carries it."""
     return {"id": member_id, "nickname": "하늘", "city": "서울", "createdAt": AT, "modifiedAt": AT, **fields}
+
+
+def keys_of(records: Iterable[Record]) -> list[str]:
+    """The client's Idempotency-Key of each record; empty for one without."""
+    return [dict(one.headers).get(IDEMPOTENCY_KEY, b"").decode() for one in records]
 
 
 def record(board_id: int = 1, event_id: str = "e-1", **fields: object) -> Record:

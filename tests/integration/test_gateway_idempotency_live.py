@@ -1,8 +1,9 @@
-"""Keys of the real gateway when its disk is in trouble: remembered in memory, and the gateway goes on."""
+"""Keys of the real gateway: which events share an identity, and how its disk in trouble does not stop it."""
 
 import httpx
 import pytest
 
+from include.gateway import token_file
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.full_disk import small_disk
@@ -55,3 +56,60 @@ def test_strange_journal_does_not_stop_the_start(gateway_broker, tmp_path, conte
         gateway.kill()
     assert (first.status_code, first.content) == (201, again.content)
     assert bool(list((tmp_path / "fallback").glob("idempotency.sqlite.damaged-*"))) == bool(content)
+
+
+def event_ids(broker, board_id):
+    return [dict(message.headers())["event-id"].decode() for message in of_key(broker, board_id)]
+
+
+def test_two_clients_with_one_key_and_one_client_after_the_window_send_events_of_their_own(gateway_broker, tmp_path):
+    board_id = 8_100_000_004
+    gateway = GatewayProcess.over(tmp_path, gateway_broker.bootstrap_servers, GATEWAY_IDEMPOTENCY_WINDOW_S="1")
+    tokens = tmp_path / "gateway-tokens.json"
+    entry = token_file.Entry("other", (token_file.digest("other-token"),), topics=("board",))
+    token_file.write(tokens, token_file.add(token_file.read(tokens), entry))
+    gateway.start()
+
+    def send(token, title):
+        headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "one-key"}
+        url = f"{gateway.url}/topics/board/events"
+        return httpx.post(url, json=board(board_id, title=title), headers=headers, timeout=30, trust_env=False)
+
+    try:
+        first, other = send("data-token", "one"), send("other-token", "two")
+        wait_until(lambda: send("data-token", "three").status_code == 201, 30, "the window is over")
+    finally:
+        gateway.kill()
+    assert (first.status_code, other.status_code) == (201, 201)
+    found = event_ids(gateway_broker, board_id)
+    assert (len(found), len(set(found))) == (3, 3), "two events have one identity: a rebuild keeps the first"
+
+
+def test_same_call_has_one_identity_after_the_window_after_a_kill_and_at_another_gateway(gateway_broker, tmp_path):
+    board_id = 8_100_000_005
+    folders = tmp_path / "one", tmp_path / "other"
+    gateways = []
+    for folder in folders:
+        folder.mkdir()
+        gateways.append(
+            GatewayProcess.over(folder, gateway_broker.bootstrap_servers, GATEWAY_IDEMPOTENCY_WINDOW_S="1").start()
+        )
+    try:
+        one, other = gateways
+        answers = [post(one, "same", board_id), post(other, "same", board_id)]
+        wait_until(
+            lambda: (
+                post(one, "same", board_id).content == answers[0].content and len(of_key(gateway_broker, board_id)) > 2
+            ),
+            30,
+            "the window is over and the call is made anew",
+        )
+        one.kill()
+        one.start()
+        answers.append(post(one, "same", board_id))
+    finally:
+        for gateway in gateways:
+            gateway.kill()
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["eventId"] for answer in answers}) == 1
+    assert set(event_ids(gateway_broker, board_id)) == {answers[0].json()["eventId"]}

@@ -16,6 +16,7 @@ from include.adapters.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock, rfc3339
 from include.contracts.topics import BOARD, MEMBER
 from include.errors import DatabaseUnavailable
+from include.gateway.event_ids import row_event_id
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import Scope, reconcile_sources
 from include.settings import Settings
@@ -154,7 +155,8 @@ def test_record_has_the_identity_that_a_retry_of_the_call_gives_it(broker, datab
     made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS, key))
     reconcile()
     [message] = of_row(broker, "board", made.id)
-    assert event_id(message) == "key-of-the-call"
+    assert dict(message.headers())["idempotency-key"] == b"key-of-the-call"
+    assert event_id(message) == row_event_id("board", made.id, made.modified_at)
 
 
 def test_records_that_are_not_the_tables_are_passed_over(broker, database, reconcile, environment):
@@ -257,7 +259,8 @@ def test_retry_with_the_same_key_after_503_produces_the_row_that_was_saved(broke
         [message] = of_row(broker, "board", row_id)
     finally:
         gateway.kill()
-    assert event_id(message) == key
+    assert dict(message.headers())["idempotency-key"].decode() == key
+    assert {json.loads(answer)["eventId"] for answer in answers} == {event_id(message)}
     assert [json.loads(answer)["id"] for answer in answers] == [row_id]
 
 

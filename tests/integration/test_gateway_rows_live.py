@@ -92,7 +92,8 @@ def test_same_key_over_a_crash_makes_one_row_and_one_identity(broker, database, 
     # other tests send events of small ids to the same topic: this row's are told by the time it was made
     made_at = first.json()["createdAt"].encode()
     records = [one for one in of_key(broker, "board", first.json()["id"]) if made_at in (one.value() or b"")]
-    assert {dict(record.headers())["event-id"] for record in records} == {b"key-over-a-crash"}
+    assert {dict(record.headers())["event-id"].decode() for record in records} == {first.json()["eventId"]}
+    assert {dict(record.headers())["idempotency-key"] for record in records} == {b"key-over-a-crash"}
     assert len({record.value() for record in records}) == 1
 
 

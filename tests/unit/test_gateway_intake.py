@@ -7,7 +7,8 @@ import uuid
 import pytest
 
 from include.contracts.topics import BOARD
-from include.gateway.intake import Kept, NotKept, Rejected, new_event_id, new_event_ids
+from include.gateway.event_ids import new_event_id, new_event_ids
+from include.gateway.intake import Kept, NotKept, Rejected
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.ports import Failure
 from tests.fakes.events import board, record

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import json
 
 import pytest
 
@@ -10,7 +11,9 @@ from include.contracts.topics import BOARD, MEMBER
 from include.errors import BrokerUnavailable
 from include.gateway.ports import Failure, Saved
 from include.gateway.reconcile import _first_change, _send, record_of
+from tests.fakes.events import keys_of
 from tests.fakes.gateway import FixedClock, MemoryProducer
+from tests.fakes.harness import over_http
 
 AT = dt.datetime(2026, 11, 20, 9, 0, tzinfo=dt.UTC)
 MEMBER_ROW = Saved(7, AT, AT, {"id": 7, "nickname": "하늘"})
@@ -35,8 +38,25 @@ def test_identity_is_the_same_in_every_run_and_of_one_version_only():
     assert first.event_id == "218a635b-0b8e-5976-b236-839b26a13efc"
 
 
-def test_identity_is_the_senders_key_where_it_is_known():
-    assert record_of(MEMBER, UnpublishedRow(MEMBER_ROW, "my-key"), FixedClock()).event_id == "my-key"
+def test_senders_key_goes_along_and_makes_no_other_identity():
+    with_key, without = (record_of(MEMBER, UnpublishedRow(MEMBER_ROW, key), FixedClock()) for key in ("my-key", None))
+    assert keys_of([with_key, without]) == ["my-key", ""]
+    assert with_key.event_id == without.event_id
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}], ids=["keyless", "with a key"])
+def test_record_that_a_gateway_sent_unheard_and_that_of_reconcile_are_copies(key):
+    async def scenario(gateway, client):
+        made = await client.post("/members", json={"nickname": "하늘"}, headers=key)
+        another = dict.fromkeys(key, "another")
+        return made, await client.put("/members/1", json={"nickname": "바다"}, headers=another)
+
+    gateway, answers = over_http(scenario)
+    for answer, sent in zip(answers, gateway.producer.records, strict=True):
+        at = dt.datetime.fromisoformat(answer.json()["modifiedAt"])
+        saved = Saved(answer.json()["id"], at, at, json.loads(sent.value))
+        again = record_of(MEMBER, UnpublishedRow(saved, None), gateway.clock)
+        assert (again.event_id, again.key, again.value) == (sent.event_id, sent.key, sent.value)
 
 
 def test_tombstone_carries_the_deletions_time():

@@ -9,6 +9,7 @@ import pytest
 from include.gateway.answer import Fault
 from include.gateway.ports import Failure
 from include.gateway.rows import Turnstile
+from tests.fakes.events import keys_of
 from tests.fakes.harness import SETTINGS, FakeGateway, over_http
 
 MEMBER = {"nickname": "하늘", "city": None, "phone": None, "email": None}
@@ -30,7 +31,9 @@ def test_same_call_again_has_the_same_answer_and_makes_no_second_row_or_record()
     for first, second in answers:
         assert (first.status_code, first.content) == (second.status_code, second.content)
     assert [first.status_code for first, _ in answers] == [201, 200, 200]
-    assert gateway.producer.event_ids() == ["my-key", "second", "third"]
+    assert keys_of(gateway.producer.records) == ["my-key", "second", "third"]
+    assert gateway.producer.event_ids() == [first.json()["eventId"] for first, _ in answers]
+    assert len(set(gateway.producer.event_ids())) == 3
     assert list(gateway.system_of_record.rows) == [("member", 1)]
 
 
@@ -49,7 +52,8 @@ def test_calls_with_one_key_at_the_same_time_are_one_call():
 
     gateway, answers = over_http(scenario)
     assert len({answer.content for answer in answers}) == 1
-    assert gateway.producer.event_ids() == ["my-key"]
+    assert gateway.producer.event_ids() == [answers[0].json()["eventId"]]
+    assert keys_of(gateway.producer.records) == ["my-key"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,9 @@ def test_retry_after_503_finds_the_row_and_produces_its_record_under_the_same_id
     assert [answer.status_code for answer in answers] == [503, 503, 201, 201]
     assert answers[2].json()["id"] == 1
     assert list(gateway.system_of_record.rows) == [("member", 1)]
-    assert [row.record.event_id for row in gateway.store.rows] + gateway.producer.event_ids() == ["my-key"]
+    records = [row.record for row in gateway.store.rows] + gateway.producer.records
+    assert [one.event_id for one in records] == [answers[2].json()["eventId"]]
+    assert keys_of(records) == ["my-key"]
 
 
 def test_retry_of_a_change_that_was_not_produced_makes_no_second_version():
