@@ -50,8 +50,9 @@ load: up ## send the reference volume and wait until the view holds all of it
 test: setup ## every test, on servers of its own
 	@$(PY) -m pytest
 
-faults: setup ## twenty seeded rounds of faults each against gateway, stream and batch; nothing may be lost or doubled
+faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; nothing may be lost or doubled
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
+	@$(PY) -m tests.faults.clients --rounds 20 --seed 7
 	@$(PY) -m tests.faults.stream --rounds 20 --seed 7
 	@$(PY) -m tests.faults.batch --rounds 20 --seed 7
 

@@ -174,8 +174,9 @@ class Connection(asyncio.BufferedProtocol):
             self._unread, self._body = rest, None
             self._begin(bytes(body.content))
         elif body.is_dear:
+            self._unread = rest
             self._pause_reading()
-            self._loop.call_soon(self._resume_reading)
+            self._loop.call_soon(self._go_on)
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -222,9 +223,13 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Take the next request, of what came meanwhile or of what comes."""
+        """Read on, in what came meanwhile or what comes, unless something else is waited for."""
+        if self._task is not None or self._is_write_paused or self._lingers or self._transport.is_closing():
+            return
         if self._unread:
             self._receive(self._unread)
+            if self._body is not None and self._unread:
+                return  # it comes back here
         if self._task is None and not self._lingers:
             if self._has_ended:
                 self._transport.close()  # what came of another request is no request

@@ -73,9 +73,9 @@ class Request:
         if data.startswith(b"%b %b HTTP/1.1\r\n" % (self.method, self.target)):
             if head.host is None:
                 raise fault(400, "", "no Host header", "send one")
-            self.is_kept_alive = self._parser.should_keep_alive()
         elif data.startswith(b"%b %b HTTP/1.0\r\n" % (self.method, self.target)):
             head.expect = b""
+            self.is_kept_alive = False
         elif self._parser.get_http_version() not in ("1.1", "1.0"):
             raise _other_version()
         else:
@@ -118,6 +118,10 @@ class Request:
         if field in self._given:
             self._repeated = field
         self._given[field] = value
+
+    def on_headers_complete(self) -> None:
+        """The end of the head. A parser that is done with a request without a body has forgotten it."""
+        self.is_kept_alive = self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
         """A piece of a chunk."""

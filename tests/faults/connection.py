@@ -18,7 +18,7 @@ class Answer:
 
 
 class Connection:
-    """POSTs one call after the other; connects when it is not connected."""
+    """Makes one call after the other; connects when it is not connected."""
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:
         self._host = host
@@ -29,8 +29,15 @@ class Connection:
 
     async def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer. Raises Unanswered when the connection breaks or the time is over; it is closed then."""
-        fields = {"Host": f"{self._host}:{self._port}", "Content-Length": str(len(body)), **headers}
-        head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        return await self._call("POST", path, body, {"Content-Length": str(len(body)), **headers})
+
+    async def get(self, path: str) -> Answer:
+        """The answer of a GET. Raises as `post` does."""
+        return await self._call("GET", path, b"", {})
+
+    async def _call(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        fields = {"Host": f"{self._host}:{self._port}", **headers}
+        head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._exchange(head.encode() + b"\r\n" + body)

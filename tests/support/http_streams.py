@@ -19,6 +19,7 @@ from include.settings import GatewayLimits
 
 LIMITS = GatewayLimits(max_body_bytes=1 << 16, receive_timeout_s=20.0)
 _TIMEOUT_S = 10.0
+_HANDLED_S = 0.001
 
 Frame = tuple[bytes, bytes, bytes]  # method, target, body
 
@@ -75,14 +76,26 @@ def _chunked(draw: st.DrawFn) -> bytes:
     return body + draw(_CHUNK_HEADS) % 0 + draw(_ENDS) + draw(_TRAILERS) + draw(_ENDS)
 
 
+def _mostly(usual: bytes, *odd: bytes) -> st.SearchStrategy[bytes]:
+    return st.integers(0, 9).flatmap(lambda number: st.just(usual) if number else st.sampled_from(odd))
+
+
+_SPACES = _mostly(b" ", b"  ", b"\t", b"")
+_CODINGS = _mostly(b"chunked", b"CHUNKED", b"gzip, chunked", b"chunked, gzip", b"gzip", b"x-chunked", b"chunked ;a")
+
+
 @st.composite
 def _plain_request(draw: st.DrawFn) -> bytes:
-    head = draw(st.sampled_from([b"GET", b"POST", b"PUT"])) + b" /a HTTP/1.1\r\nHost: a\r\n"
+    """A request that is right but for one thing at most, nearly always."""
+    method = draw(st.sampled_from([b"GET", b"POST", b"PUT"]))
+    head = method + draw(_SPACES) + b"/a" + draw(_SPACES) + b"HTTP/1.1\r\nHost: a\r\n"
+    if not draw(st.integers(0, 4)):
+        head += draw(_HEADERS) + b"\r\n"
     if draw(st.booleans()):
         content = draw(_CONTENT)
         return head + b"Content-Length: %d\r\n\r\n" % len(content) + content
     if draw(st.booleans()):
-        return head + b"Transfer-Encoding: chunked\r\n\r\n" + draw(_chunked())
+        return head + b"Transfer-Encoding: " + draw(_CODINGS) + b"\r\n\r\n" + draw(_chunked())
     return head + b"\r\n"
 
 
@@ -128,9 +141,7 @@ def by_h11(data: bytes) -> Framed:
                 case h11.EndOfMessage():
                     frames.append((method, target, body))
                     starts.append(len(data) - len(connection.trailing_data[0]))
-                    if connection.their_state is h11.MIGHT_SWITCH_PROTOCOL:
-                        return Framed(frames, None, starts)
-                    connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+                    connection.send(h11.Response(status_code=404, headers=[("content-length", "0")]))
                     connection.send(h11.EndOfMessage())
                     if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                         return Framed(frames, None, starts)
@@ -181,6 +192,7 @@ class Recorder:
         return _Seen(request)
 
     async def handle(self, call: _Seen, body: bytes) -> Answer:
+        await asyncio.sleep(_HANDLED_S)  # so that what is sent meanwhile, or the end, comes before the answer
         frame = (call.request.method, call.request.target, body)
         return Answer(200, b" ".join(part.hex().encode() or b"-" for part in frame), ())
 

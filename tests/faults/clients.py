@@ -1,0 +1,210 @@
+"""The proof of the gateway's server: `python -m tests.faults.clients --rounds 20 --seed 7`.
+
+A client that pays posts events at a steady rate, while others are silent, slow, half-closed, pipelining, never reading
+or wasteful (`clients_plan.py`). It must be answered 201 each time, and its p99 must stay within three times that of a
+quiet time just before; health must be answered, and the gateway's memory must stay within its bounds. Before that,
+generated streams of requests are framed by the server as h11 frames them. Exit codes: 0 all of it held; 1 something
+did not.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import seed as seeded
+
+from include.settings import GatewayLimits
+from tests.fakes.events import board
+from tests.faults.clients_plan import Kind, plan
+from tests.faults.connection import Connection, Unanswered
+from tests.support.gateway_process import ROOT, GatewayProcess
+from tests.support.hostile import resident_bytes
+from tests.support.http_streams import disagreement, running_server, streams
+
+_NO_BROKER = "127.0.0.1:9"  # what is accepted goes to the fallback store: the server is the subject here
+_TURNS = 3
+_QUIET_S = 2.0
+_BEGIN_S = 1.0  # for hostile clients to be there
+_HOSTILE_S = 3.0
+_PAYING = 4  # connections
+_PAUSE_S = 0.02  # between two calls of one of them
+_TIMEOUT_S = 10.0
+_P99_FACTOR = 3.0
+_P99_FLOOR_MS = 10.0  # of a quiet time: below it the scheduler's share is larger than the gateway's
+_LIMITS = GatewayLimits()
+_MEMORY = _LIMITS.max_unsent_bytes + _LIMITS.max_connections * _LIMITS.max_head_bytes + (32 << 20)
+
+
+@dataclass
+class Seen:
+    """Times and statuses of the paying client's calls."""
+
+    took_s: list[float]
+    odd: list[str]
+
+    @property
+    def p99_s(self) -> float:
+        """The 99th percentile."""
+        ordered = sorted(self.took_s)
+        return ordered[len(ordered) * 99 // 100] if ordered else float("inf")
+
+
+@dataclass
+class Paying:
+    """A client with a token, on a few connections."""
+
+    gateway: GatewayProcess
+    number: int = 0
+
+    def call(self, seconds: float) -> Seen:
+        """Post events, and ask for health, for so long."""
+        return uvloop.run(self._all(seconds))
+
+    async def _all(self, seconds: float) -> Seen:
+        seen, ends_at = Seen([], []), time.monotonic() + seconds
+        await asyncio.gather(*[self._client(seen, ends_at) for _ in range(_PAYING)], self._health(seen, ends_at))
+        return seen
+
+    def _connection(self) -> Connection:
+        parts = urlsplit(self.gateway.url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return Connection(parts.hostname, parts.port, _TIMEOUT_S)
+
+    async def _client(self, seen: Seen, ends_at: float) -> None:
+        connection = self._connection()
+        token = self.gateway.settings.gateway.token
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        while time.monotonic() < ends_at:
+            self.number += 1
+            body, began = msgspec.json.encode(board(self.number)), time.perf_counter()
+            try:
+                answer = await connection.post("/topics/board/events", body, headers)
+                seen.took_s.append(time.perf_counter() - began)
+                if answer.status != 201:
+                    seen.odd.append(f"an event was answered {answer.status}")
+            except Unanswered as exc:
+                seen.odd.append(f"an event was not answered: {exc}")
+            await asyncio.sleep(_PAUSE_S)
+        connection.close()
+
+    async def _health(self, seen: Seen, ends_at: float) -> None:
+        while time.monotonic() < ends_at:
+            connection = self._connection()
+            try:
+                answer = await connection.get("/healthz")
+                if answer.status != 200:
+                    seen.odd.append(f"/healthz was answered {answer.status}")
+            except Unanswered as exc:
+                seen.odd.append(f"/healthz was not answered: {exc}")
+            connection.close()
+            await asyncio.sleep(_PAUSE_S)
+
+
+def main() -> int:
+    """Run the rounds and print what each found."""
+    parser = argparse.ArgumentParser(description="Hostile clients beside one that pays.")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--streams", type=int, default=20_000, help="generated streams to frame beside h11")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="gateway-clients-"))
+    print(f"seed {arguments.seed}, logs in {folder}", flush=True)
+    _frame(arguments.streams, arguments.seed)
+    print(f"{arguments.streams:,} streams are framed as h11 frames them", flush=True)
+    broken = 0
+    with _gateway(folder) as gateway:
+        paying = Paying(gateway)
+        paying.call(_QUIET_S)
+        assert gateway.process is not None
+        before = resident_bytes(gateway.process.pid)
+        for number, kinds in enumerate(plan(arguments.seed, arguments.rounds)):
+            found = _round(paying, kinds, f"{arguments.seed}-{number}")
+            grown = resident_bytes(gateway.process.pid) - before
+            if grown > _MEMORY:
+                found.append(f"memory has grown by {grown >> 20} MiB, more than {_MEMORY >> 20}")
+            print(f"round {number}: {', '.join(kinds) or 'nobody else'}; {grown >> 20} MiB more", flush=True)
+            for problem in found:
+                print(f"    BROKEN {problem}", flush=True)
+            broken += len(found)
+    if broken == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if broken else 0
+
+
+def _round(paying: Paying, kinds: tuple[Kind, ...], seed: str) -> list[str]:
+    quiet, beside, odd = [], [], list[str]()
+    for turn in range(_TURNS):  # in turns, and the median of them: what else the machine does meets both
+        seen = paying.call(_QUIET_S)
+        quiet.append(seen.p99_s)
+        odd += seen.odd
+        with _hostile(paying.gateway.url, kinds, f"{seed}-{turn}"):
+            time.sleep(_BEGIN_S)
+            seen = paying.call(_HOSTILE_S)
+        beside.append(seen.p99_s)
+        odd += seen.odd
+    before_ms, beside_ms = statistics.median(quiet) * 1000, statistics.median(beside) * 1000
+    print(f"    p99 {before_ms:.1f} ms quiet, {beside_ms:.1f} ms beside them", flush=True)
+    found = [f"{problem} ({count} times)" for problem, count in _counted(odd)]
+    if beside_ms > _P99_FACTOR * max(before_ms, _P99_FLOOR_MS):
+        found.append(f"p99 {beside_ms:.1f} ms, quiet {before_ms:.1f} ms")
+    return found
+
+
+def _counted(problems: list[str]) -> list[tuple[str, int]]:
+    return [(problem, problems.count(problem)) for problem in dict.fromkeys(problems)]
+
+
+def _frame(count: int, seed: int) -> None:
+    with running_server() as server:
+
+        @seeded(seed)
+        @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(pieces=streams())
+        def framed_alike(pieces: list[bytes]) -> None:
+            assert disagreement(server, pieces) is None
+
+        framed_alike()
+
+
+@contextmanager
+def _gateway(folder: Path) -> Iterator[GatewayProcess]:
+    process = GatewayProcess.over(folder, _NO_BROKER)
+    try:
+        yield process.start()
+    finally:
+        process.kill()
+
+
+@contextmanager
+def _hostile(url: str, kinds: tuple[Kind, ...], seed: str) -> Iterator[None]:
+    if not kinds:
+        yield
+        return
+    command = [sys.executable, "-m", "tests.faults.hostile_clients", "--url", url, "--seed", seed, *kinds]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE)
+    try:
+        yield
+        assert process.poll() is None, "the hostile clients ended"
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
