@@ -213,7 +213,7 @@ class Settings:
                 driver_memory=env.text("STREAM_DRIVER_MEMORY", "2g"),
                 max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
                 max_details_per_batch=env.integer("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
-                max_batch_bytes=env.count("STREAM_MAX_BATCH_BYTES", 128 << 20),
+                max_batch_bytes=env.count("STREAM_MAX_BATCH_BYTES", 64 << 20),
                 table_partitions=env.integer("STREAM_TABLE_PARTITIONS", 0),
             ),
             batch=BatchSettings(

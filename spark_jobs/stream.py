@@ -42,6 +42,7 @@ from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.monitor import Monitor
 from spark_jobs.speed.positions import refuse_replaced, starting_position
+from spark_jobs.speed.rejects import RejectKeeper
 from spark_jobs.speed.serve import Serve
 
 log = logging.getLogger("stream")
@@ -105,7 +106,7 @@ class Application:
         self._starts: dict[str, Offsets] = {}
         self._topic_ids: dict[str, str] = {}
         self._tail = TopicTail(settings.kafka.bootstrap_servers, PIPELINE.table.name)
-        self._early = EarlyRead(self._offsetter, self._tail, PIPELINE)
+        self._early = EarlyRead(self._offsetter, self._tail, PIPELINE, settings.stream.max_batch_bytes)
         self._errors: list[PipelineError] = []
         self._chores: list[Callable[[], object]] = []  # at each beat; a Retryable is logged
         self._checks: list[Callable[[], None]] = []  # at each beat; whatever they raise ends the driver
@@ -158,13 +159,17 @@ class Application:
         """Board → board-detail."""
         settings, figures = self._settings, self._figures
         bootstrap_servers = settings.kafka.bootstrap_servers
-        members = MemberTable(session, self._offsetter, self._tail, PIPELINE, figures, settings.stream.table_partitions)
+        max_bytes, keep_rejects = settings.stream.max_batch_bytes, RejectKeeper(self._store, figures, self._stop).keep
+        members = MemberTable(
+            session, self._offsetter, self._tail, PIPELINE, figures, keep_rejects, max_bytes,
+            settings.stream.table_partitions,
+        )  # fmt: skip
         self._closing.append(members.close)
         early = self._early.result()
         self._patiently(lambda: members.load(early))
         join = BoardJoin(
             session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, figures,
-            self._stop,
+            self._stop, self._reader(session, self._topics["join"]), keep_rejects, max_bytes,
         )  # fmt: skip
         topic = self._topics["join"]
         start, topic_id = self._starts[topic], self._topic_ids[topic]

@@ -2,7 +2,6 @@
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from psycopg2.extras import execute_values
@@ -13,6 +12,7 @@ from include.settings import DatabaseSettings
 from include.sql.named import query
 
 PAGE = 1_000
+PAGE_BYTES = 4 << 20
 
 
 class Reject(NamedTuple):
@@ -44,6 +44,30 @@ class PendingBoard(NamedTuple):
     version_at: dt.datetime
 
 
+class Coordinates(NamedTuple):
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+BEFORE_ALL = Coordinates("", -1, -1)
+
+
+class StoredBoard(NamedTuple):
+    """A pending board as it is kept: its record."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    kafka_timestamp: dt.datetime | None
+    event_id: str | None
+    accepted_at: dt.datetime | None
+
+
 class SpeedStore:
     """Each call is one short transaction, so that a call repeated after a crash changes nothing.
 
@@ -63,18 +87,32 @@ class SpeedStore:
         """Keep the boards until their member comes. Returns how many were given."""
         return self._insert("insert_pending", boards)
 
-    def pending_of(self, member_ids: Sequence[int] | None) -> list[tuple[object, ...]]:
-        """The pending boards of these members, or of all when None, in the order of the log."""
+    def members_waited_for(self, after: int | None, limit: int) -> list[int]:
+        """The first members that boards wait for, in the order of their ids, after this one when there is one."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_pending"), {"member_ids": None if member_ids is None else list(member_ids)})
-            return [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in cursor.fetchall()]
+            cursor.execute(query("select_members_waited_for"), {"after": after, "limit": limit})
+            return [member_id for (member_id,) in cursor.fetchall()]
+
+    def pending_of(self, member_ids: Sequence[int], after: Coordinates, limit: int) -> list[tuple[Coordinates, int]]:
+        """The first pending boards of these members after this one, in the order of the log, with their bytes."""
+        # as one text: psycopg2 would write an expression of so many numbers
+        members = "{" + ",".join(map(str, member_ids)) + "}"
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_pending_places"), {"members": members, **after._asdict(), "limit": limit})
+            return [(Coordinates(*place), size) for *place, size in cursor.fetchall()]
+
+    def pending_at(self, places: Sequence[Coordinates]) -> list[StoredBoard]:
+        """Those of these boards that still wait, in the order of the log."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_pending"), _columns(places))
+            return [
+                StoredBoard._make(bytes(v) if isinstance(v, memoryview) else v for v in row)
+                for row in cursor.fetchall()
+            ]
 
     def mark_sent(self, places: Sequence[tuple[str, int, int]]) -> None:
         """Boards by (topic, partition, offset) were sent; they go when their details are served."""
-        topics, partitions, offsets = zip(*places, strict=True)
-        self._execute(
-            "mark_pending_sent", {"topics": list(topics), "partitions": list(partitions), "offsets": list(offsets)}
-        )
+        self._execute("mark_pending_sent", _columns(places))
 
     def forget_superseded(self) -> None:
         """Forget boards that wait although a newer version of theirs, or they themselves, were served meanwhile."""
@@ -86,7 +124,7 @@ class SpeedStore:
             cursor.execute(query(name), parameters)
 
     def _insert(self, name: str, rows: Iterable[tuple[object, ...]]) -> int:
-        pages = _pages(iter(rows))
+        pages = _pages(rows)
         first = next(pages, None)
         if first is None:
             return 0
@@ -99,6 +137,20 @@ class SpeedStore:
         return count
 
 
-def _pages(rows: Iterator[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
-    while page := list(islice(rows, PAGE)):
+def _columns(places: Sequence[tuple[str, int, int]]) -> dict[str, object]:
+    topics, partitions, offsets = zip(*places, strict=True)
+    return {"topics": list(topics), "partitions": list(partitions), "offsets": list(offsets)}
+
+
+def _pages(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+    """The rows in pages: each becomes one statement, a text that has every byte twice."""
+    page: list[tuple[object, ...]] = []
+    size = 0
+    for row in rows:
+        page.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes))
+        if len(page) == PAGE or size > PAGE_BYTES:
+            yield page
+            page, size = [], 0
+    if page:
         yield page

@@ -48,28 +48,38 @@ class TopicTail:
         return dict(self._next)
 
     def read_to(self, ends: Mapping[int, int], timeout_s: float = READ_TIMEOUT_S) -> list[Message]:
-        """The records from where the last call ended up to these ends (exclusive), in the order of each partition.
-
-        May go beyond an end, never short of one. Raises BrokerUnavailable when they do not come in time, and keeps its
-        place then: the next call gives the same records; MissingRange when Kafka no longer holds them.
-        """
+        """The records that `iter_to` gives, all at once: for ranges that are known to be small."""
         return [record for records in self.iter_to(ends, timeout_s) for record in records]
 
     def iter_to(self, ends: Mapping[int, int], timeout_s: float = READ_TIMEOUT_S) -> Iterator[list[Message]]:
-        """The same records, some thousands at a time. The place moves on when all are taken.
+        """The records from where the last call ended up to these ends (exclusive), in the order of each partition.
 
-        The timeout is for the time between two lots.
+        Some thousands at a time, and some ten megabytes; the timeout is for the time between two lots. May go beyond an
+        end, never short of one. Raises BrokerUnavailable when they do not come in time, MissingRange when Kafka no
+        longer holds them. The place moves on when all are taken: until then the next call gives the same records.
         """
         places = dict(self._next)
+        is_done = False
+        try:
+            yield from self._lots(ends, places, timeout_s)
+            self._next = places
+            is_done = True
+        finally:
+            if not is_done:
+                self.begin(self._next)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close()
+
+    def _lots(self, ends: Mapping[int, int], places: Offsets, timeout_s: float) -> Iterator[list[Message]]:
         deadline = time.monotonic() + timeout_s
         while any(places.get(partition, 0) < end for partition, end in ends.items()):
             if time.monotonic() > deadline:
-                self.begin(self._next)
                 raise BrokerUnavailable("Kafka did not give the records in time", topic=self._topic, wanted=dict(ends))
             try:
                 messages = self._consumer.consume(MAX_RECORDS, POLL_S)
             except KafkaException as exc:
-                self.begin(self._next)
                 raise BrokerUnavailable(topic=self._topic, reason=str(exc)) from exc
             records: list[Message] = []
             for message in messages:
@@ -77,11 +87,6 @@ class TopicTail:
             if records:
                 yield records
                 deadline = time.monotonic() + timeout_s
-        self._next = places
-
-    def close(self) -> None:
-        """Let go of the connections."""
-        self._consumer.close()
 
     def _take(self, message: Message, records: list[Message], places: Offsets) -> None:
         error = message.error()
@@ -94,5 +99,4 @@ class TopicTail:
         elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
             raise MissingRange(topic=self._topic, partition=partition, wanted=self._next.get(partition))
         elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-            self.begin(self._next)
             raise BrokerUnavailable(topic=self._topic, reason=str(error))

@@ -1,6 +1,7 @@
 """Kafka for Spark: ranges and streams read, records written."""
 
 import json
+import uuid
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,9 +26,14 @@ CONSUMER_OPTIONS = {
     # A cached consumer has one fetch under way when its batch ends, and the next batch waits for its answer:
     # with the default of 500 ms a batch of ten records took 2.2 s.
     "kafka.fetch.max.wait.ms": "20",
-    "kafka.max.poll.records": "1000",
-    "kafka.max.partition.fetch.bytes": "4194304",
+    # A consumer is kept for each partition, with the records that it polled last and those that it fetched since:
+    # large posts would fill the heap with them.
+    "kafka.max.poll.records": "250",
+    "kafka.max.partition.fetch.bytes": "1048576",
 }
+# Reads of a topic's ranges share their consumers. With a group for each read, which is Spark's default, every read
+# would leave a consumer for each partition behind, for five minutes.
+RANGE_GROUP = f"spark-kafka-source-range-{uuid.uuid4()}"
 
 
 def read_range(session: SparkSession, offsetter: OffsetReader, topic: str, start: Offsets, end: Offsets) -> DataFrame:
@@ -45,6 +51,7 @@ def read_range(session: SparkSession, offsetter: OffsetReader, topic: str, start
         .option("subscribe", topic)
         .option("startingOffsets", _as_json(topic, start))
         .option("endingOffsets", _as_json(topic, end))
+        .option("kafka.group.id", f"{RANGE_GROUP}-{offsetter.topic_id(topic)}")  # of one made again: other consumers
         .options(**CONSUMER_OPTIONS)
         .load()
     )

@@ -23,6 +23,7 @@ STREAM_CONFIGURATION = {
     "spark.sql.codegen.hugeMethodLimit": "8000",  # what the JVM would not compile is better not generated
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # the table's partitioning is the plan
     "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # more than that is work for all tasks, not for one
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",  # each is made in one piece, in memory
     "spark.task.maxDirectResultSize": "64MB",  # a batch for PostgreSQL comes to the driver without a detour
     "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and numbers hardly repeat: a second to find out
     # Spark's own choice starts a process, `readlink`, for each file it renames: 60 ms a batch
@@ -93,6 +94,11 @@ def open_session(
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    # it warns of each read that has a consumer group of its own: see spark_jobs.connectors.kafka
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.kafka010.KafkaSourceProvider", log4j.Level.ERROR)
     return session
 
 

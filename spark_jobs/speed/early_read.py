@@ -16,7 +16,7 @@ from spark_jobs.speed.table_columns import TableColumns
 
 log = logging.getLogger(__name__)
 
-MAX_RECORDS = 1_000_000  # about 100 MB in columns; Spark reads more than that in parallel, and spills
+MAX_RECORDS = 1_000_000  # Spark reads more than that in parallel
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ class EarlyRows:
 class EarlyRead:
     """Reads the whole topic in a thread of its own, unless it is too large for one."""
 
-    def __init__(self, offsetter: OffsetReader, tail: TopicTail, definition: Definition) -> None:
-        """The tail is this reader's until `result` has returned."""
+    def __init__(self, offsetter: OffsetReader, tail: TopicTail, definition: Definition, max_bytes: int) -> None:
+        """The tail is this reader's until `result` has returned. It gives up beyond `max_bytes` of rows and rejects."""
         self._offsetter = offsetter
         self._tail = tail
         self._definition = definition
+        self._max_bytes = max_bytes
         self._lane = ThreadPoolExecutor(1, "early-read")
         self._read: Future[EarlyRows | None] | None = None
 
@@ -64,6 +65,9 @@ class EarlyRead:
         self._tail.begin(earliest)
         for messages in self._tail.iter_to(ends):
             columns.add(messages)
+            if columns.held_bytes > self._max_bytes:
+                log.info("topic %s is left to Spark to read: its rows have more than %d bytes", topic, self._max_bytes)
+                return None
         newest = columns.newest()
         log.info("read %d records of topic %s in %.1f s, %d of them one by one: %d keys", columns.count, topic,
                  time.monotonic() - began, columns.looked_at, newest.num_rows)  # fmt: skip

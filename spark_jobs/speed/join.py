@@ -3,19 +3,19 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark import StorageLevel
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetRange
-from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
+from include.adapters.speed_store import PendingBoard, Reject, SpeedStore, StoredBoard
 from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.definition import Definition
@@ -23,16 +23,19 @@ from include.errors import DatabaseUnavailable
 from include.failpoints import reached
 from include.patience import FOR_EVER, patiently
 from spark_jobs.connectors.kafka import write_records
-from spark_jobs.connectors.postgres import plain_values
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.figures import Batch, Figures
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
-from spark_jobs.transforms.decode import REJECT_COLUMNS, typed, versioned, with_reason
+from spark_jobs.speed.pages import pages
+from spark_jobs.speed.pending import PendingPages
+from spark_jobs.transforms.decode import typed, versioned, with_reason
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 
 log = logging.getLogger(__name__)
+
+_FINE = "(deleted OR author_known)"  # of a board that keeps its contract: it can be sent
 
 
 class BoardJoin:
@@ -53,7 +56,11 @@ class BoardJoin:
         timezone: str,
         figures: Figures,
         stop: threading.Event,
+        read: Callable[[OffsetRange], DataFrame],
+        keep_rejects: Callable[[Sequence[Reject]], None],
+        max_bytes: int,
     ) -> None:
+        """`read` gives the records of any range of the topic; at most `max_bytes` come to the driver at once."""
         self._session = session
         self._members = members
         self._store = store
@@ -64,8 +71,11 @@ class BoardJoin:
         self._timezone = timezone
         self._figures = figures
         self._stop = stop
+        self._read = read
+        self._max_bytes = max_bytes
+        self._keep_rejects = keep_rejects
         self._lock = threading.Lock()
-        self._changed: set[int] | None = None  # members that came since pending boards were looked at; None: all
+        self._pending = PendingPages(store, members.known, max_bytes)
         self._join_column = self._stream.field(definition.join_field).column
         self._key_column = self._stream.field(self._stream.key_field).column
 
@@ -82,7 +92,7 @@ class BoardJoin:
             refreshed = time.monotonic()
             sent = self._send(boards)
             done = time.monotonic()
-            self._settle(sent, batch_id)
+            self._settle(sent, range_, batch_id)
             settled = time.monotonic()
         reached("join.before_ledger")
         progress.reached(range_.end)
@@ -99,15 +109,26 @@ class BoardJoin:
         self._figures.batch("join", Batch(rows, phases, newest_at))
 
     def resolve_pending(self) -> int:
-        """Send the pending boards whose member has come, also when no board arrives. Returns how many were sent."""
+        """Send a page of the pending boards whose member has come, also when no board arrives.
+
+        A page a call, so that a batch that waits comes in between. Returns how many were sent; none when there are none
+        left, or none in the page: see `is_resolved`.
+        """
         with self._lock:
             self._refresh()
-            if self._changed is not None and not self._changed:
+            if self._pending.is_done:
                 return 0
-            waiting = self._store.pending_of(None if self._changed is None else sorted(self._changed))
-            count = self._resolve(waiting) if waiting else 0
-            self._changed = set()
+            boards = self._pending.next()
+            if not boards:
+                return 0
+            count = self._resolve(boards)
+            self._pending.taken()
             return count
+
+    @property
+    def is_resolved(self) -> bool:
+        """True if each pending board whose member came was sent."""
+        return self._pending.is_done
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the path once over records that are none of ours, sending nothing, so that its code is compiled."""
@@ -116,9 +137,7 @@ class BoardJoin:
 
     def _refresh(self) -> None:
         changed = patiently(self._members.refresh, FOR_EVER, self._figures.waiting("join"), self._stop)
-        if self._changed is not None:
-            self._changed.update(changed)
-        self._keep_rejects(self._members.take_rejects())
+        self._pending.note(changed)
 
     def _details(self, boards: DataFrame) -> DataFrame:
         """The boards with their authors, and `is_sent`: whether they go to the topic.
@@ -130,7 +149,7 @@ class BoardJoin:
             self._join_column, "partition", "offset"
         )
         details = board_details_of_newest(placed, self._members.relations(), self._definition)
-        return details.selectExpr("*", "ok AND (deleted OR author_known) AS is_sent")
+        return details.selectExpr("*", f"ok AND {_FINE} AS is_sent")
 
     def _send(self, boards: DataFrame) -> "_Sent":
         counted = Observation()
@@ -156,46 +175,47 @@ class BoardJoin:
         except DatabaseUnavailable as exc:
             log.warning("sending without a look at the lease: %s", exc)
 
-    def _settle(self, sent: "_Sent", batch_id: int) -> None:
+    def _settle(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
         """Keep what could not be sent: boards that wait, and rejects. Seldom anything."""
-        if not (sent.counts["pending"] or sent.counts["unclear"]):
+        count = sent.counts["pending"] + sent.counts["unclear"]
+        if not count:
             return
-        rest = with_reason(sent.details.where("NOT is_sent"), self._stream).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            # a few look broken at first sight and are not
-            fine = F.col("reason").isNull() & (F.col("deleted") | F.col("author_known"))
-            if sent.counts["unclear"] and rest.where(fine).count():
-                self._write(rest.where(fine))
-            pending = rest.where(F.col("reason").isNull() & ~F.col("deleted") & ~F.col("author_known"))
-            self._save_pending(pending, batch_id)
-            rejected = rest.where(F.col("reason").isNotNull()).select(*REJECT_COLUMNS)
-            self._keep_rejects([Reject._make(plain_values(row)) for row in rejected.toLocalIterator()])
-        finally:
-            rest.unpersist()
+        left = self._left(sent.details)
+        is_reject, is_fine = pc.is_valid(pc.field("reason")), pc.field("is_fine")
+        fine = 0
+        for page in pages(left, self._left_of, range_, count, self._max_bytes):
+            self._save_pending(page.filter(~is_reject & ~is_fine), batch_id)
+            self._keep_rejects([Reject(**row) for row in page.filter(is_reject).select(Reject._fields).to_pylist()])
+            fine += page.filter(~is_reject & is_fine).num_rows
+        if fine:  # a few look broken at first sight and are not
+            self._write(
+                with_reason(sent.details.where("NOT is_sent"), self._stream).where(f"reason IS NULL AND {_FINE}")
+            )
 
-    def _save_pending(self, pending: DataFrame, batch_id: int) -> None:
-        day_column = self._stream.field(self._definition.day_field).column
-        rows = pending.select(
-            "topic", "partition", "offset", self._key_column, self._join_column,
-            day_of(F.col(day_column), self._timezone).alias("day"),
-            "key", "value", "kafka_timestamp", "event_id", F.try_to_timestamp("accepted_text"), "version_at",
-        ).collect()  # fmt: skip
-        boards = [PendingBoard._make(plain_values(row)) for row in rows]
-        if boards:
+    def _left(self, details: DataFrame) -> DataFrame:
+        """What was not sent of a batch: as a reject with its reason, or as a pending board, or `is_fine`."""
+        day = day_of(F.col(self._stream.field(self._definition.day_field).column), self._timezone).alias("day")
+        return with_reason(details.where("NOT is_sent"), self._stream).select(
+            "topic", "partition", "offset", F.col(self._key_column).alias("board_id"),
+            F.col(self._join_column).alias("member_id"), day, "key", "value", "kafka_timestamp", "event_id",
+            F.try_to_timestamp("accepted_text").alias("accepted_at"), "version_at", "reason",
+            F.expr(_FINE).alias("is_fine"),
+        )  # fmt: skip
+
+    def _left_of(self, range_: OffsetRange) -> DataFrame:
+        return self._left(self._details(self.decoded(self._read(range_))))
+
+    def _save_pending(self, pending: pa.Table, batch_id: int) -> None:
+        if pending.num_rows:
+            boards = [PendingBoard(**row) for row in pending.select(PendingBoard._fields).to_pylist()]
             self._patiently(lambda: self._store.save_pending(boards))
             self._figures.count("pending_kept", len(boards))
             log.info("batch %d: %d boards wait for their member", batch_id, len(boards))
 
-    def _keep_rejects(self, rejected: Sequence[Reject]) -> None:
-        if rejected:
-            self._patiently(lambda: self._store.save_rejects(rejected, rejected_by="join"))
-            self._figures.count("rejects", len(rejected))
-            log.warning("%d records rejected; the reasons are in table reject", len(rejected))
-
     def _patiently(self, call: Any) -> None:
         patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
 
-    def _resolve(self, waiting: Sequence[tuple[object, ...]]) -> int:
+    def _resolve(self, waiting: Sequence[StoredBoard]) -> int:
         details = self._details(self.decoded(self._records(waiting))).persist()
         try:
             known = details.where("author_known")
@@ -210,7 +230,7 @@ class BoardJoin:
         finally:
             details.unpersist()
 
-    def _records(self, waiting: Sequence[tuple[object, ...]]) -> DataFrame:
+    def _records(self, waiting: Sequence[StoredBoard]) -> DataFrame:
         """Pending boards as the source gave them. By way of Arrow: tuples would go through a Python worker."""
         rows = []
         for topic, partition, offset, key, value, timestamp, event_id, accepted_at in waiting:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +14,16 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 
-from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.speed_store import Reject
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import Definition
 from include.failpoints import reached
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.connectors.postgres import plain_values
 from spark_jobs.schemas import stored_type
 from spark_jobs.speed.early_read import EarlyRows
 from spark_jobs.speed.figures import Figures, TableSize
+from spark_jobs.speed.pages import pages
 from spark_jobs.speed.table_records import TableRow, read_record
 from spark_jobs.transforms.decode import decode, rejects, valid
 from spark_jobs.transforms.join_rule import MEMBER_SIDE
@@ -60,14 +61,22 @@ class MemberTable:
         tail: TopicTail,
         definition: Definition,
         figures: Figures,
+        keep_rejects: Callable[[Sequence[Reject]], None],
+        max_bytes: int,
         partitions: int = 0,
     ) -> None:
-        """`partitions`: of the table; 0: by its size, and at least one a core."""
+        """`partitions`: of the table; 0: by its size, and at least one a core.
+
+        At most `max_bytes` of the topic's rejects are in the driver at once; `keep_rejects` is given them as they are
+        found, and again by a load or refresh that is tried again.
+        """
         self._session = session
         self._offsetter = offsetter
         self._tail = tail
         self._topic = definition.table
         self._figures = figures
+        self._keep_rejects = keep_rejects
+        self._max_bytes = max_bytes
         self._partitions = partitions
         self._key = definition.table.field(definition.table.key_field).column
         self._columns = [definition.table.field(c.source).column for c in definition.columns if c.side == "table"]
@@ -75,7 +84,6 @@ class MemberTable:
         self._levels: list[_Level] = []
         self._recent: dict[int, TableRow] = {}
         self._recent_relation: DataFrame | None = None
-        self._rejected: list[Reject] = []
         self._compactor = ThreadPoolExecutor(1, "compact")
         self._compaction: Future[_Level] | None = None
 
@@ -112,8 +120,8 @@ class MemberTable:
         log.info("loaded %d members in %.1f s", base.rows, time.monotonic() - started)
         return base.rows
 
-    def refresh(self) -> list[int]:
-        """Take what reached the topic since; returns the keys that changed.
+    def refresh(self) -> list[int] | None:
+        """Take what reached the topic since; returns the keys that changed, None when they are too many to be named.
 
         Called after the boards' offsets are fixed: a member that reached Kafka before its board is then always seen.
         A refresh that fails changes nothing: the next one reads the same records again.
@@ -124,7 +132,8 @@ class MemberTable:
         if not count:
             return []
         if count > TAIL_ROWS or set(ends) != set(self._next):
-            return self._refresh_many(ends)
+            self._refresh_many(ends)
+            return None
         changed = self._refresh_few(ends)
         if len(self._recent) > RECENT_ROWS:
             self._fold()
@@ -139,10 +148,15 @@ class MemberTable:
             relations.append(F.broadcast(self._recent_relation))
         return relations
 
-    def take_rejects(self) -> list[Reject]:
-        """The rejected records of the topic since the last call."""
-        taken, self._rejected = self._rejected, []
-        return taken
+    def known(self, keys: Sequence[int]) -> list[int]:
+        """Those of the keys that the table has, deleted ones among them."""
+        wanted = self._session.createDataFrame(pa.table({"wanted": pa.array(keys, pa.int64())}))
+        placed = wanted.repartition(self._partitions, "wanted")
+        found: set[int] = set()
+        for relation in self.relations():
+            is_there = F.col("wanted") == F.col(self._key)
+            found.update(placed.join(relation.select(self._key), is_there, "left_semi").toArrow()[0].to_pylist())
+        return sorted(found)
 
     def close(self) -> None:
         """End a compaction under way, and let go of the consumer."""
@@ -151,21 +165,25 @@ class MemberTable:
 
     def _refresh_few(self, ends: Offsets) -> list[int]:
         changed = []
-        for message in self._tail.read_to(ends):
-            match read_record(message, self._topic):
-                case Reject() as rejected:
-                    self._rejected.append(rejected)
-                case row:
-                    changed.append(row.key)
-                    known = self._recent.get(row.key)
-                    if known is None or row.version > known.version:
-                        self._recent[row.key] = row
+        for messages in self._tail.iter_to(ends):
+            rejected = []
+            for message in messages:
+                match read_record(message, self._topic):
+                    case Reject() as reject:
+                        rejected.append(reject)
+                    case row:
+                        changed.append(row)
+            self._keep_rejects(rejected)
+        for row in changed:
+            known = self._recent.get(row.key)
+            if known is None or row.version > known.version:
+                self._recent[row.key] = row
         self._next = self._tail.position
         self._figures.position(self._topic.name, self._next)
         self._recent_relation = None
-        return changed
+        return [row.key for row in changed]
 
-    def _refresh_many(self, ends: Offsets) -> list[int]:
+    def _refresh_many(self, ends: Offsets) -> None:
         # a partition added since starts at 0
         start = {partition: self._next.get(partition, 0) for partition in ends}
         level = self._read(start, ends)
@@ -173,22 +191,27 @@ class MemberTable:
         self._next = ends
         self._figures.position(self._topic.name, ends)
         self._tail.begin(ends)
-        changed = [row[0] for row in level.relation.select(self._key).collect()]
         self._merge_changes()
-        return changed
 
     def _read(self, start: Offsets, ends: Offsets) -> _Level:
-        decoded = decode(read_range(self._session, self._offsetter, self._topic.name, start, ends), self._topic)
+        whole = OffsetRange(start, ends)
+        decoded = self._decoded(whole)
         rejected = Observation()
         # the observation also keeps the filter behind it: pushed below, it would parse each record once a condition
         kept = self._narrow(valid(decoded.observe(rejected, F.count("reason").alias("count"))))
         level = self._level(kept)
-        if rejected.get["count"]:  # rare: only then the range is read once more
-            self._rejected += [Reject._make(plain_values(row)) for row in rejects(decoded).collect()]
+        if count := rejected.get["count"]:  # rare: only then the range is read once more
+            for page in pages(rejects(decoded), lambda part: rejects(self._decoded(part)), whole, count,
+                              self._max_bytes):  # fmt: skip
+                self._keep_rejects([Reject(**row) for row in page.to_pylist()])
         return level
 
+    def _decoded(self, part: OffsetRange) -> DataFrame:
+        records = read_range(self._session, self._offsetter, self._topic.name, part.start, part.end)
+        return decode(records, self._topic)
+
     def _taken(self, early: EarlyRows) -> _Level:
-        self._rejected += early.rejects
+        self._keep_rejects(early.rejects)
         newest = self._narrow(self._session.createDataFrame(early.newest)).repartition(self._partitions, self._key)
         return self._kept(newest.sortWithinPartitions(self._key))
 

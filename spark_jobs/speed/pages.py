@@ -13,16 +13,16 @@ SIZE = "_bytes"
 
 
 def pages(
-    rows: DataFrame, read: Callable[[OffsetRange], DataFrame], range_: OffsetRange, max_bytes: int
+    rows: DataFrame, read: Callable[[OffsetRange], DataFrame], range_: OffsetRange, count: int, max_bytes: int
 ) -> Iterator[pa.Table]:
     """The rows of the range as Arrow tables of at most `max_bytes` of texts and bytes; a larger row is one by itself.
 
-    `rows` has a row for each record of the range, or for some of them, with `partition` and `offset`; `read` gives the
-    same rows of any part of the range. One Spark job brings them all, but for texts and bytes of rows that are larger
+    `rows` are of records in the range, at most `count` of them, with `partition` and `offset`; `read` gives the same
+    rows of any part of the range. One Spark job brings them all, but for texts and bytes of rows that are larger
     than their share; as long as no row is, that is all. Otherwise the sizes, which are known by then, say what fits
     into a page, and each page is a job of its own. The pages are in the order of the log.
     """
-    share = max_bytes // max(1, range_.count)
+    share = max_bytes // max(1, count)
     schema = rows.schema
     sized = rows.selectExpr("*", f"bigint({_size(schema)}) AS {SIZE}")
     looked = sized.selectExpr(*_cut(schema, share), SIZE).toArrow()

@@ -53,7 +53,7 @@ class Serve:
         written is left to the next start.
         """
         started = time.monotonic()
-        for page in pages(_whole(records), self._read_whole, range_, self._max_bytes):
+        for page in pages(_whole(records), self._read_whole, range_, range_.count, self._max_bytes):
             read = time.monotonic()
             batch = self._details.read(page)
             phases_s = {"read": read - started, "decode": time.monotonic() - read}
@@ -64,7 +64,7 @@ class Serve:
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the path once over records that are none of ours, writing nothing, so that its code is compiled."""
-        for page in pages(_whole(nothing), self._read_whole, OffsetRange({}, {}), self._max_bytes):
+        for page in pages(_whole(nothing), self._read_whole, OffsetRange({}, {}), 0, self._max_bytes):
             self._details.read(page)
 
     def _read_whole(self, range_: OffsetRange) -> DataFrame:

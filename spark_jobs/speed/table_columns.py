@@ -25,6 +25,7 @@ class TableColumns:
         columns = [topic.field(each.source).column for each in definition.columns if each.side == "table"]
         self.rejects: list[Reject] = []
         self.count = 0  # how many records were read
+        self.held_bytes = 0  # by the rows and the rejects
         self.looked_at = 0  # how many of them one by one
         self._topic = topic
         self._key = topic.field(topic.key_field)
@@ -50,7 +51,7 @@ class TableColumns:
             fields[self._key.name], *(fields[field.name] for field in self._kept), *places.columns,
             times(fields[self._version_field]), pa.repeat(False, fields.num_rows),
         ]  # fmt: skip
-        self._tables.append(pa.Table.from_arrays(columns, schema=self._schema))
+        self._append(pa.Table.from_arrays(columns, schema=self._schema))
         self._add_one_by_one(messages[number] for number in pc.indices_nonzero(pc.invert(is_right)).to_pylist())
         self.count += len(messages)
 
@@ -74,6 +75,7 @@ class TableColumns:
             match read_record(message, self._topic):
                 case Reject() as rejected:
                     self.rejects.append(rejected)
+                    self.held_bytes += len(rejected.key or b"") + len(rejected.value or b"")
                 case row:
                     rows.append(row)
         if rows:
@@ -81,4 +83,8 @@ class TableColumns:
             values += [[row.values.get(field.column) for row in rows] for field in self._kept]
             values += [[getattr(row, name) for row in rows] for name in self._schema.names[len(values) :]]
             arrays = [pa.array(each, field.type) for each, field in zip(values, self._schema, strict=True)]
-            self._tables.append(pa.Table.from_arrays(arrays, schema=self._schema))
+            self._append(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    def _append(self, rows: pa.Table) -> None:
+        self._tables.append(rows)
+        self.held_bytes += rows.nbytes

@@ -33,7 +33,9 @@ def settings(broker, postgres, tmp_path):
 @pytest.fixture
 def table(spark, settings):
     servers = settings.kafka.bootstrap_servers
-    table = MemberTable(spark, OffsetReader(servers), TopicTail(servers, "member"), PIPELINE, Figures(), 2)
+    tail, rejects = TopicTail(servers, "member"), []
+    table = MemberTable(spark, OffsetReader(servers), tail, PIPELINE, Figures(), rejects.extend, 1 << 20, 2)
+    table.rejects = rejects
     yield table
     table.close()
 
@@ -68,8 +70,7 @@ def test_loads_the_newest_version_of_each_member_and_their_rejects(table, settin
     produce(settings, [("member", ids[3], b"{nonsense")])
     table.load()
     assert names(table, ids) == {1: "new", 2: None}
-    assert str(ids[3]).encode() in [reject.key for reject in table.take_rejects()]
-    assert table.take_rejects() == []
+    assert str(ids[3]).encode() in [reject.key for reject in table.rejects]
 
 
 def test_what_was_read_before_there_was_a_session_is_the_same_table(table, settings, ids):
@@ -79,7 +80,7 @@ def test_what_was_read_before_there_was_a_session_is_the_same_table(table, setti
     send(settings, ids, (1, "meanwhile", EVENING), (5, "came later", NOON))
     table.load(early)
     assert names(table, ids) == {1: "new", 2: None}
-    assert {str(ids[3]).encode(), str(ids[4]).encode()} <= {reject.key for reject in table.take_rejects()}
+    assert {str(ids[3]).encode(), str(ids[4]).encode()} <= {reject.key for reject in table.rejects}
     assert sorted(table.refresh()) == [ids[1], ids[5]]
     assert names(table, ids) == {1: "meanwhile", 2: None, 5: "came later"}
 
@@ -90,8 +91,22 @@ def test_a_topic_too_large_for_the_driver_is_left_to_spark(settings, ids, monkey
     assert read_early(settings) is None
 
 
+def test_a_topic_of_more_bytes_than_the_driver_takes_is_left_to_spark(settings, ids):
+    produce(settings, [("member", ids[n], b"{nonsense" * 100) for n in range(20)])
+    assert read_early(settings, 1_000) is None
+
+
+def test_rejects_are_kept_in_pages_whatever_their_size(table, settings, ids):
+    produce(settings, [("member", ids[n], b"{nonsense" * 100 * n) for n in range(20)])
+    table._max_bytes = 5_000
+    table.load()
+    assert [r.value for r in sorted(table.rejects, key=lambda r: len(r.value)) if int(r.key or 0) in ids] == [
+        b"{nonsense" * 100 * n for n in range(20)
+    ]
+
+
 def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, broker, caplog):
-    reader = EarlyRead(OffsetReader(settings.kafka.bootstrap_servers), Missing(), PIPELINE)
+    reader = EarlyRead(OffsetReader(settings.kafka.bootstrap_servers), Missing(), PIPELINE, 1 << 20)
     reader.start()
     assert reader.result() is None
     assert "left to Spark" in caplog.text
@@ -109,10 +124,10 @@ class Missing:
         raise BrokerUnavailable(topic="member")
 
 
-def read_early(settings):
+def read_early(settings, max_bytes=1 << 20):
     servers = settings.kafka.bootstrap_servers
     tail = TopicTail(servers, "member")
-    reader = EarlyRead(OffsetReader(servers), tail, PIPELINE)
+    reader = EarlyRead(OffsetReader(servers), tail, PIPELINE, max_bytes)
     reader.start()
     try:
         return reader.result()
@@ -134,12 +149,12 @@ def test_takes_changes_one_by_one_and_never_an_older_one(table, settings, ids):
 
 def test_a_change_that_breaks_the_contract_is_a_reject_and_the_others_count(table, settings, ids):
     table.load()
-    table.take_rejects()
+    table.rejects.clear()
     produce(settings, [("member", ids[1], member(ids[1], nickname="a\x07b")), ("member", ids[2], b"[]"),
                        ("member", "x", None), ("member", ids[3], member(ids[4]))])  # fmt: skip
     send(settings, ids, (5, "good", NOON))
     assert table.refresh() == [ids[5]]
-    reasons = [reject.reason.split(":")[0] for reject in table.take_rejects()]
+    reasons = [reject.reason.split(":")[0] for reject in table.rejects]
     assert sorted(reasons) == ["/", "/key", "/key", "/nickname"]
 
 
@@ -148,7 +163,8 @@ def test_many_changes_at_once_are_read_by_spark(table, settings, ids, monkeypatc
     send(settings, ids, (1, "loaded", NOON))
     table.load()
     send(settings, ids, *((n, f"v{n}", EVENING) for n in range(1, 8)))
-    assert sorted(table.refresh()) == [ids[n] for n in range(1, 8)]
+    assert table.refresh() is None  # the driver does not collect their keys
+    assert table.known([ids[0], ids[7], ids[1]]) == [ids[1], ids[7]]
     assert names(table, ids) == {n: f"v{n}" for n in range(1, 8)}
     send(settings, ids, (2, "after", "2026-11-20T12:00:00.000Z"))
     assert table.refresh() == [ids[2]]
@@ -183,7 +199,7 @@ def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids
         raise BrokerUnavailable(topic="member")
 
     with monkeypatch.context() as patched:
-        patched.setattr(table._tail, "read_to", silent)
+        patched.setattr(table._tail, "iter_to", silent)
         with pytest.raises(BrokerUnavailable):
             table.refresh()
     assert table.refresh() == [ids[1]]

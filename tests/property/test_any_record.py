@@ -76,9 +76,14 @@ class Chain(Driver):
         offsets = OffsetReader(self._pipeline.kafka.bootstrap_servers)
         ends = offsets.ends("board")
         start = self._taken or offsets.earliest("board")
-        boards = read_range(self._spark, offsets, "board", start, ends)
-        self._join.process(self._join.decoded(boards), OffsetRange(start, ends), next(self._batch_id), AnyPosition())
+        range_ = OffsetRange(start, ends)
+        boards = self._join.decoded(self._boards(range_))
+        self._join.process(boards, range_, next(self._batch_id), AnyPosition())
         self._taken = ends
+
+    def _boards(self, range_):
+        return read_range(self._spark, OffsetReader(self._pipeline.kafka.bootstrap_servers), "board", range_.start,
+                          range_.end)  # fmt: skip
 
     def night(self, run_id):
         """What Airflow does with the day, and the page that shows it; what the commands print."""
