@@ -15,6 +15,7 @@ from typing import Any
 import psycopg2
 
 from include.settings import Settings
+from tests.faults.stream_bulk import bulk_of_members, large_posts, many_pending
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_plan import Effect, Fault, Plan
 from tests.faults.stream_topics import Place, TopicReader, content
@@ -135,6 +136,12 @@ class Parts:
                 self._away(self.broker.kill, self.broker.start, fault.lasts_s)
             case Effect.WORKERS_KILLED:
                 self.driver.kill_workers(fault.lasts_s)
+            case Effect.LARGE_POSTS:
+                large_posts(self.settings)
+            case Effect.MANY_PENDING:
+                many_pending(self.settings)
+            case Effect.BULK_OF_MEMBERS:
+                bulk_of_members(self.settings)
 
     def _away(
         self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float, place: str | None = None
@@ -199,7 +206,8 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         refuse_unfenced(settings)
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         variables = environment(kafka, postgres, _DATABASE, folder / "driver")
-        driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")
+        bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20)}
+        driver = Driver({**variables, **bounds}, folder / "driver")
         broker = Broker(kafka)
         try:
             driver.start()

@@ -23,6 +23,9 @@ class Effect(StrEnum):
     POSTGRES_AWAY = "PostgreSQL away"
     BROKER_FROZEN = "broker frozen"
     BROKER_KILLED = "broker killed"
+    LARGE_POSTS = "large posts"
+    MANY_PENDING = "many pending"
+    BULK_OF_MEMBERS = "bulk of members"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ ONCE: tuple[tuple[Effect, str | None], ...] = (
     (Effect.PYTHON_KILLED, "join.before_send"),
     (Effect.SECOND_DRIVER, "serve.before_commit"),
     (Effect.SECOND_DRIVER, "join.before_send"),
+    (Effect.LARGE_POSTS, "serve.before_commit"),
+    (Effect.MANY_PENDING, "join.before_ledger"),
+    (Effect.BULK_OF_MEMBERS, "resolve.after_send"),
 )
 _LASTS_S = {
     Effect.BROKER_FROZEN: (0.5, 6.0),

@@ -16,6 +16,7 @@ PLANS = {
     0: (),
     1: ((Effect.DRIVER_KILLED, "join.before_ledger"), (Effect.BACKENDS_TERMINATED, "serve.before_commit")),
     2: ((Effect.DRIVER_KILLED, "serve.after_commit"), (Effect.POSTGRES_AWAY, "join.before_ledger")),
+    3: ((Effect.LARGE_POSTS, None), (Effect.MANY_PENDING, None), (Effect.BULK_OF_MEMBERS, None)),
 }
 
 
@@ -43,7 +44,7 @@ def test_view_pending_and_rejects_are_what_the_raw_topics_say(rounds, number):
 
 
 def test_faults_were_felt_and_the_round_without_any_felt_none(proof, rounds):
-    assert proof.parts.felt == {f"{effect} at {place}" for plan in PLANS.values() for effect, place in plan}
+    assert proof.parts.felt == {fault.name for one in rounds.values() for fault in one.plan}
     assert (rounds[0].endings, rounds[0].duplicates) == ([], 0)
     assert [ending for number in (1, 2) for ending in rounds[number].endings] == [
         ("killed at join.before_ledger", -9),
