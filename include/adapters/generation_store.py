@@ -1,5 +1,6 @@
 """Generations of a day: made, loaded, attached, measured. Used by the rebuild's driver and by its executors."""
 
+import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ PAGE = 1_000
 
 
 class Excluded(NamedTuple):
-    """A board of the day that is not a row: pending, rejected or deleted."""
+    """A board of the day that is not a row: pending, rejected, deleted or moved; of these two also the version."""
 
     kind: str
     identity: str
@@ -33,6 +34,7 @@ class Excluded(NamedTuple):
     board_partition: int
     board_offset: int
     reason: str | None
+    version_at: dt.datetime | None = None
 
 
 class Duplicate(NamedTuple):

@@ -139,7 +139,7 @@ def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
     others = newest.filter(pc.and_(pc.invert(is_row), pc.is_in(newest["board_id"], of_day)))
     excluded = [
         Excluded("deleted" if row["deleted"] else "moved", str(row["board_id"]), row["board_id"], row["partition"],
-                 row["offset"], _DELETED if row["deleted"] else _MOVED)
+                 row["offset"], _DELETED if row["deleted"] else _MOVED, row["version_at"])
         for row in others.to_pylist()
     ]  # fmt: skip
     rejected = _rejected(broken, events)

@@ -148,6 +148,7 @@ def test_dry_run_builds_and_publishes_nothing(pipeline, operator, day):
         "rebuild_day.difference[0]": "success",
         "rebuild_day.publish[0]": "skipped",
         "rebuild_day.certify[0]": "skipped",
+        "rebuild_day.cover[0]": "skipped",
     }
     assert shown(pipeline, day) == rows
     assert status(pipeline, day)[3:] == published[3:]

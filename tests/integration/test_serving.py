@@ -9,10 +9,11 @@ from include.adapters.generation_store import GenerationStore, Part
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
+from include.integrity.covering import cover
 from include.integrity.pruning import prune
-from include.integrity.publication import Published, publish
+from include.integrity.publication import Published, publish, redo, undo
 from tests.support.pipeline import migrated, rows
-from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
+from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)
 VIEW = "SELECT board_id, title, finality FROM board_detail ORDER BY board_id"
@@ -75,6 +76,35 @@ def test_a_tombstone_after_publication_hides_the_final_row(settings, store):
     build(settings, [row(1, 0), row(2, 1)], cut=5, run_id="r")
     publish(settings, DAY, "r")
     serve(store, [tombstone(1, 6, LATER)])
+    assert rows(settings, VIEW) == [(2, "v1", "final")]
+
+
+@pytest.mark.parametrize("knows", ["the generation", "the tombstone that was served"])
+@pytest.mark.parametrize("steps", [[], [undo, redo]], ids=["published", "undone and redone"])
+def test_a_late_replay_does_not_bring_a_deleted_board_back(settings, store, knows, steps):
+    serve(store, [row(1, 0), row(2, 1)])
+    if knows != "the generation":
+        serve(store, [tombstone(1, 3, LATER)])
+    generation = build(settings, [row(2, 1)], cut=5, run_id="r")
+    if knows == "the generation":
+        exclude(settings, generation, "deleted", 1, 3, LATER)
+    publish(settings, DAY, "r")
+    for step in steps:
+        step(settings, DAY, "test")
+    cover(settings, DAY)
+    rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
+    prune(settings, DAY)
+    serve(store, [row(1, 7)])
+    assert rows(settings, VIEW) == [(2, "v1", "final")]
+    assert serve(store, [row(1, 8, modified_at=LATER + dt.timedelta(minutes=1))]) == 1  # it was posted again
+    assert rows(settings, VIEW) == [(1, "v8", "live"), (2, "v1", "final")]
+
+
+def test_a_late_replay_does_not_bring_a_board_back_to_the_day_it_left(settings, store):
+    generation = build(settings, [row(2, 1)], cut=5, run_id="r")
+    exclude(settings, generation, "moved", 1, 3, LATER)
+    publish(settings, DAY, "r")
+    serve(store, [row(1, 7)])
     assert rows(settings, VIEW) == [(2, "v1", "final")]
 
 

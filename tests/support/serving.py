@@ -86,22 +86,25 @@ def build(
     run_id: str,
     raw_distinct: int | None = None,
     pending: Sequence[tuple[int, int]] = (),
+    day: Day = DAY,
 ) -> int:
     """Build a generation out of the rows, as the rebuild does; returns its id. `pending`: (board, offset)."""
     store = GenerationStore(settings.database)
-    generation_id = store.begin(DAY, run_id, None, {"board": {0: cut}, "member": {0: 0}})
+    generation_id = store.begin(day, run_id, None, {"board": {0: cut}, "member": {0: 0}})
     listed = [{**r, "generation_id": generation_id} for r in rows]
     table = pa.Table.from_pylist(listed, schema=_FINAL)
     excluded = [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending]
-    store.save_part(generation_id, DAY, Part(0, table.num_rows, partial(copy_rows, rows=table), excluded))
+    store.save_part(generation_id, day, Part(0, table.num_rows, partial(copy_rows, rows=table), excluded))
     distinct = len(listed) + len(pending) if raw_distinct is None else raw_distinct
-    store.finish(generation_id, DAY, Counts(distinct, len(pending), 0, 0))
+    store.finish(generation_id, day, Counts(distinct, len(pending), 0, 0))
     return generation_id
 
 
-def exclude(settings: Settings, generation_id: int, kind: str, board_id: int, offset: int = 0) -> None:
-    """A board that the build, which is over, left out."""
-    left_out = (generation_id, kind, str(board_id), board_id, 0, offset, "a test says so")
+def exclude(
+    settings: Settings, generation_id: int, kind: str, board_id: int, offset: int = 0, at: dt.datetime | None = None
+) -> None:
+    """A board that the build, which is over, left out; `at` is the version of a deletion or of a move."""
+    left_out = (generation_id, kind, str(board_id), board_id, 0, offset, "a test says so", at)
     with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
         execute_values(cursor, query("insert_excluded"), [left_out])
 

@@ -1,4 +1,5 @@
--- Of one published day: what its generation covers, or knows in the same version or a newer one, is not written again.
+-- Of one published day: what its generation covers, or knows in the same version or a newer one, be it as a row or as a
+-- board that was deleted or has moved, is not written again.
 -- It is set aside, so that an undo has it. The day is given as a value, so that no table of another day is locked.
 WITH fenced AS (
     SELECT s.*
@@ -9,7 +10,10 @@ WITH fenced AS (
             OR EXISTS (SELECT 1 FROM board_detail_final f
                         WHERE f.day = date '1970-01-01' + %(day_number)s AND f.generation_id = %(generation_id)s
                           AND f.{{key}} = s.{{key}}
-                          AND (f.{{version}}, f.board_offset) >= (s.{{version}}, s.board_offset)))
+                          AND (f.{{version}}, f.board_offset) >= (s.{{version}}, s.board_offset))
+            OR EXISTS (SELECT 1 FROM generation_excluded e
+                        WHERE e.generation_id = %(generation_id)s AND e.board_id = s.{{key}}
+                          AND (e.version_at, e.board_offset) >= (s.{{version}}, s.board_offset)))
 ), kept AS (
     INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
     SELECT {{served}}, day, deleted, now(), %(generation_id)s FROM fenced ORDER BY {{key}}

@@ -15,7 +15,10 @@ WITH live AS MATERIALIZED (
       FROM live t
      CROSS JOIN LATERAL (SELECT f.{{version}}, f.board_offset FROM board_detail_final f
                           WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = t.{{key}}
-                          LIMIT 1) f
+                          UNION ALL
+                         SELECT e.version_at, e.board_offset FROM generation_excluded e
+                          WHERE e.generation_id = %(generation_id)s AND e.board_id = t.{{key}}
+                          LIMIT 2) f
      WHERE NOT t.is_covered AND (f.{{version}}, f.board_offset) >= (t.{{version}}, t.board_offset)
 ), gone AS (
     DELETE FROM board_detail_live l USING known k WHERE l.{{key}} = k.{{key}} RETURNING l.*

@@ -1,0 +1,226 @@
+"""The view is what was served and what is published say, whatever is served, published, undone, covered and forgotten.
+
+A stateful test on a real PostgreSQL. The expectation is plain Python: the newest version of each board that was ever
+served, and of each generation its rows, its deletions and its cut.
+"""
+
+import dataclasses
+import datetime as dt
+import itertools
+import os
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from include.errors import NothingBuilt, StaleRun
+from include.integrity.comparison import verify
+from include.integrity.covering import cover
+from include.integrity.pruning import collect_orphans
+from include.integrity.publication import UndoRefused, publish, redo, undo
+from tests.support.pipeline import migrated, rows
+from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
+
+DAYS = (DAY, DAY.before(1))
+BOARDS = st.integers(1, 4)  # an even one is of the first day, an odd one of the second
+TIMES = st.integers(0, 5)
+# Few and the same in `make test`; SERVING_EXAMPLES=500 for a search.
+MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "4"))
+AGE = "interval '30 days'"
+EMPTY = """
+TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation
+    RESTART IDENTITY CASCADE
+"""
+_numbers = itertools.count()
+
+
+def day_of(board):
+    return DAYS[board % 2]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Event:
+    """A version of a board in the raw topic. A copy has another offset and the same event id."""
+
+    at: int
+    offset: int
+    board: int
+    title: str | None  # None: it was deleted
+    event_id: str
+
+    @property
+    def version(self):
+        return self.at, self.offset
+
+    def served(self, kafka_offset):
+        at = NOON + dt.timedelta(minutes=self.at)
+        if self.title is None:
+            return tombstone(self.board, self.offset, at) | {"kafka_offset": kafka_offset}
+        return row(self.board, self.offset, title=self.title, modified_at=at, day=day_of(self.board).date,
+                   kafka_offset=kafka_offset, event_id=self.event_id, created_at=day_of(self.board).start)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """What a build found: the newest version of each board of its day."""
+
+    newest: dict[int, Event]
+
+
+def built_of(day, raw):
+    first = {}
+    for event in raw:  # one record an event: its first copy
+        first.setdefault(event.event_id, event)
+    newest = {}
+    for event in first.values():
+        if day_of(event.board) == day:
+            newest[event.board] = max(event, newest.get(event.board, event), key=lambda e: e.version)
+    seen = {event.board for event in first.values() if event.title is not None}
+    return Generation({board: event for board, event in newest.items() if board in seen})
+
+
+class Serving(RuleBasedStateMachine):
+    database = None
+
+    @initialize()
+    def begin(self):
+        rows(self.database, EMPTY, role="pipeline_owner")
+        collect_orphans(self.database)
+        self.raw, self.unserved, self.newest, self.generations = [], [], {}, {}
+        self.kafka_offsets = itertools.count()
+        self.store = opened_store(self.database)
+
+    def teardown(self):
+        if hasattr(self, "store"):
+            self.store.close()
+
+    def _append(self, at, board, title, event_id=None):
+        event = Event(at, len(self.raw), board, title, event_id or f"e{len(self.raw)}")
+        self.raw.append(event)
+        self.unserved.append(event)
+
+    @rule(board=BOARDS, at=TIMES)
+    def board_is_posted(self, board, at):
+        self._append(at, board, f"title {len(self.raw)}")
+
+    @rule(board=BOARDS, at=TIMES)
+    def board_is_deleted(self, board, at):
+        self._append(at, board, None)
+
+    @precondition(lambda self: self.raw)
+    @rule(data=st.data())
+    def event_is_replayed(self, data):
+        event = data.draw(st.sampled_from(self.raw))
+        self._append(event.at, event.board, event.title, event.event_id)
+
+    @precondition(lambda self: self.unserved)
+    @rule(count=st.integers(1, 9))
+    def stream_serves(self, count):
+        due, self.unserved = self.unserved[:count], self.unserved[count:]
+        self._serve(due)
+
+    @precondition(lambda self: len(self.raw) > len(self.unserved))
+    @rule(data=st.data())
+    def stream_serves_again(self, data):
+        self._serve([data.draw(st.sampled_from(self.raw[: len(self.raw) - len(self.unserved)]))])
+
+    def _serve(self, events):
+        serve(self.store, [event.served(next(self.kafka_offsets)) for event in events])
+        for event in events:
+            self.newest[event.board] = max(event, self.newest.get(event.board, event), key=lambda e: e.version)
+
+    @rule(day=st.sampled_from(DAYS), published=st.booleans(), more=st.integers(0, 3))
+    def night_rebuilds(self, day, published, more):
+        generation = built_of(day, self.raw)
+        run_id = f"r{next(_numbers)}"
+        listed = [event.served(None) for event in generation.newest.values() if event.title is not None]
+        id_ = build(self.database, listed, cut=len(self.raw), run_id=run_id, day=day)
+        for board, event in generation.newest.items():
+            if event.title is None:
+                exclude(self.database, id_, "deleted", board, event.offset, NOON + dt.timedelta(minutes=event.at))
+        self.generations[id_] = generation
+        verify(self.database, day, run_id)
+        if published:
+            before = self._view(day)
+            if publish(self.database, day, run_id).was_identical:
+                assert self._view(day) == before
+                return
+            after = self._view(day)
+            changed = {board for board in before | after if before.get(board) != after.get(board)}
+            corrected = rows(self.database, "SELECT board_id FROM board_detail_correction WHERE generation_id = %s",
+                             (id_,))  # fmt: skip
+            assert {board for (board,) in corrected} == changed
+
+    @rule(day=st.sampled_from(DAYS))
+    def older_build_is_published(self, day):
+        with suppress(NothingBuilt, StaleRun):
+            publish(self.database, day)
+
+    @rule(day=st.sampled_from(DAYS), to=st.none() | st.integers(0, 5))
+    def day_is_undone(self, day, to):
+        with suppress(UndoRefused):
+            undo(self.database, day, "test", to=to)
+
+    @rule(day=st.sampled_from(DAYS))
+    def day_is_redone(self, day):
+        with suppress(UndoRefused):
+            redo(self.database, day, "test")
+
+    @rule(day=st.sampled_from(DAYS))
+    def day_is_covered(self, day):
+        cover(self.database, day)
+
+    @rule()
+    def weeks_go_by(self):
+        rows(self.database, f"UPDATE board_detail_covered SET covered_at = covered_at - {AGE}")
+        rows(self.database, f"UPDATE publication SET made_at = made_at - {AGE}")
+        rows(self.database, f"UPDATE day_publication SET published_at = published_at - {AGE}")
+        collect_orphans(self.database)
+
+    @invariant()
+    def view_is_what_was_served_and_published(self):
+        if not hasattr(self, "raw"):
+            return
+        for day in DAYS:
+            assert self._view(day) == self._expected(day)
+
+    def _view(self, day):
+        found = rows(self.database, "SELECT board_id, title FROM board_detail WHERE day = %s", (day.date,))
+        assert len(found) == len(dict(found))
+        return dict(found)
+
+    def _expected(self, day):
+        pointer = rows(self.database, "SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication "
+                       "WHERE day = %s AND generation_id IS NOT NULL", (day.date,))  # fmt: skip
+        id_, cut = pointer[0] if pointer else (None, 0)
+        known = self.generations[id_].newest if id_ is not None else {}
+        shown = dict(known)
+        for board, event in self.newest.items():
+            is_newer = board not in known or event.version > known[board].version
+            if day_of(board) == day and event.offset >= cut and is_newer:
+                shown[board] = event
+        return {board: event.title for board, event in shown.items() if event.title is not None}
+
+
+@pytest.fixture(scope="module")
+def database(postgres, tmp_path_factory):
+    return migrated(None, postgres, "serving_property", tmp_path_factory.mktemp("serving-property"))
+
+
+def test_the_view_is_what_was_served_and_published(database):
+    class Machine(Serving):
+        pass
+
+    Machine.database = database
+    run_state_machine_as_test(Machine, settings=settings(
+        max_examples=MAX_EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
+        derandomize="SERVING_EXAMPLES" not in os.environ, phases=(Phase.generate, Phase.shrink)))  # fmt: skip
