@@ -14,7 +14,7 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.generation_tables import is_attached
 from include.adapters.postgres import connect
 from include.contracts.day import Day
-from include.errors import NothingBuilt, PipelineError, StaleRun
+from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import reached
 from include.integrity.covering import uncover
 from include.integrity.day_turn import DayShows, in_turn
@@ -209,6 +209,7 @@ def _point(
 ) -> tuple[Moved, int]:
     """Move the pointer; returns also how many live rows stay on top. The day and the tombstones are held."""
     place = {"day": day.date, "generation_id": target, "shown_id": shows.generation_id}
+    _refuse_broken(cursor, day, target)
     if target is not None and not is_attached(cursor, target):
         raise UndoRefused("the generation's table is gone; rebuild the day", day=day, generation=target)
     cursor.execute(query("restore_covered"), place)
@@ -225,6 +226,16 @@ def _point(
         **place, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,
     })  # fmt: skip
     return Moved(action, shows.generation_id, target, covered, restored), on_top
+
+
+def _refuse_broken(cursor: Cursor, day: Day, target: Shown) -> None:
+    """Raise BalanceBroken for a generation that lost a board on the way: it is shown by no way in."""
+    cursor.execute(query("select_broken_balance"), {"generation_id": target})
+    row = cursor.fetchone()
+    if row is not None:
+        raw_distinct, row_count, pending, rejected = row
+        raise BalanceBroken("rebuild the day", day=day, generation=target, raw_distinct=raw_distinct, rows=row_count,
+                            pending=pending, rejected=rejected)  # fmt: skip
 
 
 def _mark_dirty(cursor: Cursor, day: Day, on_top: int, cause: str | None) -> None:

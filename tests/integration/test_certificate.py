@@ -164,8 +164,9 @@ def test_a_day_with_an_unexplained_difference_is_not_certified(settings):
 
 
 def test_a_board_that_got_lost_breaks_the_balance(settings):
-    build(settings, [row(1, 1)], cut=9, run_id="r", raw_distinct=2)
+    build(settings, [row(1, 1)], cut=9, run_id="r")
     publish(settings, DAY, "r")
+    rows(settings, "UPDATE generation SET raw_distinct = 2")
     with pytest.raises(BalanceBroken, match="raw_distinct=2, rows=1"):
         certify(settings, DAY, nothing_waits)
     assert rows(settings, STATUS) == [("rebuilt", False)]

@@ -11,7 +11,7 @@ from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
-from include.integrity.publication import Published, publish, redo, undo
+from include.integrity.publication import SPEED_LAYER, Published, publish, redo, undo
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
@@ -237,7 +237,28 @@ def test_a_lost_board_is_noticed(settings):
     build(settings, [row(1, 0)], cut=5, run_id="r", raw_distinct=2)
     with pytest.raises(BalanceBroken, match="raw_distinct=2"):
         verify(settings, DAY, "r")
+    with pytest.raises(BalanceBroken, match="raw_distinct=2"):
+        publish(settings, DAY, "r")
+    assert rows(settings, VIEW) == []
+
+
+def test_a_generation_whose_balance_is_broken_is_shown_by_no_way_in(settings):
+    for run_id in ("a", "b"):
+        build(settings, [row(1, 0, title=run_id)], cut=5, run_id=run_id)
+        publish(settings, DAY, run_id)
+    rows(settings, "UPDATE generation SET raw_distinct = 2")
+    with pytest.raises(BalanceBroken):
+        undo(settings, DAY, "test", to=1)
+    undo(settings, DAY, "test", to=SPEED_LAYER)
+    with pytest.raises(BalanceBroken):
+        redo(settings, DAY, "test")
+    assert rows(settings, VIEW) == []
+
+
+def test_a_published_day_that_lost_a_board_is_not_certified(settings):
+    build(settings, [row(1, 0)], cut=5, run_id="r")
     publish(settings, DAY, "r")
+    rows(settings, "UPDATE generation SET raw_distinct = 2")
     with pytest.raises(BalanceBroken):
         certify(settings, DAY, lambda _: {})
     assert rows(settings, "SELECT status FROM day_status") == [("rebuilt",)]
