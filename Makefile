@@ -34,11 +34,11 @@ status: setup ## what runs, where, healthy or not, log file
 logs: setup ## the last lines of every log; one service: make logs S=kafka; follow: make logs F=1
 	@$(STACK) logs $(if $(F),--follow) $(S)
 
-clean: setup ## down, then remove the data; the environment, the jars and .env stay
-	@$(STACK) clean
+clean: setup ## down, then remove the data; the environment, the jars and .env stay; accepted events that wait: FORCE=1
+	@$(STACK) clean $(if $(FORCE),--force)
 
 clean-all: setup ## clean, then remove .state altogether; the next run downloads again
-	@$(STACK) clean
+	@$(STACK) clean $(if $(FORCE),--force)
 	@rm -rf .state
 
 demo: up ## the story of the pipeline, told and checked on the terminal

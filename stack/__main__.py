@@ -38,7 +38,7 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
         case "down":
             down(layout)
         case "clean":
-            clean(layout)
+            clean(layout, force=arguments.force)
         case "status":
             statuses = status.collect(layout)
             console = Console()
@@ -76,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     start_all = commands.add_parser("up", help="start services in the order of their health")
     start_all.add_argument("--only", default="", metavar="NAMES", help="these, comma separated, and what they need")
     commands.add_parser("down", help="stop everything and leave no process behind")
-    commands.add_parser("clean", help="stop everything and remove the data")
+    remove = commands.add_parser("clean", help="stop everything and remove the data")
+    remove.add_argument("--force", action="store_true", help="also events that are in no topic, and the archive")
     commands.add_parser("status", help="what runs; exit code 1 when something is not healthy")
     logs = commands.add_parser("logs", help="the end of the logs")
     logs.add_argument("names", nargs="*", metavar="NAME")

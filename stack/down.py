@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable
 
-from stack import environment, leftovers
+from stack import environment, irreplaceable, leftovers
 from stack.errors import StackError
 from stack.layout import DATA_FOLDERS, Layout
 from stack.lock import exclusive
@@ -22,14 +22,16 @@ def down(layout: Layout, say: Say = print) -> None:
         _stop_all(layout, say)
 
 
-def clean(layout: Layout, say: Say = print) -> None:
+def clean(layout: Layout, say: Say = print, force: bool = False) -> None:
     """Stop everything and remove the data: topics, tables, fallback store, checkpoints, Airflow's history, logs.
 
     Keeps `.env`, the virtual environment and the jars. Raises StackError, and removes nothing, when a process that is
-    not the stack's uses the data.
+    not the stack's uses the data, or, unless forced, when some of it is accepted and in no topic, or listed elsewhere.
     """
     with exclusive(layout):
+        _require_replaceable(layout, force)  # while everything runs: whoever is refused has lost nothing, nor time
         _stop_all(layout, say)
+        _require_replaceable(layout, force)
         folders = [layout.state / name for name in DATA_FOLDERS]
         users = leftovers.find_users(folders)
         if users:
@@ -37,6 +39,12 @@ def clean(layout: Layout, say: Say = print) -> None:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         say("data removed")
+
+
+def _require_replaceable(layout: Layout, force: bool) -> None:
+    found = [] if force else irreplaceable.find(layout)
+    if found:
+        raise StackError(f"{'; '.join(found)}. To remove them for good: make clean FORCE=1")
 
 
 def _stop_all(layout: Layout, say: Say) -> None:

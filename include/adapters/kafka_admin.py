@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+from collections.abc import Collection
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
@@ -15,6 +16,13 @@ from include.settings import KafkaSettings, Settings
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 15
+_LIMIT = "max.message.bytes"
+_LIMIT_TIMEOUT_S = 5
+_NOT_TOLD = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
 SETTLE_S = 15.0  # a topic just made may be unknown to a broker for a moment
 
 
@@ -60,6 +68,30 @@ def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
             actual = configs[topic.name][name].value
             if actual != wanted:
                 found.append(f"topic {topic.name} has {name}={actual}, the contract says {wanted}: alter the topic")
+    return found
+
+
+def topics_below(bootstrap_servers: str, names: Collection[str], needed_bytes: int) -> list[str]:
+    """One line for each of these topics whose `max.message.bytes` is less than needed, with the remedy.
+
+    A topic that is not there, or whose settings may not be read, is passed over. Blocks. Raises BrokerUnavailable.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "logger": log})
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
+    found = []
+    for resource, future in admin.describe_configs(resources, request_timeout=_LIMIT_TIMEOUT_S).items():
+        try:
+            value = int(future.result()[_LIMIT].value)
+        except KafkaException as exc:
+            if exc.args[0].code() in _NOT_TOLD:
+                log.warning("the settings of topic %s are not known: %s", resource.name, exc.args[0].name())
+                continue
+            raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, reason=str(exc)) from exc
+        if value < needed_bytes:
+            found.append(
+                f"topic {resource.name} has {_LIMIT}={value}, and the gateway's batches need {needed_bytes}: Kafka "
+                f"would refuse events that were accepted; set {_LIMIT} of the topic to at least {needed_bytes}"
+            )
     return found
 
 

@@ -17,13 +17,16 @@ import uvloop
 
 from include.adapters.call_journal import SqliteCallJournal
 from include.adapters.fallback_store import SqliteFallbackStore
+from include.adapters.kafka_admin import topics_below
 from include.adapters.kafka_producer import KafkaProducer
 from include.adapters.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock
-from include.errors import OK, ConfigurationError, PipelineError, Retryable
+from include.contracts.topics import RAW_TOPICS
+from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.app import Gateway
+from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.server import Server
-from include.gateway.services import join
+from include.gateway.services import Services, join
 from include.gateway.tokens import Tokens
 from include.settings import GatewaySettings, Settings
 
@@ -33,6 +36,7 @@ STOPPED = 70
 
 _SHUTDOWN_MARGIN_S = 3.0  # for the fsync of what Kafka did not take in time
 _PROBE_S = 1.0
+_TOPICS_S = 60.0
 
 
 def main() -> int:
@@ -105,12 +109,16 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         loop.add_signal_handler(number, end, OK)
     loop.add_signal_handler(signal.SIGHUP, tokens.reload)
 
-    store.open()
-    services.idempotency.open()
     producer.start(services.on_client_failure)
     if not await producer.is_reachable(_PROBE_S):
         services.circuit.open("no broker at the start")
+    elif faults := await _topic_faults(settings):
+        await producer.close(0)
+        raise ConfigurationError("; ".join(faults))
+    store.open()
+    services.idempotency.open()
     draining = asyncio.create_task(services.drain.run())
+    watching = asyncio.create_task(_watch_topics(settings, services))
     gc.freeze()
     await server.start(listener)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
@@ -120,6 +128,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
             log.warning("requests are still open after %g s; what Kafka has not taken is kept", gateway.deadline_s)
     finally:
         # then who sends, then who is sent to: what Kafka did not take in time fails there, and is kept by its request
+        watching.cancel()
         services.drain.end()
         await asyncio.wait({draining}, timeout=gateway.deadline_s + _PROBE_S)
         draining.cancel()
@@ -131,6 +140,30 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         await system_of_record.close()
     log.info("ended, %d events waiting", store.backlog().waiting)
     return exit_codes[0]
+
+
+async def _topic_faults(settings: Settings) -> list[str]:
+    """What is wrong with the topics' settings; nothing while no broker tells."""
+    try:
+        return await asyncio.to_thread(
+            topics_below, settings.kafka.bootstrap_servers, list(RAW_TOPICS), MAX_MESSAGE_BYTES
+        )
+    except BrokerUnavailable as exc:
+        log.debug("the topics' settings are not known: %s", exc)
+        return []
+
+
+async def _watch_topics(settings: Settings, services: Services) -> None:
+    """Until cancelled: see that nobody has made a topic's limit smaller meanwhile, or while no broker answered."""
+    while True:
+        await asyncio.sleep(_TOPICS_S)
+        if services.circuit.is_open:
+            continue
+        faults = await _topic_faults(settings)
+        for fault in faults:
+            if fault not in services.topic_faults:
+                log.critical("%s", fault)
+        services.topic_faults[:] = faults
 
 
 if __name__ == "__main__":

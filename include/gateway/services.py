@@ -1,7 +1,7 @@
 """The gateway's parts, joined: made once by the entrypoint, used by every call."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from include.clock import Clock
 from include.gateway.circuit import Circuit, Supervisor
@@ -32,6 +32,7 @@ class Services:
     tokens: Tokens
     clock: Clock
     limits: GatewayLimits
+    topic_faults: list[str] = field(default_factory=list)
 
     def degraded(self, is_store_writable: bool = True) -> list[str]:
         """What is not of full use although the gateway answers, in words; empty when all is well."""
@@ -43,7 +44,7 @@ class Services:
             f"{held.refused} events are set aside": held.refused > 0,
             f"{held.lost} events were lost to damage of the fallback store": held.lost > 0,
         }
-        return [reason for reason, holds in reasons.items() if holds]
+        return [reason for reason, holds in reasons.items() if holds] + self.topic_faults
 
     def on_client_failure(self, failure: Failure) -> None:
         """For the producer: a failure that belongs to no record."""

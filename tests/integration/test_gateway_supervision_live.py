@@ -1,8 +1,10 @@
 """What Kafka refuses, lacks or does not answer: the real gateway before a real broker with an authorizer."""
 
 import base64
+import contextlib
 import itertools
 import os
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -12,6 +14,9 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -48,6 +53,20 @@ class Admin:
     def make(self, topic: str, **config: str) -> None:
         new = NewTopic(topic, PARTITIONS, 1, config={name.replace("_", "."): value for name, value in config.items()})
         self._client.create_topics([new])[topic].result()
+
+    @contextlib.contextmanager
+    def limited(self, topic: str, size: int) -> Iterator[None]:
+        """The topic takes batches of so many bytes at most."""
+        for operation in (AlterConfigOpType.SET, AlterConfigOpType.DELETE):
+            entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=operation)
+            resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+            if operation is AlterConfigOpType.DELETE:
+                try:
+                    yield
+                finally:
+                    self._client.incremental_alter_configs([resource])[resource].result()
+            else:
+                self._client.incremental_alter_configs([resource])[resource].result()
 
     def delete(self, topic: str) -> None:
         self._client.delete_topics([topic])[topic].result()
@@ -92,7 +111,7 @@ def broker(tmp_path_factory):
 @pytest.fixture(scope="module")
 def admin(broker):
     admin = Admin(broker.bootstrap_servers)
-    admin.make("board", max_message_bytes=str(ALLOWED_BYTES))
+    admin.make("board")
     admin.make("member")
     return admin
 
@@ -134,9 +153,19 @@ def is_drained(gateway):
     wait_until(has_no_backlog, 60, "nothing waits any more")
 
 
-def test_event_larger_than_its_topic_takes_is_413_and_not_spilled(start):
+def test_topic_that_takes_less_than_the_gateways_batches_is_refused_at_the_start(broker, admin, tmp_path):
+    with admin.limited("board", ALLOWED_BYTES):
+        gateway = GatewayProcess.over(tmp_path, broker.bootstrap_servers)
+        assert gateway.launch().wait(timeout=60) == 78
+    said = gateway.log.read_text()
+    assert f"topic board has max.message.bytes={ALLOWED_BYTES}" in said
+    assert "need 1000000" in said
+    assert "set max.message.bytes of the topic to at least 1000000" in said
+
+
+def test_event_larger_than_its_topic_takes_is_413_and_not_spilled(admin, start):
     gateway = start()
-    with gateway.client() as client:
+    with gateway.client() as client, admin.limited("board", ALLOWED_BYTES):
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
         is_drained(gateway)
         with pytest.raises(GatewayRefused, match="status=413"):
@@ -146,12 +175,12 @@ def test_event_larger_than_its_topic_takes_is_413_and_not_spilled(start):
         assert (state["backlog"], state["circuit"]) == (0, "closed")
 
 
-def test_event_too_large_for_its_topic_costs_no_other_event_of_the_array_its_place(broker, start):
+def test_event_too_large_for_its_topic_costs_no_other_event_of_the_array_its_place(broker, admin, start):
     gateway = start(GATEWAY_DEADLINE_S="5")
     values = [board(next(ids), extra=noise(600)) for _ in range(900)]
     large = 450
     values[large]["extra"] = noise(2 * ALLOWED_BYTES)
-    with gateway.client() as client:
+    with gateway.client() as client, admin.limited("board", ALLOWED_BYTES):
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
         is_drained(gateway)
         results = client.post_events("board", values)
@@ -164,10 +193,10 @@ def test_event_too_large_for_its_topic_costs_no_other_event_of_the_array_its_pla
     assert {result["eventId"] for result in kept} <= ids_in(broker, "board")
 
 
-def test_small_events_of_one_array_are_not_taken_for_a_large_one(start):
+def test_small_events_of_one_array_are_not_taken_for_a_large_one(admin, start):
     gateway = start(GATEWAY_DEADLINE_S="5")
     same_partition = [board(1, extra=noise(600)) for _ in range(900)]  # one key: all could be one batch
-    with gateway.client() as client:
+    with gateway.client() as client, admin.limited("board", ALLOWED_BYTES):
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
         results = client.post_events("board", same_partition)
     assert {(result["status"], result["keptIn"]) for result in results} == {(201, "kafka")}

@@ -1,0 +1,39 @@
+"""Data below `.state` that nobody has elsewhere, and that somebody was promised or still counts on."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from include.adapters import fallback_schema as sql
+from stack import environment
+from stack.layout import Layout
+from stack.services import external_services
+
+_PARQUET = "*.parquet"
+
+
+def find(layout: Layout) -> list[str]:
+    """A line for each, with its count and the remedy; empty when `clean` takes nothing of the kind."""
+    found = []
+    if held := events_in(layout.state / "fallback"):
+        found.append(f"{held} in the gateway's fallback store: start the stack and let them drain")
+    settings = environment.load_settings(layout) if layout.env_file.exists() else {}
+    archived = sum(1 for _ in (layout.state / "archive").rglob(_PARQUET))
+    if archived and "postgres" in external_services(settings):
+        found.append(
+            f"{archived} files of the archive, which the catalogue in your own PostgreSQL lists: move them first"
+        )
+    return found
+
+
+def events_in(folder: Path) -> str | None:
+    """The accepted events that a fallback store holds, as text; None for none."""
+    path = folder / sql.FILE
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as store:
+            [count, *_] = store.execute(sql.ROWS).fetchone()
+    except sqlite3.Error as exc:
+        return f"accepted events, how many cannot be read ({exc}), are"
+    return f"{count} accepted event{'s are' if count > 1 else ' is'}" if count else None
