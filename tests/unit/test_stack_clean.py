@@ -43,7 +43,7 @@ def test_store_without_events_is_removed(layout):
 @pytest.mark.parametrize("refused", [0, 3], ids=["waiting", "set aside"])
 def test_store_with_accepted_events_is_kept_unless_forced_and_their_count_is_said(layout, refused):
     fill(layout.state / "fallback", 3, refused)
-    with pytest.raises(StackError, match="3 accepted events are in the gateway's fallback store.*make clean FORCE=1"):
+    with pytest.raises(StackError, match=r"3 accepted events are in the gateway's fallback store.*make clean FORCE=1"):
         clean(layout)
     assert not is_removed(layout)
     clean(layout, force=True)
