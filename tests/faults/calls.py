@@ -97,12 +97,13 @@ class Caller:
         self._token = token
         self._random = random.Random(f"{seed}-{round_number}-{client}")
         self._keys = [(round_number * 1000 + client) * 100 + n for n in range(KEYS_A_CLIENT)]
-        self._number = 0
+        self._number = self._calls = 0
 
     def next_call(self) -> Call:
         """A call at random."""
         [kind] = self._random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-        key = f"{self._round}.{self._client}.{self._number}"
+        self._calls += 1
+        key = f"{self._round}.{self._client // 2}.{self._calls}"  # two senders have the same keys
         match kind:
             case "array":
                 count = self._random.randint(2, min(MAX_ARRAY, KEYS_A_CLIENT))

@@ -105,12 +105,14 @@ async def main() -> int:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--clients", type=int, required=True)
     arguments = parser.parse_args()
-    token, where = os.environ["GATEWAY_TOKEN"], urlsplit(arguments.url)
+    tokens, where = (os.environ["GATEWAY_TOKEN"], os.environ["GATEWAY_OTHER_TOKEN"]), urlsplit(arguments.url)
     journal = Journal(arguments.journal)
     load = Load(where.hostname or "", where.port or 0, journal)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, stopped.set)  # nothing is ever sent: readable means ended
-    callers = [Caller(arguments.round, client, arguments.seed, token) for client in range(arguments.clients)]
+    callers = [
+        Caller(arguments.round, client, arguments.seed, tokens[client % 2]) for client in range(arguments.clients)
+    ]
     summary = await load.run(callers, stopped)
     journal.close()
     print(msgspec.json.encode(summary).decode())

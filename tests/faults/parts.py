@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from include.gateway import token_file
 from include.gateway.client import GatewayUnavailable
-from tests.faults.plan import Fault, Plan, Span
+from include.gateway.token_file import Entry, digest
+from tests.faults.plan import OF_THE_BROKER, Fault, Plan, Span
 from tests.servers import kafka_server, wait_until
+from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import Broker
 from tests.support.full_disk import GatewayOnDisk, SmallDisk, small_disk
 
+OTHER_TOKEN = "other-token"  # of a second sender, whose keys are those of the first
 _DISK_BYTES = 256 << 20  # only a fault fills it
 _LOOK_S = 0.02
 _RESTART_S = 0.2
@@ -37,7 +41,7 @@ class Parts:
 
     def suffer(self, faults: Plan) -> None:
         """Live through all faults of a round; healthy again on return. Raises AssertionError if it is not."""
-        broker = [span for span in faults if span.fault in (Fault.BROKER_KILLED, Fault.BROKER_FROZEN)]
+        broker = [span for span in faults if span.fault in OF_THE_BROKER]
         disk = [span for span in faults if span.fault is Fault.DISK_FULL]
         kills = [span for span in faults if span.fault is Fault.GATEWAY_KILLED]
         cuts = [span for span in faults if span.fault is Fault.REPLAY_CUT]
@@ -83,6 +87,8 @@ class Parts:
                 self.broker.kill()
             case Fault.BROKER_FROZEN:
                 self.broker.freeze()
+            case Fault.RIGHT_LOST:
+                Access(self.broker.bootstrap_servers).deny("board")
             case Fault.DISK_FULL:
                 self.disk.fill()
 
@@ -92,6 +98,8 @@ class Parts:
                 self.broker.start()
             case Fault.BROKER_FROZEN:
                 self.broker.thaw()
+            case Fault.RIGHT_LOST:
+                Access(self.broker.bootstrap_servers).allow("board")
             case Fault.DISK_FULL:
                 self.disk.free()
 
@@ -148,13 +156,16 @@ def parts_in(folder: Path) -> Iterator[Parts]:
     gateway.mkdir(parents=True)
     with (
         ThreadPoolExecutor(3) as lanes,
-        kafka_server(kafka) as server,
+        kafka_server(kafka, AUTHORIZER) as server,
         small_disk(folder / "disk", _DISK_BYTES) as disk,
     ):
         broker = Broker(server)
         broker.make_topics()
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         on_disk = disk.gateway(gateway, broker.bootstrap_servers, GATEWAY_REPLAY_MAX_RATE=str(_REPLAY_RATE))
+        tokens = Path(on_disk.environment["GATEWAY_TOKENS_FILE"])
+        other = Entry("other", (digest(OTHER_TOKEN),), topics=("board",))
+        token_file.write(tokens, token_file.add(token_file.read(tokens), other))
         try:
             on_disk.start()
             parts = Parts(broker, disk, on_disk, lanes)

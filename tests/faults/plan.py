@@ -13,6 +13,7 @@ class Fault(StrEnum):
     BROKER_FROZEN = "broker frozen"
     DISK_FULL = "disk full"
     REPLAY_CUT = "gateway killed in its replay"
+    RIGHT_LOST = "right to write lost"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.GATEWAY_KILLED,),
     (Fault.BROKER_KILLED,),
     (Fault.BROKER_FROZEN,),
+    (Fault.RIGHT_LOST,),
+    (Fault.BROKER_KILLED, Fault.RIGHT_LOST),
+    (Fault.GATEWAY_KILLED, Fault.RIGHT_LOST, Fault.DISK_FULL),
     (Fault.BROKER_KILLED, Fault.DISK_FULL),
     (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED),
     (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN),
@@ -43,6 +47,7 @@ THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED, Fault.DISK_FULL),
     (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.BROKER_KILLED, Fault.DISK_FULL, Fault.REPLAY_CUT),
 )
+OF_THE_BROKER = (Fault.BROKER_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST)
 _FIRST_S = 1.0  # of load before anything happens
 _DOWN_S = {
     Fault.GATEWAY_KILLED: (0.05, 1.0),
@@ -50,6 +55,7 @@ _DOWN_S = {
     Fault.BROKER_FROZEN: (0.5, 5.0),  # shorter and longer than a request's deadline
     Fault.DISK_FULL: (1.0, 4.0),
     Fault.REPLAY_CUT: (0.05, 0.5),
+    Fault.RIGHT_LOST: (0.5, 4.0),
 }
 
 
@@ -64,7 +70,7 @@ def plan(seed: int, number: int, theme: tuple[Fault, ...]) -> Plan:
     """When each fault of the round's theme begins and ends. Faults of one part do not overlap, others may."""
     chance = random.Random(f"{seed}-{number}")
     spans: list[Span] = []
-    broker = [fault for fault in (Fault.BROKER_KILLED, Fault.BROKER_FROZEN) if fault in theme]
+    broker = [fault for fault in OF_THE_BROKER if fault in theme]
     chance.shuffle(broker)
     at = _FIRST_S
     for fault in broker:

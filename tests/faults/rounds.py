@@ -12,8 +12,8 @@ import msgspec
 
 from tests.faults.journal import Entry, read_journal
 from tests.faults.load import Summary
-from tests.faults.parts import Parts
-from tests.faults.plan import Fault, Plan, plan
+from tests.faults.parts import OTHER_TOKEN, Parts
+from tests.faults.plan import OF_THE_BROKER, Fault, Plan, plan
 from tests.faults.topic import TopicReader
 from tests.faults.verdict import Copy, Verdict, judge
 from tests.support.gateway_process import ROOT
@@ -39,7 +39,7 @@ class Round:
     @property
     def felt(self) -> set[Fault]:
         """The faults that senders noticed, or that made events wait: which broker fault it was cannot be told."""
-        broker = {span.fault for span in self.plan} & {Fault.BROKER_KILLED, Fault.BROKER_FROZEN}
+        broker = {span.fault for span in self.plan} & set(OF_THE_BROKER)
         felt = broker if self.verdict.kept_in_fallback else set()
         if self.summary.unanswered:
             felt |= {Fault.GATEWAY_KILLED}
@@ -112,6 +112,7 @@ class Proof:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
             "GATEWAY_TOKEN": gateway.settings.gateway.token,
+            "GATEWAY_OTHER_TOKEN": OTHER_TOKEN,
         }
         with (self.folder / "load.log").open("ab") as log:
             return subprocess.Popen(

@@ -36,6 +36,11 @@ def test_accepted_event_that_is_not_in_the_topic_is_lost(lost):
     assert broken(ENTRIES, [copy for copy in COPIES if copy.serial != lost]) == {"lost": [lost]}
 
 
+def test_two_events_under_one_identity_are_seen():
+    copies = [*COPIES[:2], COPIES[2]._replace(event_id="e1")]
+    assert broken(ENTRIES, copies) == {"merged": ["1.0.4 and 1.0.1: e1"]}
+
+
 def test_event_without_an_answer_may_be_there_or_not():
     assert broken(ENTRIES, COPIES[:2]) == {}
 

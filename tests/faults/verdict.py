@@ -30,6 +30,7 @@ class Verdict:
     duplicates: int
     lost: Sequence[str]
     foreign: Sequence[str]
+    merged: Sequence[str]
     refused_found: Sequence[str]
     out_of_order: Sequence[str]
     odd: Sequence[str]
@@ -40,6 +41,7 @@ class Verdict:
         promises = {
             "lost: answered 2xx, not in the topic": self.lost,
             "foreign: copies, or the answer, have different event ids": self.foreign,
+            "merged: two events have one event id": self.merged,
             "refused: answered 4xx, and in the topic": self.refused_found,
             "out of order: an event before an earlier one of its key": self.out_of_order,
             "odd: an answer that must not be": self.odd,
@@ -65,6 +67,7 @@ def judge(entries: Iterable[Entry], copies: Iterable[Copy]) -> Verdict:
         duplicates=sum(len(found) - 1 for found in by_serial.values()),
         lost=[serial for serial in kept if serial not in by_serial],
         foreign=list(_foreign(kept, by_serial)),
+        merged=list(_merged(by_serial)),
         refused_found=[serial for serial in refused if serial in by_serial],
         out_of_order=list(_out_of_order([by_serial[serial] for serial in kept if serial in by_serial])),
         odd=[f"{entry.serial}: {entry.problem}" for entry in by_outcome["odd"].values()],
@@ -78,6 +81,16 @@ def _foreign(kept: dict[str, Entry], by_serial: dict[str, list[Copy]]) -> Iterab
             ids.add(kept[serial].event_id)
         if len(ids) > 1:
             yield f"{serial}: {', '.join(sorted(ids))}"
+
+
+def _merged(by_serial: dict[str, list[Copy]]) -> Iterable[str]:
+    """Events that whoever drops copies takes for copies of another."""
+    first: dict[str, str] = {}
+    for serial, found in by_serial.items():
+        for event_id in {copy.event_id for copy in found}:
+            other = first.setdefault(event_id, serial)
+            if other != serial:
+                yield f"{serial} and {other}: {event_id}"
 
 
 def _out_of_order(events: Iterable[list[Copy]]) -> Iterable[str]:

@@ -10,7 +10,7 @@ from tests.faults.verdict import judge
 THEMES = {
     0: (),
     1: (Fault.BROKER_KILLED, Fault.DISK_FULL),
-    2: (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN),
+    2: (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST),
     3: (Fault.BROKER_KILLED, Fault.REPLAY_CUT),
 }
 LOST, FOREIGN = "lost: answered 2xx, not in the topic", "foreign: copies, or the answer, have different event ids"

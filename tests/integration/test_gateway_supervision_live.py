@@ -9,30 +9,20 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
-    ResourcePatternType,
-    ResourceType,
 )
 
 from include.gateway.client import GatewayRefused
 from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
+from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import PARTITIONS, Broker
 from tests.support.gateway_process import GatewayProcess
 
 ALLOWED_BYTES = 200_000  # a topic's max.message.bytes: of a whole batch
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
 FAILURES = 3
 OPEN = {"open", "half-open"}
 
@@ -44,11 +34,8 @@ def noise(count: int) -> str:
     return base64.b64encode(os.urandom(count)).decode()[:count]
 
 
-class Admin:
-    """Makes topics, and denies what it is told to."""
-
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._client = AdminClient({"bootstrap.servers": bootstrap_servers})
+class Admin(Access):
+    """Makes topics too."""
 
     def make(self, topic: str, **config: str) -> None:
         new = NewTopic(topic, PARTITIONS, 1, config={name.replace("_", "."): value for name, value in config.items()})
@@ -70,36 +57,6 @@ class Admin:
 
     def delete(self, topic: str) -> None:
         self._client.delete_topics([topic])[topic].result()
-
-    def deny(self, topic: str) -> None:
-        """Everybody may see the topic, nobody may write to it."""
-        self._rule(ResourceType.TOPIC, topic, AclOperation.WRITE, AclPermissionType.DENY)
-        self._rule(ResourceType.TOPIC, topic, AclOperation.DESCRIBE, AclPermissionType.ALLOW)
-
-    def deny_cluster(self) -> None:
-        """Nobody may produce idempotently; whoever may write to some topic may, so that is denied too."""
-        self._rule(ResourceType.BROKER, "kafka-cluster", AclOperation.ALL, AclPermissionType.ALLOW)
-        self._rule(ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE, AclPermissionType.DENY)
-        self.deny("*")
-
-    def allow(self, topic: str) -> None:
-        """Take back what was denied."""
-        self._forget(ResourceType.TOPIC, topic)
-
-    def allow_cluster(self) -> None:
-        """Take back what was denied."""
-        self._forget(ResourceType.TOPIC, "*")
-        self._forget(ResourceType.BROKER, "kafka-cluster")
-
-    def _rule(self, kind: ResourceType, name: str, operation: AclOperation, permission: AclPermissionType) -> None:
-        whom = "User:ANONYMOUS"
-        acl = AclBinding(kind, name, ResourcePatternType.LITERAL, whom, "*", operation, permission)
-        self._client.create_acls([acl])[acl].result()
-
-    def _forget(self, kind: ResourceType, name: str) -> None:
-        any_operation, any_permission = AclOperation.ANY, AclPermissionType.ANY
-        all_of_it = AclBindingFilter(kind, name, ResourcePatternType.LITERAL, None, None, any_operation, any_permission)
-        self._client.delete_acls([all_of_it])[all_of_it].result()
 
 
 @pytest.fixture(scope="module")
