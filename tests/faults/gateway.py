@@ -2,10 +2,10 @@
 
 Every event answered 2xx is logged, fsynced, while gateway and broker are killed, the broker is frozen, the right to
 write is lost and the disk of the fallback store is full, at seeded random times under load by two senders whose
-Idempotency-Keys are the same. Then every logged event must be in the topic, every
-duplicate must have the event id of its first copy and no other event that id, nothing that was refused may be there, and the events of each key
-must be in the order of their acceptance. The first round has no faults. Exit codes: 0 all of it held; 1 something did
-not; the same command with the same seed makes the same rounds again, `--only N` a single one.
+Idempotency-Keys are the same. Then every logged event must be in the topic, every duplicate must have the event id of
+its first copy and no other event that id, nothing that was refused may be there, and the events of each key must be
+in the order of their acceptance. The first round has no faults. Exit codes: 0 all of it held; 1 something did not;
+the same command with the same seed makes the same rounds again, `--only N` a single one.
 """
 
 import argparse
