@@ -1,21 +1,26 @@
 """
 # nightly_rebuild
 
-Rebuilds yesterday from raw, every night at 02:00 in the pipeline's time zone, and publishes it; and with it the *dirty*
-days: published days that something reached afterwards.
+Rebuilds yesterday from raw, every night at 04:00 in the pipeline's time zone, and publishes it; and with it every other
+day that is over and was never published, and the *dirty* days: published days that something reached afterwards.
 
 **What a run does**: drains the gateways' fallback stores, waits until the stream has caught up, archives the raw
 records, drops builds that nobody will publish, and for each day builds a new generation with Spark, verifies it, points
-the view at it, and certifies the day's balance. The run's partition key is its day: the run at 02:00 on 2026-11-21 has
-the key `2026-11-20`. The task `days` lists what is rebuilt: the run's day first, then the dirty days that can still be
-rebuilt. Days that a person has undone are *held*, and left alone. A backfill rebuilds its day alone.
+the view at it, and certifies the day's balance. The run's partition key is its day: the run at 04:00 on 2026-11-21 has
+the key `2026-11-20`. The task `days` lists what is rebuilt: days that were never published, the soonest to expire
+first, then the dirty days that can still be rebuilt. So a night that was missed is made up for by the next one. Once
+`NIGHT_BUDGET_S` seconds are over, no other day is begun: `rebuild` of the days that are left is skipped, and the next
+night takes them. Days that a person has undone are *held*, and left alone. A backfill rebuilds its day alone.
+`certify_earlier` certifies days that an earlier night published and could not certify.
+
+The DAG is on from the start. Airflow then makes one run, for the last night; days before that are in its list.
 
 **Danger**: publishing changes what analysts read for those days. It is one short transaction a day; the earlier
 generation is kept (`undo_day`), and a generation that fails verification is never published.
 
 **How to run again**: every task can run twice; clear the failed one. For one day or several, start a *backfill* over
-those dates and let it reprocess completed runs. A manual run has no day, so it is refused: use `reprocess_days`.
-Rebuilds wait for each other in the pool `rebuild`.
+those dates (`to` the day after the last one) and let it reprocess completed runs. A manual run has no day, so it is
+refused: use `reprocess_days`. Rebuilds wait for each other in the pool `rebuild`.
 """
 
 import datetime as dt
@@ -25,22 +30,29 @@ from airflow.utils.types import DagRunType
 
 from include.airflow_support.defaults import default_args, pipeline_timezone
 from include.airflow_support.tasks import (
+    RUN_TYPE,
     SETTLE_TIMEOUT,
     archive_raw,
+    certify_earlier,
     collect_orphans,
     rebuild_group,
     replay_fallback,
+    uncertified_days,
     wait_until_settled,
 )
 
+# 04:00 comes once a day in every time zone: clocks are changed between 22:00 and 04:00
+SCHEDULE = "0 4 * * *"
+
 with DAG(
     dag_id="nightly_rebuild",
-    description="Rebuilds and publishes yesterday and the dirty days from raw.",
+    description="Rebuilds and publishes from raw: yesterday, days that were never published, and dirty days.",
     doc_md=__doc__,
-    schedule=CronPartitionTimetable("0 2 * * *", timezone=pipeline_timezone(), run_offset=-1, key_format="%Y-%m-%d"),
+    schedule=CronPartitionTimetable(SCHEDULE, timezone=pipeline_timezone(), run_offset=-1, key_format="%Y-%m-%d"),
     start_date=dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
     catchup=False,
     max_active_runs=1,
+    is_paused_upon_creation=False,  # a night that nobody switches on never comes
     allowed_run_types=[DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB],  # type: ignore[list-item]  # it takes both enums
     default_args=default_args(),
     tags=["batch"],
@@ -49,12 +61,13 @@ with DAG(
 
     @task
     def days(day: str, run_type: str) -> list[str]:
-        """The run's day, and the dirty days when it is the night's own run."""
+        """The run's day; of the night's own run also those never published, and the dirty ones."""
         from include.airflow_support import steps
 
         return steps.days_of_the_night(day, run_type)
 
     settled = wait_until_settled("{{ params.settle_timeout_s }}")
-    chosen = days("{{ dag_run.partition_key }}", "{{ dag_run.run_type.value }}")
+    chosen = days("{{ dag_run.partition_key }}", RUN_TYPE)
     replay_fallback() >> settled >> [archive_raw(), collect_orphans(), chosen]
     rebuild_group(is_by_hand=False).expand(day=chosen)
+    certify_earlier.expand(day=uncertified_days(chosen, RUN_TYPE))  # type: ignore[arg-type]  # its result

@@ -9,7 +9,8 @@ and still held by the topics or the archive; others are refused before anything 
 run shows what would change: counts by class, and rows before and after.
 
 **Danger**: with `dry_run` off, publishing changes what analysts read for those days, one day after the other, also days
-that are held since somebody undid them. Look at a dry run first. Earlier generations are kept: `undo_day`.
+that are held since somebody undid them. Look at a dry run first. A build that lacks rows which readers see, without a
+reason in raw, is published with `accept_vanishing` only. Earlier generations are kept: `undo_day`.
 
 **How to run again**: every task can run twice; clear the failed one, or trigger the DAG again. Days are built one at a
 time in the pool `rebuild`, and wait there for a nightly run too.
@@ -37,6 +38,12 @@ with DAG(
         "from": Param(type="string", format="date", title="From", description="The first day to rebuild."),
         "to": Param(type="string", format="date", title="To", description="The last day to rebuild, included."),
         "dry_run": Param(True, type="boolean", title="Dry run", description="Build and verify; publish nothing."),
+        "accept_vanishing": Param(
+            False,
+            type="boolean",
+            title="Accept vanishing rows",
+            description="Publish although readers see rows that the build lacks and raw does not say why. Look first.",
+        ),
         "reason": Param(
             type="string", minLength=3, maxLength=500, title="Reason", description="Kept with the generation."
         ),

@@ -165,9 +165,10 @@ class AirflowClient:
                 raise RunTookTooLong(f"not finished after {timeout_s:.0f} s", run=run.run_id, tasks=states)
             time.sleep(_POLL_S)
 
-    def stop(self, run: Run) -> None:
-        """Mark the run as failed, which ends its running tasks within seconds."""
-        self._request("PATCH", f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})
+    def rerun(self, run: Run) -> None:
+        """Clear all tasks of a finished run, so that it runs once more as what it was: a scheduled run, a backfill."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/clear"
+        self._request("POST", path, json={"dry_run": False, "only_failed": False})
 
     def task_log(self, run: Run, task_id: str, try_number: int = 1, map_index: int = -1) -> list[str]:
         """The log lines of one try of a task."""

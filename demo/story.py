@@ -195,12 +195,12 @@ class Story:
         tell.check(len(rows) == 5 and all(row["finality"] == "final" for row in rows), "the day's rows are final")
 
     def _switch_on_the_nightly_run(self) -> None:
-        """Unpause it. Airflow at once makes the run that was due last night; it is for the story's day, too early."""
+        """Wait for last night's run, which Airflow makes when it starts: it is for the story's day, and too early."""
         self.airflow.wait_for_dag(NIGHTLY, timeout_s=120)
-        self.airflow.unpause(NIGHTLY)
+        self.airflow.unpause(NIGHTLY)  # it is on, unless somebody switched it off
         for run in self.airflow.runs_of_day(NIGHTLY, self.site.day.date):
             if not run.is_finished:
-                self.airflow.stop(run)
+                self.airflow.wait(run, 600)
 
     def _boards(self, count: int) -> list[dict[str, Any]]:
         first = self.next_board

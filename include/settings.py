@@ -134,12 +134,16 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The batch layer: where raw is archived (folder or URI), how large a task is, how long a day can be undone."""
+    """The batch layer: where raw is archived (folder or URI), how large a task is, how long a day can be undone.
+
+    A nightly run begins no other day once `night_budget_s` have passed since it started.
+    """
 
     archive_dir: str
     driver_memory: str
     rows_per_task: int
     undo_days: int
+    night_budget_s: float
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,7 @@ class Settings:
                 driver_memory=env.text("REBUILD_DRIVER_MEMORY", "2g"),
                 rows_per_task=env.count("REBUILD_ROWS_PER_TASK", 100_000),
                 undo_days=env.count("UNDO_DAYS", 7),
+                night_budget_s=env.positive("NIGHT_BUDGET_S", 14_400.0),
             ),
             spark=SparkSettings(
                 master=env.text("SPARK_MASTER", "local[2]"),

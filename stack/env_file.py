@@ -109,6 +109,7 @@ SECTIONS = (
             Variable("REBUILD_DRIVER_MEMORY", "2g"),
             Variable("REBUILD_ROWS_PER_TASK", "100000"),
             Variable("UNDO_DAYS", "7"),
+            Variable("NIGHT_BUDGET_S", "14400"),
         ),
     ),
     Section(

@@ -3,10 +3,13 @@
 Imported inside tasks, never at parse time: it brings drivers with it.
 """
 
+import datetime as dt
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
 from include.airflow_support.days import days_between
+from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import PipelineError, Retryable
 from include.integrity import certificate as certificates
@@ -53,12 +56,22 @@ def days_of_the_night(day: str, run_type: str) -> list[str]:
             raise UnknownRunType(run_type=run_type)
 
 
+def days_to_certify(chosen: Collection[str], run_type: str) -> list[str]:
+    """Published days that earlier nights did not certify, without those that this run rebuilds; none in a backfill."""
+    return days.days_to_certify(Settings.from_environment(), chosen) if run_type == "scheduled" else []
+
+
+def seconds_left(started_at: dt.datetime) -> float:
+    """For how long a nightly run that started then may begin another day; below 0 when its budget is spent."""
+    budget_s = Settings.from_environment().batch.night_budget_s
+    return budget_s - (SystemClock().now() - started_at).total_seconds()
+
+
 def rebuildable_days(first: str, last: str) -> list[str]:
-    """The days asked for, oldest first. Raises DayChoiceError for days that can't be rebuilt now."""
+    """The days asked for, oldest first. Raises DayChoiceError and DayNotOver for days that can't be rebuilt now."""
     settings = Settings.from_environment()
     days.dirty_days(settings)  # marks days that boards moved out of, before they are rebuilt
-    window = days.load_window(settings)
-    return days_between(first, last, window.retention_days, window.today, window.archived_since)
+    return days_between(first, last, days.load_window(settings))
 
 
 def verify(day: str, run_id: str) -> dict[str, Any]:
@@ -73,7 +86,9 @@ def diff(day: str, run_id: str) -> dict[str, Any]:
     return asdict(comparison.diff(settings, Day.parse(day, settings.timezone), run_id))
 
 
-def publish(day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool) -> dict[str, Any]:
+def publish(
+    day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: bool
+) -> dict[str, Any]:
     """Show what the run built. A day that a person holds is published by hand only. See `publication.publish`."""
     settings = Settings.from_environment()
     published = publication.publish(
@@ -83,6 +98,7 @@ def publish(day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool) 
         made_by=made_by,
         reason=reason or None,
         automatic=not is_by_hand,
+        accept_vanishing=accept_vanishing,
     )
     return asdict(published)
 
@@ -98,13 +114,18 @@ def certify(day: str) -> dict[str, Any]:
 
     Raises FallbackNotDrained, which is tried again, and NotCertified.
     """
-    settings = Settings.from_environment()
-    certificate = certificates.certify(settings, Day.parse(day, settings.timezone))
+    certificate = certify_if_possible(day)
     if certificate.fallback_pending:
         raise FallbackNotDrained(certificate.reason or "", day=day)
     if certificate.reason:
         raise NotCertified(certificate.reason, day=day)
     return asdict(certificate)
+
+
+def certify_if_possible(day: str) -> certificates.Certificate:
+    """The day's certificate, which says why the day is not certified if it is not. See `certificate.certify`."""
+    settings = Settings.from_environment()
+    return certificates.certify(settings, Day.parse(day, settings.timezone))
 
 
 def collect_orphans() -> list[dict[str, Any]]:

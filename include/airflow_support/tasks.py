@@ -4,14 +4,19 @@ import datetime as dt
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Param, task, task_group
+from airflow.sdk import Context, Param, task, task_group
+from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow_support.defaults import archive_submission, rebuild_submission
 
 RUN_ID = "{{ run_id }}"  # names the build; TaskFlow reserves an argument called run_id
 # the person who pressed the button, else the DAG; and the run, which knows its own changes by it
 MADE_BY = "{{ dag_run.triggering_user_name or 'airflow' }}, {{ dag.dag_id }} {{ run_id }}"
+RUN_TYPE = "{{ dag_run.run_type.value }}"
 REASON = "{{ params.get('reason') or dag.dag_id }}"
+
+ACCEPT_VANISHING = "{{ params.get('accept_vanishing', False) }}"  # a night never accepts it
+DAY_LABEL = "{{ task.op_args[0] }}"  # of a mapped task: Airflow shows it instead of the copy's number
 
 SETTLE_TIMEOUT = Param(
     300,
@@ -54,7 +59,7 @@ def archive_raw() -> SparkSubmitOperator:
     )
 
 
-@task
+@task(map_index_template=DAY_LABEL)
 def verify(day: str, build: str) -> dict[str, Any]:
     """Compare the new generation with what is shown; fail if its balance does not add up."""
     from include.airflow_support import steps
@@ -64,7 +69,7 @@ def verify(day: str, build: str) -> dict[str, Any]:
 
 # its answer holds rows: they are shown to who may see the run, and are not for the log
 @task.run_if(lambda context: context["params"].get("dry_run", False), "only a dry run shows rows")
-@task(show_return_value_in_logs=False)
+@task(show_return_value_in_logs=False, map_index_template=DAY_LABEL)
 def difference(day: str, build: str) -> dict[str, Any]:
     """Show what publishing would change: counts by class, and rows before and after; skipped unless a dry run."""
     from include.airflow_support import steps
@@ -73,15 +78,16 @@ def difference(day: str, build: str) -> dict[str, Any]:
 
 
 @task.run_if(lambda context: not context["params"].get("dry_run", False), "a dry run publishes nothing")
-@task
-def publish(day: str, build: str, made_by: str, reason: str, is_by_hand: bool) -> dict[str, Any]:
+@task(map_index_template=DAY_LABEL)
+def publish(day: str, build: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: str) -> dict[str, Any]:
     """Point the view at the new generation; skipped on a dry run."""
     from include.airflow_support import steps
 
-    return steps.publish(day, build, made_by, reason, is_by_hand)
+    return steps.publish(day, build, made_by, reason, is_by_hand, accept_vanishing == "True")
 
 
-@task(retry_delay=dt.timedelta(minutes=1))  # a store that is not empty needs a moment to drain
+# a store that is not empty needs a moment to drain
+@task(retry_delay=dt.timedelta(minutes=1), map_index_template=DAY_LABEL)
 def certify(day: str) -> dict[str, Any]:
     """Check the published day's balance and write its certificate; skipped with publish."""
     from include.airflow_support import steps
@@ -89,7 +95,7 @@ def certify(day: str) -> dict[str, Any]:
     return steps.certify(day)
 
 
-@task
+@task(map_index_template=DAY_LABEL)
 def cover(day: str) -> int:
     """Move live rows that the published day covers out of the way of readers; skipped with publish."""
     from include.airflow_support import steps
@@ -97,10 +103,43 @@ def cover(day: str) -> int:
     return steps.cover(day)
 
 
+@task
+def uncertified_days(rebuilt: list[str], run_type: str) -> list[str]:
+    """Published days that earlier nights did not certify, without those that this run rebuilds; none in a backfill."""
+    from include.airflow_support import steps
+
+    return steps.days_to_certify(rebuilt, run_type)
+
+
+@task(map_index_template="{{ task.op_kwargs['day'] }}")
+def certify_earlier(day: str) -> str:
+    """Certify a day that an earlier night published; skipped, with the reason, when something stands against it."""
+    from include.airflow_support import steps
+
+    certificate = steps.certify_if_possible(day)
+    if certificate.reason:
+        raise AirflowSkipException(f"day {day} is not certified: {certificate.reason}")
+    return f"generation {certificate.generation_id} is certified"
+
+
+def skip_when_budget_is_spent(context: Context) -> None:
+    """Leave the day to the next night when the run's budget of time is spent.
+
+    A retry goes on with a day that was begun within the budget; a task that a person cleared is done at any time.
+    """
+    from include.airflow_support import steps
+
+    started_at = context["dag_run"].start_date
+    if context["ti"].try_number > 1 or started_at is None or steps.seconds_left(started_at) > 0:
+        return
+    day = getattr(context["task"], "application_args")[1]  # noqa: B009  # the operator's, whose hook this is
+    raise AirflowSkipException(f"NIGHT_BUDGET_S is spent: day {day} is left for the next night")
+
+
 def rebuild_group(is_by_hand: bool) -> Any:
     """The tasks of one day, to be expanded over days: build, verify, show or publish, certify and cover.
 
-    By hand it also publishes a day that is held since it was undone.
+    By hand it also publishes a day that is held since it was undone, and takes the time that it takes.
     """
 
     @task_group(group_id="rebuild_day")
@@ -111,11 +150,12 @@ def rebuild_group(is_by_hand: bool) -> Any:
             # the reason is one argument: it may begin with a dash
             application_args=["--day", day, "--run-id", RUN_ID, f"--reason={REASON}"],
             map_index_template="{{ task.application_args[1] }}",
+            pre_execute=None if is_by_hand else skip_when_budget_is_spent,
             **rebuild_submission(),
         )
         verified = verify(day, RUN_ID)
         rebuild >> verified
         verified >> difference(day, RUN_ID)
-        verified >> publish(day, RUN_ID, MADE_BY, REASON, is_by_hand) >> [certify(day), cover(day)]
+        verified >> publish(day, RUN_ID, MADE_BY, REASON, is_by_hand, ACCEPT_VANISHING) >> [certify(day), cover(day)]
 
     return rebuild_day

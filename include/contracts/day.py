@@ -5,11 +5,17 @@ import re
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
+from include.errors import PipelineError
+
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone takes week dates too
 
 
 class DayFormatError(ValueError):
     """A day was not written as YYYY-MM-DD."""
+
+
+class DayNotOver(PipelineError):
+    """The day is not over."""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,6 +50,14 @@ class Day:
     def end(self) -> dt.datetime:
         """First instant of the next day, in UTC."""
         return self._midnight(self.date + dt.timedelta(days=1))
+
+    def require_over(self, now: dt.datetime, field: str = "day") -> None:
+        """Raise DayNotOver before the day's end: records of it are still to come. The message names the field."""
+        if now < self.end:
+            raise DayNotOver(
+                f"{field}={self}: that day is not over in {self.zone} before {self.end:%Y-%m-%dT%H:%M:%SZ}; "
+                "wait until then, or take an earlier day"
+            )
 
     def before(self, days: int = 1) -> "Day":
         """The day that many days earlier."""

@@ -60,8 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _rebuild(settings: Settings, arguments: argparse.Namespace) -> Any:
     day = _day(settings, arguments)
-    window = load_window(settings)
-    days_between(str(day), str(day), window.retention_days, window.today, window.archived_since)
+    days_between(str(day), str(day), load_window(settings))
     run_id = arguments.run_id or f"by-hand-{rfc3339(SystemClock().now())}"
     rebuild(day, run_id, arguments.reason, arguments.source)
     report = verify(settings, day, run_id)
@@ -80,7 +79,10 @@ def _diff(settings: Settings, arguments: argparse.Namespace) -> Any:
 
 def _publish(settings: Settings, arguments: argparse.Namespace) -> Any:
     day = _day(settings, arguments)
-    return publication.publish(settings, day, arguments.run_id, made_by=arguments.by, reason=arguments.reason)
+    if arguments.accept_vanishing and not arguments.reason:
+        raise PipelineError("--accept-vanishing: say why the rows may vanish, with --reason")
+    return publication.publish(settings, day, arguments.run_id, made_by=arguments.by, reason=arguments.reason,
+                               accept_vanishing=arguments.accept_vanishing)  # fmt: skip
 
 
 def _undo(settings: Settings, arguments: argparse.Namespace) -> Any:
@@ -163,6 +165,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--samples", type=int, default=5, metavar="N", help="rows a class; default: %(default)s")
     release = add("publish", _publish, "Show the built generation. It ends a hold that an undo left.")
     add_run(release)
+    release.add_argument("--accept-vanishing", action="store_true", help="also when readers see rows that the build "
+                         "lacks and raw does not say why; needs --reason")  # fmt: skip
     add_author(release, required=False)
     back = add("undo", _undo, "Show what was shown before. The night then leaves the day alone, "
                "until it is published by hand or redone.")  # fmt: skip

@@ -1,14 +1,15 @@
-"""Which days need to be rebuilt, and until when they can be."""
+"""Which days need to be rebuilt or certified, and until when they can be."""
 
 import datetime as dt
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
+from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.postgres import connect
-from include.clock import SystemClock
+from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Role, Settings
@@ -16,19 +17,27 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-NEAR_DAYS = 3  # so many days before its end, a dirty day's window is spoken of
+NEAR_DAYS = 3  # so many days before its end, a day's window is spoken of
+MAX_DAYS = 100  # of one night; Airflow expands a task over 1,024 at most
+LookUp = Callable[[Settings, Sequence[Day]], Collection[dt.date]]
 
 
 @dataclass(frozen=True)
 class Window:
     """The days that can be rebuilt: over, and still whole in the topics or in the archive.
 
-    `today` is the date in the pipeline's time zone. `archived_since`: the archive has every day from that one on.
+    `zone` is the pipeline's time zone. `archived_since`: the archive has every day from that one on.
     """
 
-    today: dt.date
+    now: dt.datetime
+    zone: str
     retention_days: int
     archived_since: dt.date | None = None
+
+    @property
+    def today(self) -> dt.date:
+        """The date in the pipeline's time zone."""
+        return Day.of(self.now, self.zone).date
 
     @property
     def oldest(self) -> dt.date:
@@ -68,10 +77,10 @@ def load_window(settings: Settings, role: Role = "batch") -> Window:
 
 def select_window(cursor: Cursor, settings: Settings) -> Window:
     """The window as of now, read by the caller's transaction."""
-    today = Day.of(SystemClock().now(), settings.timezone).date
     cursor.execute(query("select_archive_start"), {"topic": PIPELINE.stream.name})
     batches, missing_until = cursor.fetchone()
-    return Window(today, settings.kafka.board_retention_days, _archived_since(batches, missing_until, settings))
+    archived_since = _archived_since(batches, missing_until, settings)
+    return Window(SystemClock().now(), settings.timezone, settings.kafka.board_retention_days, archived_since)
 
 
 def _archived_since(batches: int, missing_until: dt.datetime | None, settings: Settings) -> dt.date | None:
@@ -95,36 +104,84 @@ def dirty_days(settings: Settings) -> list[DirtyDay]:
         return [DirtyDay(*row) for row in cursor.fetchall()]
 
 
-def days_to_rebuild(settings: Settings, yesterday: Day) -> list[str]:
-    """What a night rebuilds: its own day, then the dirty ones, newest first; no day that a person holds.
+def days_in_topic(settings: Settings, days: Sequence[Day]) -> set[dt.date]:
+    """Those of the days in which Kafka took a record of the stream's topic. Blocks; raises BrokerUnavailable."""
+    offsets, topic = OffsetReader(settings.kafka.bootstrap_servers), PIPELINE.stream.name
+    return {day.date for day in days if offsets.at(topic, day.start) != offsets.at(topic, day.end)}
 
-    Dirty days that can't be rebuilt any more are logged, and those that soon can't be. A day whose rebuild changes
-    nothing is dirty no more, so none comes back every night.
+
+def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topic) -> list[str]:
+    """The days a night rebuilds, in order: those never published, the soonest to expire first, then the dirty ones.
+
+    `day` is the night's own. It is rebuilt when it is published already too; an own day of which nothing is known has
+    nothing to rebuild. Days that a person holds are left alone. Days that can't be rebuilt any more, and those that
+    soon can't be, are logged. A day whose rebuild changes nothing is dirty no more, so none comes back every night.
+    Raises DayNotOver for an own day that is not over; BrokerUnavailable, DatabaseUnavailable.
     """
     window = load_window(settings)
-    dirty = dirty_days(settings)
-    held = {one.day: one.held_reason for one in dirty if one.held_reason} | _held(settings, yesterday)
-    for day, reason in held.items():
-        log.warning("day %s is left alone: it was undone by hand (%s); publish by hand or redo to go on", day, reason)
-    chosen = [yesterday.date] if yesterday.date not in held else []
-    for one in dirty:
-        causes = ", ".join(f"{count} {cause}" for cause, count in sorted(one.causes.items()))
-        if one.day in held or one.day == yesterday.date:
-            continue
-        if one.day not in window:
-            log.warning("day %s is dirty (%s) and can't be rebuilt: the window is %s to %s",
-                        one.day, causes, window.oldest, window.newest)  # fmt: skip
-            continue
-        left = window.days_left(one.day)
-        if left is not None and left <= NEAR_DAYS:
-            log.warning("day %s can be rebuilt for %d more days only", one.day, left)
-        log.info("day %s is dirty: %s", one.day, causes)
-        chosen.append(one.day)
-    return [day.isoformat() for day in chosen]
-
-
-def _held(settings: Settings, day: Day) -> dict[dt.date, str]:
+    day.require_over(window.now)
+    dirty = {one.day: one for one in dirty_days(settings)}
+    unpublished = _unpublished(settings, window, look_up)
     with connect(settings.database, "batch", "held days") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_held_reason"), {"day": day.date})
-        row: Sequence[str | None] | None = cursor.fetchone()
-    return {day.date: row[0]} if row and row[0] else {}
+        cursor.execute(query("select_held_days"))
+        held: dict[dt.date, str] = dict(cursor.fetchall())
+        cursor.execute(query("select_is_published"), {"day": day.date})
+        own = {day.date} if cursor.fetchone()[0] else set()
+    for one in sorted(held.keys() & (dirty.keys() | unpublished | {day.date})):
+        log.warning("day %s is left alone: it was undone by hand (%s); publish by hand or redo to go on",
+                    one, held[one])  # fmt: skip
+    first = dict.fromkeys(unpublished, "was never published") | dict.fromkeys(own, "is the run's own")
+    then = {one: f"is dirty ({_causes(dirty[one])})" for one in dirty if one not in first}
+    chosen = [one for days in (first, then) for one in _rebuildable(days, held, window)]
+    if len(chosen) > MAX_DAYS:
+        log.warning("%d days are left for later nights, from %s on", len(chosen) - MAX_DAYS, chosen[MAX_DAYS])
+    return [one.isoformat() for one in chosen[:MAX_DAYS]]
+
+
+def days_to_certify(settings: Settings, chosen: Collection[str]) -> list[str]:
+    """Published days without a certificate that are not held, dirty or among the chosen ones, newest first.
+
+    Their own night could not certify them, or ended before; what stood against it may be over.
+    """
+    with connect(settings.database, "batch", "uncertified days") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_uncertified_days"))
+        days = [row[0].isoformat() for row in cursor.fetchall()]
+    return [day for day in days if day not in chosen][:MAX_DAYS]
+
+
+def _unpublished(settings: Settings, window: Window, look_up: LookUp) -> set[dt.date]:
+    """Days over and without a published generation, of which a record is known to anybody."""
+    days = [Day(window.newest - dt.timedelta(days=age), window.zone) for age in range(window.retention_days - 1)]
+    with connect(settings.database, "batch", "unpublished days") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_unpublished_days"), {
+            "days": [day.date for day in days], "starts": [rfc3339(day.start) for day in days],
+            "ends": [rfc3339(day.end) for day in days], "newest": window.newest,
+        })  # fmt: skip
+        found = dict(cursor.fetchall())
+    seen = look_up(settings, [day for day in days if day.date not in found])
+    return {day for day, is_published in found.items() if not is_published} | {*seen}
+
+
+def _rebuildable(days: Mapping[dt.date, str], held: Collection[dt.date], window: Window) -> list[dt.date]:
+    """Those of the days that can be rebuilt: the soonest to expire first, then archived ones, newest first."""
+    chosen = []
+    for day in sorted(days.keys() - held, key=lambda one: _urgency(one, window)):
+        left = window.days_left(day)
+        if day not in window:
+            log.warning("day %s %s and can't be rebuilt: the window is %s to %s",
+                        day, days[day], window.oldest, window.newest)  # fmt: skip
+            continue
+        if left is not None and left <= NEAR_DAYS:
+            log.warning("day %s %s and can be rebuilt for %d more days only", day, days[day], left)
+        log.info("day %s %s", day, days[day])
+        chosen.append(day)
+    return chosen
+
+
+def _urgency(day: dt.date, window: Window) -> tuple[bool, int]:
+    left = window.days_left(day)
+    return (True, -day.toordinal()) if left is None else (False, day.toordinal())
+
+
+def _causes(day: DirtyDay) -> str:
+    return ", ".join(f"{count} {cause}" for cause, count in sorted(day.causes.items()))

@@ -71,7 +71,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 
 def _row(status: DayStatus, window: Window) -> DayRow:
-    return DayRow(status, _countdown(status.day, window), status.day in window, _notes(status))
+    return DayRow(status, _countdown(status.day, window), status.day in window, _notes(status, window))
 
 
 def _countdown(day: dt.date, window: Window) -> str:
@@ -83,8 +83,11 @@ def _countdown(day: dt.date, window: Window) -> str:
     return f"{left} more {'day' if left == 1 else 'days'}"
 
 
-def _notes(status: DayStatus) -> tuple[str, ...]:
+def _notes(status: DayStatus, window: Window) -> tuple[str, ...]:
     notes = []
+    if status.generation_id is None and not status.held_reason and status.day < window.newest:
+        # yesterday is the coming night's
+        notes.append("over, and never published: is nightly_rebuild on, and did its last run succeed?")
     if unexplained := status.corrections.get("unexplained"):
         notes.append(f"{unexplained:,} unexplained differences")
     if status.held_reason:

@@ -251,7 +251,7 @@ def test_files_of_airflow_lie_on_its_volume(compose: Compose) -> None:
 def test_drivers_and_tasks_see_the_archive_in_one_place(compose: Compose) -> None:
     users = {name for name, service in compose.services.items() if "archive" in str(service.get("volumes", []))}
     assert users == {"airflow-scheduler", "spark-worker-1", "spark-worker-2"}
-    folder = compose.environment("airflow-scheduler")["ARCHIVE_DIR"]
+    folder = compose.environment("airflow-scheduler")["ARCHIVE_DIR"].removeprefix("file://")
     assert all(f"archive:{folder}" in compose.services[name]["volumes"] for name in users)
 
 

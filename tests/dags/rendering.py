@@ -21,6 +21,7 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
         def xcom_pull(self, *_: Any, **__: Any) -> list[str]:
             return list(days)
 
+    is_mapped = task.is_mapped or task.get_closest_mapped_task_group() is not None
     run = DagRun(
         dag_id=task.dag_id, run_id=RUN_ID, logical_date=None, data_interval_start=None, data_interval_end=None,
         run_after=RUN_AT, start_date=RUN_AT, end_date=None, run_type=run_type, state="running", conf=conf,
@@ -29,7 +30,7 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
     )  # fmt: skip
     instance = Instance.model_construct(
         id=uuid.uuid4(), task_id=task.task_id, dag_id=task.dag_id, run_id=RUN_ID, try_number=1, start_date=RUN_AT,
-        map_index=0 if task.get_closest_mapped_task_group() else -1, task=task.prepare_for_execution(),
+        map_index=0 if is_mapped else -1, task=task.prepare_for_execution(),
     )  # fmt: skip
     instance._ti_context_from_server = TIRunContext(dag_run=run, max_tries=0)
     instance.render_templates()

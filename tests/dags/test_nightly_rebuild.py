@@ -1,8 +1,13 @@
 """The nightly DAG: which day a run is for, and in which order it works."""
 
 import datetime as dt
+from types import SimpleNamespace
 
 import pytest
+
+from tests.dags.rendering import DAY, rendered
+
+FORM = {"from": DAY, "to": DAY, "reason": "a test"}
 
 
 @pytest.fixture
@@ -20,19 +25,19 @@ def next_run(timetable, earliest):
     return timetable.next_dagrun_info_v2(last_dagrun_info=None, restriction=restriction)
 
 
-def test_run_at_two_in_seoul_is_for_the_day_before(timetable):
+def test_run_at_four_in_seoul_is_for_the_day_before(timetable):
     import pendulum
 
-    run = next_run(timetable, pendulum.datetime(2026, 11, 20, 17, 0, tz="UTC"))
+    run = next_run(timetable, pendulum.datetime(2026, 11, 20, 19, 0, tz="UTC"))
 
-    assert run.run_after == dt.datetime(2026, 11, 20, 17, 0, tzinfo=dt.UTC)  # 02:00 on the 21st in Seoul
+    assert run.run_after == dt.datetime(2026, 11, 20, 19, 0, tzinfo=dt.UTC)  # 04:00 on the 21st in Seoul
     assert run.partition_key == "2026-11-20"
 
 
 def test_run_after_new_year_is_for_the_last_day_of_december(timetable):
     import pendulum
 
-    assert next_run(timetable, pendulum.datetime(2026, 12, 31, 17, 0, tz="UTC")).partition_key == "2026-12-31"
+    assert next_run(timetable, pendulum.datetime(2026, 12, 31, 19, 0, tz="UTC")).partition_key == "2026-12-31"
 
 
 def test_backfill_of_one_day_runs_that_day_alone(timetable):
@@ -66,6 +71,53 @@ def test_archives_raw_first_and_a_failure_of_that_stops_no_rebuild(dag_bag):
 
 
 def test_leaves_days_alone_that_a_person_holds(dag_bag):
-    *_, is_by_hand = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish").op_args
+    *_, is_by_hand, _ = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish").op_args
 
     assert is_by_hand is False
+
+
+def test_is_on_from_the_start(dag_bag):
+    assert dag_bag.dags["nightly_rebuild"].is_paused_upon_creation is False
+
+
+def test_certifies_what_earlier_nights_left_beside_its_own_days(dag_bag):
+    dag = dag_bag.dags["nightly_rebuild"]
+
+    assert dag.get_task("certify_earlier").upstream_task_ids == {"uncertified_days"}
+    assert "days" in dag.get_task("uncertified_days").upstream_task_ids
+
+
+class TestBudget:
+    @pytest.fixture
+    def begin(self, dag_bag, monkeypatch):
+        """Begins the day's rebuild so many seconds after the run's start."""
+        for name in ("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST"):
+            monkeypatch.setenv(name, "localhost:1")
+        monkeypatch.setenv("NIGHT_BUDGET_S", "3600")
+        task = rendered(dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.rebuild"), "scheduled")
+
+        def begin(after_s, try_number=1):
+            started_at = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=after_s)
+            task._pre_execute_hook(
+                {"dag_run": SimpleNamespace(start_date=started_at), "ti": SimpleNamespace(try_number=try_number),
+                 "task": task}
+            )  # fmt: skip
+
+        return begin
+
+    def test_a_day_within_the_budget_is_begun(self, begin):
+        begin(after_s=3000)
+
+    def test_a_day_beyond_the_budget_is_left_for_the_next_night_and_told(self, begin):
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        with pytest.raises(AirflowSkipException, match=f"day {DAY} is left for the next night"):
+            begin(after_s=4000)
+
+    def test_a_day_that_was_begun_or_that_a_person_cleared_goes_on(self, begin):
+        begin(after_s=4000, try_number=2)
+
+    def test_by_hand_there_is_none(self, dag_bag):
+        task = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.rebuild"), "manual", FORM)
+
+        assert task._pre_execute_hook is None

@@ -10,10 +10,13 @@ import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.offset_ledger import open_partitions
 from include.adapters.postgres import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import board, member
+from tests.servers import wait_until
 from tests.support.pipeline_processes import batch_side
 
 RUN_DEADLINE_S = 240.0
@@ -33,7 +36,7 @@ def today(pipeline):
 
 @pytest.fixture(scope="module")
 def day(today):
-    """A day whose run is not due any more: switched on, the DAG makes up for last night's at once."""
+    """A day that last night's run, which Airflow makes at its start, does not take."""
     return today.before(3)
 
 
@@ -87,6 +90,32 @@ def held(pipeline, day):
         return cursor.fetchone()[0]
 
 
+def nights(operator, today):
+    """The runs that Airflow made by itself for the last nights."""
+    runs = [run for age in range(1, 6) for run in operator.runs_of_day("nightly_rebuild", today.before(age).date)]
+    return [run for run in runs if run.run_id.startswith("scheduled__")]
+
+
+def opened(pipeline, day):
+    """The day is there, as the stream leaves it when it writes a row of it."""
+    with connect(pipeline.settings.database, "stream") as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
+
+
+def caught_up(pipeline):
+    """The ledger of a stream that has taken everything: a scheduled run waits for that, and has no form."""
+    offsets = OffsetReader(pipeline.settings.kafka.bootstrap_servers)
+    with connect(pipeline.settings.database, "stream") as connection, connection.cursor() as cursor:
+        for consumer, topic in (("join", "board"), ("serve", "board-detail")):
+            ends, topic_id = offsets.ends(topic), offsets.topic_id(topic)
+            open_partitions(cursor, consumer, topic, topic_id, dict.fromkeys(ends, 0))
+            for partition, end in ends.items():
+                cursor.execute(
+                    "UPDATE offset_ledger SET next_offset = %s WHERE (consumer, topic_id, partition) = (%s, %s, %s)",
+                    (end, consumer, topic_id, partition),
+                )
+
+
 def reprocessing(day, **values):
     """The form of reprocess_days for one day; there is no stream to wait for."""
     return {"from": str(day), "to": str(day), "reason": "a test", "settle_timeout_s": 0, **values}
@@ -98,14 +127,17 @@ def backfill(operator, day):
     return operator.wait(run, RUN_DEADLINE_S)
 
 
-def test_switched_on_the_nightly_dag_makes_up_for_last_nights_run_alone(operator, today):
-    operator.unpause("nightly_rebuild")
+def test_a_fresh_stack_runs_the_last_night_by_itself_and_no_other(operator, today):
+    operator.wait_for_dag("nightly_rebuild")
+    wait_until(lambda: nights(operator, today), RUN_DEADLINE_S, "the night's run")
 
-    made = [run for age in range(1, 6) for run in operator.runs_of_day("nightly_rebuild", today.before(age).date)]
+    made = nights(operator, today)
 
-    assert [run.run_id.partition("__")[0] for run in made] == ["scheduled"]
-    assert made[0].partition_key in (str(today.before(1)), str(today.before(2)))  # the latter until two at night
-    operator.stop(made[0])  # it would wait for a stream, and there is none
+    assert len(made) == 1
+    assert made[0].partition_key in (str(today.before(1)), str(today.before(2)))  # the latter until four at night
+    finished = operator.wait(made[0], RUN_DEADLINE_S)
+    assert finished.state == "success"
+    assert operator.task_states(finished)["days"] == "success"  # there was nothing to rebuild
 
 
 def test_one_day_backfill_publishes_and_certifies_the_day_as_often_as_one_likes(pipeline, operator, day):
@@ -118,7 +150,8 @@ def test_one_day_backfill_publishes_and_certifies_the_day_as_often_as_one_likes(
     first = backfill(operator, day)
 
     assert {name: state for name, state in operator.task_states(first).items() if state != "success"} == {
-        "rebuild_day.difference[0]": "skipped"
+        "rebuild_day.difference[0]": "skipped",
+        "certify_earlier": "skipped",
     }
     assert shown(pipeline, day) == [(1, "하늘", "final"), (2, "하늘", "final")]
     assert status(pipeline, day)[:3] == ("certified", 2, 1)
@@ -129,6 +162,28 @@ def test_one_day_backfill_publishes_and_certifies_the_day_as_often_as_one_likes(
     assert second.run_id != first.run_id
     assert [row[0] for row in shown(pipeline, day)] == [1, 2, 5]
     assert status(pipeline, day)[:3] == ("certified", 3, 1)
+
+
+def test_a_scheduled_run_makes_up_for_missed_nights_and_rebuilds_what_late_members_changed(
+    pipeline, operator, today, day
+):
+    # the stream is not there: its ledger says what it would, and it opens no day
+    missed = [day.before(age) for age in (1, 2)]
+    for number, one in enumerate(missed):
+        opened(pipeline, one)
+        post_board(pipeline, one, board_id=100 + number)
+    post(pipeline, "member", member(7, nickname="바다", createdAt=noon(day.before(6)), modifiedAt=noon(day.before(6))))
+    late = rfc3339(dt.datetime.combine(day.date, dt.time(11, 59), ZoneInfo(day.zone)))
+    post(pipeline, "member", member(7, nickname="별", createdAt=noon(day.before(6)), modifiedAt=late))
+    caught_up(pipeline)
+    (night,) = nights(operator, today)
+
+    operator.rerun(night)
+    operator.wait(night, RUN_DEADLINE_S)
+
+    assert {nickname for _, nickname, _ in shown(pipeline, day)} == {"별"}
+    assert [status(pipeline, one)[0] for one in missed] == ["certified", "certified"]
+    assert status(pipeline, day)[0] == "certified"
 
 
 def test_dry_run_builds_and_publishes_nothing(pipeline, operator, day):
@@ -171,7 +226,7 @@ def test_a_published_day_is_undone_held_and_redone(pipeline, operator, day):
 
 
 def test_a_day_that_is_not_over_is_refused_at_once_with_the_remedy(pipeline, operator, today):
-    with pytest.raises(RunFailed, match=f"newest day that can be rebuilt is {today.before(1)}"):
+    with pytest.raises(RunFailed, match=f"to={today}: that day is not over in Asia/Seoul"):
         operator.wait(operator.trigger("reprocess_days", reprocessing(today)), RUN_DEADLINE_S)
 
 

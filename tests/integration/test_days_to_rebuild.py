@@ -1,13 +1,18 @@
-"""Which days a night rebuilds, on a real PostgreSQL: its own, and the dirty ones that can be and may be."""
+"""Which days a night rebuilds and certifies, on a real PostgreSQL: all that can be and may be."""
 
 import datetime as dt
 
 import pytest
 
-from include.clock import SystemClock
-from include.contracts.day import Day
-from include.integrity.days import days_to_rebuild, load_window
-from tests.support.pipeline import migrated, rows
+from include.clock import SystemClock, rfc3339
+from include.contracts.day import Day, DayNotOver
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.__main__ import main
+from include.integrity.certificate import certify
+from include.integrity.days import MAX_DAYS, days_to_certify, days_to_rebuild, load_window
+from include.integrity.publication import publish
+from spark_jobs.batch.rebuild import rebuild_day
+from tests.support.pipeline import environment, migrated, rows
 
 
 @pytest.fixture
@@ -35,40 +40,141 @@ def archived(settings, missing_until):
     )
 
 
-def test_a_night_rebuilds_yesterday_and_then_the_dirty_days_the_newest_first(settings, yesterday):
+def opened(settings, *days, generation=False, status="provisional", held=None):
+    """What the stream leaves of a day with rows; with a generation, what a publication does."""
+    for day in days:
+        rows(settings, "INSERT INTO day_publication (day, status, held_reason) VALUES (%s, %s, %s)",
+             (day.date, status, held))  # fmt: skip
+        if generation:
+            rows(
+                settings,
+                "INSERT INTO generation (day, run_id, status, cut) VALUES (%s, 'r', 'published', '{}')",
+                (day.date,),
+            )
+            rows(settings, "UPDATE day_publication SET generation_id = (SELECT max(id) FROM generation)"
+                 " WHERE day = %s", (day.date,))  # fmt: skip
+
+
+def chosen(settings, yesterday, in_topic=()):
+    return days_to_rebuild(settings, yesterday, lambda _, days: {day.date for day in days} & {d.date for d in in_topic})
+
+
+def test_a_night_makes_up_for_those_that_were_missed_the_soonest_to_expire_first(settings, yesterday):
+    opened(settings, *(yesterday.before(age) for age in (3, 0, 11)))
+    assert chosen(settings, yesterday, [yesterday.before(5)]) == [str(yesterday.before(age)) for age in (11, 5, 3, 0)]
+
+
+def test_a_day_is_known_by_the_stream_the_topic_the_archive_what_waits_or_the_system_of_record(settings, yesterday):
+    opened(settings, yesterday.before(1))
+    archived(settings, yesterday.before(30).start)
+    rows(settings, "INSERT INTO archive_file (batch_id, kind, day, path, record_count, byte_count)"
+         " SELECT max(id), 'records', %s, 'p', 1, 1 FROM archive_batch", (yesterday.before(20).date,))  # fmt: skip
+    rows(settings, "INSERT INTO pending_board (topic, partition, \"offset\", board_id, member_id, day, value,"
+         " kafka_timestamp, version_at) VALUES ('board', 0, 0, 1, 1, %s, '', now(), now())",
+         (yesterday.before(3).date,))  # fmt: skip
+    rows(settings, "INSERT INTO board_document (id, document, modified_at)"
+         " VALUES (1, jsonb_build_object('createdAt', %s::text), now())",
+         (rfc3339(yesterday.before(4).start),))  # fmt: skip
+    days = chosen(settings, yesterday, [yesterday.before(2)])
+    assert sorted(days) == sorted(str(yesterday.before(age)) for age in (1, 2, 3, 4, 20))
+
+
+def test_a_night_takes_days_that_were_never_published_before_the_dirty_ones(settings, yesterday):
+    opened(settings, yesterday, yesterday.before(1))
+    opened(settings, yesterday.before(2), yesterday.before(5), generation=True)
     dirty(settings, yesterday.before(5))
     dirty(settings, yesterday.before(2), "late board", 3)
     dirty(settings, yesterday.before(2), "late member", 1)
-    assert days_to_rebuild(settings, yesterday) == [str(yesterday), str(yesterday.before(2)), str(yesterday.before(5))]
+    assert chosen(settings, yesterday) == [str(yesterday.before(age)) for age in (1, 0, 5, 2)]
+
+
+def test_a_published_day_that_nothing_reached_is_rebuilt_as_the_nights_own_alone(settings, yesterday):
+    opened(settings, yesterday, yesterday.before(1), generation=True)
+    assert chosen(settings, yesterday) == [str(yesterday)]
+
+
+def test_an_own_day_of_which_nothing_is_known_has_nothing_to_rebuild(settings, yesterday):
+    assert chosen(settings, yesterday) == []
 
 
 def test_yesterday_is_listed_once_also_when_it_is_dirty(settings, yesterday):
+    opened(settings, yesterday, generation=True)
     dirty(settings, yesterday)
-    assert days_to_rebuild(settings, yesterday) == [str(yesterday)]
+    assert chosen(settings, yesterday) == [str(yesterday)]
+
+
+def test_a_day_that_is_not_over_is_refused_and_no_night_takes_it(settings, yesterday):
+    today = yesterday.before(-1)
+    opened(settings, today)
+    with pytest.raises(DayNotOver, match=f"day={today}: that day is not over in Asia/Seoul"):
+        chosen(settings, today)
+    assert chosen(settings, yesterday) == []
+
+
+WAYS = {
+    "publish": lambda settings, day: publish(settings, day),
+    "certify": lambda settings, day: certify(settings, day, lambda _: {}),
+    "rebuild": lambda settings, day: rebuild_day(pytest.fail, settings, PIPELINE, day, "r", None),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_done_to_a_day_that_is_not_over(settings, yesterday, way):
+    today = yesterday.before(-1)
+    with pytest.raises(DayNotOver, match=f"day={today}: that day is not over in Asia/Seoul before .*; wait until then"):
+        WAYS[way](settings, today)
+
+
+@pytest.mark.parametrize("command", ["rebuild", "publish", "certify"])
+def test_a_command_refuses_a_day_that_is_not_over(
+    settings, postgres, tmp_path, yesterday, command, monkeypatch, caplog
+):
+    for name, value in environment(None, postgres, "days_to_rebuild", tmp_path).items():
+        monkeypatch.setenv(name, value)
+    assert main([command, "--day", str(yesterday.before(-1))]) == 1
+    assert "that day is not over in Asia/Seoul" in caplog.text
 
 
 def test_a_day_that_a_person_holds_is_left_alone_and_told(settings, yesterday, caplog):
     dirty(settings, yesterday.before(1), held="wrong authors")
-    rows(settings, "INSERT INTO day_publication (day, held_reason) VALUES (%s, 'me too')", (yesterday.date,))
-    assert days_to_rebuild(settings, yesterday) == []
+    opened(settings, yesterday, held="me too")
+    assert chosen(settings, yesterday) == []
     assert "wrong authors" in caplog.text
     assert "me too" in caplog.text
 
 
-def test_a_dirty_day_past_the_window_is_told_and_not_tried(settings, yesterday, caplog):
+def test_a_day_past_the_window_is_told_and_not_tried(settings, yesterday, caplog):
+    opened(settings, yesterday.before(40), generation=True)
+    opened(settings, yesterday.before(30), yesterday.before(12))
     dirty(settings, yesterday.before(40))
-    dirty(settings, yesterday.before(12))
-    assert days_to_rebuild(settings, yesterday) == [str(yesterday), str(yesterday.before(12))]
+    assert chosen(settings, yesterday) == [str(yesterday.before(12))]
     assert f"day {yesterday.before(40)} is dirty (1 late board) and can't be rebuilt" in caplog.text
-    assert f"day {yesterday.before(12)} can be rebuilt for 1 more days only" in caplog.text
+    assert f"day {yesterday.before(30)} was never published and can't be rebuilt" in caplog.text
+    assert f"day {yesterday.before(12)} was never published and can be rebuilt for 1 more days only" in caplog.text
 
 
-def test_with_an_archive_its_limit_counts(settings, yesterday):
+def test_with_an_archive_its_limit_counts_and_the_newest_comes_first(settings, yesterday):
     archived(settings, yesterday.before(50).start)
-    dirty(settings, yesterday.before(40))
-    dirty(settings, yesterday.before(49))  # in the shadow of what is missing
-    assert days_to_rebuild(settings, yesterday) == [str(yesterday), str(yesterday.before(40))]
+    opened(settings, *(yesterday.before(age) for age in (0, 40, 49)))  # the last in the shadow of what is missing
+    assert chosen(settings, yesterday) == [str(yesterday), str(yesterday.before(40))]
     assert load_window(settings, "analyst").archived_since == yesterday.before(48).date
+
+
+def test_a_night_has_no_more_days_than_airflow_expands(settings, yesterday, caplog):
+    archived(settings, None)
+    opened(settings, *(yesterday.before(age) for age in range(MAX_DAYS + 5)))
+    assert chosen(settings, yesterday) == [str(yesterday.before(age)) for age in range(MAX_DAYS)]
+    assert f"5 days are left for later nights, from {yesterday.before(MAX_DAYS)} on" in caplog.text
+
+
+def test_a_later_night_certifies_what_is_published_clean_and_not_held(settings, yesterday):
+    for age in range(5):
+        opened(settings, yesterday.before(age), generation=True, status="rebuilt")
+    opened(settings, yesterday.before(5), generation=True, status="certified")
+    opened(settings, yesterday.before(6))
+    dirty(settings, yesterday.before(1))
+    rows(settings, "UPDATE day_publication SET held_reason = 'mine' WHERE day = %s", (yesterday.before(2).date,))
+    assert days_to_certify(settings, [str(yesterday)]) == [str(yesterday.before(3)), str(yesterday.before(4))]
 
 
 def test_an_archive_that_has_all_has_no_limit(settings):

@@ -5,13 +5,22 @@ import datetime as dt
 import pytest
 
 from include.airflow_support.days import DayChoiceError, days_between
+from include.contracts.day import DayNotOver
+from include.integrity.days import Window
+
+NOON = dt.time(3, tzinfo=dt.UTC)  # in Seoul
+
+
+def window(today: dt.date) -> Window:
+    return Window(dt.datetime.combine(today, NOON), "Asia/Seoul", 14)
+
 
 TODAY = dt.date(2026, 11, 21)
 OLDEST, NEWEST = "2026-11-08", "2026-11-20"
 
 
 def choose(first: str, last: str) -> list[str]:
-    return days_between(first, last, window_days=14, today=TODAY)
+    return days_between(first, last, window(TODAY))
 
 
 def test_both_ends_are_included_and_the_oldest_comes_first():
@@ -29,15 +38,15 @@ def test_the_whole_window_can_be_asked_for():
 
 
 def test_days_pass_the_end_of_a_month_and_of_a_year():
-    assert days_between("2026-12-31", "2027-01-01", 14, dt.date(2027, 1, 2)) == ["2026-12-31", "2027-01-01"]
+    assert days_between("2026-12-31", "2027-01-01", window(dt.date(2027, 1, 2))) == ["2026-12-31", "2027-01-01"]
 
 
 @pytest.mark.parametrize(
     ("first", "last", "field", "remedy"),
     [
         ("2026-11-07", NEWEST, "from=2026-11-07", f"oldest day that can be rebuilt is {OLDEST}"),
-        (NEWEST, "2026-11-21", "to=2026-11-21", f"newest day that can be rebuilt is {NEWEST}"),
-        (NEWEST, "2027-01-01", "to=2027-01-01", f"newest day that can be rebuilt is {NEWEST}"),
+        (NEWEST, "2026-11-21", "to=2026-11-21", "not over in Asia/Seoul before 2026-11-21T15:00:00Z; wait until then"),
+        (NEWEST, "2027-01-01", "to=2027-01-01", "not over in Asia/Seoul before 2027-01-01T15:00:00Z; wait until then"),
         ("2026-11-20", "2026-11-19", "from=2026-11-20", "swap them"),
         ("20.11.2026", NEWEST, "from='20.11.2026'", "YYYY-MM-DD"),
         (NEWEST, "2026-11-31", "to='2026-11-31'", "YYYY-MM-DD"),
@@ -45,7 +54,7 @@ def test_days_pass_the_end_of_a_month_and_of_a_year():
     ],
 )
 def test_refusal_names_the_field_and_the_remedy(first, last, field, remedy):
-    with pytest.raises(DayChoiceError) as refusal:
+    with pytest.raises((DayChoiceError, DayNotOver)) as refusal:
         choose(first, last)
 
     assert field in str(refusal.value)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.contracts.day import Day, DayFormatError
+from include.contracts.day import Day, DayFormatError, DayNotOver
 
 ZONES = st.sampled_from(["Asia/Seoul", "UTC", "Europe/Berlin", "America/New_York", "Pacific/Apia", "America/Sao_Paulo"])
 
@@ -44,3 +44,12 @@ def test_what_is_no_date_is_refused_with_the_form(text):
 def test_a_naive_instant_has_no_day():
     with pytest.raises(ValueError, match="naive"):
         Day.of(dt.datetime(2026, 11, 20), "Asia/Seoul")  # noqa: DTZ001 - that is the point
+
+
+@given(INSTANTS, ZONES)
+def test_a_day_is_over_from_its_end_on_and_not_before(instant, zone):
+    day = Day.of(instant, zone)
+    day.require_over(day.end)
+    day.before().require_over(instant)
+    with pytest.raises(DayNotOver, match=f"day={day}: .* {zone} before {day.end:%Y-%m-%dT%H:%M:%SZ}; wait"):
+        day.require_over(instant)

@@ -12,7 +12,8 @@ from include.integrity.page import create_app
 from include.integrity.page_model import DayStatus, select_rows
 
 TODAY = dt.date(2026, 11, 21)
-WINDOW = Window(TODAY, 14)
+NOW = dt.datetime(2026, 11, 21, 3, tzinfo=dt.UTC)  # noon in Seoul
+WINDOW = Window(NOW, "Asia/Seoul", 14)
 
 
 def day_status(date: str, **changes: object) -> DayStatus:
@@ -53,7 +54,7 @@ class TestRows:
         assert (row.countdown, row.can_rebuild) == (countdown, can_rebuild)
 
     def test_what_the_archive_has_can_be_rebuilt_for_ever(self):
-        window = Window(TODAY, 14, archived_since=dt.date(2026, 10, 1))
+        window = Window(NOW, "Asia/Seoul", 14, archived_since=dt.date(2026, 10, 1))
         days = [day_status(date) for date in ("2026-11-20", "2026-10-01", "2026-09-30")]
 
         assert [(row.countdown, row.can_rebuild) for row in select_rows(days, window)] == [
@@ -63,7 +64,7 @@ class TestRows:
         ]
 
     def test_an_archive_that_began_within_the_window_takes_no_day_away(self):
-        window = Window(TODAY, 14, archived_since=dt.date(2026, 11, 15))
+        window = Window(NOW, "Asia/Seoul", 14, archived_since=dt.date(2026, 11, 15))
 
         assert (window.oldest, window.days_left(dt.date(2026, 11, 10))) == (dt.date(2026, 11, 8), 3)
 
@@ -82,14 +83,32 @@ class TestRows:
             "not certified: 3 events wait",
         )
 
+    @pytest.mark.parametrize(
+        ("date", "changes", "is_told"),
+        [
+            ("2026-11-21", {}, False),  # not over
+            ("2026-11-20", {}, False),  # the coming night's
+            ("2026-11-19", {}, True),
+            ("2026-11-01", {}, True),  # and lost
+            ("2026-11-19", {"generation_id": 3, "status": "rebuilt"}, False),
+            ("2026-11-19", {"held_reason": "wrong authors"}, False),
+        ],
+    )
+    def test_a_day_that_no_night_published_is_told(self, date, changes, is_told):
+        status = day_status(date, **({"status": "provisional", "generation_id": None} | changes))
+
+        told = [note for note in select_rows([status], WINDOW)[0].notes if "is nightly_rebuild on" in note]
+        assert bool(told) == is_told
+
     def test_agrees_with_what_the_form_accepts(self):
         from include.airflow_support.days import DayChoiceError, days_between
+        from include.contracts.day import DayNotOver
 
         for age in range(20):
             day = TODAY - dt.timedelta(days=age)
             try:
-                accepted = bool(days_between(str(day), str(day), 14, TODAY))
-            except DayChoiceError:
+                accepted = bool(days_between(str(day), str(day), WINDOW))
+            except (DayChoiceError, DayNotOver):
                 accepted = False
             assert select_rows([day_status(str(day))], WINDOW)[0].can_rebuild == accepted
 

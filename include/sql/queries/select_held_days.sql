@@ -1,0 +1,1 @@
+SELECT day, held_reason FROM day_publication WHERE held_reason IS NOT NULL

@@ -1,1 +1,0 @@
-SELECT held_reason FROM day_publication WHERE day = %(day)s
