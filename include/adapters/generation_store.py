@@ -114,6 +114,13 @@ class GenerationStore:
                     output[output_partition] = min(output_offset, output.get(output_partition, output_offset))
         return raw, output
 
+    def taken_offsets(self, topic: str, topic_id: str) -> dict[int, tuple[int, dt.datetime]]:
+        """How far the stream has taken the raw topic: the next offset, and when it last moved, a partition."""
+        with self._transaction() as cursor:
+            cursor.execute(query("select_ledger_entries"), {"consumer": "join", "topic": topic})
+            return {partition: (offset, at) for found_id, partition, offset, at in cursor.fetchall()
+                    if found_id == topic_id}  # fmt: skip
+
     def begin(self, day: Day, run_id: str, reason: str | None, cut: Cut, starts: Cut | None = None) -> int:
         """Open a generation with a table of its own; drop what an earlier try of this run left behind."""
         with self._transaction() as cursor:

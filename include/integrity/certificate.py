@@ -10,7 +10,7 @@ from psycopg2.extras import execute_values
 
 from include.adapters.generation_store import table_name
 from include.adapters.postgres import connect
-from include.clock import rfc3339
+from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt
 from include.integrity.gateways import Unsent, unsent
@@ -33,6 +33,11 @@ COUNTED = (
     ("duplicates", "term_duplicates", "records in the output topic beyond the first of their board version"),
     ("misplaced", "term_misplaced", "boards whose record is more than a day from their createdAt; rows all the same"),
     ("corrections", "term_corrections", "differences that the publication corrected, duplicates among them"),
+    (
+        "unaccounted",
+        "term_unaccounted",
+        "boards that the system of record or the stream had, and raw does not speak of",
+    ),
     ("unexplained", "term_unexplained", "differences that nobody can explain; a certified day has none"),
 )
 
@@ -93,12 +98,15 @@ class Certificate:
 def certify(settings: Settings, day: Day, ask_gateways: AskGateways = unsent) -> Certificate:
     """Count the published day's terms and keep them as its certificate. Certified is what nothing speaks against.
 
-    That is: the balance adds up, no store of a gateway holds or lost events, no difference is unexplained.
+    That is: the balance adds up, no store of a gateway holds or lost events, no difference is unexplained, and neither
+    the system of record nor the stream knows a board of which raw does not speak.
 
     Can run twice: the newest count replaces the one before, and the day's status follows it. Blocks on every gateway,
-    and as long as reading the day's rows takes. Raises NothingBuilt when the day is not published; BalanceBroken when
-    the terms do not add up or the rows are not those that were built; GatewayUnavailable, which is Retryable.
+    and as long as reading the day's rows takes. Raises DayNotOver; NothingBuilt when the day is not published;
+    BalanceBroken when the terms do not add up or the rows are not those that were built; GatewayUnavailable, which is
+    Retryable.
     """
+    day.require_over(SystemClock().now())
     held = ask_gateways(settings)  # before the transaction: a gateway may let us wait
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_balance"), {"day": day.date})
@@ -181,6 +189,9 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
                 f"{each.lost} events were lost to damage of the store of {url}: look for them with "
                 "include.gateway.reconcile, then acknowledge them with include.gateway.replay"
             )
+    if unaccounted := certificate.count("unaccounted"):
+        reasons.append(f"{unaccounted} boards that the system of record or the stream had are in no term, so raw may "
+                       "have lost them: see docs/runbooks/nightly_rebuild.md")  # fmt: skip
     if unexplained := certificate.count("unexplained"):
         reasons.append(f"{unexplained} differences are unexplained: look at them in board_detail_correction")
     return "; ".join(reasons) or None

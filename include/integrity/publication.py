@@ -13,6 +13,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.generation_tables import is_attached
 from include.adapters.postgres import connect
+from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import reached
@@ -20,6 +21,7 @@ from include.integrity.covering import uncover
 from include.integrity.day_turn import DayShows, in_turn
 from include.integrity.pruning import prune
 from include.integrity.trail import Action, Move, Shown, Trail
+from include.integrity.vanishing import refuse_vanishing_rows
 from include.settings import Settings
 from include.sql.named import query
 
@@ -83,16 +85,19 @@ def publish(
     made_by: str = NOT_SAID,
     reason: str | None = None,
     automatic: bool = False,
+    accept_vanishing: bool = False,
 ) -> Published:
     """Point the day at its built generation (of the run, or the newest). Running it again changes nothing.
 
     A generation with the content that the day shows anyway is given up: the day is then known to be whole up to the
     later cut, and no longer dirty. By hand it ends a hold; `automatic` respects it. Waits for a batch of the speed
-    layer that writes into the day, not for readers. Raises NothingBuilt; StaleRun when the day was published by another
-    run meanwhile; DayHeld; DayBusy when somebody holds the day for a minute; DatabaseUnavailable.
+    layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; StaleRun when the day was
+    published by another run meanwhile; DayHeld; RowsWouldVanish unless `accept_vanishing`; DayBusy when somebody holds
+    the day for a minute; DatabaseUnavailable.
     """
+    day.require_over(SystemClock().now())
     published = in_turn(settings, day, lambda cursor, shows: _publish(
-        cursor, shows, day, run_id, made_by, reason, automatic))  # fmt: skip
+        cursor, shows, day, run_id, made_by, reason, automatic, accept_vanishing))  # fmt: skip
     log.info("day %s: generation %d is shown%s, %d live rows covered", day, published.generation_id,
              ", and was: the new build has the same content" if published.was_identical else "",
              published.covered)  # fmt: skip
@@ -145,8 +150,9 @@ def history(settings: Settings, day: Day) -> list[PublicationRow]:
 
 
 def _publish(
-    cursor: Cursor, shows: DayShows, day: Day, run_id: str | None, made_by: str, reason: str | None, automatic: bool
-) -> Published:
+    cursor: Cursor, shows: DayShows, day: Day, run_id: str | None, made_by: str, reason: str | None, automatic: bool,
+    accept_vanishing: bool,
+) -> Published:  # fmt: skip
     if automatic and shows.held_reason is not None:
         raise DayHeld(day=day, reason=shows.held_reason, remedy="publish or redo it by hand")
     cursor.execute(query("select_publishable"), {"day": day.date, "run_id": run_id})
@@ -156,6 +162,8 @@ def _publish(
     generation_id, status, base_id, identical_to = row
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     if status == "built":
+        if not accept_vanishing:
+            refuse_vanishing_rows(cursor, day, generation_id)
         published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason)
     elif shows.generation_id == (shown := identical_to or generation_id):
         published = Published(shown, 0, was_identical=identical_to is not None)

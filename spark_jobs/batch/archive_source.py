@@ -1,13 +1,14 @@
 """A day's input with the archive: files for what is archived, the topics from there on. The same as all from topics."""
 
 import datetime as dt
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.archive_store import ArchivedFile, ArchiveStore, Batch, BoardFiles
+from include.adapters.archive_store import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap
 from include.adapters.arrow_rows import array
 from include.adapters.kafka_offsets import OffsetReader, Offsets
 from include.clock import epoch_ms
@@ -19,6 +20,8 @@ from spark_jobs.batch.archive_files import ArchiveFolder, Origin
 from spark_jobs.batch.raw_columns import longs
 from spark_jobs.batch.sources import MARGIN, Known, Sources, fix_ranges, refuse_lost_day, splits_of, topic_sources
 from spark_jobs.batch.splits import ColumnsFile, FileSplit, TopicSplit, read_topic
+
+log = logging.getLogger(__name__)
 
 
 def archive_sources(
@@ -44,15 +47,17 @@ def archive_sources(
     if members is not None:
         tail = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
         found = replace(found, members=tail, member_files=members.files)
-    boards = (
-        archive.boards(day, known, ranges.boards)
-        if from_archive or _is_lost(offsetter, day, definition, retention_days, now)
-        else None
-    )
+    elif gone := {partition: first for partition, first in ranges.members[0].items() if first > 0}:
+        raise MissingRange(
+            "the table's topic keeps every record, and its first ones are gone; boards would lose their authors",
+            topic=table, first_offsets=gone)  # fmt: skip
+    lost = None if from_archive else _lost(offsetter, day, definition, retention_days, now, known, archive)
+    boards = archive.boards(day, known, ranges.boards) if from_archive or lost else None
     if boards is None:
         if from_archive:
             raise MissingRange("nothing of the topic is archived; run spark_jobs/archive_day.py first", topic=stream)
-        refuse_lost_day(offsetter, day, definition, retention_days, now)
+        if lost:
+            raise lost
         return _counted(found, members.record_count if members else 0)
     places = archive.places(day, ranges.details[1])
     return _counted(
@@ -67,12 +72,17 @@ def archive_sources(
     )
 
 
-def _is_lost(offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: dt.datetime) -> bool:
+def _lost(
+    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: dt.datetime, known: Known,
+    archive: "ArchiveSource",
+) -> MissingRange | None:  # fmt: skip
+    """Why the topic does not hold all of the day; None when it does."""
     try:
-        refuse_lost_day(offsetter, day, definition, retention_days, now)
-    except MissingRange:
-        return True
-    return False
+        refuse_lost_day(offsetter, day, definition, retention_days, now, known, archive.begins(day))
+    except MissingRange as missing:
+        log.info("day %s: %s; looking for it in the archive", day, missing)
+        return missing
+    return None
 
 
 def _tail(ends: Offsets, topic: tuple[Offsets, Offsets]) -> Offsets:
@@ -81,6 +91,10 @@ def _tail(ends: Offsets, topic: tuple[Offsets, Offsets]) -> Offsets:
     return {
         partition: min(max(ends.get(partition, start), start), cut[partition]) for partition, start in starts.items()
     }
+
+
+def _is_after(gap: Gap, day: Day) -> bool:
+    return gap.since is not None and gap.since >= day.end + MARGIN
 
 
 def _counted(found: Sources, archived: int) -> Sources:
@@ -112,6 +126,7 @@ class ArchiveSource:
         if not files.batches:
             return None
         self._refuse_gaps(files.batches, day)
+        self._folder.require_files([*files.of_day, *files.of_no_day])
         cut = wanted[1]
         self._refuse_lost_tail(topic, files.ends, cut)
         starts = self._starts(files, day.start - MARGIN)
@@ -120,11 +135,32 @@ class ArchiveSource:
         ids = self._ids(splits_of(topic, _tail(files.ends, wanted), cut))
         return DayExtract(self._store, self._folder, origin, files, day, starts, cut, ids).archived()
 
+    def begins(self, day: Day) -> Offsets:
+        """No record of the day, less a margin, is before these offsets: where batches of the archive begin."""
+        topic, topic_id = self._identify(self._definition.stream.name)
+        since = epoch_ms(day.start - MARGIN)
+        found: Offsets = {}
+        for batch in reversed([each for each in self._store.batches(topic) if each.topic_id == topic_id]):
+            for partition, end in batch.ends.items():
+                gap = batch.gap
+                if gap and partition in gap.offsets and gap.until > day.start and not _is_after(gap, day):
+                    found[partition] = gap.offsets[partition][0]
+                elif batch.newest.get(partition, since - 1) >= since:
+                    found[partition] = batch.starts.get(partition, end)
+                else:
+                    found.setdefault(partition, end)
+        return found
+
     def members(self, cut: Offsets) -> Archived[ColumnsFile] | None:
-        """The versions of the table's keys that are archived; None when none are, or some are beyond the cut."""
+        """The versions of the table's keys that are archived; None when none are, or some are beyond the cut.
+
+        None, too, when the topic had lost its first records before the archive began, which nobody accepted.
+        """
         topic, topic_id = self._identify(self._definition.table.name)
         members = self._store.members(topic_id)
-        if members is None or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
+        begun_late = [batch for batch in self._store.batches(topic) if batch.topic_id == topic_id and batch.gap
+                      and batch.gap.offsets and batch.gap.since is None]  # fmt: skip
+        if members is None or begun_late or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
             return None
         self._refuse_lost_tail(topic, members.ends, cut)
         return self._columns(topic, members.files, members.ends)
@@ -145,6 +181,7 @@ class ArchiveSource:
         return pc.unique(pa.concat_arrays(found)).drop_null()
 
     def _columns(self, topic: str, files: Sequence[ArchivedFile], ends: Offsets) -> Archived[ColumnsFile]:
+        self._folder.require_files(files)
         found = tuple(ColumnsFile(topic, self._folder.path(file.path)) for file in files)
         return Archived(found, ends, sum(file.record_count for file in files))
 
@@ -153,10 +190,9 @@ class ArchiveSource:
 
     def _refuse_gaps(self, batches: Sequence[Batch], day: Day) -> None:
         """What came late for a day long past may be lost too; that is what a person accepted."""
-        first, end = day.start - MARGIN, day.end + MARGIN
         for batch in batches:
             gap = batch.gap
-            if gap and first < gap.until and (gap.since is None or gap.since < end):
+            if gap and gap.until > day.start - MARGIN and not _is_after(gap, day):
                 raise MissingRange(
                     "the archive lacks records that may be of this day, and the topic has them no more; "
                     "it can't be rebuilt",

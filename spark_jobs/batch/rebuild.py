@@ -20,11 +20,12 @@ from pyspark import Accumulator, SparkContext
 from include.adapters.archive_store import ArchiveStore
 from include.adapters.generation_store import Built, Counts, GenerationStore
 from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kept_zone import require_zone
 from include.adapters.rebuild_progress import RebuildProgress
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.errors import Retryable
+from include.errors import MissingRange, Retryable
 from include.failpoints import reached
 from include.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
@@ -33,7 +34,7 @@ from spark_jobs.batch.archive_source import ArchiveSource, archive_sources
 from spark_jobs.batch.blobs import Blob, Kind, own, packed, steps
 from spark_jobs.batch.early_members import Early, EarlyMembers
 from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
-from spark_jobs.batch.sources import Known, Sources, refuse_lost_range
+from spark_jobs.batch.sources import Known, Sources, Taken, refuse_lost_range
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
 
 log = logging.getLogger(__name__)
@@ -54,19 +55,44 @@ def rebuild_day(
 
     `from_archive`: also where the topic still holds the day.
 
-    Raises DayBusy, MissingRange, BrokerUnavailable, DatabaseUnavailable, StaleRun, TaskFailed.
+    Raises DayNotOver, ConfigurationError, ArchiveDamaged, DayBusy, MissingRange, BrokerUnavailable,
+    DatabaseUnavailable, StaleRun, TaskFailed.
     """
+    day.require_over(SystemClock().now())
+    require_zone(settings, "batch")
     store = GenerationStore(settings.database)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     with store.hold(day):
-        known = Known(*store.known_offsets(day, definition.stream.name))
+        known = _known(store, offsetter, day, definition.stream.name)
         folder = ArchiveFolder(settings.batch.archive_dir)
         archive = ArchiveSource(ArchiveStore(settings.database), folder, offsetter, definition)
-        found = archive_sources(offsetter, day, definition, settings.kafka.board_retention_days, SystemClock().now(),
-                                known, archive, from_archive)  # fmt: skip
-        members = EarlyMembers(found.members, definition, settings.kafka.bootstrap_servers, store)
-        found = dataclasses.replace(found, members=tuple(members.left))
-        return build(start_context(), settings, definition, day, run_id, reason, found, early=members.result)
+
+        def sources(from_archive: bool) -> Sources:
+            found = archive_sources(offsetter, day, definition, settings.kafka.board_retention_days,
+                                    SystemClock().now(), known, archive, from_archive)  # fmt: skip
+            if found.kind == "archive" or found.member_files:
+                folder.require_shared(settings.spark.master)
+            return found
+
+        def build_of(found: Sources) -> Built:
+            members = EarlyMembers(found.members, definition, settings.kafka.bootstrap_servers, store)
+            found = dataclasses.replace(found, members=tuple(members.left))
+            return build(start_context(), settings, definition, day, run_id, reason, found, early=members.result)
+
+        found = sources(from_archive)
+        try:
+            return build_of(found)
+        except MissingRange as missing:
+            if found.kind == "archive":
+                raise
+            log.warning("day %s: %s; once more, from the archive", day, missing)
+            return build_of(sources(from_archive=True))
+
+
+def _known(store: GenerationStore, offsetter: OffsetReader, day: Day, topic: str) -> Known:
+    boards, details = store.known_offsets(day, topic)
+    taken = store.taken_offsets(topic, offsetter.topic_id(topic))
+    return Known(boards, details, {partition: Taken(*each) for partition, each in taken.items()})
 
 
 def build(

@@ -44,11 +44,23 @@ class Ranges:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """How far the stream took a partition: all records before `offset`, the last of them at that time."""
+
+    offset: int
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Known:
-    """Where records of the day are that begin before its start: their clients' clocks were ahead."""
+    """Where the day's first records are, a partition, as far as rows say; and how far the stream took its topic.
+
+    Some are before the day's start: their clients' clocks were ahead.
+    """
 
     boards: Mapping[int, int] = field(default_factory=dict)
     details: Mapping[int, int] = field(default_factory=dict)
+    taken: Mapping[int, Taken] = field(default_factory=dict)
 
 
 def topic_sources(ranges: Ranges, definition: Definition) -> Sources:
@@ -101,22 +113,47 @@ def _earlier(offsetter: OffsetReader, topic: str, starts: Offsets, known: Mappin
 
 
 def refuse_lost_day(
-    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime
-) -> None:
-    """Raise MissingRange when the stream's topic no longer holds all of the day: building what is left would lose rows.
+    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime, known: Known,
+    begins: Mapping[int, int],
+) -> None:  # fmt: skip
+    """Raise MissingRange unless the stream's topic holds all of the day: building what is left would lose rows.
 
-    Kafka keeps a record for the retention. Past that, only a partition that never dropped anything still has it all.
+    A partition that never dropped a record holds it. One that did holds it if the retention does not reach the day, and
+    nothing says that records of the day are gone. `begins` is where the day begins as the archive has it, by partition.
     """
-    if day.start >= now - timedelta(days=retention_days):
+    topic = definition.stream.name
+    dropped = {partition: first for partition, first in offsetter.earliest(topic).items() if first > 0}
+    if not dropped:
         return
-    dropped = {partition: first for partition, first in offsetter.earliest(definition.stream.name).items() if first > 0}
-    if dropped:
+    if day.start < now - timedelta(days=retention_days):
         raise MissingRange(
             f"the topic keeps {retention_days} days, and records of this day may be gone; it can't be rebuilt any more",
-            topic=definition.stream.name,
-            day=day,
-            first_offsets=dropped,
-        )
+            topic=topic, day=day, first_offsets=dropped,
+        )  # fmt: skip
+    times = offsetter.first_times(topic)
+    for partition, first in dropped.items():
+        reason = _why_lost(day, partition, first, times.get(partition), known, begins)
+        if reason:
+            raise MissingRange(f"{reason}; what is left of the day is not built", topic=topic, day=day,
+                               first_offsets={partition: first})  # fmt: skip
+
+
+def _why_lost(
+    day: Day, partition: int, first: int, first_at: datetime | None, known: Known, begins: Mapping[int, int]
+) -> str | None:
+    """What says that the partition, which begins at `first`, lost records of the day; None when nothing does."""
+    at = known.boards.get(partition, first)
+    if at < first:
+        return f"a record of the day was at offset {at}, and is gone"
+    taken = known.taken.get(partition)
+    if taken and taken.offset < first and taken.at < day.end + MARGIN:
+        return f"the stream took the records before {taken.offset}, and those after it are gone"
+    if partition in begins:
+        begin = begins[partition]
+        return f"the day begins at offset {begin} in the archive, and that is gone" if begin < first else None
+    if first_at is None or first_at > day.start:
+        return f"the log begins after the day's start, at {first_at or 'no record'}"
+    return None
 
 
 def refuse_lost_range(offsetter: OffsetReader, found: Sources) -> None:

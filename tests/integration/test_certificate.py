@@ -18,7 +18,7 @@ from include.integrity.publication import publish
 from include.settings import Settings
 from stack.ports import unused
 from tests.support.pipeline import environment, migrated, rows
-from tests.support.serving import DAY, NOON, build, duplicate, opened_store, row, serve
+from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
 
 STATUS = "SELECT status, certified_at IS NOT NULL FROM day_publication"
 DOCUMENT = "INSERT INTO board_document (id, document, modified_at, deleted_at) VALUES (%s, %s, %s, %s)"
@@ -81,7 +81,7 @@ def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
     with gateway_with(2) as one, gateway_with(3) as other:
         settings = with_gateways(postgres, tmp_path, one, f"{other}/")
         noon, tomorrow = rfc3339(NOON), rfc3339(DAY.end)
-        for number, (created, deleted_at) in enumerate([(noon, None), (noon, NOON), (tomorrow, None)]):
+        for number, (created, deleted_at) in enumerate([(noon, None), (noon, NOON), (tomorrow, None)], 1):
             rows(settings, DOCUMENT, (number, json.dumps({"createdAt": created}), NOON, deleted_at))
         generation = build(settings, [row(1, 1), row(2, 2)], cut=9, run_id="r", pending=[(3, 3)])
         duplicate(settings, generation, board_id=1, copies=3)
@@ -103,6 +103,7 @@ def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
             "duplicates": "2",
             "misplaced": "0",
             "corrections": "3",
+            "unaccounted": "0",
             "unexplained": "0",
             "content_hash": rows(settings, "SELECT content_hash FROM generation")[0][0],
         }
@@ -160,6 +161,47 @@ def test_a_day_with_an_unexplained_difference_is_not_certified(settings):
         store.close()
     published(settings, [row(1, 1, title="nobody knows why")])
     assert "1 differences are unexplained" in certify(settings, DAY, nothing_waits).reason
+    assert rows(settings, STATUS) == [("rebuilt", False)]
+
+
+KNOWN_OTHERWISE = {
+    "a row": None,
+    "pending": lambda settings, store, generation: exclude(settings, generation, "pending", 5, 5),
+    "rejected": lambda settings, store, generation: exclude(settings, generation, "rejected", 5, 5),
+    "deleted": lambda settings, store, generation: exclude(settings, generation, "deleted", 5, 5),
+    "moved": lambda settings, store, generation: exclude(settings, generation, "moved", 5, 5),
+    "live": lambda settings, store, generation: serve(store, [row(5, 50)]),
+    "forgotten": None,
+}
+
+
+@pytest.mark.parametrize("state", KNOWN_OTHERWISE)
+def test_a_board_that_the_system_of_record_has_must_be_in_some_term(settings, state):
+    rows(settings, DOCUMENT, (5, json.dumps({"createdAt": rfc3339(NOON)}), NOON, None))
+    store = opened_store(settings)
+    try:
+        generation = published(settings, [row(1, 1), *([row(5, 5)] if state == "a row" else [])])
+        if KNOWN_OTHERWISE[state]:
+            KNOWN_OTHERWISE[state](settings, store, generation)
+            if state in ("pending", "rejected"):
+                rows(settings, "UPDATE generation SET raw_distinct = 2")
+    finally:
+        store.close()
+    certificate = certify(settings, DAY, nothing_waits)
+    assert certificate.count("unaccounted") == (state == "forgotten")
+    assert bool(certificate.reason) == (state == "forgotten")
+
+
+def test_a_board_that_the_stream_showed_must_be_in_some_term(settings):
+    store = opened_store(settings)
+    try:
+        serve(store, [row(1, 1), row(2, 2)])
+    finally:
+        store.close()
+    build(settings, [row(1, 1)], cut=9, run_id="r")
+    verify(settings, DAY, "r")
+    publish(settings, DAY, "r", reason="a test", accept_vanishing=True)
+    assert "1 boards that the system of record or the stream had" in certify(settings, DAY, nothing_waits).reason
     assert rows(settings, STATUS) == [("rebuilt", False)]
 
 

@@ -9,6 +9,7 @@ from include.integrity import comparison
 from include.integrity.comparison import diff, verify
 from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.publication import publish
+from include.integrity.vanishing import RowsWouldVanish
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve, tombstone
 
@@ -78,6 +79,30 @@ def test_each_class_has_its_case(settings, store):
     }
     assert sum(report.corrections.values()) == 12
     assert report.unexplained == 3
+
+
+def test_a_build_without_rows_that_readers_see_is_published_by_a_person_only(settings, store):
+    serve(store, [row(1, 1), row(2, 2), row(3, 3)])
+    generation = build(settings, [row(1, 1)], cut=9, run_id="r")
+    exclude(settings, generation, "deleted", 3, 3)
+    verify(settings, DAY, "r")
+    for automatic in (True, False):
+        with pytest.raises(RowsWouldVanish, match=r"^1 rows .*--accept-vanishing.*boards=\[2\]"):
+            publish(settings, DAY, "r", automatic=automatic)
+        assert set(shown(settings)) == {1, 2, 3}
+    assert publish(settings, DAY, "r", reason="a test", accept_vanishing=True).generation_id == generation
+    assert set(shown(settings)) == {1}
+
+
+def test_a_build_that_says_why_rows_vanish_is_published(settings, store):
+    kinds = ("rejected", "deleted", "moved")
+    serve(store, [row(n, n) for n in range(4)])
+    generation = build(settings, [row(0, 0)], cut=9, run_id="r")
+    for number, kind in enumerate(kinds, 1):
+        exclude(settings, generation, kind, number, number)
+    verify(settings, DAY, "r")
+    publish(settings, DAY, "r", automatic=True)
+    assert set(shown(settings)) == {0}
 
 
 def test_a_correction_has_both_values(settings, store):
@@ -184,7 +209,7 @@ def test_the_corrections_are_the_differences_between_before_and_after(settings, 
         exclude(settings, generation, "deleted", board_id)
     before = shown(settings)
     verify(settings, DAY, "r")
-    publish(settings, DAY, "r")
+    publish(settings, DAY, "r", reason="a test", accept_vanishing=True)
     after = shown(settings)
     changed = {board for board in before.keys() | after.keys() if before.get(board) != after.get(board)}
     assert changed == {2, 3, 5, 6, 7, 8, 12}

@@ -8,8 +8,10 @@ from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from spark_jobs.batch.sources import (
+    MARGIN,
     MAX_SPLIT,
     Known,
+    Taken,
     fix_ranges,
     refuse_lost_day,
     refuse_lost_range,
@@ -20,15 +22,21 @@ from spark_jobs.batch.splits import TopicSplit
 
 DAY = Day.parse("2026-11-01", "Asia/Seoul")
 INSIDE = DAY.start + dt.timedelta(days=14)
-PAST = INSIDE + dt.timedelta(seconds=1)
+SECOND = dt.timedelta(seconds=1)
+PAST = INSIDE + SECOND
+NOTHING = Known()
 
 
 class Log:
     """Topics of these partitions: first offset, offset at any instant, end."""
 
-    def __init__(self, partitions):
+    def __init__(self, partitions, first_at=None):
         self._partitions = partitions
+        self.first_at = first_at
         self.asked = []
+
+    def first_times(self, topic):
+        return {} if self.first_at is None else dict.fromkeys(self._partitions, self.first_at)
 
     def earliest(self, topic):
         return {partition: first for partition, (first, _, _) in self._partitions.items()}
@@ -41,17 +49,62 @@ class Log:
         return {partition: end for partition, (_, _, end) in self._partitions.items()}
 
 
-def test_inside_the_window_the_topic_holds_the_day():
-    refuse_lost_day(Log({0: (500, 0, 0)}), DAY, PIPELINE, 14, INSIDE)
+def refuse(log, now=INSIDE, known=NOTHING, begins=None):
+    refuse_lost_day(log, DAY, PIPELINE, 14, now, known, begins or {})
 
 
 def test_past_the_window_a_topic_that_dropped_records_is_refused():
     with pytest.raises(MissingRange, match=r"keeps 14 days.*day=2026-11-01"):
-        refuse_lost_day(Log({0: (0, 0, 0), 1: (500, 0, 0)}), DAY, PIPELINE, 14, PAST)
+        refuse(Log({0: (0, 0, 0), 1: (500, 0, 0)}), PAST)
 
 
-def test_past_the_window_a_topic_that_never_dropped_anything_still_serves():
-    refuse_lost_day(Log({0: (0, 0, 0), 1: (0, 0, 0)}), DAY, PIPELINE, 14, PAST)
+def test_a_topic_that_never_dropped_anything_has_every_day():
+    for now in (INSIDE, PAST):
+        refuse(Log({0: (0, 0, 0), 1: (0, 0, 0)}), now)
+
+
+@pytest.mark.parametrize(
+    ("first_at", "reason"),
+    [
+        (DAY.start, None),
+        (DAY.start + SECOND, "the log begins after the day's start"),
+        (None, "the log begins after the day's start, at no record"),
+    ],
+)
+def test_inside_the_window_a_log_that_was_cut_must_begin_before_the_day(first_at, reason):
+    assert refused(Log({0: (500, 0, 900)}, first_at)) == reason
+
+
+@pytest.mark.parametrize(
+    ("known", "begins", "reason"),
+    [
+        (Known({0: 500}), {}, None),
+        (Known({0: 499}), {}, "a record of the day was at offset 499"),
+        (Known({1: 3}), {}, None),
+        (Known(taken={0: Taken(500, DAY.start)}), {}, None),
+        (Known(taken={0: Taken(499, DAY.start)}), {}, "the stream took the records before 499"),
+        (Known(taken={0: Taken(499, DAY.end + MARGIN)}), {}, None),  # what came then is of later days
+        (Known(), {0: 500}, None),
+        (Known(), {0: 499}, "the day begins at offset 499 in the archive"),
+    ],
+)
+def test_what_is_known_of_a_day_must_still_be_in_the_log(known, begins, reason):
+    assert refused(Log({0: (500, 0, 900)}, DAY.start - SECOND), known, begins) == reason
+
+
+def test_the_archive_knows_that_a_partition_was_quiet_until_after_the_days_start():
+    assert refused(Log({0: (500, 0, 900)}, DAY.end), begins={0: 500}) is None
+
+
+def refused(log, known=NOTHING, begins=None):
+    """Why the topic does not have the day; None when it has it."""
+    try:
+        refuse(log, INSIDE, known, begins)
+    except MissingRange as missing:
+        reason, rest = str(missing).split("; what is left of the day is not built ")
+        assert rest == f"(topic=board, day={DAY}, first_offsets={{0: 500}})"
+        return reason.removesuffix(f", at {log.first_at}").partition(", and")[0]
+    return None
 
 
 def test_boards_and_details_are_read_from_a_day_before_and_members_whole():

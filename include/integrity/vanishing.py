@@ -1,0 +1,27 @@
+"""Rows that readers see and a build lacks, although nothing in raw says why: only a person may publish such a build.
+
+A log that was cut short unseen leaves such rows: raw does not say that the boards were deleted, moved or refused. It
+does not speak of them.
+"""
+
+from psycopg2.extensions import cursor as Cursor
+
+from include.contracts.day import Day
+from include.errors import PipelineError
+from include.sql.named import query
+
+
+class RowsWouldVanish(PipelineError):
+    """Readers see rows that the build lacks, and raw does not say why."""
+
+
+def refuse_vanishing_rows(cursor: Cursor, day: Day, generation_id: int) -> None:
+    """Raise RowsWouldVanish when the comparison found such rows; the message says how to look and what to do."""
+    cursor.execute(query("count_vanishing"), {"generation_id": generation_id})
+    count, samples = cursor.fetchone()
+    if count:
+        raise RowsWouldVanish(
+            f"{count} rows that readers see are not in the build, and raw does not say why; look at them (`diff`), and "
+            "if that is right publish by hand with --accept-vanishing and the reason",
+            day=day, generation=generation_id, boards=samples,
+        )  # fmt: skip
