@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
+from include.adapters.kept_zone import require_zone
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
@@ -114,6 +115,7 @@ class Application:
 
     def run(self) -> int:
         """Start, follow, end. Raises what a query failed with when that is one of our own errors."""
+        self._patiently(lambda: require_zone(self._settings, "stream"))  # before a driver that runs is superseded
         self._patiently(self.lease.take)
         log.info("the lease is taken, epoch %d", self.lease.epoch)
         self._folder = folder_of(self._settings.stream.checkpoint_dir, self.lease.driver_id)

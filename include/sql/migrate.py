@@ -9,6 +9,7 @@ from alembic import command
 from alembic.config import Config
 from psycopg2 import sql
 
+from include.adapters.kept_zone import keep_zone
 from include.adapters.postgres import MIGRATION, connect, open_connection, open_session
 from include.errors import ConfigurationError, PipelineError
 from include.settings import DatabaseSettings, Role, Settings
@@ -23,6 +24,8 @@ GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to t
 def migrate(settings: Settings, revision: str = "head") -> str:
     """Bring the database to a revision, else to the newest, and return its name.
 
+    Raises ConfigurationError when the time zone is another one than days were filed under.
+
     With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
     """
     if settings.database.superuser_password:
@@ -36,6 +39,8 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                     raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} NOLOGIN")
         reached = _upgrade(settings.database, revision)
         with connection.cursor() as cursor:
+            if revision == "head":
+                keep_zone(cursor, settings.timezone)
             cursor.execute(
                 query("save_setting"),
                 {"name": "board_retention_days", "value": str(settings.kafka.board_retention_days)},

@@ -8,6 +8,7 @@ from functools import partial
 
 from include.adapters.archive_store import ArchiveStore, Batch, Gap, Position
 from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.adapters.kept_zone import require_zone
 from include.clock import Clock, SystemClock
 from include.contracts.definition import Definition
 from include.errors import LedgerBeyondEnd, RangeExpired
@@ -51,10 +52,13 @@ def archive_topics(
     """Archive the stream, the table and the places of the output; returns what was added, a batch a topic.
 
     Can be run again at any time: what is listed is not taken twice, and what was not listed is taken again. Raises
-    ArchiveBusy, ArchiveTaskFailed, RangeExpired (unless `accept_gap` says why that is right), LedgerBeyondEnd,
-    LedgerConflict, BrokerUnavailable, DatabaseUnavailable, ConfigurationError.
+    ArchiveBusy, ArchiveTaskFailed, ArchiveDamaged, RangeExpired (unless `accept_gap` says why that is right),
+    LedgerBeyondEnd, LedgerConflict, BrokerUnavailable, DatabaseUnavailable, ConfigurationError.
     """
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    require_zone(settings, "batch")
+    folder.require_shared(settings.spark.master)
+    folder.require_files(store.all_files())  # before the folder is claimed: it may be another one by mistake
     folder.claim(store.identity())
     with store.hold():
         remove_leftovers(store, folder)
@@ -109,6 +113,7 @@ class _Run:
         batch = Batch(topic, topic_id, wanted.starts, ends, _newest(written), sum(w.record_count for w in written),
                       taken_at, wanted.gap)  # fmt: skip
         files = [file for each in written for file in each.files]
+        self._folder.require_files(files)  # a task on another machine may have written to a folder of its own
         batch_id = self._store.add(self._run_id, batch, files, position.places)
         reached("archive.after_commit")
         log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files), ends)
@@ -160,6 +165,8 @@ def range_of(
     times = first_times()
     # what is missing is older than what is there; in a partition where nothing is left, it may be of just now
     until = max([times.get(partition, now) for partition in lost] or [min(times.values(), default=now)])
+    if position.last_taken_at and until <= position.last_taken_at:
+        until = now  # but for a replay, which has the times of long ago: what is missing came since the last batch
     if position.places and accept_gap:
         return Range(starts, ends, Gap(lost, position.last_taken_at, until, accept_gap))
     return Range(starts, ends, Gap(lost, None, until, TOPIC_REPLACED if was_replaced else NO_ARCHIVE_BEFORE))

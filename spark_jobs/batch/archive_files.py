@@ -19,6 +19,7 @@ from include.errors import ConfigurationError, PipelineError
 MARKER = "archive.json"
 RANGES = b"archive.ranges"  # in a file's footer: topic id, and the offsets it was made from
 SUFFIX = ".parquet"
+SHOWN = 5
 
 
 class ArchiveDamaged(PipelineError):
@@ -63,6 +64,38 @@ class ArchiveFolder:
             raise ConfigurationError(
                 f"ARCHIVE_DIR={self.location}: belongs to the catalogue {found}, and this database's is {identity}; "
                 "set ARCHIVE_DIR to a folder of its own"
+            )
+
+    def require_shared(self, master: str) -> None:
+        """Raise ConfigurationError for a folder of this machine when Spark's tasks run on others.
+
+        Whoever mounts the folder on all of them says so with a URI.
+        """
+        if not master.startswith("local") and "://" not in self.location:
+            raise ConfigurationError(
+                f"ARCHIVE_DIR={self.location}: a folder of this machine, and the tasks of SPARK_MASTER={master} run on "
+                "others; give a store that all see, such as s3://…, or, if this folder is mounted on all of them, "
+                f"file://{Path(self.location).absolute()}"
+            )
+
+    def require_files(self, listed: Sequence[ArchivedFile]) -> None:
+        """Raise ArchiveDamaged unless this process sees each of the files with the size that it is listed with."""
+        if not listed:
+            return
+        files, root = self._open()
+        infos = files.get_file_info([f"{root}/{one.path}" for one in listed])
+        problems = [
+            f"{one.path} is gone" if info.type != pa_fs.FileType.File
+            else f"{one.path} has {info.size} bytes, not {one.byte_count}"
+            for one, info in zip(listed, infos, strict=True)
+            if info.type != pa_fs.FileType.File or info.size != one.byte_count
+        ]  # fmt: skip
+        if problems:
+            raise ArchiveDamaged(
+                f"{len(problems)} of {len(listed)} files are not as the catalogue lists them ("
+                f"{'; '.join(problems[:SHOWN])}); is ARCHIVE_DIR the folder that they were written to, and is it "
+                "mounted here? See docs/runbooks/archive.md",
+                archive=self.location,
             )
 
     def open(self, relative: str) -> pq.ParquetFile:

@@ -3,7 +3,8 @@
 Members, boards, late members, bad records, copies and deletions go into the topics, the real stream takes them; then
 the day is archived, rebuilt, compared, published, undone and redone by the same commands that a night and a person use,
 while these, their JVM, PostgreSQL, its backends and the broker are killed at named places and at seeded random times,
-or are started twice at once. What a step left is finished by running it again. Somebody reads the day all the time.
+or are started twice at once; half of the topic's partitions lose their records, a file of the archive is missing or
+truncated, a night is missed. What a step left is finished by running it again. Somebody reads the day all the time.
 Then an independent consumer reads the raw topics, and what the day must hold is computed from them in plain Python:
 the published day is that, exactly; every difference from what was shown is a correction that explains it; undo and
 redo show what was shown before and after; nobody ever saw anything else; a day built twice has the same hash.

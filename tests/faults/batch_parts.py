@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg2
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from include.contracts.day import Day
 from include.failpoints import FOLDER_VARIABLE, VARIABLE, descendants, kill_with_children
@@ -47,6 +49,7 @@ _GENERATION = """
 SELECT id, content_hash, raw_distinct, row_count, pending_count, rejected_count FROM generation WHERE id = %s
 """
 _LEDGER = "SELECT consumer, topic, partition, next_offset FROM offset_ledger"
+_FILE = "SELECT path FROM archive_file WHERE kind = 'versions' AND retired_at IS NULL ORDER BY path LIMIT 1"
 _TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'batch'"
 
 Digest = tuple[int, int]
@@ -157,6 +160,8 @@ class Parts:
             return self._start(line, {VARIABLE: f"{fault.place}:kill:1"}).wait(_STEP_S) not in _DONE
         if fault.place is not None:
             return self._at_place(line, fault, fault.place)
+        if fault.effect in (Effect.FILE_MISSING, Effect.FILE_TRUNCATED):
+            return self._without_file(line, fault.effect)
         process = self._start(line)
         if fault.effect is Effect.TWIN:
             other = self._start(twin)
@@ -185,6 +190,32 @@ class Parts:
         process.wait(_STEP_S)
         return came
 
+    def _without_file(self, line: Sequence[str], effect: Effect) -> bool:
+        """The step must not go on with an archive that lacks a file, or a part of one. False when there is none yet."""
+        found = rows(self.settings, _FILE, role="batch")
+        if not found:
+            return False
+        path = Path(self.variables["ARCHIVE_DIR"]) / found[0][0]
+        kept = path.with_suffix(".kept")
+        path.rename(kept)
+        try:
+            if effect is Effect.FILE_TRUNCATED:
+                path.write_bytes(kept.read_bytes()[:-1])
+            code = self._start(line).wait(_STEP_S)
+        finally:
+            kept.replace(path)
+        assert code not in _DONE, f"{' '.join(line)} went on without {path}; see {self.log}"
+        return True
+
+    def _cut_log_short(self) -> None:
+        """Half of the partitions lose all that they had and that is archived."""
+        admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})
+        archived = {p: end for consumer, topic, p, end in rows(self.settings, _LEDGER)
+                    if (consumer, topic) == ("archive", "board")}  # fmt: skip
+        places = [TopicPartition("board", partition, end) for partition, end in archived.items() if partition % 2]
+        for each in admin.delete_records(places).values():
+            each.result(30)
+
     def _do(self, effect: Effect, process: subprocess.Popen[bytes]) -> None:
         match effect:
             case Effect.KILLED:
@@ -209,6 +240,8 @@ class Parts:
                 self.broker.kill()
                 time.sleep(_AWAY_S)
                 self.broker.start()
+            case Effect.LOG_CUT_SHORT:
+                self._cut_log_short()
 
     def _start(self, line: Sequence[str], more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         variables = {**os.environ, **self.variables, MARKER: str(self.folder), "PYTHONPATH": str(ROOT), **(more or {})}

@@ -19,7 +19,11 @@ class Step(StrEnum):
 
 
 class Effect(StrEnum):
-    """What happens meanwhile. The step is run again afterwards, as a retry would."""
+    """What happens meanwhile. The step is run again afterwards, as a retry would.
+
+    A file of the archive is missing or truncated during the step, and back afterwards. A night that is missed does not
+    archive, and the next one must take its day.
+    """
 
     KILLED = "killed"
     JVM_KILLED = "JVM killed"
@@ -28,6 +32,10 @@ class Effect(StrEnum):
     POSTGRES_RESTARTED = "PostgreSQL restarted"
     POSTGRES_CRASHED = "PostgreSQL crashed"
     BROKER_KILLED = "broker killed"
+    LOG_CUT_SHORT = "log cut short"
+    FILE_MISSING = "archive file missing"
+    FILE_TRUNCATED = "archive file truncated"
+    NIGHT_MISSED = "night missed"
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,8 @@ DEAR: tuple[_Kind, ...] = (
     (Step.REBUILD, Effect.TWIN, None),
     (Step.REBUILD, Effect.POSTGRES_CRASHED, None),
     (Step.REBUILD, Effect.BROKER_KILLED, None),
+    (Step.REBUILD, Effect.LOG_CUT_SHORT, "rebuild.after_begin"),
+    (Step.REBUILD, Effect.FILE_MISSING, None),
     (Step.ARCHIVE, Effect.TWIN, None),
     (Step.ARCHIVE, Effect.KILLED, None),
 )
@@ -78,6 +88,8 @@ CHEAP: tuple[_Kind, ...] = (
     (Step.PUBLISH, Effect.POSTGRES_RESTARTED, "point.before_commit"),
     (Step.UNDO, Effect.POSTGRES_CRASHED, "point.before_commit"),
     (Step.PUBLISH, Effect.KILLED, None),
+    (Step.ARCHIVE, Effect.FILE_TRUNCATED, None),
+    (Step.ARCHIVE, Effect.NIGHT_MISSED, None),
 )
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from include.clock import SystemClock
 from include.contracts.day import Day
+from include.integrity.days import days_to_rebuild
 from tests.faults.batch_parts import Digest, Parts, Watch
-from tests.faults.batch_plan import Plan, Step
+from tests.faults.batch_plan import Effect, Fault, Plan, Step
 from tests.faults.batch_verdict import DayVerdict, judge_corrections, judge_rows
 from tests.faults.stream_load import Load
 from tests.faults.stream_topics import Log, TopicReader
@@ -55,7 +56,7 @@ class Proof:
         known: set[Digest] = {self.parts.digest(day)}
         run, twin = f"round-{number}", f"round-{number}-twin"
         with Watch(self.parts, day) as watch:
-            self.parts.run(["spark_jobs/archive_day.py", "--run-id", run], faults.get(Step.ARCHIVE))
+            self._archive(day, run, faults.get(Step.ARCHIVE), verdict)
             before, shown_before = self.parts.day(day), self.parts.digest(day)
             self.parts.run(self._rebuild(day, run), faults.get(Step.REBUILD), self._rebuild(day, twin))
             earlier = self.parts.published(day)
@@ -87,6 +88,15 @@ class Proof:
         """What is left of builds that died, after it was collected."""
         self.parts.run(["-m", "include.integrity", "collect"])
         return self.parts.left_behind()
+
+    def _archive(self, day: Day, run: str, fault: Fault | None, verdict: DayVerdict) -> None:
+        if fault is None or fault.effect is not Effect.NIGHT_MISSED:
+            self.parts.run(["spark_jobs/archive_day.py", "--run-id", run], fault)
+            return
+        yesterday = Day.of(SystemClock().now(), day.zone).before()
+        if str(day) not in days_to_rebuild(self.parts.settings, yesterday):
+            verdict.not_made_up_for.append(f"day {day} is not in the list of the night after")
+        self.parts.felt.add(fault.name)
 
     def _load(self, number: int) -> None:
         load = Load(self.parts.broker.bootstrap_servers, self.seed, number, _RATE, self._last)

@@ -59,6 +59,7 @@ class DayVerdict(Promises):
     unexplained: list[str] = field(default_factory=list)
     half_days: list[str] = field(default_factory=list)
     not_undone: list[str] = field(default_factory=list)
+    not_made_up_for: list[str] = field(default_factory=list)
     left_behind: list[str] = field(default_factory=list)
 
 

@@ -1,5 +1,6 @@
 """The archive's job on a real Kafka, PostgreSQL and Spark: every record once, whatever dies; and what it refuses."""
 
+import dataclasses
 import datetime as dt
 import json
 import os
@@ -21,9 +22,10 @@ from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyond
 from spark_jobs.batch.archive import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
 from spark_jobs.batch.archive_check import verify_archive
 from spark_jobs.batch.archive_compaction import compact
-from spark_jobs.batch.archive_files import MARKER, ArchiveDamaged, Origin
+from spark_jobs.batch.archive_files import MARKER, ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.batch.archive_leftovers import remove_leftovers
 from spark_jobs.batch.archive_tasks import Work, write_portion
+from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.splits import TopicSplit
 from tests.support.archive import DAY, OUTPUT, STREAM, TABLE, Archive, a_board, a_member, at, event, made_from
 from tests.support.pipeline import ROOT, environment, rows, run_module
@@ -316,3 +318,71 @@ def test_a_job_that_is_killed_loses_nothing_and_lists_nothing_twice(archive, kaf
         assert sorted(found) == sorted((m.partition(), m.offset()) for m in messages(archive, topic))
     assert archive.rows(TABLE, "versions").num_rows == 2
     assert verify_archive(archive.context, archive.settings, PIPELINE)
+
+
+def listed_file(archive, kind="records", topic=STREAM):
+    batches = {batch.id for batch in archive.store.batches(topic)}
+    return next(file for file in archive.store.all_files() if file.kind == kind and file.batch_id in batches)
+
+
+def spoil(archive, listed, is_gone):
+    """Remove the file, or cut it off."""
+    path = Path(archive.folder.path(listed.path))
+    path.unlink() if is_gone else os.truncate(path, listed.byte_count - 1)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_nothing_is_archived_or_rebuilt_from_files_that_the_driver_does_not_see_as_they_are_listed(archive, is_gone):
+    archive.send([a_member(7), a_board(1)])
+    archive.run()
+    archive.send([a_board(2)])
+    listed = listed_file(archive)
+    spoil(archive, listed, is_gone)
+    before, problem = archive.store.all_files(), "is gone" if is_gone else f"not {listed.byte_count}"
+    for step in (archive.run, lambda: rebuild_day(archive.context, archive.settings, PIPELINE, DAY, "r", None, True)):
+        with pytest.raises(ArchiveDamaged, match=rf"^1 of \d+ files .*{listed.path}.*{problem}.*docs/runbooks/archive"):
+            step()
+    assert archive.store.all_files() == before
+
+
+def test_another_folder_is_not_taken_for_the_archive(archive, tmp_path):
+    archive.send([a_board(1)])
+    archive.run()
+    other = dataclasses.replace(archive.settings.batch, archive_dir=str(tmp_path / "other"))
+    archive.settings = dataclasses.replace(archive.settings, batch=other)
+    with pytest.raises(ArchiveDamaged, match=r"is gone.*is ARCHIVE_DIR the folder"):
+        archive.run()
+    assert not (tmp_path / "other").exists()
+
+
+def test_files_that_tasks_wrote_where_the_driver_does_not_look_are_not_listed(archive, monkeypatch):
+    archive.send([a_board(1)])
+
+    def reached(place):
+        if place == "archive.after_files":
+            for path in Path(archive.folder.location).rglob("*.parquet"):
+                path.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_jobs.batch.archive.reached", reached)
+        with pytest.raises(ArchiveDamaged, match="is gone"):
+            archive.run()
+    assert archive.store.all_files() == ()
+    archive.run()
+    assert days_of(archive) == {(1, DATE)}
+
+
+def test_a_folder_of_this_machine_is_refused_when_tasks_run_on_others(archive):
+    archive.send([a_member(7), a_board(1)])
+    archive.run()
+    spark = dataclasses.replace(archive.settings.spark, master="spark://elsewhere:7077")
+    archive.settings = dataclasses.replace(archive.settings, spark=spark)
+    for step in (archive.run, lambda: rebuild_day(archive.context, archive.settings, PIPELINE, DAY, "r", None)):
+        with pytest.raises(ConfigurationError, match=r"ARCHIVE_DIR=/.*SPARK_MASTER=spark://elsewhere:7077.*file:///"):
+            step()
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/archive", "file:///mnt/archive"])
+def test_a_store_that_all_machines_see_is_taken(location):
+    ArchiveFolder(location).require_shared("spark://elsewhere:7077")
+    ArchiveFolder("folder").require_shared("local[2]")

@@ -1,0 +1,1 @@
+SELECT value FROM pipeline_setting WHERE name = 'timezone'

@@ -1,0 +1,65 @@
+"""The zone that days were filed under, on a real PostgreSQL: it can be changed until a day is filed."""
+
+import dataclasses
+import threading
+
+import pytest
+
+from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import ConfigurationError
+from include.sql.migrate import migrate
+from spark_jobs.batch.archive import archive_topics
+from spark_jobs.batch.rebuild import rebuild_day
+from spark_jobs.stream import run
+from tests.support.pipeline import migrated, rows
+
+FILED = {
+    "a day of the stream": "INSERT INTO day_publication (day) VALUES ('2026-11-20')",
+    "a board that waits": 'INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value,'
+    " kafka_timestamp, version_at) VALUES ('board', 0, 0, 1, 1, '2026-11-20', '', now(), now())",
+    "a file": "WITH batch AS (INSERT INTO archive_batch (run_id, topic, topic_id, starts, ends, newest, record_count,"
+    " taken_at) VALUES ('r', 'board', 't', '{}', '{}', '{}', 0, now()) RETURNING id)"
+    " INSERT INTO archive_file (batch_id, kind, day, path, record_count, byte_count)"
+    " SELECT id, 'records', '2026-11-20', 'p', 1, 1 FROM batch",
+}
+DAY = Day.parse("2026-11-19", "Europe/Berlin")
+STARTS = {
+    "migrate": migrate,
+    "rebuild": lambda settings: rebuild_day(pytest.fail, settings, PIPELINE, DAY, "r", None),
+    "archive": lambda settings: archive_topics(pytest.fail, settings, PIPELINE, "r"),
+    "stream": lambda settings: run(settings, threading.Event()),
+}
+
+
+@pytest.fixture
+def settings(postgres, tmp_path):
+    return migrated(None, postgres, "kept_zone", tmp_path)
+
+
+def moved(settings):
+    return dataclasses.replace(settings, timezone="Europe/Berlin")
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_another_zone_is_refused_with_the_remedy_once_a_day_is_filed(settings, start):
+    rows(settings, FILED["a day of the stream"])
+    with pytest.raises(
+        ConfigurationError, match=r"PIPELINE_TIMEZONE=Europe/Berlin: .* filed under Asia/Seoul; set it back"
+    ):
+        STARTS[start](moved(settings))
+
+
+@pytest.mark.parametrize("filed", FILED)
+def test_whatever_is_filed_keeps_its_zone(settings, filed):
+    rows(settings, FILED[filed])
+    with pytest.raises(ConfigurationError, match="filed under Asia/Seoul"):
+        migrate(moved(settings))
+    migrate(settings)
+
+
+def test_until_a_day_is_filed_the_zone_may_change(settings):
+    migrate(moved(settings))
+    rows(settings, FILED["a day of the stream"])
+    with pytest.raises(ConfigurationError, match="filed under Europe/Berlin"):
+        migrate(settings)
