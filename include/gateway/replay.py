@@ -100,6 +100,8 @@ async def _salvage(damaged: Path, store: FallbackStore, store_dir: Path) -> None
             records = [waiting_of(row[:11]).record for row in page]
             await asyncio.gather(*[store.put(record, "salvaged", may_be_in_kafka=True) for record in records])
             saved += len(page)
+    if saved == 0:
+        raise ConfigurationError(f"nothing can be read of {damaged}; try sqlite3's .recover")
     log.info("%d records of %s wait again, %d cannot be read", saved, damaged, salvage.unreadable)
 
 

@@ -127,14 +127,22 @@ def test_what_can_be_read_of_a_damaged_file_is_sent(broker, tmp_path):
         path for path in folder.iterdir() if ".damaged-" in path.name and path.name[-4:] not in ("-wal", "-shm")
     ]
     before = damaged.read_bytes()
-    code, out, log = replay(tmp_path, broker, "--salvage", str(damaged))
-    assert code == 0
-    unreadable = int(re.search(r"wait again, (\d+) cannot be read", log).group(1))
-    assert 0 < unreadable < 60
-    assert out == f"sent {count - unreadable + 1}, refused 0, left 0\n"
+    _, listed, _ = replay(tmp_path, broker, "--list-refused")
+    lost = int(re.search(r"(\d+) lost\t", listed).group(1))
+    assert 0 < lost < 60
+    assert replay(tmp_path, broker)[:2] == (0, f"sent {count - lost + 1}, refused 0, left 0\n")
     sent = [event_id(one) for one in in_topic(broker, "salvaged-")]
-    assert len(sent) == len(set(sent)) == count - unreadable + 1
+    assert len(sent) == len(set(sent)) == count - lost + 1
+
+    code, _, log = replay(tmp_path, broker, "--salvage", str(damaged))  # once more by hand: copies, under the same ids
+    assert (code, f"{count - lost} records of" in log) == (0, True)
+    assert {event_id(one) for one in in_topic(broker, "salvaged-")} == set(sent)
     assert damaged.read_bytes() == before
+
+    assert replay(tmp_path, broker, "--give-up", "nobody has them any more")[0] == 0
+    _, listed, _ = replay(tmp_path, broker, "--list-refused")
+    assert "given up: nobody has them any more" in listed
+    assert "not acknowledged" not in listed
 
 
 def test_file_of_which_nothing_can_be_read_is_told(broker, tmp_path):
