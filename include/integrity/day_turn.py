@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 # A batch of the speed layer that writes into the day may take as long as the lock; a process that stands still lets go
 # of the day.
 LIMITS = SessionLimits(statement_s=HOUR_S, lock_s=60.0, idle_in_transaction_s=30.0)
+PUBLISH = "publish"  # the application that moves the pointer
 _TRIES = 5
 
 Result = TypeVar("Result")
@@ -45,7 +46,7 @@ class DayShows:
 
 
 def in_turn(
-    settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result], application: str = "publish"
+    settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result], application: str = PUBLISH
 ) -> Result:
     """The step in one transaction that has the day to itself; once more when PostgreSQL broke off a deadlock.
 
@@ -60,8 +61,10 @@ def in_turn(
                 cursor.execute(query("open_day"), {"day": day.date})
                 cursor.execute(query("lock_shown_day"), {"day": day.date})
                 result = step(cursor, DayShows(*cursor.fetchone()))
-                reached("point.before_commit")
-            reached("point.after_commit")
+                if application == PUBLISH:
+                    reached("point.before_commit")
+            if application == PUBLISH:
+                reached("point.after_commit")
             return result
         except DatabaseUnavailable as exc:
             if isinstance(exc.__cause__, LockNotAvailable):

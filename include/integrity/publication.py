@@ -124,7 +124,7 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
         cursor.execute(query("hold_day"), {"day": day.date, "reason": reason})
         return moved
 
-    uncover(settings, day, in_turn(settings, day, target_of))
+    uncover(settings, day, in_turn(settings, day, target_of, "look"))
     return in_turn(settings, day, move)
 
 
@@ -139,7 +139,7 @@ def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> 
         cursor.execute(query("hold_day"), {"day": day.date, "reason": None})
         return moved
 
-    uncover(settings, day, in_turn(settings, day, target_of))
+    uncover(settings, day, in_turn(settings, day, target_of, "look"))
     return in_turn(settings, day, move)
 
 
