@@ -19,6 +19,8 @@ PR_SET_PDEATHSIG = 1
 
 # Of the long-running application.
 STREAM_CONFIGURATION = {
+    "spark.scheduler.mode": "FAIR",  # batches before compaction
+    "spark.scheduler.allocation.file": (Path(__file__).parents[1] / "speed" / "pools.xml").as_uri(),
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",  # not Kafka: see write_records
     "spark.sql.codegen.hugeMethodLimit": "8000",  # what the JVM would not compile is better not generated
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # the table's partitioning is the plan

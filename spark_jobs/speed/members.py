@@ -35,6 +35,7 @@ RECENT_ROWS = 2_000
 TAIL_ROWS = 10_000
 COMPACT_ROWS = 50_000
 COMPACT_SHARE = 0.1
+COMPACTION_POOL = "compaction"  # see pools.xml
 ROWS_A_PARTITION = 250_000
 
 
@@ -84,7 +85,7 @@ class MemberTable:
         self._levels: list[_Level] = []
         self._recent: dict[int, TableRow] = {}
         self._recent_relation: DataFrame | None = None
-        self._compactor = ThreadPoolExecutor(1, "compact")
+        self._compactor = ThreadPoolExecutor(1, "compact", self._behind_batches)
         self._compaction: Future[_Level] | None = None
 
     @property
@@ -256,6 +257,10 @@ class MemberTable:
         log.info("merged %s rows into %d in %.1f s", [level.rows for level in levels], merged.rows,
                  time.monotonic() - started)  # fmt: skip
         return merged
+
+    def _behind_batches(self) -> None:
+        """Have the jobs of this thread wait for the cores that batches leave."""
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", COMPACTION_POOL)
 
     def _take_compaction(self) -> None:
         if self._compaction is None or not self._compaction.done():

@@ -1,6 +1,7 @@
 """The member table on a real broker: loaded, refreshed record by record and in bulk, folded, compacted, never older."""
 
 import pytest
+from pyspark.sql import functions as F
 
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.topic_tail import TopicTail
@@ -189,6 +190,27 @@ def test_recent_changes_become_a_level_and_levels_the_base(table, settings, ids,
 
     wait_until(is_compacted, 60, "the changes are in the base")
     assert names(table, ids) == {n: f"turn {n // 3}" for n in range(12)}
+
+
+def test_a_compaction_leaves_the_cores_to_the_batches(table, spark):
+    tasks = 40
+    pause = F.expr("reflect('java.util.concurrent.locks.LockSupport', 'parkNanos', 250000000L)")
+    slow = spark.range(0, tasks, 1, tasks).where(pause.isNotNull())
+    versions = slow.select("id", *[F.lit(None).cast("string").alias(name) for name in table._columns],
+                           F.lit(0).alias("partition"), F.lit(0).cast("long").alias("offset"),
+                           F.current_timestamp().alias("version_at"), F.lit(False).alias("deleted"))  # fmt: skip
+    tracker = spark.sparkContext.statusTracker()
+
+    def done():
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        return max((stage.numCompletedTasks for stage in stages if stage and stage.numTasks == tasks), default=0)
+
+    table._partitions = 2
+    compaction = table._compactor.submit(table._merged, [module._Level(versions, tasks)])
+    wait_until(lambda: done() > 0, 60, "it is under way")
+    spark.range(0, 100, 1, 2).count()  # a batch: with one queue for all it would come after the compaction's tasks
+    assert 0 < done() < tasks
+    assert compaction.result().rows == tasks
 
 
 def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids, monkeypatch):
