@@ -144,6 +144,7 @@ class BatchSettings:
     rows_per_task: int
     undo_days: int
     night_budget_s: float
+    run_retention_days: int  # of builds that were given up, with their corrections
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,7 @@ class Settings:
                 rows_per_task=env.count("REBUILD_ROWS_PER_TASK", 100_000),
                 undo_days=env.count("UNDO_DAYS", 7),
                 night_budget_s=env.positive("NIGHT_BUDGET_S", 14_400.0),
+                run_retention_days=env.count("RUN_RETENTION_DAYS", 30),
             ),
             spark=SparkSettings(
                 master=env.text("SPARK_MASTER", "local[2]"),

@@ -110,6 +110,7 @@ SECTIONS = (
             Variable("REBUILD_ROWS_PER_TASK", "100000"),
             Variable("UNDO_DAYS", "7"),
             Variable("NIGHT_BUDGET_S", "14400"),
+            Variable("RUN_RETENTION_DAYS", "30"),
         ),
     ),
     Section(

@@ -2,11 +2,13 @@
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import psycopg2
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
@@ -121,6 +123,8 @@ class ArchiveStore:
                 if not cursor.fetchone()[0]:
                     raise ArchiveBusy
             yield
+            with suppress(psycopg2.Error), connection.cursor() as cursor:  # the server may be gone by now
+                cursor.execute(query("archive_unlock"))  # a closed session keeps the lock until its backend has ended
         finally:
             connection.close()
 
@@ -158,13 +162,19 @@ class ArchiveStore:
             reached("archive.before_commit")
             return batch_id
 
-    def replace(self, old: Sequence[ArchivedFile], new: Sequence[ArchivedFile]) -> None:
-        """List `new` in the place of `old`, all or nothing. Raises LedgerConflict when one of `old` is not listed."""
+    def replace(self, old: Sequence[ArchivedFile], new: Sequence[ArchivedFile], is_smaller: bool = False) -> None:
+        """List `new` in the place of `old`, all or nothing. Raises LedgerConflict when one of `old` is not listed.
+
+        `is_smaller`: records were taken out on purpose, so batches count those that are left.
+        """
         with self._transaction() as cursor:
             cursor.execute(query("archive_retire_files"), {"paths": [file.path for file in old]})
             if cursor.rowcount != len(old):
                 raise LedgerConflict("Another run replaced files of the archive; this one replaces none")
             _insert_files(cursor, new)
+            if is_smaller:
+                for batch_id, count in _missing(old, new).items():
+                    cursor.execute(query("archive_take_away"), {"batch_id": batch_id, "count": count})
 
     def members(self, topic_id: str) -> MemberFiles | None:
         """The versions of the table's topic; None when it was never archived."""
@@ -253,6 +263,15 @@ def _parameters(run_id: str, batch: Batch) -> dict[str, object]:
         "taken_at": batch.taken_at, "gap": json.dumps(dict(gap.offsets) if gap else {}),
         "gap_since": gap and gap.since, "gap_until": gap and gap.until, "gap_reason": gap and gap.reason,
     }  # fmt: skip
+
+
+def _missing(old: Iterable[ArchivedFile], new: Iterable[ArchivedFile]) -> Mapping[int, int]:
+    """By how many raw records the new files of a batch are fewer. Versions are read from them, and not counted."""
+    counts: Counter[int] = Counter()
+    for files, sign in ((old, 1), (new, -1)):
+        for file in files:
+            counts[file.batch_id] += sign * file.record_count if file.kind != "versions" else 0
+    return counts
 
 
 def _insert_files(cursor: Cursor, files: Iterable[ArchivedFile]) -> None:

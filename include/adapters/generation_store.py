@@ -121,6 +121,12 @@ class GenerationStore:
             return {partition: (offset, at) for found_id, partition, offset, at in cursor.fetchall()
                     if found_id == topic_id}  # fmt: skip
 
+    def forgotten(self) -> frozenset[int]:
+        """Members whose data were removed on request."""
+        with self._transaction() as cursor:
+            cursor.execute(query("select_forgotten"))
+            return frozenset(int(row[0]) for row in cursor.fetchall())
+
     def begin(self, day: Day, run_id: str, reason: str | None, cut: Cut, starts: Cut | None = None) -> int:
         """Open a generation with a table of its own; drop what an earlier try of this run left behind."""
         with self._transaction() as cursor:

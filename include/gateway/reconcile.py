@@ -130,7 +130,7 @@ async def _produce(
                         raise BrokerUnavailable(bootstrap_servers=settings.kafka.bootstrap_servers)
                 _show(topic, batch, unpublished)
                 unpublished += len(batch)
-                produced += await _send(producer, [record_of(topic, row, clock) for row in batch])
+                produced += await send(producer, [record_of(topic, row, clock) for row in batch])
                 if loop.time() > told_s + _PROGRESS_S:
                     told_s = loop.time()
                     log.info("%s: %d rows produced so far", topic.name, produced)
@@ -140,7 +140,8 @@ async def _produce(
     return Reconciled(topic.name, unpublished, produced, refused=unpublished - produced)
 
 
-async def _send(producer: Producer, records: Sequence[Record]) -> int:
+async def send(producer: Producer, records: Sequence[Record]) -> int:
+    """Produce the records; returns how many Kafka acknowledged. Raises BrokerUnavailable when it is out."""
     acknowledged = 0
     outage = None
     for record, delivery in [(record, producer.send(record)) for record in records]:

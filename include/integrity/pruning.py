@@ -75,7 +75,20 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
             orphans.append(Orphan(generation_id, str(day), "superseded, and not kept for undo any more"))
     for table in remove_tables(settings.database):
         log.warning("table %s is dropped: its generation was given up, or is unknown", table)
+    _expire_runs(settings)
     return orphans
+
+
+def _expire_runs(settings: Settings) -> None:
+    """Builds that were given up go with their corrections, which hold values of people; what a day showed is kept."""
+    age = {"days": settings.batch.run_retention_days}
+    with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
+        cursor.execute(query("expire_corrections"), age)
+        corrections = cursor.rowcount
+        cursor.execute(query("expire_runs"), age)
+        if corrections or cursor.rowcount:
+            log.info("%d builds given up %d days ago and %d corrections are removed", cursor.rowcount, age["days"],
+                     corrections)  # fmt: skip
 
 
 def _give_up(settings: Settings, generation_id: int, day: Day, status: str) -> bool:

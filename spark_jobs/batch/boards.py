@@ -1,5 +1,6 @@
 """Boards of a day: read from raw records; which of them count, and why the others do not."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,6 +129,20 @@ class Decided:
     excluded: list[Excluded] = field(default_factory=list)
     distinct: int = 0
     misplaced: int = 0
+
+
+def without_members(versions: pa.Table, forgotten: Collection[int]) -> pa.Table:
+    """The versions (of VERSIONS); those of these members say that their board is deleted."""
+    if not forgotten:
+        return versions
+    is_forgotten = pc.is_in(versions["member_id"], pa.array(forgotten, pa.int64()))
+    columns = {
+        "deleted": pc.or_(versions["deleted"], is_forgotten),
+        "in_day": pc.and_(versions["in_day"], pc.invert(is_forgotten)),
+    }
+    for name, column in columns.items():
+        versions = versions.set_column(versions.schema.get_field_index(name), VERSIONS.field(name), column)
+    return versions
 
 
 def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:

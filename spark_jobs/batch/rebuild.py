@@ -111,7 +111,7 @@ def build(
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
     work = tasks.Work(definition, day, generation_id, buckets, bool(found.members or found.member_files),
-                      _of_tasks(settings.database), settings.kafka.bootstrap_servers)  # fmt: skip
+                      _of_tasks(settings.database), settings.kafka.bootstrap_servers, store.forgotten())  # fmt: skip
     records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
     with progress.running(run_id, found.kind, found.records, buckets):

@@ -19,7 +19,7 @@ from include.failpoints import reached
 from include.settings import DatabaseSettings
 from spark_jobs.batch.authors import needed_rows
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, unpacked
-from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide
+from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_members
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
 from spark_jobs.batch.splits import (
@@ -51,6 +51,7 @@ class Work:
     reads_members: bool  # tasks do, beside those that the driver read: they are found in a step of their own
     database: DatabaseSettings
     bootstrap_servers: str
+    forgotten: frozenset[int] = frozenset()  # members of whom nothing may be shown, whatever raw still holds
 
     @property
     def schemas(self) -> Mapping[Kind, pa.Schema]:
@@ -157,7 +158,7 @@ def choose(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
     """Of one bucket of boards: which count, and whose versions they need; the others are saved."""
     held = _held(blobs)
     decided = decide(
-        unpacked(held[Kind.VERSIONS], VERSIONS),
+        without_members(unpacked(held[Kind.VERSIONS], VERSIONS), work.forgotten),
         unpacked(held[Kind.BROKEN], BROKEN),
         unpacked(held[Kind.PLACES], SOURCES),
     )

@@ -108,12 +108,18 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, early=0):
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     histories=st.lists(histories(), min_size=40, max_size=60), seed=st.integers(0, 9),
-    files=st.integers(1, 4), buckets=st.integers(1, 7), early=st.sampled_from([0, 20, ALL]),
+    files=st.integers(1, 4), buckets=st.integers(1, 7), early=st.sampled_from([0, 20, ALL]), forgotten=st.sets(KEYS),
 )  # fmt: skip
-def test_a_rebuilt_day_is_what_the_rules_say(spark, pipeline, tmp_path_factory, histories, seed, files, buckets, early):
+def test_a_rebuilt_day_is_what_the_rules_say(
+    spark, pipeline, tmp_path_factory, histories, seed, files, buckets, early, forgotten
+):
+    """`forgotten`: which members of each history were removed on request; their boards count as deleted."""
     folder = tmp_path_factory.mktemp("raw")
     histories = apart(histories)
     events = list(itertools.chain(*histories))
+    gone = {key + 100 * n for key in forgotten for n in range(len(histories))}
+    rows(pipeline, "DELETE FROM forgotten_member")
+    rows(pipeline, "INSERT INTO forgotten_member SELECT unnest(%s::bigint[]), 'asked for it', 'test'", (list(gone),))
     shuffled = random.Random(seed).sample(events, len(events))
     texts, excluded, terms, content = rebuilt(spark, pipeline, folder, [record(e) for e in shuffled], files, buckets,
                                                 early)  # fmt: skip
@@ -121,7 +127,7 @@ def test_a_rebuilt_day_is_what_the_rules_say(spark, pipeline, tmp_path_factory, 
     kinds = {(kind, board_id) for kind, board_id, _ in excluded}
     for history in histories:
         keys = {event.key for event in history}
-        expected = day_of(history, DAY)
+        expected = day_of([dataclasses.replace(e, deleted=e.deleted or e.member in gone) for e in history], DAY)
         assert {key: text for key, text in texts.items() if key in keys} == expected.rows
         assert {(kind, key) for kind, key in kinds if key in keys} == expected.excluded
     pending = sum(kind == "pending" for kind, _ in kinds)
@@ -130,6 +136,12 @@ def test_a_rebuilt_day_is_what_the_rules_say(spark, pipeline, tmp_path_factory, 
     # in the log's order, read by one task, all in one bucket: byte for byte the same
     again = rebuilt(spark, pipeline, folder, [record(e) for e in events], 1, 1)
     assert (again[0], sorted(again[1]), *again[2:]) == (texts, sorted(excluded), terms, content)
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_forgotten(pipeline):
+    yield
+    rows(pipeline, "DELETE FROM forgotten_member")
 
 
 def test_rejects_are_counted_unless_a_valid_record_of_the_board_exists(spark, pipeline, tmp_path):

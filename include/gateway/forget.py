@@ -1,0 +1,50 @@
+"""Tombstones of a member and of their boards, produced as the gateway produces those of deleted rows."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Sequence
+
+from include.adapters.kafka_producer import KafkaProducer
+from include.clock import Clock
+from include.contracts.definition import Definition
+from include.contracts.topics import Topic
+from include.errors import BrokerUnavailable
+from include.gateway.intake import accepted_at, make_record
+from include.gateway.ports import Record
+from include.gateway.reconcile import send
+
+_DELIVERY_S = 30.0
+_REACH_S = 10.0
+_AT_ONCE = 1_000
+
+
+def produce_tombstones(
+    bootstrap_servers: str, definition: Definition, member_id: int, board_ids: Sequence[int], clock: Clock
+) -> int:
+    """Send a tombstone for each board, then the member's; returns how many. Raises BrokerUnavailable."""
+    records = [
+        *_tombstones(definition.stream, board_ids, clock), *_tombstones(definition.table, [member_id], clock),
+    ]  # fmt: skip
+    return asyncio.run(_produce(bootstrap_servers, records))
+
+
+def _tombstones(topic: Topic, ids: Sequence[int], clock: Clock) -> Iterator[Record]:
+    accepted = accepted_at(clock.now())
+    for row_id in ids:
+        yield make_record(topic, row_id, None, str(uuid.uuid4()), accepted)
+
+
+async def _produce(bootstrap_servers: str, records: Sequence[Record]) -> int:
+    producer = KafkaProducer(bootstrap_servers, _DELIVERY_S)
+    producer.start(lambda failure: None)
+    try:
+        if not await producer.is_reachable(_REACH_S):
+            raise BrokerUnavailable(bootstrap_servers=bootstrap_servers)
+        sent = 0
+        for first in range(0, len(records), _AT_ONCE):
+            sent += await send(producer, records[first : first + _AT_ONCE])
+    finally:
+        await producer.close(1.0)
+    if sent != len(records):
+        raise BrokerUnavailable("Kafka refused tombstones; the log says why", sent=sent, of=len(records))
+    return sent

@@ -1,0 +1,1 @@
+DELETE FROM board_document WHERE document ->> 'memberId' = %(member_id)s::text

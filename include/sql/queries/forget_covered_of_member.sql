@@ -1,0 +1,1 @@
+DELETE FROM board_detail_covered WHERE member_id = %(member_id)s

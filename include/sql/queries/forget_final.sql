@@ -1,0 +1,1 @@
+DELETE FROM board_detail_final WHERE member_id = %(member_id)s RETURNING generation_id

@@ -1,0 +1,1 @@
+DELETE FROM member WHERE id = %(member_id)s

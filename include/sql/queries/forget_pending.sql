@@ -1,0 +1,1 @@
+DELETE FROM pending_board WHERE member_id = %(member_id)s

@@ -1,0 +1,1 @@
+SELECT id, day FROM generation WHERE status = 'building' ORDER BY id

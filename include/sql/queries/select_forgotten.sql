@@ -1,0 +1,1 @@
+SELECT member_id FROM forgotten_member

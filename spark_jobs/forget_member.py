@@ -1,0 +1,114 @@
+"""Removes one member everywhere: `python -m spark_jobs.forget_member ID --reason WHY`, and again with --execute.
+
+Without --execute it counts and changes nothing. It removes the member and their boards from the system of record, the
+rows of every day and generation, pending boards, rejects, corrections and the archive, and sends tombstones. It can be
+run again: what is gone is counted as 0. The member's id, the reason and the counts stay in table forgotten_member, so
+that no rebuild shows the member again. docs/runbooks/forget_member.md says what stays in Kafka, and for how long.
+
+Exit codes: 0 counted, or removed; 1 refused; 2 wrong arguments; 75 a rebuild or an archive run is under way, or a
+server is out: run it again; 78 a setting is wrong.
+"""
+
+import argparse
+import getpass
+import logging
+import socket
+import sys
+from collections.abc import Mapping
+
+from pyspark import SparkContext
+
+from include.adapters.archive_store import ArchiveStore
+from include.adapters.forgotten import ForgottenStore
+from include.clock import SystemClock, rfc3339
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import OK, PipelineError
+from include.gateway.forget import produce_tombstones
+from include.settings import Settings
+from spark_jobs.batch.archive import archive_topics
+from spark_jobs.batch.archive_cluster import StartContext
+from spark_jobs.batch.archive_files import ArchiveFolder
+from spark_jobs.batch.archive_forget import ArchiveForgetting
+from spark_jobs.connectors.session import die_with_parent, open_context
+
+log = logging.getLogger("forget_member")
+
+REMAINS = """\
+Still there, until it is removed as docs/runbooks/forget_member.md says:
+  topic member        records before the tombstone; the topic is kept for ever
+  topics board and board-detail   records before the tombstones, until retention removes them
+  fallback stores     events of the member that wait there; run this again when they are drained
+  gateways            answers kept for an Idempotency-Key, until their window is over"""
+
+
+def count(settings: Settings, member_id: int) -> Mapping[str, int]:
+    """What `forget` would remove, by place. Changes nothing; rows are locked for the moment."""
+    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    tables = ForgottenStore(settings.database, PIPELINE)
+    archived = ArchiveForgetting(store, folder, PIPELINE, member_id).find()
+    boards = sorted({*tables.boards(member_id), *archived.board_ids})
+    removed = tables.remove(member_id, boards, dry_run=True)
+    return {**removed, "archived records": archived.records, "archive files": archived.files,
+            "tombstones": len(boards) + 1}  # fmt: skip
+
+
+def forget(
+    start_context: StartContext, settings: Settings, member_id: int, reason: str, made_by: str
+) -> Mapping[str, int]:
+    """Remove the member; returns how much, by place. Raises DayBusy, ArchiveBusy, and what archiving raises."""
+    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    tables = ForgottenStore(settings.database, PIPELINE)
+    archive = ArchiveForgetting(store, folder, PIPELINE, member_id)
+    boards = tables.open(member_id, reason, made_by)  # first: no rebuild loads the member from now on
+    if store.batches(PIPELINE.table.name):
+        # to the end of the topics: else the next night would archive the records that are not archived yet
+        archive_topics(start_context, settings, PIPELINE, f"forget-{rfc3339(SystemClock().now())}")
+    with store.hold():
+        boards = tables.open(member_id, reason, made_by, sorted({*boards, *archive.find().board_ids}))
+        archived = archive.remove()
+    sent = produce_tombstones(settings.kafka.bootstrap_servers, PIPELINE, member_id, boards, SystemClock())
+    removed = tables.remove(member_id, boards, dry_run=False)
+    done = {**removed, "archived records": archived.records, "archive files": archived.files, "tombstones": sent}
+    tables.close(member_id, done)
+    return done
+
+
+def main() -> int:
+    """Settings → one call → exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    parser = argparse.ArgumentParser(description="Removes one member everywhere.")
+    parser.add_argument("member_id", type=int, metavar="ID")
+    parser.add_argument("--reason", required=True, help="why; kept for ever, so no personal data")
+    parser.add_argument("--execute", action="store_true", help="remove; without it only count")
+    parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="default: %(default)s")
+    arguments = parser.parse_args()
+    started: list[SparkContext] = []
+
+    def context() -> SparkContext:
+        if not started:
+            started.append(open_context(settings.spark, "forget_member", settings.batch.driver_memory))
+        return started[0]
+
+    try:
+        settings = Settings.from_environment()
+        if arguments.execute:
+            found = forget(context, settings, arguments.member_id, arguments.reason, arguments.by)
+        else:
+            found = count(settings, arguments.member_id)
+    except PipelineError as exc:
+        log.error("%s: %s", type(exc).__name__, exc)
+        return exc.exit_code
+    finally:
+        for each in started:
+            each.stop()
+    print("removed" if arguments.execute else "would be removed; run it with --execute")
+    for place, number in found.items():
+        print(f"  {place:<26}{number:>10,}")
+    print(REMAINS)
+    return OK
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(main())
