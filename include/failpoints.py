@@ -12,15 +12,15 @@ PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are no settings
 
 import functools
 import os
-import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.errors import ConfigurationError
+from include.process_tree import kill_with_children
 
 VARIABLE = "PIPELINE_FAILPOINTS"
 FOLDER_VARIABLE = "PIPELINE_FAILPOINTS_DIR"
@@ -118,38 +118,6 @@ class Failpoints:
         paused.write_text(str(os.getpid()))
         while paused.exists():
             time.sleep(_LOOK_S)
-
-
-def kill_with_children(pid: int) -> None:
-    """SIGKILL a process and all that it started, those first: they cannot notice that it is gone."""
-    for each in (*descendants(pid), pid):
-        try:
-            os.kill(each, signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # it ended by itself
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that they started."""
-    children: dict[int, list[int]] = {}
-    for child, parent in _parents():
-        children.setdefault(parent, []).append(child)
-    found, waiting = [], [pid]
-    while waiting:
-        started = children.get(waiting.pop(), [])
-        found += started
-        waiting += started
-    return found
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                stat = (folder / "stat").read_text(errors="replace")
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
-            yield int(folder.name), int(stat.rpartition(")")[2].split()[1])
 
 
 def _parsed(text: str) -> Failpoint:

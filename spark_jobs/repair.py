@@ -70,6 +70,8 @@ class Repair:
     """Looks at the ledgers of the queries, and moves them."""
 
     def __init__(self, settings: Settings, offsetter: OffsetReader, ledger: OffsetLedger, clock: Clock) -> None:
+        self._by = f"{getpass.getuser()}@{socket.gethostname()}"
+        self._lease = DriverLease(settings.database, f"repair-{self._by}-{os.getpid()}")
         self._settings = settings
         self._offsetter = offsetter
         self._ledger = ledger
@@ -85,9 +87,9 @@ class Repair:
 
     def refuse_live_driver(self) -> None:
         """Raise DriverAlive when a driver gave a sign of life just now."""
-        beat = self._ledger.heartbeat()
-        if beat is not None and beat[1] < ALIVE_S:
-            raise DriverAlive(driver=beat[0], heartbeat_age_s=round(beat[1], 1))
+        holder = self._lease.holder()
+        if holder is not None and not holder.has_ended and holder.age_s < ALIVE_S:
+            raise DriverAlive(driver=holder.driver_id, host=holder.host, heartbeat_age_s=round(holder.age_s, 1))
 
     def move(self, positions: Sequence[Position]) -> int:
         """Move every partition that does not fit to the topic's first record; returns how many.
@@ -95,16 +97,17 @@ class Repair:
         Takes the driver's lease, so that a driver that nobody saw writes no more. Raises LedgerConflict when the
         ledger moved since it was looked at, DriverSuperseded when another driver or repair began meanwhile.
         """
-        by = f"{getpass.getuser()}@{socket.gethostname()}"
-        lease = DriverLease(self._settings.database, f"repair-{by}-{os.getpid()}")
-        lease.take()
-        for position in positions:
-            moves = [Move(misfit.partition, misfit.topic_id, misfit.at, misfit.first,
-                          f"{misfit.error.__name__}: {misfit.text}") for misfit in position.misfits]  # fmt: skip
-            self._ledger.repair(
-                position.consumer, position.topic, position.topic_id, position.entries, moves, by, lease,
-                send_pending_again=position.topic == PIPELINE.output.name,
-            )  # fmt: skip
+        self._lease.take()
+        try:
+            for position in positions:
+                moves = [Move(misfit.partition, misfit.topic_id, misfit.at, misfit.first,
+                              f"{misfit.error.__name__}: {misfit.text}") for misfit in position.misfits]  # fmt: skip
+                self._ledger.repair(
+                    position.consumer, position.topic, position.topic_id, position.entries, moves, self._by,
+                    self._lease, send_pending_again=position.topic == PIPELINE.output.name,
+                )  # fmt: skip
+        finally:
+            self._lease.release()  # else the stream would wait until this process was silent for long enough
         return sum(len(position.misfits) for position in positions)
 
     def _days(self, misfit: Misfit, first_at: dict[int, dt.datetime]) -> tuple[Day, Day] | None:

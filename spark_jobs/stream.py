@@ -2,6 +2,10 @@
 
 With `--only join` or `--only serve` it runs that query alone: the other one's work waits in its topic.
 
+A driver that is started while another one leads stands by until that one ends, or gives no sign of life for 15 s. With
+`--take-over` it supersedes that one at once. It takes the lease only after everything that it needs was found: a driver
+that cannot run supersedes nobody.
+
 Exit codes: 0 on SIGTERM; 1 when a query failed; 75 when a server is out; 78 when a setting is wrong or the offset
 ledger does not fit the topics: a person has to look first. Its supervisor starts it again. A driver that a later one
 superseded ends with 75, and, once started again, stands by until the later one gives no sign of life.
@@ -9,79 +13,86 @@ superseded ends with 75, and, once started again, stands by until the later one 
 
 import argparse
 import logging
+import math
 import os
 import shutil
 import signal
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.adapters.driver_lease import DriverLease
+from include.adapters.driver_lease import DriverLease, LeaseTaken
 from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.kept_zone import require_zone
 from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.schema_revision import require_schema
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
 from include.adapters.stream_progress import StreamProgressStore
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import DriverSuperseded, PipelineError, Retryable
+from include.errors import ConfigurationError, PipelineError, Retryable
 from include.patience import FOR_EVER, patiently
 from include.settings import Settings
 from spark_jobs.connectors.kafka import read_range, stream_reader
-from spark_jobs.connectors.session import STREAM_CONFIGURATION, die_with_parent, open_session
+from spark_jobs.connectors.session import STREAM_CONFIGURATION, connector_jars, die_with_parent, open_session
 from spark_jobs.speed import standby
 from spark_jobs.speed.checkpoints import BatchRanges, folder_of
+from spark_jobs.speed.chores import Chore, Chores
+from spark_jobs.speed.driver_view import LONGEST_SILENCE_S
 from spark_jobs.speed.early_read import EarlyRead
 from spark_jobs.speed.figures import TOPICS, Figures, Query
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.monitor import Monitor
-from spark_jobs.speed.positions import refuse_replaced, starting_position
+from spark_jobs.speed.positions import Position, position_of, refuse_misfits, refuse_replaced, starting_position
+from spark_jobs.speed.presence import Presence, is_gone
 from spark_jobs.speed.rejects import RejectKeeper
 from spark_jobs.speed.serve import Serve
+from spark_jobs.speed.watchdog import Watchdog
 
 log = logging.getLogger("stream")
 
-BEAT_S = 1.0
-LOOK_AT_TOPICS_EVERY = 10  # beats
+TICK_S = 1.0
+SELDOM = 10  # rounds
+LOADING_S = 3600.0  # the session, the member table and the first batches
+CLOSING_S = 120.0
+LONGEST_CHORE_S = 900.0  # a batch of the join may hold it up, and so may many pending boards
 
 Result = TypeVar("Result")
 
 
 def main() -> int:
     """Settings → adapters → two queries → exit code."""
-    topics = _topics_of_arguments()
+    arguments = _arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         settings = Settings.from_environment()
-        return run(settings, stop, topics)
+        return run(settings, stop, arguments.topics, arguments.take_over)
     except PipelineError as exc:
         log.error("%s: %s", type(exc).__name__, exc)
         return exc.exit_code
+    except Exception:  # of Spark, whose JVM may be gone
+        log.exception("the driver ends")
+        return 1
 
 
-def run(settings: Settings, stop: threading.Event, topics: Mapping[Query, str] = TOPICS) -> int:
+def run(
+    settings: Settings, stop: threading.Event, topics: Mapping[Query, str] = TOPICS, take_over: bool = False
+) -> int:
     """Run these queries until one fails (1) or `stop` is set (0). `topics`: query → the topic it reads."""
-    marker = standby.marker_in(settings.stream.checkpoint_dir)
-    progress_store = StreamProgressStore(settings.database)
-    if not standby.wait_for_turn(marker, progress_store, stop):
-        return 0
-    progress_store.close()
     application = Application(settings, stop, topics)
     try:
-        return application.run()
-    except DriverSuperseded:
-        standby.remember(marker, application.lease.driver_id)
-        raise
+        return application.run(take_over)
     finally:
         application.close()
 
@@ -109,32 +120,36 @@ class Application:
         self._tail = TopicTail(settings.kafka.bootstrap_servers, PIPELINE.table.name)
         self._early = EarlyRead(self._offsetter, self._tail, PIPELINE, settings.stream.max_batch_bytes)
         self._errors: list[PipelineError] = []
-        self._chores: list[Callable[[], object]] = []  # at each beat; a Retryable is logged
-        self._checks: list[Callable[[], None]] = []  # at each beat; whatever they raise ends the driver
+        self._chores: list[Chore] = []
+        self._checks: list[Callable[[], None]] = []  # at each tick; whatever they raise ends the driver
         self._closing: list[Callable[[], object]] = []
+        self._watchdog = Watchdog()
+        self._is_starting = True  # afterwards the main loop itself waits for nothing
+        self._loop = self._watchdog.pulse(
+            "main loop", LONGEST_SILENCE_S, lambda: self._is_starting and self._is_waiting()
+        )
 
-    def run(self) -> int:
+    def run(self, take_over: bool = False) -> int:
         """Start, follow, end. Raises what a query failed with when that is one of our own errors."""
-        self._patiently(lambda: require_zone(self._settings, "stream"))  # before a driver that runs is superseded
-        self._patiently(self.lease.take)
-        log.info("the lease is taken, epoch %d", self.lease.epoch)
-        self._folder = folder_of(self._settings.stream.checkpoint_dir, self.lease.driver_id)
-        self._closing.append(lambda: shutil.rmtree(self._folder, ignore_errors=True))
+        self._loop.tick(LOADING_S)
+        self._watchdog.start()
+        self._closing.append(self._watchdog.stop)
         stream = self._settings.stream
         monitor = Monitor(
-            self._progress_store, self._figures, self._offsetter, self.lease.driver_id, self.lease.epoch,
-            stream.metrics_host, stream.metrics_port,
-        )  # fmt: skip
+            self._progress_store, self._figures, self._offsetter, self.lease, stream.metrics_host, stream.metrics_port
+        )
         monitor.open()
         self._closing.append(monitor.stop)
-        # before a session is paid for: a refusal ends it here. Only the holder of the lease moves the ledger afterwards
+        self._look()
+        session = self._lead(monitor, take_over)
+        if session is None:
+            return 0
+        monitor.load()
+        # only the holder of the lease moves the ledger
         for consumer, topic in self._topics.items():
             self._take_position(consumer, topic)
-        if "join" in self._topics:
-            self._early.start()
-        session = open_session(self._settings.spark, "board-detail-stream", stream.driver_memory, STREAM_CONFIGURATION)
-        self._closing.append(session.stop)
-        log.info("the Spark session is up")
+        self._folder = folder_of(stream.checkpoint_dir, self.lease.driver_id)
+        self._closing.append(lambda: shutil.rmtree(self._folder, ignore_errors=True))
         queries = self._start_queries(session)
         for query in queries:
             self._closing.append(query.stop)
@@ -142,9 +157,71 @@ class Application:
         log.info("queries run: %s; health at port %d", ", ".join(self._topics), stream.metrics_port)
         return self._follow(queries, monitor)
 
+    def _look(self) -> None:
+        """Find everything that a driver needs, before a session is paid for or another driver is superseded.
+
+        Raises ConfigurationError, ContractMismatch, PositionRefused. Waits for servers that are out.
+        """
+        settings = self._settings
+        connector_jars(settings.spark.jars_dir)
+        try:
+            settings.stream.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise ConfigurationError(f"STREAM_CHECKPOINT_DIR={exc.filename}: {exc.strerror}") from exc
+        self._patiently(lambda: require_schema(settings.database, "stream"))
+        self._patiently(lambda: require_zone(settings, "stream"))
+        for consumer, topic in self._topics.items():
+            refuse_misfits(self._position_of(consumer, topic))
+        if "join" in self._topics:
+            self._patiently(lambda: self._offsetter.partitions(PIPELINE.table.name))
+
+    def _position_of(self, consumer: str, topic: str) -> Position:
+        return self._patiently(lambda: position_of(self._ledger, self._offsetter, consumer, topic))
+
+    def _lead(self, monitor: Monitor, take_over: bool) -> SparkSession | None:
+        """Take the lease when it is this driver's turn, with a session that is up by then. None when stopped."""
+        session: SparkSession | None = None
+        presence = Presence(self._settings.stream.checkpoint_dir, self.lease.driver_id)
+        while True:
+            self._loop.tick(math.inf)
+            after = None if take_over else self._wait_for_turn(monitor)
+            if self._stop.is_set():
+                return None
+            self._loop.tick(LOADING_S)
+            session = session or self._open_session()
+            presence.announce()
+            try:
+                self._patiently(partial(self.lease.take, after))
+            except LeaseTaken:
+                continue
+            self._closing.append(self._let_go)
+            log.info("the lease is taken, epoch %d", self.lease.epoch)
+            return session
+
+    def _wait_for_turn(self, monitor: Monitor) -> int | None:
+        folder = self._settings.stream.checkpoint_dir
+        return standby.wait_for_turn(self.lease, lambda other: is_gone(folder, other), self._stop, monitor.starting)
+
+    def _open_session(self) -> SparkSession:
+        if "join" in self._topics:
+            self._early.start()
+        memory = self._settings.stream.driver_memory
+        session = open_session(self._settings.spark, "board-detail-stream", memory, STREAM_CONFIGURATION)
+        self._closing.append(session.stop)
+        log.info("the Spark session is up")
+        return session
+
+    def _let_go(self) -> None:
+        try:
+            self.lease.release()
+        except Retryable as exc:
+            log.warning("the lease was not let go of: %s", exc)
+
     def close(self) -> None:
         """End what was started, the last first."""
         self._stop.set()  # frees Spark's threads that wait for a database that is out: a query's end waits for them
+        self._is_starting = False
+        self._loop.tick(CLOSING_S)
         while self._closing:
             try:
                 self._closing.pop()()
@@ -176,7 +253,7 @@ class Application:
         topic = self._topics["join"]
         start, topic_id = self._starts[topic], self._topic_ids[topic]
         progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start)
-        self._chores += [progress.catch_up, join.resolve_pending]
+        self._chores += [Chore(progress.catch_up), Chore(join.resolve_pending)]
         if self._offsetter.ends(topic) == start:  # else the first batch does it
             join.warm_up(read_range(session, self._offsetter, topic, start, start))
         reader = stream_reader(session, bootstrap_servers, topic, start, settings.stream.max_boards_per_batch)
@@ -228,38 +305,45 @@ class Application:
         return writer.trigger(processingTime=f"{self._settings.stream.trigger_interval_s} seconds").start()
 
     def _follow(self, queries: list[StreamingQuery], monitor: Monitor) -> int:
-        beats = 0
-        while not self._stop.wait(BEAT_S):
-            failed = [query for query in queries if not query.isActive]
+        seldom = (Chore(self._look_at_topics, SELDOM), Chore(self._store.forget_superseded, SELDOM))
+        pulse = self._watchdog.pulse("chores", LONGEST_CHORE_S, self._is_waiting)
+        chores = Chores([*self._chores, *seldom], pulse.tick, self._stop)
+        self._closing.append(chores.join)
+        chores.start()
+        self._is_starting = False
+        while not self._stop.wait(TICK_S):
+            self._loop.tick()
             if self._errors:
                 raise self._errors[0]
-            for check in self._checks:
+            for check in (*self._checks, chores.check):
                 check()
+            failed = [query for query in queries if not query.isActive]
             if failed:
+                if self._errors:
+                    raise self._errors[0]
                 log.error("query %s ended: %s", failed[0].name, failed[0].exception())
                 return 1
-            monitor.beat()
-            beats += 1
-            try:
-                for chore in self._chores:
-                    chore()
-                if beats % LOOK_AT_TOPICS_EVERY == 0:
-                    for consumer, topic in self._topics.items():
-                        refuse_replaced(self._offsetter, consumer, topic, self._topic_ids[topic])
-                    self._store.forget_superseded()
-            except Retryable as exc:
-                log.warning("waiting: %s", exc)
+            monitor.tick()
         return 0
+
+    def _look_at_topics(self) -> None:
+        for consumer, topic in self._topics.items():
+            refuse_replaced(self._offsetter, consumer, topic, self._topic_ids[topic])
+
+    def _is_waiting(self) -> bool:
+        return self._figures.waiting_for("join") is not None
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
         return patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
 
 
-def _topics_of_arguments() -> Mapping[Query, str]:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The speed layer: board → board-detail → PostgreSQL.")
     parser.add_argument("--only", choices=TOPICS, help="run this query alone; the other one's work waits in its topic")
-    only: Query | None = parser.parse_args().only
-    return TOPICS if only is None else {only: TOPICS[only]}
+    parser.add_argument("--take-over", action="store_true", help="supersede a driver that leads; it ends")
+    arguments = parser.parse_args()
+    arguments.topics = TOPICS if arguments.only is None else {arguments.only: TOPICS[arguments.only]}
+    return arguments
 
 
 def _few_tasks(session: SparkSession, records: DataFrame) -> DataFrame:

@@ -110,13 +110,6 @@ class OffsetLedger:
             if send_pending_again:
                 cursor.execute(query("forget_sent_pending"))
 
-    def heartbeat(self) -> tuple[str, float] | None:
-        """The driver that last gave a sign of life, and how many seconds ago; None when there never was one."""
-        with self._connection.transaction() as cursor:
-            cursor.execute(query("select_heartbeat"))
-            row = cursor.fetchone()
-            return None if row is None else (row[0], row[1])
-
     def close(self) -> None:
         """Let go of the connection. The next call opens another."""
         self._connection.close()

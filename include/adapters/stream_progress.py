@@ -58,7 +58,7 @@ class Pending(NamedTuple):
 
 
 class StreamProgressStore:
-    """Keeps one connection open between calls, and opens another after a failure. Safe for several threads.
+    """Keeps its connections open between calls, and opens others after a failure. Safe for several threads.
 
     Each call blocks up to 5 s, and 5 s more when it has to connect; longer only while the server itself is frozen.
     Raises DatabaseUnavailable, or ContractMismatch when the tables are not those of this version.
@@ -68,6 +68,7 @@ class StreamProgressStore:
         """`lease` is the writer's; who reads has none."""
         self._lease = lease
         self._connection = KeptConnection(database, role, "stream-progress", LIMITS)
+        self._counting = KeptConnection(database, role, "stream-pending", LIMITS)  # never before a heartbeat
 
     def save(self, rows: Sequence[Progress]) -> None:
         """Record what the queries did and that their driver is alive. Raises DriverSuperseded."""
@@ -88,7 +89,7 @@ class StreamProgressStore:
             boards, oldest_s = cursor.fetchone()
             return Pending(boards, oldest_s or 0.0)
 
-        return self._run(look)
+        return self._run(look, self._counting)
 
     def read(self) -> list[Seen]:
         """What every query last recorded, by name."""
@@ -102,10 +103,11 @@ class StreamProgressStore:
     def close(self) -> None:
         """Let go of the connection, unless it is in use and stays so. The next call opens another."""
         self._connection.close()
+        self._counting.close()
 
-    def _run(self, statement: Callable[[Cursor], Result]) -> Result:
+    def _run(self, statement: Callable[[Cursor], Result], connection: KeptConnection | None = None) -> Result:
         try:
-            with self._connection.transaction() as cursor:
+            with (connection or self._connection).transaction() as cursor:
                 return statement(cursor)
         except ProgrammingError as exc:
             raise ContractMismatch(

@@ -6,13 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.stream_progress import Pending, StreamProgressStore
 from include.clock import Clock, SystemClock
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ConfigurationError, PipelineError
+from include.errors import ConfigurationError, DriverSuperseded, PipelineError
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
 from spark_jobs.speed.figures import TOPICS, Figures, Query
 from spark_jobs.speed.lag import Lag, TopicEnds
@@ -24,17 +24,24 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 ENDS_EVERY_S = 2.0
-PENDING_EVERY = 5  # saves: a count reads the whole table
+PENDING_EVERY_S = 5.0  # a count reads the whole table
 JOIN_S = 2.0
 
 TABLE_TOPIC = PIPELINE.table.name
+
+
+class Lease(Protocol):
+    """What is read of a DriverLease. Before it is taken its epoch is 0."""
+
+    driver_id: str
+    epoch: int
 
 
 class Monitor:
     """Follows the queries from threads of its own.
 
     Spark, Kafka and PostgreSQL are asked by a thread each: one that does not answer holds up neither the others nor the
-    queries. HTTP answers come from what was last seen, so they never wait.
+    queries. HTTP answers come from what was last seen, so they never wait. Only the heartbeat is the main loop's.
     """
 
     def __init__(
@@ -42,8 +49,7 @@ class Monitor:
         progress: StreamProgressStore,
         figures: Figures,
         offsetter: OffsetReader,
-        driver_id: str,
-        epoch: int,
+        lease: Lease,
         host: str,
         port: int,
         clock: Clock | None = None,
@@ -51,25 +57,24 @@ class Monitor:
         self._progress = progress
         self._figures = figures
         self._offsetter = offsetter
-        self._driver_id = driver_id
-        self._epoch = epoch
+        self._lease = lease
         self._address = (host, port)
         self._clock = clock or SystemClock()
         self._started_at = self._beaten_at = self._clock.now()
-        self._starting: str | None = "loading the member table"
+        self._starting: str | None = "looking whether it can run"
         self._followed: tuple[Query, ...] = get_args(Query)
         self._watches: dict[str, QueryWatch] = {}
         self._ends = {topic: TopicEnds() for topic in (*TOPICS.values(), TABLE_TOPIC)}
         self._pending: Pending | None = None
-        self._saves = 0
         self._troubled: set[str] = set()
         self._metrics = StreamMetrics(self.view)
         self._stopped = threading.Event()
+        self._loaded = threading.Event()
         self._threads: list[threading.Thread] = []
         self._server: ThreadingHTTPServer | None = None
 
     def open(self) -> int:
-        """Answer HTTP and record the heartbeat from now on, while the driver loads; returns the port.
+        """Answer HTTP from now on; returns the port. A driver that stands by records nothing.
 
         Raises ConfigurationError when the address cannot be had.
         """
@@ -83,8 +88,17 @@ class Monitor:
             ) from exc
         self._run("monitor-http", self._server.serve_forever)
         self._repeat("monitor-kafka", ENDS_EVERY_S, self._look_at_topics)
-        self._repeat("monitor-progress", LOOK_EVERY_S, self._save)
         return int(self._server.server_address[1])
+
+    def starting(self, what: str) -> None:
+        """Say what the driver does before its queries run."""
+        self._starting = what
+
+    def load(self) -> None:
+        """The driver leads and loads, for minutes perhaps: until `start`, its heartbeat is recorded for it."""
+        self._starting = "loading the member table"
+        self._repeat("monitor-loading", LOOK_EVERY_S, self._save, self._loaded)
+        self._repeat("monitor-pending", PENDING_EVERY_S, self._look_at_pending)
 
     def start(self, queries: Sequence[SparkQuery]) -> None:
         """Follow these queries, named join and serve, or the one that runs alone."""
@@ -93,11 +107,16 @@ class Monitor:
         self._beaten_at = self._clock.now()
         self._look_at_queries()
         self._starting = None
+        self._loaded.set()
         self._repeat("monitor-spark", LOOK_EVERY_S, self._look_at_queries)
 
-    def beat(self) -> None:
-        """The driver's main loop came round. Returns at once."""
+    def tick(self) -> None:
+        """The driver's main loop came round: record that, and what the queries do. Raises DriverSuperseded.
+
+        Blocks for some seconds at most, and only while PostgreSQL does not answer.
+        """
         self._beaten_at = self._clock.now()
+        self._try("monitor-progress", self._save)
 
     def stop(self) -> None:
         """Answer no more, record no more. Waits seconds at most for what is under way."""
@@ -113,8 +132,8 @@ class Monitor:
         now = self._clock.now()
         table_position = self._figures.position_in(TABLE_TOPIC)
         return DriverView(
-            driver_id=self._driver_id,
-            epoch=self._epoch,
+            driver_id=self._lease.driver_id,
+            epoch=self._lease.epoch,
             at=now,
             started_at=self._started_at,
             beaten_at=self._beaten_at,
@@ -178,32 +197,43 @@ class Monitor:
             raise trouble
 
     def _save(self) -> None:
+        self._progress.save(self.view().progress())
+
+    def _look_at_pending(self) -> None:
         try:
-            self._progress.save(self.view().progress())
-            if self._saves % PENDING_EVERY == 0:
-                self._pending = self._progress.count_pending()
-            self._saves += 1
+            self._pending = self._progress.count_pending()
         except PipelineError:
-            self._pending, self._saves = None, 0  # not known while the database is out; counted as soon as it is back
+            self._pending = None  # not known while the database is out
             raise
 
-    def _repeat(self, name: str, period_s: float, call: Callable[[], None]) -> None:
+    def _repeat(
+        self, name: str, period_s: float, call: Callable[[], None], until: threading.Event | None = None
+    ) -> None:
         def loop() -> None:
-            while True:
+            while not (until and until.is_set()):
                 try:
-                    call()
-                except PipelineError as exc:  # nobody waits for it, and what it did not do now it does the next time
-                    if self._is_new_trouble(name):
-                        log.warning("%s: tries again: %s", name, exc)
-                except Exception:
-                    if self._is_new_trouble(name):
-                        log.exception("%s: tries again", name)
-                else:
-                    self._end_trouble(name)
+                    self._try(name, call)
+                except DriverSuperseded:
+                    return  # the main loop finds out by itself
                 if self._stopped.wait(period_s):
                     return
 
         self._run(name, loop)
+
+    def _try(self, name: str, call: Callable[[], None]) -> None:
+        """Nobody waits for the call, and what it did not do now it does the next time. Raises DriverSuperseded."""
+        try:
+            call()
+        except DriverSuperseded:
+            raise
+        except PipelineError as exc:
+            if self._is_new_trouble(name):
+                log.warning("%s: tries again: %s", name, exc)
+        except Exception:
+            if self._is_new_trouble(name):
+                log.exception("%s: tries again", name)
+        else:
+            self._end_trouble(name)
 
     def _is_new_trouble(self, name: str) -> bool:
         """Its beginning and its end are logged, not every second of it."""

@@ -1,50 +1,66 @@
-"""A driver that was superseded does not come back while the later one lives: two supervisors would fight for ever."""
+"""A driver that is started while another one lives stands by.
+
+Else a broken driver that is started again and again would supersede a good one each time.
+"""
 
 import logging
 import threading
-from pathlib import Path
+import time
+from collections.abc import Callable
+from typing import Protocol
 
-from include.adapters.stream_progress import StreamProgressStore
+from include.adapters.driver_lease import Holder
 from include.errors import Retryable
 
 log = logging.getLogger(__name__)
 
 SILENT_S = 15.0
-LOOK_S = 2.0
+LOOK_S = 1.0
 
 
-def marker_in(folder: Path) -> Path:
-    """The file that says: a driver started here was superseded."""
-    return folder.resolve() / "superseded"
+class Lease(Protocol):
+    """What is read of a DriverLease."""
+
+    def holder(self) -> Holder | None:
+        """Who took it last."""
+        ...
 
 
-def remember(marker: Path, driver_id: str) -> None:
-    """This driver was superseded."""
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_text(driver_id, encoding="utf-8")
+def wait_for_turn(
+    lease: Lease,
+    is_gone: Callable[[str], bool],
+    stop: threading.Event,
+    tell: Callable[[str], None] = lambda _: None,
+) -> int | None:
+    """Wait until no other driver leads. Returns the epoch after which to take the lease (0: nobody ever did).
 
-
-def wait_for_turn(marker: Path, progress: StreamProgressStore, stop: threading.Event) -> bool:
-    """Wait until no other driver gives a sign of life, if one superseded a driver started here. False when stopped.
-
-    Whoever wants this one to take over at once deletes the marker.
+    Another driver leads until it let go of the lease, is gone from this machine, or gave no sign of life for 15 s. That
+    is counted while PostgreSQL answers: after an outage each driver is silent at first. `tell` hears what is waited
+    for. Returns None once `stop` is set.
     """
-    told = False
-    while marker.exists() and not stop.is_set():
+    seen: Holder | None = None
+    seen_since_s = 0.0
+    while not stop.is_set():
         try:
-            seen = progress.read()
+            holder = lease.holder()
         except Retryable as exc:
             log.warning("standing by; the other driver's heartbeat cannot be seen: %s", exc)
+            tell(f"standing by: {exc}")
+            seen = None
             stop.wait(LOOK_S)
             continue
-        if all(each.age_s > SILENT_S for each in seen):
-            log.info("the other driver is silent; taking over")
-            break
-        if not told:
-            log.warning("standing by: a later driver runs; delete %s and it is this one's turn", marker)
-            told = True
+        if holder is None:
+            return 0
+        if holder.has_ended or is_gone(holder.driver_id):
+            return holder.epoch
+        if seen is None or holder.seen_at != seen.seen_at:
+            seen_since_s = time.monotonic()
+            if seen is None:
+                log.warning("standing by: driver %s on %s leads; it is superseded with --take-over", *holder[1:3])
+                tell(f"standing by: driver {holder.driver_id} on {holder.host} leads")
+            seen = holder
+        elif time.monotonic() - seen_since_s > SILENT_S:
+            log.warning("driver %s on %s is silent for %.0f s; taking over", *holder[1:3], SILENT_S)
+            return holder.epoch
         stop.wait(LOOK_S)
-    if stop.is_set():
-        return False
-    marker.unlink(missing_ok=True)
-    return True
+    return None

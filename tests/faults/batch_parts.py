@@ -18,7 +18,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.contracts.day import Day
-from include.failpoints import FOLDER_VARIABLE, VARIABLE, descendants, kill_with_children
+from include.failpoints import FOLDER_VARIABLE, VARIABLE
+from include.process_tree import descendants, kill_with_children
 from include.settings import Settings
 from stack import leftovers
 from stack.environment import MARKER

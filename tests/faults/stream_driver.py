@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from include.failpoints import ACTIONS, FOLDER_VARIABLE, STREAM_PLACES, VARIABLE, descendants, kill_with_children
+from include.failpoints import ACTIONS, FOLDER_VARIABLE, STREAM_PLACES, VARIABLE
+from include.process_tree import descendants, kill_with_children
 from stack import leftovers
 from stack.environment import MARKER
 from stack.ports import unused
@@ -175,7 +176,7 @@ class Driver:
                 if not running:
                     time.sleep(_PAUSE_S)
                 if not running or self._wanted.is_set():
-                    self._launch()
+                    self._launch(*(["--take-over"] if self._wanted.is_set() else []))
                     running.append(self._processes[-1])
                     self._wanted.clear()
         finally:
@@ -191,12 +192,12 @@ class Driver:
         done, self._doing = self._doing, ""
         return done
 
-    def _launch(self) -> None:
+    def _launch(self, *arguments: str) -> None:
         (port,) = unused(1)  # each its own: two drivers may run at once
         variables = {**self._variables, "STREAM_METRICS_PORT": str(port)}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "spark_jobs/stream.py"], cwd=ROOT, env=variables, stdout=log, stderr=log
+                [sys.executable, "spark_jobs/stream.py", *arguments], cwd=ROOT, env=variables, stdout=log, stderr=log
             )
         self._urls[process.pid] = f"http://127.0.0.1:{port}"
         self._processes.append(process)

@@ -174,10 +174,13 @@ class Followed:
         self._session, self._folder = session, folder
         self.figures = Figures()
         self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-        self._store = StreamProgressStore(settings.database, lease=taken_lease(settings))
-        self.monitor = Monitor(self._store, self.figures, self._offsetter, "d1", 1, "127.0.0.1", 0)
+        self._lease = taken_lease(settings)
+        self._store = StreamProgressStore(settings.database, lease=self._lease)
+        self.monitor = Monitor(self._store, self.figures, self._offsetter, self._lease, "127.0.0.1", 0)
         self.gates, self.queries = {}, []
         self.port = self.monitor.open()
+        self.monitor.load()
+        self._ended = threading.Event()
 
     def start(self):
         for name, topic in (("join", PIPELINE.stream.name), ("serve", PIPELINE.output.name)):
@@ -189,8 +192,15 @@ class Followed:
             writer = writer.option("checkpointLocation", str(self._folder / name)).trigger(processingTime="0.2 seconds")
             self.queries.append(writer.start())
         self.monitor.start(self.queries)
+        threading.Thread(target=self._loop, daemon=True).start()
+
+    def _loop(self):
+        """The driver's main loop."""
+        while not self._ended.wait(1):
+            self.monitor.tick()
 
     def stop(self):
+        self._ended.set()
         for gate in self.gates.values():
             gate.open.set()
         for query in self.queries:

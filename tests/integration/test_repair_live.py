@@ -65,7 +65,7 @@ class TestRepair:
             log.make(topic)
             log.send(topic, 0, 5)
             log.send(topic, 1, 3)
-            starting_position(ledger, log.offsets, consumer, topic, taken_lease(settings))
+            self.start(log, ledger, consumer, topic)
             advance(settings, log, topic, {0: 5, 1: 3}, consumer)
 
     @pytest.fixture
@@ -78,7 +78,11 @@ class TestRepair:
         return code, "\n".join(lines)
 
     def start(self, log, ledger, consumer="serve", topic="board-detail"):
-        return starting_position(ledger, log.offsets, consumer, topic, taken_lease(self.settings))
+        lease = taken_lease(self.settings)
+        try:
+            return starting_position(ledger, log.offsets, consumer, topic, lease)
+        finally:
+            lease.release()
 
     def lose_three(self, log):
         """Records 5 to 7 of board-detail are gone before they were taken."""
@@ -176,7 +180,7 @@ class TestRepair:
         alive = taken_lease(settings)
         rows(settings, "INSERT INTO stream_progress (query, driver_id, heartbeat_at) VALUES ('join', 'here', now())")
         before = rows(settings, LEDGER)
-        with pytest.raises(DriverAlive, match="driver=here"):
+        with pytest.raises(DriverAlive, match="driver=test"):
             self.run(repair)
         assert (rows(settings, LEDGER), rows(settings, REPAIRS)) == (before, [])
 
@@ -186,8 +190,8 @@ class TestRepair:
 
     def test_a_driver_that_fell_silent_is_not_alive(self, log, ledger, settings, repair):
         self.lose_three(log)
-        rows(settings, """INSERT INTO stream_progress (query, driver_id, heartbeat_at)
-                          VALUES ('join', 'gone', now() - interval '1 minute')""")  # fmt: skip
+        taken_lease(settings)
+        rows(settings, "UPDATE stream_driver SET taken_at = now() - interval '1 minute'")
         assert self.run(repair)[0] == 0
 
     def test_a_ledger_that_moved_since_it_was_looked_at_is_not_moved(self, log, ledger, settings, repair):

@@ -74,4 +74,6 @@ def advance(settings: Settings, log: TopicLog, topic: str, ends: dict[int, int],
     """Have the consumer take the topic up to these offsets, from where its ledger is."""
     ledger, topic_id = OffsetLedger(settings.database), log.offsets.topic_id(topic)
     expected = {entry.partition: entry.next_offset for entry in ledger.entries(consumer, topic)}
-    ledger.advance(consumer, topic, topic_id, expected, ends, taken_lease(settings))
+    lease = taken_lease(settings)
+    ledger.advance(consumer, topic, topic_id, expected, ends, lease)
+    lease.release()

@@ -6,11 +6,18 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
 from include.adapters.stream_progress import Pending
-from include.errors import BrokerUnavailable, ConfigurationError, ContractMismatch, DatabaseUnavailable
+from include.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    ContractMismatch,
+    DatabaseUnavailable,
+    DriverSuperseded,
+)
 from spark_jobs.speed import monitor as module
 from spark_jobs.speed.figures import Batch, Figures
 from spark_jobs.speed.monitor import Monitor
@@ -52,6 +59,9 @@ class MemoryTopics:
         return self.found[topic]
 
 
+LEASE = SimpleNamespace(driver_id="d1", epoch=4)
+
+
 class RunningQuery:
     """A StreamingQuery that has done nothing yet."""
 
@@ -66,9 +76,11 @@ class RunningQuery:
 def world(monkeypatch):
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(module, "ENDS_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "PENDING_EVERY_S", 0.01)
     monkeypatch.setattr(module, "JOIN_S", 0.1)
     world = World()
     yield world
+    world.ended.set()
     world.monitor.stop()
 
 
@@ -77,16 +89,28 @@ class World:
 
     def __init__(self):
         self.progress, self.topics, self.figures, self.clock = MemoryProgress(), MemoryTopics(), Figures(), FixedClock()
+        self.ended = threading.Event()
         self.queries = [RunningQuery("join"), RunningQuery("serve")]
-        self.monitor = Monitor(self.progress, self.figures, self.topics, "d1", 4, "127.0.0.1", 0, self.clock)
+        self.monitor = Monitor(self.progress, self.figures, self.topics, LEASE, "127.0.0.1", 0, self.clock)
 
     def open(self):
         self.port = self.monitor.open()
         return self
 
-    def start(self):
-        self.open().monitor.start(self.queries)
+    def load(self):
+        self.open().monitor.load()
         return self
+
+    def start(self, queries=None, is_ticking=True):
+        self.load().monitor.start(queries or self.queries)
+        if is_ticking:
+            threading.Thread(target=self._loop, daemon=True).start()
+        return self
+
+    def _loop(self):
+        """The driver's main loop."""
+        while not self.ended.wait(0.01):
+            self.monitor.tick()
 
     def get(self, path):
         try:
@@ -106,6 +130,11 @@ class World:
 
 def test_answers_and_beats_while_the_driver_loads(world):
     world.open()
+    assert world.health() == (503, "starting: looking whether it can run")
+    world.monitor.starting("standing by: driver a on b leads")
+    assert world.health() == (503, "starting: standing by: driver a on b leads")
+    assert world.progress.saves == []  # the heartbeat is of the driver that leads
+    world.monitor.load()
     assert world.health() == (503, "starting: loading the member table")
     assert world.get("/metrics")[0] == 200
     world.saved("serve", lambda row: row.waiting_for.startswith("loading the member table, since "), "a heartbeat")
@@ -120,7 +149,7 @@ def test_healthy_once_the_queries_run(world):
 
 
 def test_a_query_that_runs_alone_is_the_only_one_shown(world):
-    world.open().monitor.start(world.queries[1:])
+    world.start(world.queries[1:])
     assert world.health() == (200, None)
     assert 'query="join"' not in world.get("/metrics")[1]
     wait_until(lambda: bool(world.progress.saves) and list(world.progress.saves[-1]) == ["serve"], 10, "one row saved")
@@ -136,7 +165,7 @@ def test_an_address_in_use_is_named(world):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        taken = Monitor(world.progress, world.figures, world.topics, "d2", 5, "127.0.0.1", other.getsockname()[1])
+        taken = Monitor(world.progress, world.figures, world.topics, LEASE, "127.0.0.1", other.getsockname()[1])
         with pytest.raises(ConfigurationError, match=r"STREAM_METRICS_PORT=\d+: .* in use"):
             taken.open()
 
@@ -149,11 +178,11 @@ def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
     world.figures.waiting("serve")(DatabaseUnavailable(host="db"))
     world.topics.found["board-detail"] = {0: 25}
     world.clock.advance(40)
-    world.monitor.beat()
+    world.monitor.tick()
     world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (15, 40.0), "records wait")
     world.topics.found["board-detail"] = {0: 30}
     world.clock.advance(20)
-    world.monitor.beat()
+    world.monitor.tick()
     world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (20, 60.0), "more, and longer")
     row = world.progress.saves[-1]["serve"]
     assert row.waiting_for.startswith("DatabaseUnavailable: PostgreSQL cannot be reached. (host=db), since ")
@@ -198,7 +227,7 @@ def test_a_broker_that_is_silent_holds_up_nobody_and_the_lag_is_not_known(world)
     world.saved("join", lambda row: row.lag_records == 6, "the lag")
     world.topics.silent.set()
     world.clock.advance(31)
-    world.monitor.beat()
+    world.monitor.tick()
     world.saved("join", lambda row: row.lag_records is None, "an old end says nothing")
     assert world.health() == (503, "Kafka has not told for more than 30 s where topic board ends")
 
@@ -215,11 +244,15 @@ def test_one_topic_that_is_missing_does_not_hide_the_others(world):
     world.saved("join", lambda row: row.lag_records == 6, "the lag of this one too")
 
 
-def test_a_main_loop_that_is_stuck_is_told(world):
-    world.start()
+def test_a_main_loop_that_is_stuck_is_told_and_gives_no_sign_of_life(world):
+    world.start(is_ticking=False)
+    wait_until(lambda: not any(thread.name == "monitor-loading" for thread in threading.enumerate()), 10, "loaded")
+    saves = len(world.progress.saves)
     world.clock.advance(61)
     wait_until(lambda: world.health() == (503, "the driver's main loop is silent for 61 s"), 10, "told")
-    world.monitor.beat()
+    assert len(world.progress.saves) == saves
+    world.monitor.tick()
+    assert len(world.progress.saves) == saves + 1
     wait_until(lambda: world.health() == (200, None), 10, "healthy again")
 
 
@@ -232,10 +265,17 @@ def test_stop_does_not_wait_for_who_does_not_answer(world):
 
 
 def test_the_heartbeat_is_when_the_main_loop_came_round(world):
-    world.start()
+    world.start(is_ticking=False)
     world.clock.advance(5)
-    world.monitor.beat()
+    world.monitor.tick()
     expected = world.clock.now().timestamp()
     assert world.monitor.view().beaten_at == dt.datetime.fromtimestamp(expected, dt.UTC)
     world.clock.advance(5)
     assert world.monitor.view().beaten_at == dt.datetime.fromtimestamp(expected, dt.UTC)
+
+
+def test_a_driver_that_was_superseded_finds_out_when_it_ticks(world):
+    world.start(is_ticking=False)
+    world.progress.fault = DriverSuperseded(epoch=4)
+    with pytest.raises(DriverSuperseded):
+        world.monitor.tick()

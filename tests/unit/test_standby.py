@@ -1,61 +1,96 @@
-"""A superseded driver stands by while the later one lives."""
+"""A driver that is started while another one leads waits until that one ends, is gone, or is silent."""
 
+import datetime as dt
 import threading
 
 import pytest
 
-from include.adapters.stream_progress import Seen
+from include.adapters.driver_lease import Holder
 from include.errors import DatabaseUnavailable
 from spark_jobs.speed import standby
+from tests.servers import wait_until
+
+NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
 
-class Heartbeats:
-    """The progress table: each look takes the next answer, the last one stays."""
+class Lease:
+    """A lease whose holder the test changes. It gives signs of life as long as it `lives`."""
 
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.looks = 0
+    def __init__(self, holder):
+        self.answer, self.lives, self.looks = holder, True, 0
 
-    def read(self):
+    def holder(self):
         self.looks += 1
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return [Seen(None, age_s) for age_s in answer]
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.lives and self.answer is not None:
+            self.answer = self.answer._replace(seen_at=self.answer.seen_at + dt.timedelta(seconds=1))
+        return self.answer
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(standby, "LOOK_S", 0.01)
+    monkeypatch.setattr(standby, "SILENT_S", 0.2)
 
 
 @pytest.fixture
-def marker(tmp_path):
-    return standby.marker_in(tmp_path / "checkpoints")
-
-
-def test_a_first_start_does_not_wait(marker):
-    heartbeats = Heartbeats([0.1, 0.1])
-    assert standby.wait_for_turn(marker, heartbeats, threading.Event())
-    assert heartbeats.looks == 0
-
-
-def test_a_superseded_driver_waits_until_the_other_is_silent(marker):
-    standby.remember(marker, "me")
-    heartbeats = Heartbeats([0.5, 1.0], DatabaseUnavailable(), [1.0, standby.SILENT_S + 1], [standby.SILENT_S + 1] * 2)
-    assert standby.wait_for_turn(marker, heartbeats, threading.Event())
-    assert heartbeats.looks == 4
-    assert not marker.exists()
-
-
-def test_it_ends_when_told_to_and_stays_superseded(marker):
-    standby.remember(marker, "me")
+def stop():
     stop = threading.Event()
-    threading.Timer(0.1, stop.set).start()
-    assert not standby.wait_for_turn(marker, Heartbeats([0.5]), stop)
+    yield stop
+    stop.set()
 
 
-def test_whoever_deletes_the_marker_gives_it_the_turn(marker):
-    standby.remember(marker, "me")
-    threading.Timer(0.1, marker.unlink).start()
-    assert standby.wait_for_turn(marker, Heartbeats([0.5]), threading.Event())
+def holder(epoch=7, has_ended=False):
+    return Holder(epoch, "other", "elsewhere", has_ended, NOON, 0.1)
+
+
+def waiting(lease, stop, told=None):
+    """A wait under way, and the list that its result comes into."""
+    result = []
+    tell = (lambda _: None) if told is None else told.append
+    thread = threading.Thread(
+        target=lambda: result.append(standby.wait_for_turn(lease, lambda _: False, stop, tell)), daemon=True
+    )
+    thread.start()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("lease", "is_gone", "after"),
+    [(Lease(None), False, 0), (Lease(holder(has_ended=True)), False, 7), (Lease(holder()), True, 7)],
+    ids=["nobody ever led", "it let go", "it is gone from this machine"],
+)
+def test_its_turn_at_once(stop, lease, is_gone, after):
+    assert standby.wait_for_turn(lease, lambda driver: is_gone and driver == "other", stop) == after
+    assert lease.looks == 1
+
+
+def test_it_waits_as_long_as_the_other_lives(stop):
+    lease, told = Lease(holder()), []
+    result = waiting(lease, stop, told)
+    wait_until(lambda: lease.looks > 50, 10, "it looks for longer than a silence")
+    assert result == []
+    assert told == ["standing by: driver other on elsewhere leads"]
+    lease.lives = False
+    wait_until(lambda: result == [7], 10, "the other one is silent")
+
+
+def test_silence_counts_while_the_database_answers(stop):
+    lease = Lease(holder())
+    lease.lives = False
+    lease.answer = DatabaseUnavailable()
+    result = waiting(lease, stop)
+    wait_until(lambda: lease.looks > 50, 10, "an outage for longer than a silence")
+    lease.answer, looks = holder(), lease.looks
+    wait_until(lambda: lease.looks > looks + 3, 10, "the database is back")
+    assert result == []
+    wait_until(lambda: result == [7], 10, "the other one stays silent")
+
+
+def test_it_ends_when_told_to(stop):
+    lease = Lease(holder())
+    result = waiting(lease, stop)
+    wait_until(lambda: lease.looks > 1, 10, "it waits")
+    stop.set()
+    wait_until(lambda: result == [None], 10, "it ended")

@@ -1,0 +1,43 @@
+"""Processes and those that they started."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def kill_with_children(pid: int) -> None:
+    """SIGKILL a process and all that it started, those first: they cannot notice that it is gone."""
+    for each in (*descendants(pid), pid):
+        kill(each)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, unless it ended by itself."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    found, waiting = [], [pid]
+    while waiting:
+        started = children.get(waiting.pop(), [])
+        found += started
+        waiting += started
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+            yield int(folder.name), int(stat.rpartition(")")[2].split()[1])

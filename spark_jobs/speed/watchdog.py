@@ -1,0 +1,79 @@
+"""A driver whose threads stand still is worth nothing and keeps the lease: it ends, and its supervisor starts the next.
+
+A JVM that is frozen or out of breath holds up every call to it for ever; a server that is frozen, every answer.
+"""
+
+import faulthandler
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from include.process_tree import descendants, kill
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+EX_SOFTWARE = 70
+
+
+class Pulse:
+    """Ticks of one thread. While it says that it waits for a server, its silence means nothing."""
+
+    def __init__(self, name: str, longest_silence_s: float, is_waiting: Callable[[], bool]) -> None:
+        self.name = name
+        self._longest_s = longest_silence_s
+        self._is_waiting = is_waiting
+        self.tick()
+
+    def tick(self, within_s: float | None = None) -> None:
+        """The thread is alive. The next tick comes within the time given, or within the longest silence."""
+        self._allowed_s = within_s or self._longest_s
+        self._deadline_s = time.monotonic() + self._allowed_s
+
+    def silence(self) -> str | None:
+        """What to say of a silence that was too long; None while it is not."""
+        if self._is_waiting():
+            self.tick(self._allowed_s)
+        if time.monotonic() <= self._deadline_s:
+            return None
+        return f"the {self.name} is silent for {self._allowed_s:.0f} s and does not wait for anything"
+
+
+class Watchdog:
+    """Looks at all pulses every second, from a thread of its own."""
+
+    def __init__(self, end: Callable[[], None] | None = None) -> None:
+        self._end = end or end_process
+        self._pulses: list[Pulse] = []
+        self._stopped = threading.Event()
+
+    def pulse(self, name: str, longest_silence_s: float, is_waiting: Callable[[], bool] = lambda: False) -> Pulse:
+        """Watch a thread from now on."""
+        pulse = Pulse(name, longest_silence_s, is_waiting)
+        self._pulses.append(pulse)
+        return pulse
+
+    def start(self) -> None:
+        """Watch until the process ends, or `stop`."""
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(LOOK_S):
+            for silence in filter(None, [pulse.silence() for pulse in self._pulses]):
+                log.critical("%s: the driver ends; below, where each thread stands", silence)
+                self._end()
+                return
+
+
+def end_process() -> None:
+    """End this process at once with 70, and before it all that it started, the JVM above all."""
+    faulthandler.dump_traceback(all_threads=True)
+    for child in descendants(os.getpid()):
+        kill(child)
+    os._exit(EX_SOFTWARE)
