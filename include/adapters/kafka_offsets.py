@@ -60,6 +60,11 @@ class OffsetReader:
         """The offset after the last record, a partition; of committed records only."""
         return self._list(topic, OffsetSpec.latest())
 
+    def high_watermarks(self, topic: str) -> Offsets:
+        """The offset after the last record, a partition; beyond `ends` while a transaction is open."""
+        found = self._look_up(topic, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        return {partition: info.offset for partition, info in found.items()}
+
     def at(self, topic: str, instant: dt.datetime) -> Offsets:
         """The first offset whose record is not older than the instant; the end where there is none."""
         found = self._list(topic, OffsetSpec.for_timestamp(epoch_ms(instant)))
@@ -78,12 +83,12 @@ class OffsetReader:
     def _list(self, topic: str, spec: OffsetSpec) -> Offsets:
         return {partition: info.offset for partition, info in self._look_up(topic, spec).items()}
 
-    def _look_up(self, topic: str, spec: OffsetSpec) -> dict[int, ListOffsetsResultInfo]:
+    def _look_up(
+        self, topic: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[int, ListOffsetsResultInfo]:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
         try:
-            futures = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-            )
+            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
             return {place.partition: future.result() for place, future in futures.items()}
         except KafkaException as exc:
             raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from include.adapters.stream_progress import Pending, Progress
 from include.clock import rfc3339
 from spark_jobs.speed.figures import Batch, Done, Query, TableSize
-from spark_jobs.speed.lag import Lag
+from spark_jobs.speed.lag import Held, Lag
 from spark_jobs.speed.query_watch import SparkBatch
 
 LONGEST_WAIT_S = 30.0
 LONGEST_SILENCE_S = 60.0
+LONGEST_TRANSACTION_S = 60.0  # a producer's own time-out, unless it is set otherwise
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class QueryView:
     processed_rate: float | None = None
     lag: Lag | None = None
     ends_seen_at: dt.datetime | None = None
+    held: Held | None = None
     waits: tuple[str, dt.datetime] | None = None
 
     @property
@@ -58,6 +60,7 @@ class DriverView:
     table_topic: str
     table: TableSize = field(default_factory=TableSize)
     table_lag: Lag | None = None
+    table_held: Held | None = None
     pending: Pending | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
@@ -77,7 +80,25 @@ class DriverView:
         for query in self.queries:
             if self._seconds_since(query.ends_seen_at or self.started_at) > LONGEST_WAIT_S:
                 return f"Kafka has not told for more than {LONGEST_WAIT_S:.0f} s where topic {query.topic} ends"
-        return None
+        for topic, held in ((query.topic, query.held) for query in self.queries):
+            if self._is_hung(held):
+                return self._of_transaction(topic, held)
+        return self._of_transaction(self.table_topic, self.table_held) if self._is_hung(self.table_held) else None
+
+    def held_s(self, held: Held | None) -> float:
+        """For how long the transaction has been open; 0 when there is none."""
+        return self._seconds_since(held.since) if held else 0.0
+
+    def _is_hung(self, held: Held | None) -> bool:
+        return self.held_s(held) > LONGEST_TRANSACTION_S
+
+    def _of_transaction(self, topic: str, held: Held | None) -> str | None:
+        if held is None:
+            return None
+        return (
+            f"a transaction is open in topic {topic}, partition {held.partition}, offset {held.offset}, for "
+            f"{self.held_s(held):.0f} s: {held.records} records behind it are read by nobody"
+        )
 
     def progress(self) -> list[Progress]:
         """The rows for PostgreSQL, one a query."""
@@ -122,7 +143,9 @@ class DriverView:
             return query.waiting
         if self.starting is not None:
             return f"{self.starting}, since {rfc3339(self.started_at)}"
-        return "nothing: the query has ended" if query.is_active is False else None
+        if query.is_active is False:
+            return "nothing: the query has ended"
+        return self._of_transaction(query.topic, query.held) if self._is_hung(query.held) else None
 
     def _seconds_since(self, instant: dt.datetime) -> float:
         return (self.at - instant).total_seconds()

@@ -17,16 +17,37 @@ class Lag:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Held:
+    """Records that nobody reads because a transaction before them is open: how many, from where on, and since when.
+
+    `partition` and `offset` are the beginning of the transaction that has been open for longest.
+    """
+
+    records: int
+    partition: int
+    offset: int
+    since: dt.datetime
+
+
 class TopicEnds:
     """Where a topic ended, and when: samples taken every few seconds. Noted by one thread, read by others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._samples: list[tuple[dt.datetime, dict[int, int]]] = []
+        self._held: dict[int, tuple[int, dt.datetime, int]] = {}
 
-    def note(self, at: dt.datetime, ends: Mapping[int, int]) -> None:
+    def note(self, at: dt.datetime, ends: Mapping[int, int], high_watermarks: Mapping[int, int] | None = None) -> None:
         """Add a sample. A long outage keeps many of them: then every second of the older ones is forgotten."""
         with self._lock:
+            held = {}
+            for partition, high in (high_watermarks or {}).items():
+                end = ends.get(partition, high)
+                if high > end:
+                    before = self._held.get(partition)  # an end that moves is of transactions that come and go
+                    held[partition] = (end, before[1] if before and before[0] == end else at, high - end)
+            self._held = held
             self._samples.append((at, dict(ends)))
             if len(self._samples) > MOST_SAMPLES:
                 del self._samples[1 : MOST_SAMPLES // 2 : 2]
@@ -36,6 +57,15 @@ class TopicEnds:
         """When the end was last known."""
         with self._lock:
             return self._samples[-1][0] if self._samples else None
+
+    @property
+    def held(self) -> Held | None:
+        """Records behind the end of committed ones; None when there are none."""
+        with self._lock:
+            if not self._held:
+                return None
+            partition, (offset, since, _) = min(self._held.items(), key=lambda item: item[1][1])
+            return Held(sum(records for _, _, records in self._held.values()), partition, offset, since)
 
     def appended_per_s(self) -> float | None:
         """Records a second that reached the topic over the last 15 s; None before there are two samples."""

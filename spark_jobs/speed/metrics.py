@@ -102,6 +102,21 @@ def _of_topics(view: DriverView) -> Iterator[Metric]:
             records.add_metric((query, topic), lag.records)
             seconds.add_metric((query, topic), lag.seconds)
     yield from (records, seconds)
+    held_records = GaugeMetricFamily(
+        "stream_uncommitted_records",
+        "Records up to the high watermark that nobody reads because a transaction before them is open.",
+        labels=("query", "topic"),
+    )
+    held_seconds = GaugeMetricFamily(
+        "stream_open_transaction_seconds", "For how long the oldest of them has been open.", labels=("query", "topic")
+    )
+    helds = [(query.query, query.topic, query.held) for query in view.queries]
+    if any(query.query == "join" for query in view.queries):
+        helds.append(("join", view.table_topic, view.table_held))
+    for query, topic, held in helds:
+        held_records.add_metric((query, topic), held.records if held else 0)
+        held_seconds.add_metric((query, topic), view.held_s(held))
+    yield from (held_records, held_seconds)
 
 
 def _of_driver(view: DriverView) -> Iterator[Metric]:

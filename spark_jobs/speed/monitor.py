@@ -142,6 +142,7 @@ class Monitor:
             table_topic=TABLE_TOPIC,
             table=self._figures.table_size(),
             table_lag=self._lag(TABLE_TOPIC, table_position, None, now),
+            table_held=self._ends[TABLE_TOPIC].held,
             pending=self._pending,
             counts=self._figures.counts(),
         )
@@ -164,6 +165,7 @@ class Monitor:
             processed_rate=watch.processed_per_s(now) if watch else None,
             lag=self._lag(topic, position, batch.newest_at if batch else None, now),
             ends_seen_at=ends.last_seen_at,
+            held=ends.held,
             waits=self._figures.waiting_for(query),
         )
 
@@ -188,11 +190,11 @@ class Monitor:
         for topic, ends in self._ends.items():
             asked_at = self._clock.now()  # an answer may come late: the topic ended there when it was asked, or later
             try:
-                found = self._offsetter.ends(topic)
+                found, high = self._offsetter.ends(topic), self._offsetter.high_watermarks(topic)
             except PipelineError as exc:
                 trouble = trouble or exc  # the other topics may be there all the same
             else:
-                ends.note(asked_at, found)
+                ends.note(asked_at, found, high)
         if trouble is not None:
             raise trouble
 

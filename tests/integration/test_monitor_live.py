@@ -1,12 +1,15 @@
 """What the speed layer shows of itself, on a real PostgreSQL, a real broker and real streaming queries."""
 
 import json
+import os
+import subprocess
 import threading
 import urllib.error
 import urllib.request
 
 import psycopg2
 import pytest
+from confluent_kafka import Producer
 
 from include.adapters import stream_progress
 from include.adapters.kafka_offsets import OffsetReader
@@ -17,8 +20,11 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.integrity.settled import wait_until_settled
 from spark_jobs.connectors.kafka import stream_reader
+from spark_jobs.speed import driver_view
 from spark_jobs.speed.figures import Batch, Figures
 from spark_jobs.speed.monitor import Monitor
+from stack.layout import Layout
+from stack.prerequisites import find_java
 from tests.fakes.events import board
 from tests.servers import kafka_server, postgres_server, wait_until
 from tests.support.pipeline import migrated, produce, rows, with_topics
@@ -320,3 +326,51 @@ def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(broker, po
     produce(settings, [("board", 1, board(1, 1))])
     settled = wait_until_settled(settings, 0)
     assert (settled.is_settled, settled.join_lag, settled.serve_lag) == (False, 1, 0)
+
+
+def test_an_accepted_event_behind_a_hung_transaction_is_not_settled_until_the_runbooks_command_ends_that(
+    broker, postgres, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(driver_view, "LONGEST_TRANSACTION_S", 1)
+    settings = with_topics(broker, postgres, "monitor_hung", tmp_path)
+    servers, ledger = settings.kafka.bootstrap_servers, OffsetLedger(settings.database)
+    offsetter, lease, figures = OffsetReader(servers), taken_lease(settings), Figures()
+    hung = Producer({"bootstrap.servers": servers, "transactional.id": "hung", "transaction.timeout.ms": 600_000})
+    hung.init_transactions(30)
+    hung.begin_transaction()
+    hung.produce("board", b"{}", partition=0)
+    assert hung.flush(30) == 0
+    produce(settings, [("board", key, board(key, 1)) for key in range(20)])
+    ends, high = offsetter.ends("board"), offsetter.high_watermarks("board")
+    assert high[0] - ends[0] > 1
+    for consumer, topic in (("join", "board"), ("serve", "board-detail")):
+        ledger.open(consumer, topic, offsetter.topic_id(topic), offsetter.ends(topic), lease)
+    assert wait_until_settled(settings, 0).join_lag == high[0] - ends[0]
+
+    monitor = Monitor(StreamProgressStore(settings.database, lease=lease), figures, offsetter, lease, "127.0.0.1", 0)
+    monitor.open()
+    try:
+        monitor.start([Running("join"), Running("serve")])
+        figures.position("board", ends)
+        begins = f"a transaction is open in topic board, partition 0, offset {ends[0]}, for "
+        wait_until(lambda: (monitor.view().ailment() or "").startswith(begins), 30, "told")
+        assert monitor.view().queries[0].lag.records == 0
+
+        command = [find_java(os.environ), "-cp", f"{Layout.of().kafka_jars}/*",
+                   "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, "abort",
+                   "--topic", "board", "--partition", "0", "--start-offset", str(ends[0])]  # fmt: skip
+        ended = subprocess.run(command, text=True, capture_output=True, check=False, timeout=120)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        wait_until(lambda: monitor.view().ailment() is None, 30, "it ended")
+        wait_until(lambda: monitor.view().queries[0].lag.records > 0, 30, "and what it held waits to be taken")
+    finally:
+        monitor.stop()
+
+
+class Running:
+    """A query that has nothing to do."""
+
+    isActive, lastProgress = True, None  # noqa: N815  Spark's names
+
+    def __init__(self, name):
+        self.name = name

@@ -49,6 +49,7 @@ class MemoryTopics:
     def __init__(self):
         self.found = {"board": {0: 10}, "board-detail": {0: 10}, "member": {0: 3}}
         self.faults = {}
+        self.uncommitted = {}
         self.silent = threading.Event()
 
     def ends(self, topic):
@@ -57,6 +58,9 @@ class MemoryTopics:
         if topic in self.faults:
             raise self.faults[topic]
         return self.found[topic]
+
+    def high_watermarks(self, topic):
+        return {partition: end + self.uncommitted.get(topic, 0) for partition, end in self.ends(topic).items()}
 
 
 LEASE = SimpleNamespace(driver_id="d1", epoch=4)
@@ -279,3 +283,34 @@ def test_a_driver_that_was_superseded_finds_out_when_it_ticks(world):
     world.progress.fault = DriverSuperseded(epoch=4)
     with pytest.raises(DriverSuperseded):
         world.monitor.tick()
+
+
+@pytest.mark.parametrize("topic", ["board", "board-detail", "member"])
+def test_a_transaction_that_stays_open_is_told_although_the_lag_is_0(world, topic):
+    world.figures.position("board", {0: 10})
+    world.topics.uncommitted[topic] = 7
+    world.start()
+    world.saved("join", lambda row: row.lag_records == 0, "no lag")
+    metric = f'topic="{topic}"}} 7.0'
+    wait_until(lambda: metric in world.get("/metrics")[1], 10, "records behind the transaction are counted")
+    assert world.health() == (200, None)
+    world.clock.advance(61)
+    hung = (f"a transaction is open in topic {topic}, partition 0, offset {world.topics.found[topic][0]}, for 61 s: "
+            "7 records behind it are read by nobody")  # fmt: skip
+    wait_until(lambda: world.health() == (503, hung), 10, "told")
+    if topic == "board":
+        world.saved("join", lambda row: row.waiting_for == hung, "make status shows it")
+    world.topics.found[topic] = {0: 17}
+    world.topics.uncommitted = {}
+    wait_until(lambda: world.health() == (200, None), 10, "it ended")
+
+
+def test_transactions_that_come_and_go_are_not_one_that_hangs(world):
+    world.topics.uncommitted["board"] = 7
+    world.start()
+    for _ in range(4):
+        world.clock.advance(25)
+        world.topics.found["board"] = {0: world.topics.found["board"][0] + 1}
+        seen_at = world.clock.now()
+        wait_until(lambda at=seen_at: world.monitor.view().queries[0].ends_seen_at == at, 10, "Kafka was asked")
+        assert world.health() == (200, None)
