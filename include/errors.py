@@ -62,6 +62,12 @@ class DriverSuperseded(PipelineError):
     exit_code = TRY_LATER
 
 
+class TableReplaced(PipelineError):
+    """The topic of the member table was deleted and made again; the next start loads the new one."""
+
+    exit_code = TRY_LATER
+
+
 class PositionRefused(PipelineError):
     """The offset ledger and the topic do not fit together; going on would lose records unseen."""
 

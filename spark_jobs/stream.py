@@ -253,7 +253,9 @@ class Application:
         topic = self._topics["join"]
         start, topic_id = self._starts[topic], self._topic_ids[topic]
         progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start)
-        self._chores += [Chore(progress.catch_up), Chore(join.resolve_pending)]
+        self._chores += [
+            Chore(progress.catch_up), Chore(join.resolve_pending), Chore(members.check_topic, SELDOM)
+        ]  # fmt: skip
         if self._offsetter.ends(topic) == start:  # else the first batch does it
             join.warm_up(read_range(session, self._offsetter, topic, start, start))
         reader = stream_reader(session, bootstrap_servers, topic, start, settings.stream.max_boards_per_batch)

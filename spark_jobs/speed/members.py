@@ -18,6 +18,7 @@ from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.speed_store import Reject
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import Definition
+from include.errors import TableReplaced
 from include.failpoints import reached
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.schemas import stored_type
@@ -82,6 +83,7 @@ class MemberTable:
         self._key = definition.table.field(definition.table.key_field).column
         self._columns = [definition.table.field(c.source).column for c in definition.columns if c.side == "table"]
         self._next: Offsets = {}
+        self._topic_id = ""
         self._levels: list[_Level] = []
         self._recent: dict[int, TableRow] = {}
         self._recent_relation: DataFrame | None = None
@@ -99,6 +101,7 @@ class MemberTable:
         Blocks for as long as that takes; returns the table's rows.
         """
         started = time.monotonic()
+        self._topic_id = self._offsetter.topic_id(self._topic.name)
         earliest = self._offsetter.earliest(self._topic.name)
         ends = self._offsetter.ends(self._topic.name) if early is None else early.ends
         records = sum(ends.values()) - sum(earliest.values())
@@ -125,11 +128,15 @@ class MemberTable:
         """Take what reached the topic since; returns the keys that changed, None when they are too many to be named.
 
         Called after the boards' offsets are fixed: a member that reached Kafka before its board is then always seen.
-        A refresh that fails changes nothing: the next one reads the same records again.
+        A refresh that fails changes nothing: the next one reads the same records again. Raises TableReplaced when the
+        topic ends before what was read of it.
         """
         self._take_compaction()
         ends = self._offsetter.ends(self._topic.name)
-        count = sum(end - self._next.get(partition, 0) for partition, end in ends.items())
+        new = {partition: end - self._next.get(partition, 0) for partition, end in ends.items()}
+        if min(new.values()) < 0 or not self._next.keys() <= ends.keys():
+            raise TableReplaced(topic=self._topic.name, read_up_to=self._next, ends=ends)
+        count = sum(new.values())
         if not count:
             return []
         if count > TAIL_ROWS or set(ends) != set(self._next):
@@ -139,6 +146,12 @@ class MemberTable:
         if len(self._recent) > RECENT_ROWS:
             self._fold()
         return changed
+
+    def check_topic(self) -> None:
+        """Raise TableReplaced when the topic is another one than was loaded, however many records it has by now."""
+        present_id = self._offsetter.topic_id(self._topic.name)
+        if present_id != self._topic_id:
+            raise TableReplaced(topic=self._topic.name, was=self._topic_id, present=present_id)
 
     def relations(self) -> list[DataFrame]:
         """What a join looks in: relations with a key once at most; of a key in several the newest version counts."""

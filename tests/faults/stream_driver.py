@@ -1,5 +1,6 @@
 """The real driver under a supervisor: whatever ends it, it is started again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,13 +18,14 @@ from include.process_tree import descendants, kill_with_children
 from stack import leftovers
 from stack.environment import MARKER
 from stack.ports import unused
+from tests.faults.stream_process import EXHAUST
 from tests.servers import wait_until
 from tests.support.pipeline import ROOT
 
 _LOOK_S = 0.05
 _PAUSE_S = 0.2
 _REACHED_S = 60.0
-_ENDS_S = 60.0
+_ENDS_S = 120.0  # a main loop may be silent for a minute
 
 
 class Driver:
@@ -47,6 +49,7 @@ class Driver:
         self._urls: dict[int, str] = {}
         self._stopping = threading.Event()
         self._wanted = threading.Event()
+        self._arguments: list[str] = []
         # Drivers end with the thread that started them: the kernel takes that for their parent.
         self._lane = ThreadPoolExecutor(1)
         self._supervision: Future[None] | None = None
@@ -110,8 +113,50 @@ class Driver:
     def start_second(self) -> None:
         """Start another beside it: the older one must stop itself."""
         self._done[self._processes[-1].pid] = "superseded"
+        self._arguments = ["--take-over"]
         self._wanted.set()
         wait_until(lambda: not self._wanted.is_set(), _ENDS_S, "another driver is started")
+
+    def freeze(self, *, python: bool = True) -> int:
+        """SIGSTOP it, or its JVM alone. Returns its pid."""
+        process = self._processes[-1]
+        self._done[process.pid] = "frozen" if python else "JVM frozen"
+        self._signal(process.pid, signal.SIGSTOP, python)
+        return process.pid
+
+    def thaw(self, pid: int) -> None:
+        """Let it go on."""
+        self._signal(pid, signal.SIGCONT, True)
+
+    def start_standby(self) -> None:
+        """Start another beside it, which waits for its turn."""
+        self._arguments = []
+        self._wanted.set()
+        wait_until(lambda: not self._wanted.is_set(), _ENDS_S, "another driver is started")
+
+    def run_broken(self, **variables: str) -> int:
+        """A second driver that cannot run, which wants to take over. Returns its exit code."""
+        (port,) = unused(1)
+        environment = {**self._variables, **variables, "STREAM_METRICS_PORT": str(port)}
+        environment.pop(VARIABLE)
+        with self.log.open("ab") as log:
+            return subprocess.run([sys.executable, "spark_jobs/stream.py", "--take-over"], cwd=ROOT, env=environment,
+                                  stdout=log, stderr=log, timeout=_ENDS_S, check=False).returncode  # fmt: skip
+
+    def exhaust(self) -> None:
+        """Fill the heap of its JVM."""
+        self._done[self._processes[-1].pid] = "out of memory"
+        (self._points / EXHAUST).touch()
+
+    def lose_host(self) -> None:
+        """SIGKILL it, and say that its host is lost."""
+        self.kill()
+        self._done[self.pid] = "host lost"
+
+    def _signal(self, pid: int, number: signal.Signals, python: bool) -> None:
+        for each in (*descendants(pid), *([pid] if python else [])):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, number)
 
     def wait_until_ended(self) -> None:
         """Until every driver that something was done to has ended."""
@@ -176,7 +221,7 @@ class Driver:
                 if not running:
                     time.sleep(_PAUSE_S)
                 if not running or self._wanted.is_set():
-                    self._launch(*(["--take-over"] if self._wanted.is_set() else []))
+                    self._launch(*(self._arguments if self._wanted.is_set() else []))
                     running.append(self._processes[-1])
                     self._wanted.clear()
         finally:
@@ -197,7 +242,11 @@ class Driver:
         variables = {**self._variables, "STREAM_METRICS_PORT": str(port)}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "spark_jobs/stream.py", *arguments], cwd=ROOT, env=variables, stdout=log, stderr=log
+                [sys.executable, "-m", "tests.faults.stream_process", *arguments],
+                cwd=ROOT,
+                env=variables,
+                stdout=log,
+                stderr=log,
             )
         self._urls[process.pid] = f"http://127.0.0.1:{port}"
         self._processes.append(process)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+from confluent_kafka import Producer
 
 from include.settings import Settings
 from tests.faults.stream_bulk import bulk_of_members, large_posts, many_pending
@@ -24,6 +25,7 @@ from tests.servers import PostgresTestServer, kafka_server, postgres_server, wai
 from tests.support.broker import Broker
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import environment, rows, with_topics
+from tests.support.proxy import Proxy, proxy_to
 
 _DATABASE = "stream_faults"
 _CONSUMERS = {"join": "board", "serve": "board-detail"}
@@ -37,6 +39,8 @@ SELECT board_id, member_id, board_partition, board_offset, member_partition, mem
        kafka_partition, kafka_offset, title, body, nickname, city, phone
   FROM board_detail
 """
+# Of a second driver: each is found out at another time.
+_BROKEN = ({"SPARK_KAFKA_JARS_DIR": "/nowhere"}, {"STREAM_DRIVER_MEMORY": "1m"}, {"SPARK_KAFKA_JARS_DIR": "/nowhere"})
 _LEDGER = "SELECT consumer, topic, partition, next_offset FROM offset_ledger"
 
 
@@ -48,6 +52,7 @@ class Parts:
     postgres: PostgresTestServer
     driver: Driver
     settings: Settings
+    proxy: Proxy  # between driver and PostgreSQL
     lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
     felt: set[str] = field(default_factory=set)
 
@@ -142,6 +147,52 @@ class Parts:
                 many_pending(self.settings)
             case Effect.BULK_OF_MEMBERS:
                 bulk_of_members(self.settings)
+            case Effect.DRIVER_FROZEN:
+                self._freeze_driver()
+            case Effect.JVM_FROZEN:
+                self.driver.freeze(python=False)
+            case Effect.HOST_LOST:
+                self._lose_host()
+            case Effect.BROKEN_SECOND:
+                before = self._lease()
+                codes = [self.driver.run_broken(**broken) for broken in _BROKEN]
+                assert 0 not in codes, codes
+                assert self._lease() == before, "a driver that cannot run took the lease"
+            case Effect.OUT_OF_MEMORY:
+                self.driver.exhaust()
+            case Effect.TRANSACTION_HUNG:
+                self._hang_transaction(fault.lasts_s)
+
+    def _freeze_driver(self) -> None:
+        """Another one stands by, leads when the frozen one is silent, and that one finds out when it goes on."""
+        before = self._epoch()
+        frozen = self.driver.freeze()
+        try:
+            self.driver.start_standby()
+            wait_until(lambda: self._epoch() > before, _TAKEN_S, "the other one leads")
+        finally:
+            self.driver.thaw(frozen)
+
+    def _lose_host(self) -> None:
+        """PostgreSQL hears nothing of it, and holds its sessions; the next one leads all the same."""
+        before = self._epoch()
+        self.proxy.fall_silent()
+        try:
+            self.driver.lose_host()
+            wait_until(lambda: self._epoch() > before, _TAKEN_S, "the next one leads")
+        finally:
+            self.proxy.forget()
+
+    def _hang_transaction(self, lasts_s: float) -> None:
+        """Records come behind it, which nobody can read until it is aborted."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "transactional.id": "hung"})
+        producer.init_transactions(_RECOVERED_S)
+        producer.begin_transaction()
+        for partition in range(self.settings.kafka.partitions):
+            producer.produce("board", b"{}", partition=partition)
+        assert producer.flush(_RECOVERED_S) == 0
+        time.sleep(lasts_s)
+        producer.abort_transaction(_RECOVERED_S)
 
     def _away(
         self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float, place: str | None = None
@@ -179,6 +230,9 @@ class Parts:
     def _epoch(self) -> int:
         return int(rows(self.settings, "SELECT COALESCE(max(epoch), 0) FROM stream_driver")[0][0])
 
+    def _lease(self) -> list[tuple[Any, ...]]:
+        return rows(self.settings, "SELECT epoch, driver_id FROM stream_driver")
+
     def _is_lease_wanted(self) -> bool:
         return bool(self._superuser(_LEASE_WANTED))
 
@@ -201,6 +255,7 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         ThreadPoolExecutor(1) as lane,
         kafka_server(folder / "kafka") as kafka,
         postgres_server(folder / "postgres") as postgres,
+        proxy_to(postgres.host, postgres.port) as proxy,
     ):
         settings = with_topics(kafka, postgres, _DATABASE, folder / "driver")
         refuse_unfenced(settings)
@@ -208,10 +263,12 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         variables = environment(kafka, postgres, _DATABASE, folder / "driver")
         bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20)}
         driver = Driver({**variables, **bounds}, folder / "driver")
+        variables = environment(kafka, postgres, _DATABASE, folder / "driver") | {"DATABASE_PORT": str(proxy.port)}
+        driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")
         broker = Broker(kafka)
         try:
             driver.start()
-            yield Parts(broker, postgres, driver, settings, lane)
+            yield Parts(broker, postgres, driver, settings, proxy, lane)
         finally:
             driver.close()
             broker.mend()

@@ -26,6 +26,12 @@ class Effect(StrEnum):
     LARGE_POSTS = "large posts"
     MANY_PENDING = "many pending"
     BULK_OF_MEMBERS = "bulk of members"
+    DRIVER_FROZEN = "driver frozen, another one stands by"
+    JVM_FROZEN = "driver's JVM frozen"
+    HOST_LOST = "driver's host lost, without a word to PostgreSQL"
+    BROKEN_SECOND = "broken second driver started again and again"
+    OUT_OF_MEMORY = "driver's JVM out of memory"
+    TRANSACTION_HUNG = "hung transaction in board"
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,18 @@ ONCE: tuple[tuple[Effect, str | None], ...] = (
     (Effect.LARGE_POSTS, "serve.before_commit"),
     (Effect.MANY_PENDING, "join.before_ledger"),
     (Effect.BULK_OF_MEMBERS, "resolve.after_send"),
+    (Effect.DRIVER_FROZEN, "serve.after_copy"),
+    (Effect.DRIVER_FROZEN, "serve.before_commit"),
+    (Effect.HOST_LOST, "serve.after_copy"),
+    (Effect.HOST_LOST, "serve.before_commit"),
+    (Effect.OUT_OF_MEMORY, "serve.before_commit"),
 )
 _LASTS_S = {
     Effect.BROKER_FROZEN: (0.5, 6.0),
     Effect.BROKER_KILLED: (0.2, 2.0),
     Effect.POSTGRES_AWAY: (0.5, 4.0),
     Effect.WORKERS_KILLED: (2.0, 3.0),
+    Effect.TRANSACTION_HUNG: (1.0, 4.0),
 }
 _AFTER_S = (0.3, 2.5)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from include.contracts import headers as h
 from include.contracts.topics import RAW_TOPICS
@@ -139,7 +139,13 @@ class TopicReader:
             while waiting:
                 assert time.monotonic() < deadline, f"the topics could not be read to their end {waiting}"
                 for message in consumer.consume(_BATCH, timeout=0.2):
-                    assert message.error() is None, message.error()
+                    if message.error() is not None:  # the end, behind markers of transactions perhaps
+                        assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                        place = (message.topic(), message.partition())
+                        if message.offset() >= ends[place]:
+                            self._next[place] = ends[place]
+                            waiting.pop(place, None)
+                        continue
                     record = _record(message)
                     place = record.place[:2]
                     self._next[place] = record.place.offset + 1
@@ -152,6 +158,7 @@ class TopicReader:
 def _consumer(bootstrap_servers: str) -> Iterator[Consumer]:
     consumer = Consumer({
         "bootstrap.servers": bootstrap_servers, "group.id": "faults", "enable.auto.commit": False, "log_level": 2,
+        "enable.partition.eof": True,
     })  # fmt: skip
     try:
         yield consumer

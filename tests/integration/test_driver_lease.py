@@ -109,7 +109,7 @@ def test_a_transaction_that_meets_a_driver_just_taking_over_waits_and_then_write
     older = taken(settings, "a")
     with ThreadPoolExecutor() as pool:
         with connect(settings.database, "stream") as connection, connection.cursor() as cursor:
-            taking_over = {"application": "stream", "driver_id": "b", "host": "elsewhere"}
+            taking_over = {"application": "stream", "driver_id": "b", "host": "elsewhere", "after": None}
             cursor.execute(query("take_driver_lease"), taking_over)
             writing = pool.submit(write, settings, older, "older")
             wait_for_lock(settings)

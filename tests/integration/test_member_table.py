@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import BrokerUnavailable
+from include.errors import BrokerUnavailable, TableReplaced
 from spark_jobs.speed import early_read
 from spark_jobs.speed import members as module
 from spark_jobs.speed.early_read import EarlyRead
@@ -16,6 +16,7 @@ from spark_jobs.transforms.versions import newest_versions
 from tests.fakes.events import member
 from tests.servers import kafka_server, wait_until
 from tests.support.pipeline import produce, with_topics
+from tests.support.topic_log import TopicLog
 
 MORNING, NOON, EVENING = (f"2026-11-20T{hour}:00:00.000Z" for hour in ("01", "03", "11"))
 
@@ -226,3 +227,26 @@ def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids
             table.refresh()
     assert table.refresh() == [ids[1]]
     assert names(table, ids) == {1: "waits"}
+
+
+@pytest.mark.parametrize("shifted", [0, 3], ids=["as many records", "more records"])
+def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, settings, broker, shifted):
+    log = TopicLog(broker.bootstrap_servers)
+    log.make("member")
+    log.send("member", 0, 5)
+    servers = broker.bootstrap_servers
+    table = MemberTable(spark, log.offsets, TopicTail(servers, "member"), PIPELINE, Figures(), 2)
+    try:
+        table.load()
+        assert table.refresh() == []
+        table.check_topic()
+        log.make("member")
+        log.send("member", 1, 5 + shifted)
+        with pytest.raises(TableReplaced):
+            table.refresh()
+        log.send("member", 0, 6)  # now no offset shows it
+        with pytest.raises(TableReplaced):
+            table.check_topic()
+    finally:
+        table.close()
+        log.make("member", settings.kafka.partitions)

@@ -356,7 +356,7 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_settled_until_the_ru
         wait_until(lambda: (monitor.view().ailment() or "").startswith(begins), 30, "told")
         assert monitor.view().queries[0].lag.records == 0
 
-        command = [find_java(os.environ), "-cp", f"{Layout.of().kafka_jars}/*",
+        command = [find_java(os.environ) / "bin" / "java", "-cp", f"{Layout.of().kafka_jars}/*",
                    "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, "abort",
                    "--topic", "board", "--partition", "0", "--start-offset", str(ends[0])]  # fmt: skip
         ended = subprocess.run(command, text=True, capture_output=True, check=False, timeout=120)

@@ -1,0 +1,38 @@
+"""The real driver, with a thread that fills the heap of its JVM when a file says so.
+
+Only the driver itself reaches its JVM. All else is `spark_jobs/stream.py`.
+"""
+
+import os
+import runpy
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from include.failpoints import FOLDER_VARIABLE
+from tests.support.pipeline import ROOT
+
+EXHAUST = "exhaust"
+_LOOK_S = 0.05
+_PIECE = 16_000_000
+
+
+def _exhaust_when_told(order: Path) -> None:
+    while True:
+        context = SparkContext._active_spark_context
+        if context is not None and order.exists():
+            order.unlink()
+            kept = context._jvm.java.util.ArrayList()
+            while True:  # until the JVM ends, which is an error here
+                kept.add(context._jvm.java.nio.ByteBuffer.allocate(_PIECE))
+        time.sleep(_LOOK_S)
+
+
+if __name__ == "__main__":
+    order = Path(os.environ[FOLDER_VARIABLE]) / EXHAUST
+    threading.Thread(target=_exhaust_when_told, args=(order,), daemon=True).start()
+    sys.argv[0] = str(ROOT / "spark_jobs" / "stream.py")
+    runpy.run_path(sys.argv[0], run_name="__main__")
