@@ -137,7 +137,7 @@ class Bench:
         """Our speed layer: `spark_jobs/stream.py` with these arguments and settings."""
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
         with self._started(
-            "ours", [sys.executable, "spark_jobs/stream.py", *arguments], self.variables(**more)
+            "ours", [sys.executable, "spark_jobs/stream.py", "--take-over", *arguments], self.variables(**more)
         ) as started:
             yield started
 

@@ -30,13 +30,12 @@ class Pulse:
     def tick(self, within_s: float | None = None) -> None:
         """The thread is alive. The next tick comes within the time given, or within the longest silence."""
         self._allowed_s = within_s or self._longest_s
-        self._deadline_s = time.monotonic() + self._allowed_s
+        self._silent_s = 0.0
 
-    def silence(self) -> str | None:
-        """What to say of a silence that was too long; None while it is not."""
-        if self._is_waiting():
-            self.tick(self._allowed_s)
-        if time.monotonic() <= self._deadline_s:
+    def silence(self, more_s: float) -> str | None:
+        """So much time passed without a tick: what to say of a silence that was too long; None while it is not."""
+        self._silent_s = 0.0 if self._is_waiting() else self._silent_s + more_s
+        if self._silent_s <= self._allowed_s:
             return None
         return f"the {self.name} is silent for {self._allowed_s:.0f} s and does not wait for anything"
 
@@ -64,8 +63,12 @@ class Watchdog:
         self._stopped.set()
 
     def _watch(self) -> None:
+        looked_at_s = time.monotonic()
         while not self._stopped.wait(LOOK_S):
-            for silence in filter(None, [pulse.silence() for pulse in self._pulses]):
+            now_s = time.monotonic()
+            # of a process that was stopped as a whole, no thread was silent
+            passed_s, looked_at_s = min(now_s - looked_at_s, 2 * LOOK_S), now_s
+            for silence in filter(None, [pulse.silence(passed_s) for pulse in list(self._pulses)]):
                 log.critical("%s: the driver ends; below, where each thread stands", silence)
                 self._end()
                 return

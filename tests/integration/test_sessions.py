@@ -45,7 +45,7 @@ def use_all(settings):
     lease = DriverLease(database, "d", "stream")
     lease.take()
     OffsetLedger(database).entries("join", "board")
-    SpeedStore(database).forget_superseded()
+    SpeedStore(database, lease).forget_superseded()
     StreamProgressStore(database).read()
     store = opened_store(settings)
     try:

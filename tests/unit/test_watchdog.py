@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,21 +52,31 @@ def test_a_process_that_stands_still_ends_with_its_children_and_says_where_it_st
 
 def test_silence_ends_it_and_ticks_do_not(watchdog, ends):
     pulse = watchdog.pulse("main loop", 60.0)
-    watchdog.start()
+    assert pulse.silence(59) is None
     pulse.tick()
-    assert pulse.silence() is None
-    pulse.tick(within_s=0.01)
+    assert pulse.silence(59) is None
+    assert pulse.silence(2) == "the main loop is silent for 60 s and does not wait for anything"
+    watchdog.start()
     wait_until(lambda: ends == [True], 10, "the process ends")
-    assert pulse.silence() == "the main loop is silent for 0 s and does not wait for anything"
 
 
-def test_a_wait_that_was_declared_is_no_silence(watchdog, ends):
+def test_a_wait_that_was_declared_is_no_silence(watchdog):
     waits = [True]
-    pulse = watchdog.pulse("chores", 0.05, lambda: waits[0])
+    pulse = watchdog.pulse("chores", 60.0, lambda: waits[0])
+    assert pulse.silence(100) is None
+    waits[0] = False
+    assert pulse.silence(59) is None
+    assert "chores" in pulse.silence(2)
+
+
+def test_a_process_that_was_stopped_as_a_whole_was_not_silent(watchdog, ends, monkeypatch):
+    pulse, clock_s = watchdog.pulse("main loop", 60.0), [0.0]
     looks = []
     watchdog.pulse("looks", 60.0, lambda: bool(looks.append(1)))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
     watchdog.start()
-    wait_until(lambda: len(looks) > 20, 10, "it was looked at for longer than the silence allowed")
-    assert (ends, pulse.silence()) == ([], None)
-    waits[0] = False
-    wait_until(lambda: ends == [True], 10, "silent without a wait")
+    wait_until(lambda: bool(looks), 10, "it looked")
+    clock_s[0] = 1000.0
+    seen = len(looks)
+    wait_until(lambda: len(looks) > seen + 3, 10, "it looked again")
+    assert (ends, pulse.silence(0)) == ([], None)
