@@ -14,6 +14,8 @@ class Presence:
 
     def announce(self) -> None:
         """Hold it from now on, and remove those that nobody holds any more. Raises OSError."""
+        if self._held is not None:
+            return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         for other in self._file.parent.glob("*.alive"):
             if _is_free(other):

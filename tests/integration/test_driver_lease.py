@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from psycopg2 import OperationalError
 
-from include.adapters.driver_lease import APPLICATION, DriverLease
+from include.adapters.driver_lease import APPLICATION, DriverLease, LeaseTaken
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.postgres import SessionLimits, connect, open_connection
 from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
@@ -124,6 +124,34 @@ def test_an_epoch_that_a_restored_database_gave_to_another_driver_is_not_this_on
     with pytest.raises(DriverSuperseded):
         write(settings, lease, "one")
     assert rows(settings, WRITTEN) == []
+
+
+def test_of_two_that_saw_the_same_leader_end_one_takes_the_lease(settings):
+    first = DriverLease(settings.database, "a", "stream")
+    assert first.holder() is None
+    assert first.take(after=0) == 1
+    with pytest.raises(LeaseTaken):
+        DriverLease(settings.database, "b", "stream").take(after=0)
+    holder = first.holder()
+    assert (holder.epoch, holder.driver_id, holder.has_ended) == (1, "a", False)
+    assert 0 <= holder.age_s < 60
+    first.release()
+    assert first.holder().has_ended
+    later = DriverLease(settings.database, "b", "stream")
+    assert later.take(after=1) == 2
+    with pytest.raises(LeaseTaken):
+        DriverLease(settings.database, "c", "stream").take(after=1)
+    first.release()  # of a lease that it has no more
+    assert not later.holder().has_ended
+
+
+def test_a_heartbeat_is_a_sign_of_life_of_the_driver_that_wrote_it(settings):
+    lease = taken(settings, "a", APPLICATION)
+    taken_at = lease.holder().seen_at
+    rows(settings, "INSERT INTO stream_progress (query, driver_id) VALUES ('join', 'another')")
+    assert lease.holder().seen_at == taken_at
+    StreamProgressStore(settings.database, lease=lease).save([PROGRESS._replace(driver_id="a")])
+    assert lease.holder().seen_at > taken_at
 
 
 class Silent:

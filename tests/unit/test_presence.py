@@ -1,0 +1,41 @@
+"""Which drivers of this machine still run, by locks that end with their processes."""
+
+import os
+import subprocess
+import sys
+
+from spark_jobs.speed.presence import Presence, is_gone
+from tests.support.pipeline import ROOT
+
+HOLD = """
+import sys
+from pathlib import Path
+from spark_jobs.speed.presence import Presence
+presence = Presence(Path(sys.argv[1]), "other")
+presence.announce()
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_driver_is_gone_when_its_process_is(tmp_path):
+    assert not is_gone(tmp_path, "other")  # nothing is known of it
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    try:
+        assert other.stdout.readline() == b"here\n"
+        assert not is_gone(tmp_path, "other")
+    finally:
+        other.kill()
+        other.communicate()
+    assert is_gone(tmp_path, "other")
+
+
+def test_locks_that_nobody_holds_are_removed_and_those_of_others_stay(tmp_path):
+    (tmp_path / "gone.alive").touch()
+    first, second = Presence(tmp_path, "first"), Presence(tmp_path, "second")
+    first.announce()
+    second.announce()
+    second.announce()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.alive", "second.alive"]
+    assert not is_gone(tmp_path, "first")
