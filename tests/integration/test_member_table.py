@@ -3,6 +3,7 @@
 import pytest
 from pyspark.sql import functions as F
 
+from include.adapters.kafka_admin import create_topics
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
@@ -249,4 +250,5 @@ def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, set
             table.check_topic()
     finally:
         table.close()
-        log.make("member", settings.kafka.partitions)
+        log.remove("member")
+        create_topics(settings.kafka)

@@ -26,6 +26,11 @@ class TopicLog:
         wait_until(lambda: self._is_made(topic, partitions), 30, f"{topic} is made again")
         self._wait_for_leaders(topic, partitions)
 
+    def remove(self, topic):
+        """No topic of that name."""
+        self._admin.delete_topics([topic])[topic].result(30)
+        wait_until(lambda: topic not in self._admin.list_topics(timeout=10).topics, 30, f"{topic} is gone")
+
     def _is_made(self, topic, partitions):
         try:
             self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
