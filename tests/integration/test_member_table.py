@@ -236,7 +236,8 @@ def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, set
     log.make("member")
     log.send("member", 0, 5)
     servers = broker.bootstrap_servers
-    table = MemberTable(spark, log.offsets, TopicTail(servers, "member"), PIPELINE, Figures(), 2)
+    tail = TopicTail(servers, "member")
+    table = MemberTable(spark, log.offsets, tail, PIPELINE, Figures(), [].extend, 1 << 20, 2)
     try:
         table.load()
         assert table.refresh() == []
