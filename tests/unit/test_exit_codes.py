@@ -20,6 +20,7 @@ from include.errors import (
     PipelineError,
     PositionRefused,
     Retryable,
+    TableReplaced,
 )
 from include.integrity.process import RebuildFailed
 from include.settings import Settings
@@ -53,7 +54,7 @@ ERRORS = sorted(set(classes(PipelineError)), key=lambda each: each.__name__)
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda each: each.__name__)
 def test_what_can_pass_by_itself_ends_with_75_and_what_a_person_has_to_set_right_with_78(error):
-    if issubclass(error, Retryable | LedgerConflict | DriverSuperseded):
+    if issubclass(error, Retryable | LedgerConflict | DriverSuperseded | TableReplaced):
         assert error.exit_code == TRY_LATER == 75
     elif issubclass(error, ConfigurationError | ContractMismatch | PositionRefused):
         assert error.exit_code == MISCONFIGURED == 78

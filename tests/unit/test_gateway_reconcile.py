@@ -10,7 +10,7 @@ from include.adapters.unpublished_rows import UnpublishedRow
 from include.contracts.topics import BOARD, MEMBER
 from include.errors import BrokerUnavailable
 from include.gateway.ports import Failure, Saved
-from include.gateway.reconcile import _first_change, _send, record_of
+from include.gateway.reconcile import _first_change, record_of, send
 from tests.fakes.events import keys_of
 from tests.fakes.gateway import FixedClock, MemoryProducer
 from tests.fakes.harness import over_http
@@ -65,26 +65,26 @@ def test_tombstone_carries_the_deletions_time():
     assert dict(record.headers)["accepted-at"] == b"2026-11-20T09:00:00.000Z"
 
 
-def send(refuses):
+def sent(refuses):
     async def main():
         producer = MemoryProducer()
         producer.refuses = refuses
         producer.start(lambda failure: None)
         records = [record_of(MEMBER, row, FixedClock()) for row in rows(5)]
-        return producer, await _send(producer, records)
+        return producer, await send(producer, records)
 
     return asyncio.run(main())
 
 
 def test_row_that_kafka_refuses_for_ever_does_not_stop_the_others():
-    producer, acknowledged = send(lambda record: Failure("INVALID_RECORD", "no") if record.key == b"1" else None)
+    producer, acknowledged = sent(lambda record: Failure("INVALID_RECORD", "no") if record.key == b"1" else None)
     assert acknowledged == 4
     assert [record.key for record in producer.records] == [b"0", b"2", b"3", b"4"]
 
 
 def test_outage_ends_the_run_and_tells_how_far_it_came():
     with pytest.raises(BrokerUnavailable, match="acknowledged=3, of=5"):
-        send(lambda record: Failure("_MSG_TIMED_OUT", "no") if record.key in (b"1", b"4") else None)
+        sent(lambda record: Failure("_MSG_TIMED_OUT", "no") if record.key in (b"1", b"4") else None)
 
 
 def test_nothing_is_asked_for_that_the_topic_may_have_dropped():

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0014"
+down_revision = "0013"
 
 DRIVER = """
 ALTER TABLE stream_driver ADD COLUMN ended_at timestamptz;
