@@ -260,11 +260,9 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         settings = with_topics(kafka, postgres, _DATABASE, folder / "driver")
         refuse_unfenced(settings)
         gc.collect()  # an admin client that lives on tells the terminal of every outage
-        variables = environment(kafka, postgres, _DATABASE, folder / "driver")
+        variables = environment(kafka, postgres, _DATABASE, folder / "driver") | {"DATABASE_PORT": str(proxy.port)}
         bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20)}
         driver = Driver({**variables, **bounds}, folder / "driver")
-        variables = environment(kafka, postgres, _DATABASE, folder / "driver") | {"DATABASE_PORT": str(proxy.port)}
-        driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")
         broker = Broker(kafka)
         try:
             driver.start()

@@ -53,7 +53,7 @@ def use_all(settings):
     finally:
         store.close()
     with GenerationStore(database).hold(DAY):
-        build(settings, [row(1, 1)], cut=9, run_id="r")
+        build(settings, [row(1, 1), row(2, 2)], cut=9, run_id="r")
     diff(settings, DAY, "r")
     publish(settings, DAY, "r")
     certify(settings, DAY, lambda _: {})
