@@ -9,15 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.adapters import fallback_schema as sql
 from include.adapters.kafka_offsets import OffsetReader
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.fields import record_id
 from include.contracts.topics import Topic
+from include.contracts.versions import version_in
 from include.errors import BrokerUnavailable
 from include.gateway.ports import StoreUnavailable
 
@@ -34,13 +33,6 @@ class PublishedVersion:
 
     row_id: int
     modified_at: dt.datetime | None
-
-
-class _Version(msgspec.Struct):
-    at: dt.datetime = msgspec.field(name=BOARD_DETAIL_PIPELINE.version_field)
-
-
-_decode = msgspec.json.Decoder(_Version).decode
 
 
 def require_broker(bootstrap_servers: str, timeout_s: float = 5.0) -> None:
@@ -94,7 +86,7 @@ def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterato
                 left.pop(partition, None)
                 continue
             count += 1
-            version = _version(message.key(), message.value())
+            version = version_of(message.key(), message.value())
             if version is not None:
                 yield version
             if message.offset() + 1 >= ends[partition]:
@@ -116,21 +108,19 @@ def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
             while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _BATCH)).fetchall():
                 last_id = rows[-1][0]
                 for _, key, value in rows:
-                    version = _version(key, value)
+                    version = version_of(key, value)
                     if version is not None:
                         yield version
     except sqlite3.Error as exc:
         raise StoreUnavailable("the fallback store cannot be read", path=path, reason=exc) from exc
 
 
-def _version(key: bytes | None, value: bytes | None) -> PublishedVersion | None:
+def version_of(key: bytes | None, value: bytes | None) -> PublishedVersion | None:
+    """The version that a record holds; None for a record without an id as its key or without a valid version."""
     row_id = record_id(key)
     if row_id is None:
         return None
     if value is None:
         return PublishedVersion(row_id, None)
-    try:
-        at = _decode(value).at
-    except msgspec.DecodeError:
-        return None
-    return None if at.tzinfo is None else PublishedVersion(row_id, at)
+    at = version_in(value)
+    return None if at is None else PublishedVersion(row_id, at)

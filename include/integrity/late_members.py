@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-import msgspec
 from confluent_kafka import Message
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
@@ -20,7 +19,8 @@ from include.clock import instant_of
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.fields import record_id
 from include.contracts.headers import ACCEPTED_AT, accepted_at
-from include.contracts.validation import is_timestamp, parse_timestamp
+from include.contracts.validation import parse_timestamp
+from include.contracts.versions import version_in
 from include.settings import Settings
 from include.sql.named import query
 
@@ -38,13 +38,6 @@ class LateMember(NamedTuple):
     partition: int
     offset: int
     version_at: dt.datetime
-
-
-class _Version(msgspec.Struct):
-    at: str = msgspec.field(name=PIPELINE.version_field)
-
-
-_decode = msgspec.json.Decoder(_Version).decode
 
 
 def mark_late_members(settings: Settings) -> int:
@@ -103,11 +96,7 @@ def _version_at(message: Message) -> dt.datetime | None:
     if message.value() is None:
         text = accepted_at(next((value for name, value in message.headers() or () if name == ACCEPTED_AT), None))
         return parse_timestamp(text) if text is not None else instant_of(message.timestamp()[1] * 1000)
-    try:
-        text = _decode(message.value()).at
-    except (msgspec.DecodeError, ValueError):  # ValueError: no UTF-8
-        return None
-    return parse_timestamp(text) if is_timestamp(text) else None
+    return version_in(message.value())
 
 
 def _mark(cursor: Cursor, late: list[LateMember]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from include.adapters.arrow_rows import event_ids
+from include.adapters.published_versions import PublishedVersion, version_of
 from include.adapters.served_batch import RECORDS
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
@@ -21,6 +22,9 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.fields import record_id
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import hidden_violations, violations
+from include.gateway.answer import Fault
+from include.gateway.payload import decode as decode_body
+from include.settings import GatewayLimits
 from spark_jobs.batch.archive_rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
@@ -31,7 +35,7 @@ from spark_jobs.speed.table_columns import TableColumns
 from spark_jobs.speed.table_records import read_record
 from spark_jobs.transforms.decode import decode
 from spark_jobs.transforms.details import day_of
-from tests.support.any_record import ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, records, values
+from tests.support.any_record import ODD_HEADER_VALUES, ODD_KEYS, ODD_VALUES, AnyRecord, records, values
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import opened_store
 
@@ -153,12 +157,25 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
 
 
 @settings(max_examples=300, deadline=None)
+@given(record=st.sampled_from([BOARD, MEMBER]).flatmap(records))
+def test_the_version_alone_is_read_as_with_all_fields(record):
+    read, version = read_record(Message(record, 0), TOPICS[record.topic]), version_of(record.key, record.value)
+    if not isinstance(read, Reject):
+        assert version == PublishedVersion(read.key, None if read.deleted else read.version_at)
+
+
+@pytest.mark.parametrize("value", ODD_VALUES)
+def test_bytes_without_a_version_have_none(value):
+    assert version_of(b"7", value) is None
+
+
+@settings(max_examples=300, deadline=None)
 @given(drawn=st.one_of(*[st.tuples(st.just(topic), values(topic)) for topic in (BOARD, MEMBER)]))
 def test_what_the_gateway_accepts_no_reader_rejects(drawn):
     topic, (_, body) = drawn
     try:
-        value = msgspec.json.decode(body or b"")
-    except (msgspec.DecodeError, RecursionError):
+        value = decode_body(body or b"", GatewayLimits())
+    except Fault:
         return
     if violations(topic, value) or hidden_violations(value, topic):
         return
