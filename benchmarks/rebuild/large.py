@@ -24,7 +24,7 @@ def hot(bench: Bench, _: int) -> Report:
     """A day of a million boards, spread over the members, and one whose boards are all of one member."""
     report = Report("hot")
     boards = round(HOT_BOARDS * bench.boards / reference_data.BOARDS)
-    for name, author in (("of all members", None), ("of one member", 1)):
+    for name, author in (("of all members", None), ("of one member", reference_data.FIRST_ID)):
         fill(bench, boards, author)
         bench.empty_database()
         run = rebuild_ours(bench, report, f"{boards:,} boards {name}", boards)

@@ -137,7 +137,8 @@ def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, **more: s
     run_id = name.replace(" ", "-") + f"-{time.time_ns()}"
     line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]
     timed = _timed(line, bench, more)
-    assert rows(bench.settings, _COUNT, (DAY.date,)) == [(boards,)]
+    found = rows(bench.settings, _COUNT, (DAY.date,))
+    assert found == [(boards,)], f"{found} rows of {boards}"
     _add(report, name, timed, boards)
     return timed
 
