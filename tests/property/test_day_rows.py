@@ -108,7 +108,8 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, early=0):
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     histories=st.lists(histories(), min_size=40, max_size=60), seed=st.integers(0, 9),
-    files=st.integers(1, 4), buckets=st.integers(1, 7), early=st.sampled_from([0, 20, ALL]), forgotten=st.sets(KEYS, min_size=1),
+    files=st.integers(1, 4), buckets=st.integers(1, 7), early=st.sampled_from([0, 20, ALL]),
+    forgotten=st.sets(KEYS, min_size=1),
 )  # fmt: skip
 def test_a_rebuilt_day_is_what_the_rules_say(
     spark, pipeline, tmp_path_factory, histories, seed, files, buckets, early, forgotten
