@@ -61,7 +61,8 @@ log = logging.getLogger("stream")
 
 TICK_S = 1.0
 SELDOM = 10  # rounds
-LOADING_S = 3600.0  # the session, the member table and the first batches
+OPENING_S = 600.0  # the session
+LOADING_S = 3600.0  # the member table and the first batches
 CLOSING_S = 120.0
 LONGEST_CHORE_S = 900.0  # a batch of the join may hold it up, and so may many pending boards
 
@@ -187,8 +188,9 @@ class Application:
             after = None if take_over else self._wait_for_turn(monitor)
             if self._stop.is_set():
                 return None
-            self._loop.tick(LOADING_S)
+            self._loop.tick(OPENING_S)
             session = session or self._open_session()
+            self._loop.tick(LOADING_S)
             presence.announce()
             try:
                 self._patiently(partial(self.lease.take, after))
@@ -208,6 +210,7 @@ class Application:
         memory = self._settings.stream.driver_memory
         session = open_session(self._settings.spark, "board-detail-stream", memory, STREAM_CONFIGURATION)
         self._closing.append(session.stop)
+        self._watchdog.watch_jvm(session, LONGEST_SILENCE_S)
         log.info("the Spark session is up")
         return session
 

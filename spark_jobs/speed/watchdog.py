@@ -10,6 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
 from include.process_tree import descendants, kill
 
 log = logging.getLogger(__name__)
@@ -57,6 +60,26 @@ class Watchdog:
     def start(self) -> None:
         """Watch until the process ends, or `stop`."""
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def watch_jvm(self, session: SparkSession, longest_silence_s: float) -> None:
+        """Ask the JVM for its clock, again and again, from a thread of its own: a frozen one answers no call.
+
+        The main loop alone does not show it while the member table is loaded, which may take an hour.
+        """
+        pulse = self.pulse("JVM", longest_silence_s)
+        jvm = session.sparkContext._jvm
+        assert jvm is not None
+
+        def ask() -> None:
+            while not self._stopped.wait(LOOK_S):
+                try:
+                    jvm.java.lang.System.nanoTime()
+                except (Py4JError, OSError) as exc:  # it is gone: its users fail, or the silence ends the process
+                    log.warning("the JVM answers no more: %s", exc)
+                    return
+                pulse.tick()
+
+        threading.Thread(target=ask, name="jvm", daemon=True).start()
 
     def stop(self) -> None:
         """Watch no more."""

@@ -1,0 +1,23 @@
+"""A real JVM that is frozen is noticed, whatever the driver does meanwhile."""
+
+import os
+import signal
+
+from spark_jobs.speed.watchdog import Watchdog
+from tests.servers import wait_until
+
+
+def test_a_frozen_jvm_ends_the_driver_although_nobody_else_calls_it(spark):
+    ends: list[bool] = []
+    watchdog = Watchdog(lambda: ends.append(True))
+    pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    watchdog.watch_jvm(spark, 4.0)
+    watchdog.start()
+    try:
+        spark.range(1).count()
+        assert ends == []
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: ends == [True], 60, "the watchdog ends the driver")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        watchdog.stop()
