@@ -86,6 +86,10 @@ class LedgerBeyondEnd(PositionRefused):
     """The ledger is beyond the end of the topic: the topic lost records, or was restored to an earlier state."""
 
 
+class RecordsRefused(PipelineError):
+    """One record after the other cannot be taken: that is not because of the records, so no more become rejects."""
+
+
 class MissingRange(PipelineError):
     """Kafka no longer holds the records that this day needs."""
 

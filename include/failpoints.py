@@ -5,6 +5,8 @@ PIPELINE_FAILPOINTS is a list of `place:action:when`, separated by commas:
     join.before_send:kill:3              SIGKILL this process and its children (the JVM) at the third time
     serve.before_commit:pause:2          stand still at the second time
     serve.before_commit:pause:armed      stand still once for each file serve.before_commit.pause
+    join.records:fail:armed              raise RecordFailpoint whenever a record is taken that file join.records.fail
+                                         names, a line each: board/0/17 (topic/partition/offset); or kill
 
 A place that stands still writes the file `<place>.paused` and goes on when that is removed. All files are in the folder
 PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are no settings.
@@ -15,7 +17,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from include.process_tree import kill_with_children
 VARIABLE = "PIPELINE_FAILPOINTS"
 FOLDER_VARIABLE = "PIPELINE_FAILPOINTS_DIR"
 ACTIONS = ("kill", "pause")
+RECORD_ACTIONS = ("fail", "kill")
 ARMED = "armed"
 STREAM_PLACES = (
     "members.while_loading",
@@ -40,6 +43,7 @@ REBUILD_PLACES = ("rebuild.after_begin", "rebuild.while_loading", "rebuild.befor
 POINT_PLACES = ("point.after_pointer", "point.before_commit", "point.after_commit")  # publish, undo and redo
 PRUNE_PLACES = ("prune.after_detach", "prune.after_drop")
 ARCHIVE_PLACES = ("archive.after_files", "archive.before_commit", "archive.after_commit")
+RECORD_PLACES = ("join.records", "resolve.records", "serve.decode", "serve.write")
 PLACES = (*STREAM_PLACES, *REBUILD_PLACES, *POINT_PLACES, *PRUNE_PLACES, *ARCHIVE_PLACES)
 _LOOK_S = 0.005
 
@@ -52,6 +56,17 @@ def reached(place: str) -> None:
     failpoints = _of_this_process()
     if failpoints is not None:
         failpoints.reached(place)
+
+
+class RecordFailpoint(RuntimeError):
+    """A test wants the taking of a record to fail."""
+
+
+def reached_records(place: str, holds: Callable[[str, int, int], bool]) -> None:
+    """Records are about to be taken there. `holds` knows whether one (topic, partition, offset) is among them."""
+    failpoints = _of_this_process()
+    if failpoints is not None:
+        failpoints.reached_records(place, holds)
 
 
 @functools.cache
@@ -102,6 +117,19 @@ class Failpoints:
             else:
                 self._pause(place)
 
+    def reached_records(self, place: str, holds: Callable[[str, int, int], bool]) -> None:
+        """Act as wanted. Raises RecordFailpoint."""
+        for point in self.points:
+            armed = self.folder / f"{place}.{point.action}" if self.folder is not None else None
+            if point.place != place or armed is None or not armed.exists():
+                continue
+            for record in armed.read_text().split():
+                topic, partition, offset = record.split("/")
+                if holds(topic, int(partition), int(offset)):
+                    if point.action == "kill":
+                        kill_with_children(os.getpid())
+                    raise RecordFailpoint(f"a failpoint fails on {record}")
+
     def _is_due(self, point: Failpoint) -> bool:
         if point.nth is not None:
             return self._times[point.place] == point.nth
@@ -123,10 +151,12 @@ class Failpoints:
 def _parsed(text: str) -> Failpoint:
     place, _, rest = text.partition(":")
     action, _, when = rest.partition(":")
-    if place not in PLACES:
+    is_record = place in RECORD_PLACES
+    if place not in PLACES and not is_record:
         raise ConfigurationError(f"{VARIABLE}: {place!r} is no place; there are {', '.join(PLACES)}")
-    if action not in ACTIONS:
-        raise ConfigurationError(f"{VARIABLE}: {action!r} in {text!r} is no action; there are {', '.join(ACTIONS)}")
-    if when != ARMED and not (when.isdecimal() and int(when) > 0):
+    actions = RECORD_ACTIONS if is_record else ACTIONS
+    if action not in actions:
+        raise ConfigurationError(f"{VARIABLE}: {action!r} in {text!r} is no action; there are {', '.join(actions)}")
+    if when != ARMED and not (not is_record and when.isdecimal() and int(when) > 0):
         raise ConfigurationError(f"{VARIABLE}: {when!r} in {text!r} is neither a count from 1 nor {ARMED!r}")
     return Failpoint(place, action, None if when == ARMED else int(when))

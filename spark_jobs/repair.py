@@ -5,6 +5,9 @@ removed records that were not taken yet (RangeExpired), or when the ledger is be
 This shows each such partition, where it would go on and what is lost by that; without --dry-run it moves the ledger
 there: to the first record that the topic still holds. A record that is taken twice by that does no harm.
 
+With --reject it takes one record out of the stream's way, whatever is wrong with it: the record is kept in table
+reject, whole, and passed over from the next start on. A rebuild reads it all the same, and judges it by itself.
+
 The moves are one transaction for each query, and each partition's is kept in table ledger_repair. It refuses while a
 driver is alive. With --force it does not: a driver that lives is then superseded, writes no more and ends.
 
@@ -37,6 +40,7 @@ from include.errors import (
 )
 from include.settings import Settings
 from spark_jobs.speed.figures import TOPICS, Query
+from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import Misfit, Position, position_of
 
 log = logging.getLogger("spark_jobs.repair")
@@ -155,6 +159,16 @@ def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool, 
     return OK
 
 
+def reject(
+    repair: Repair, rejects: ManualReject, place: Place, dry_run: bool, force: bool, show: Callable[[str], None]
+) -> int:
+    """Show one record and make it a reject unless it is a dry run; returns the exit code."""
+    if not (dry_run or force):
+        repair.refuse_live_driver()
+    rejects.run(place, dry_run, show)
+    return OK
+
+
 def main() -> int:
     """Settings → adapters → one call → exit code."""
     arguments = _arguments()
@@ -163,7 +177,11 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-        repair = Repair(settings, offsetter, OffsetLedger(settings.database), SystemClock())
+        ledger = OffsetLedger(settings.database)
+        repair = Repair(settings, offsetter, ledger, SystemClock())
+        if arguments.reject:
+            return reject(repair, ManualReject(settings.database, offsetter, ledger), Place.parse(arguments.reject),
+                          arguments.dry_run, arguments.force, print)  # fmt: skip
         return run(repair, consumers, arguments.dry_run, arguments.force, print)
     except PipelineError as exc:
         log.error("%s", exc)
@@ -181,6 +199,11 @@ def _arguments() -> argparse.Namespace:
         "--consumer",
         choices=sorted(TOPICS),
         help="only this query's ledger: join reads board, serve reads board-detail (default: both)",
+    )
+    parser.add_argument(
+        "--reject",
+        metavar="TOPIC/PARTITION/OFFSET",
+        help="make this one record of board or board-detail a reject, whole; the stream then passes over it",
     )
     parser.add_argument("--force", action="store_true", help="also while a driver seems to be alive; it is superseded")
     return parser.parse_args()

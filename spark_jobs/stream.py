@@ -24,6 +24,7 @@ from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.adapters.driver_lease import DriverLease, LeaseTaken
@@ -31,9 +32,11 @@ from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.kept_zone import require_zone
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.schema_revision import require_schema
+from include.adapters.served_batch import ends_of
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
 from include.adapters.stream_progress import StreamProgressStore
+from include.adapters.stream_trials import StreamTrials
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, PipelineError, Retryable
@@ -47,6 +50,8 @@ from spark_jobs.speed.chores import Chore, Chores
 from spark_jobs.speed.driver_view import LONGEST_SILENCE_S
 from spark_jobs.speed.early_read import EarlyRead
 from spark_jobs.speed.figures import TOPICS, Figures, Query
+from spark_jobs.speed.isolated import Isolations, first_batch
+from spark_jobs.speed.isolation import Isolation
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
@@ -54,7 +59,7 @@ from spark_jobs.speed.monitor import Monitor
 from spark_jobs.speed.positions import Position, position_of, refuse_misfits, refuse_replaced, starting_position
 from spark_jobs.speed.presence import Presence, is_gone
 from spark_jobs.speed.rejects import RejectKeeper
-from spark_jobs.speed.serve import Serve
+from spark_jobs.speed.serve import STEP, Serve
 from spark_jobs.speed.watchdog import Watchdog
 
 log = logging.getLogger("stream")
@@ -124,6 +129,8 @@ class Application:
         self._chores: list[Chore] = []
         self._checks: list[Callable[[], None]] = []  # at each tick; whatever they raise ends the driver
         self._closing: list[Callable[[], object]] = []
+        self._isolations = Isolations(self._offsetter, self.lease, self._figures, stop, self._patiently)
+        self._unwanted: dict[str, list[tuple[int, int]]] = {}  # by topic: partition and offset
         self._watchdog = Watchdog()
         self._is_starting = True  # afterwards the main loop itself waits for nothing
         self._loop = self._watchdog.pulse(
@@ -254,44 +261,93 @@ class Application:
             self._stop, self._reader(session, self._topics["join"]), keep_rejects, max_bytes,
         )  # fmt: skip
         topic = self._topics["join"]
-        start, topic_id = self._starts[topic], self._topic_ids[topic]
-        progress = JoinProgress(self._ledger, self.lease, topic, topic_id, start)
-        self._chores += [
-            Chore(progress.catch_up), Chore(join.resolve_pending), Chore(members.check_topic, SELDOM)
-        ]  # fmt: skip
+        read = self._reader(session, topic)
+        progress = JoinProgress(self._ledger, self.lease, topic, self._topic_ids[topic], self._starts[topic])
+        pending = self._isolations.of(self._trials("pending", topic), topic, join.resolve, join.reject_pending)
+        self._patiently(lambda: join.resume_pending(pending))
+        isolation = self._isolations.of_topic(
+            self._trials("join", topic), topic,
+            lambda part: join.process(join.decoded(read(part)), part, STEP, progress),
+            lambda rejected, end: join.reject(rejected, end, progress),
+        )  # fmt: skip
+        start = self._begin(isolation, topic, settings.stream.max_boards_per_batch)
+        resolve_pending = partial(join.resolve_pending, pending.take)
+        self._chores += [Chore(progress.catch_up), Chore(resolve_pending), Chore(members.check_topic, SELDOM)]
         if self._offsetter.ends(topic) == start:  # else the first batch does it
             join.warm_up(read_range(session, self._offsetter, topic, start, start))
         reader = stream_reader(session, bootstrap_servers, topic, start, settings.stream.max_boards_per_batch)
-        boards = join.decoded(_few_tasks(session, reader.load()))
-        return self._start(boards, "join", lambda frame, range_, batch: join.process(frame, range_, batch, progress))
+        boards = join.decoded(_few_tasks(session, self._wanted(topic, reader.load())))
+
+        def guarded(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
+            isolation.run(lambda: join.process(frame, range_, batch, progress), lambda: range_)
+
+        return self._start(boards, "join", guarded)
 
     def _start_serve(self, session: SparkSession) -> StreamingQuery:
         """board-detail → board_detail_live."""
         settings, topic = self._settings, self._topics["serve"]
-        start = self._starts[topic]
         store = ServingStore(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
-        store.begin(start)
+        store.begin(self._starts[topic])
+
+        def left(ends: Offsets) -> OffsetRange:
+            return OffsetRange(store.reached, store.reached | ends)
+
         serve = Serve(
             store, self._reader(session, topic), PIPELINE, settings.timezone, self._figures, self._stop,
             settings.stream.max_batch_bytes,
+            lambda write, records: isolation.run(write, lambda: left(ends_of(records))),
         )  # fmt: skip
+        isolation = self._isolations.of_topic(
+            self._trials("serve", topic), topic, serve.take, lambda rejected, _: serve.reject(rejected)
+        )
+        start = self._begin(isolation, topic, settings.stream.max_details_per_batch)
         self._checks.append(serve.check)
         self._closing.append(serve.close)
         if self._offsetter.ends(topic) == start:
             serve.warm_up(read_range(session, self._offsetter, topic, start, start))
         most = settings.stream.max_details_per_batch
         reader = stream_reader(session, settings.kafka.bootstrap_servers, topic, start, most)
-        return self._start(_few_tasks(session, reader.load()), "serve", serve.process)
+
+        def rest(range_: OffsetRange) -> OffsetRange:
+            serve.wait()
+            return left(range_.end)
+
+        def guarded(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
+            isolation.run(lambda: serve.process(frame, range_, batch), lambda: rest(range_))
+
+        return self._start(_few_tasks(session, self._wanted(topic, reader.load())), "serve", guarded)
+
+    def _trials(self, consumer: str, topic: str) -> StreamTrials:
+        return StreamTrials(self._settings.database, self.lease, consumer, self._topic_ids[topic])
+
+    def _begin(self, isolation: Isolation[OffsetRange], topic: str, most: int) -> Offsets:
+        """Where the query begins: beyond the records that ended the drivers before, if there are such."""
+        batch = first_batch(self._starts[topic], self._patiently(lambda: self._offsetter.ends(topic)), most)
+        if isolation.begin(batch):
+            self._starts[topic] = batch.end
+        return self._starts[topic]
 
     def _take_position(self, consumer: str, topic: str) -> None:
         start = self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic, self.lease))
         self._figures.position(topic, start)
         self._starts[topic] = start
         self._topic_ids[topic] = self._patiently(lambda: self._offsetter.topic_id(topic))
+        rejected = self._patiently(lambda: self._store.rejected_by_hand(topic))
+        self._unwanted[topic] = [(p, offset) for p, offset in rejected if offset >= start.get(p, 0)]
 
     def _reader(self, session: SparkSession, topic: str) -> Callable[[OffsetRange], DataFrame]:
         """Reads any range of the topic."""
-        return lambda part: _few_tasks(session, read_range(session, self._offsetter, topic, part.start, part.end))
+
+        def read(part: OffsetRange) -> DataFrame:
+            return self._wanted(topic, read_range(session, self._offsetter, topic, part.start, part.end))
+
+        return lambda part: _few_tasks(session, read(part))
+
+    def _wanted(self, topic: str, records: DataFrame) -> DataFrame:
+        """The records but those that a person rejected."""
+        for partition, offset in self._unwanted[topic]:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") != offset))
+        return records
 
     def _start(
         self, frame: DataFrame, query: Query, process: Callable[[DataFrame, OffsetRange, int], None]

@@ -26,6 +26,28 @@ class OffsetRange:
         """How many offsets: at least as many as records, since markers of transactions take offsets too."""
         return sum(end - self.start.get(partition, 0) for partition, end in self.end.items())
 
+    def holds(self, partition: int, offset: int) -> bool:
+        """Is the offset in the range?"""
+        return self.start.get(partition, 0) <= offset < self.end.get(partition, 0)
+
+    @property
+    def at(self) -> dict[str, int]:
+        """Where it begins, as JSON has it."""
+        return {str(partition): self.start.get(partition, 0) for partition in self.end}
+
+    def is_at(self, at: object) -> bool:
+        """True if it begins there."""
+        return self.at == at
+
+    def cut(self, count: int) -> "tuple[OffsetRange, OffsetRange]":
+        """The first offsets, at most so many, a partition after the other; and the rest."""
+        middle: Offsets = {}
+        for partition, end in sorted(self.end.items()):
+            begin = self.start.get(partition, 0)
+            middle[partition] = begin + min(end - begin, count)
+            count -= middle[partition] - begin
+        return OffsetRange(self.start, middle), OffsetRange(middle, self.end)
+
 
 class OffsetReader:
     """Looks up offsets and ids of topics. Each call blocks up to 30 s and raises BrokerUnavailable."""

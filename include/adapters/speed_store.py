@@ -110,6 +110,26 @@ class SpeedStore:
                 for row in cursor.fetchall()
             ]
 
+    def reject_pending(self, board: Coordinates, reason: str) -> None:
+        """Make a reject of a pending board, whole; it waits no longer."""
+        self._execute("reject_pending", {**board._asdict(), "reason": reason})
+
+    def reject_by_hand(self, record: Reject) -> None:
+        """Keep a record that a person rejects; if it is a pending board, it waits no longer."""
+        self._execute("reject_by_hand", record._asdict())
+
+    def rejected_by_hand(self, topic: str) -> list[tuple[int, int]]:
+        """Partition and offset of the records of a topic that a person rejected."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_rejected_by_hand"), {"topic": topic})
+            return [(partition, offset) for partition, offset in cursor.fetchall()]
+
+    def is_pending(self, topic: str, partition: int, offset: int) -> bool:
+        """True if the board waits for its member."""
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("select_is_pending"), {"topic": topic, "partition": partition, "offset": offset})
+            return bool(cursor.fetchone()[0])
+
     def mark_sent(self, places: Sequence[tuple[str, int, int]]) -> None:
         """Boards by (topic, partition, offset) were sent; they go when their details are served."""
         self._execute("mark_pending_sent", _columns(places))

@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from include.adapters.kafka_offsets import Offsets
+from include.adapters.kafka_offsets import OffsetRange, Offsets
+from include.adapters.speed_store import Reject
+from include.clock import instant_of
 from include.errors import BrokerUnavailable, MissingRange
 
 READ_TIMEOUT_S = 30.0
@@ -100,3 +103,15 @@ class TopicTail:
             raise MissingRange(topic=self._topic, partition=partition, wanted=self._next.get(partition))
         elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             raise BrokerUnavailable(topic=self._topic, reason=str(error))
+
+
+def read_as_rejects(bootstrap_servers: str, topic: str, range_: OffsetRange, reason: str) -> list[Reject]:
+    """The records of a range, whole, as rejects for that reason. Raises as `TopicTail.read_to`."""
+    with closing(TopicTail(bootstrap_servers, topic)) as tail:
+        tail.begin(range_.start)
+        return [
+            Reject(topic, each.partition(), each.offset(), reason, each.key(), each.value(),
+                   instant_of(each.timestamp()[1] * 1000))
+            for each in tail.read_to(range_.end)
+            if range_.holds(each.partition(), each.offset())
+        ]  # fmt: skip

@@ -3,21 +3,24 @@
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from include.adapters.live_table import Applied
-from include.adapters.served_batch import newest_timestamp
+from include.adapters.served_batch import holds_record, newest_timestamp, valid_rows
 from include.adapters.serving_store import ServingStore
 from include.errors import PipelineError
+from include.failpoints import reached_records
 from include.patience import FOR_EVER, patiently
 from spark_jobs.speed.figures import Batch, Figures
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
+# Calls the writing of these records, and knows what to do when it fails.
+Guard = Callable[[Callable[[], None], pa.Table], None]
 
 
 class WriterClosed(PipelineError):
@@ -39,8 +42,15 @@ class BatchWriter:
     While PostgreSQL is out the batch is tried again for ever; `figures` then says what is waited for.
     """
 
-    def __init__(self, store: ServingStore, figures: Figures, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        store: ServingStore,
+        figures: Figures,
+        stop: threading.Event,
+        guard: Guard | None = None,
+    ) -> None:
         self._store = store
+        self._guard = guard or (lambda write, _records: write())
         self._figures = figures
         self._stop = stop
         self._closing = threading.Event()
@@ -94,14 +104,23 @@ class BatchWriter:
 
     def _run(self, batch: DecodedBatch, waited_s: float) -> None:
         try:
-            applied = patiently(
-                lambda: self._attempt(batch.records), FOR_EVER, self._figures.waiting("serve"), self._stop
-            )
+            self._guard(lambda: self.write(batch, waited_s), batch.records)
         except BaseException as exc:  # noqa: BLE001  # handed to whoever asks next
             log.warning("batch %d: not written: %s", batch.batch_id, exc)
             self._error = exc
-        else:
-            self._note(batch, waited_s, applied)
+
+    def write(self, batch: DecodedBatch, waited_s: float = 0.0) -> None:
+        """Write a batch at once, in the caller's thread, while no other is under way."""
+        reached_records("serve.write", lambda *at: holds_record(valid_rows(batch.records), self._store.topic, *at))
+        applied = patiently(lambda: self._attempt(batch.records), FOR_EVER, self._figures.waiting("serve"), self._stop)
+        self._note(batch, waited_s, applied)
+
+    def wait(self) -> None:
+        """Wait for the end of the batch under way, or of the application. Raises what its writing raised."""
+        while self.is_writing and not self._is_ending():
+            assert self._thread is not None
+            self._thread.join(LOOK_S)
+        self.check()
 
     def _attempt(self, records: pa.Table) -> Applied:
         if self._closing.is_set():

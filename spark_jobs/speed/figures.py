@@ -12,7 +12,7 @@ from include.errors import Retryable
 
 Query = Literal["join", "serve"]
 TOPICS: dict[Query, str] = {"join": PIPELINE.stream.name, "serve": PIPELINE.output.name}  # what each reads
-Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written"]
+Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written", "isolated"]
 
 
 @dataclass(frozen=True)

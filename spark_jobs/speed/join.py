@@ -14,21 +14,22 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetRange
-from include.adapters.speed_store import PendingBoard, Reject, SpeedStore, StoredBoard
+from include.adapters.kafka_offsets import OffsetRange, Offsets
+from include.adapters.speed_store import Coordinates, PendingBoard, Reject, SpeedStore, StoredBoard
 from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.errors import DatabaseUnavailable
-from include.failpoints import reached
+from include.failpoints import reached, reached_records
 from include.patience import FOR_EVER, patiently
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.figures import Batch, Figures
+from spark_jobs.speed.isolation import Isolation
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pages import pages
-from spark_jobs.speed.pending import PendingPages
+from spark_jobs.speed.pending import PendingBatch, PendingPages
 from spark_jobs.transforms.decode import typed, versioned, with_reason
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
@@ -76,6 +77,7 @@ class BoardJoin:
         self._keep_rejects = keep_rejects
         self._lock = threading.Lock()
         self._pending = PendingPages(store, members.known, max_bytes)
+        self._resolved = 0
         self._join_column = self._stream.field(definition.join_field).column
         self._key_column = self._stream.field(self._stream.key_field).column
 
@@ -86,6 +88,7 @@ class BoardJoin:
     def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
         """The boards of a range. Boards are sent before anything is recorded: a crash here sends again, never loses."""
         started = time.monotonic()
+        reached_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
         with self._lock:
             # the boards' offsets are fixed by now; only then the members are read to their end
             self._refresh()
@@ -108,11 +111,11 @@ class BoardJoin:
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
         self._figures.batch("join", Batch(rows, phases, newest_at))
 
-    def resolve_pending(self) -> int:
+    def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
         """Send a page of the pending boards whose member has come, also when no board arrives.
 
         A page a call, so that a batch that waits comes in between. Returns how many were sent; none when there are none
-        left, or none in the page: see `is_resolved`.
+        left, or none in the page: see `is_resolved`. `take` calls `resolve`, and knows what to do when it fails.
         """
         with self._lock:
             self._refresh()
@@ -121,9 +124,17 @@ class BoardJoin:
             boards = self._pending.next()
             if not boards:
                 return 0
-            count = self._resolve(boards)
+            before = self._resolved
+            take(PendingBatch(boards))
             self._pending.taken()
-            return count
+            return self._resolved - before
+
+    def resume_pending(self, isolation: Isolation[PendingBatch]) -> None:
+        """Begin with the pending boards that the last driver was sending when it ended."""
+        trial = isolation.load()
+        if trial is not None and trial.at:
+            batch = PendingBatch(self._store.pending_at([Coordinates(*at) for at in trial.at]))
+            isolation.take(batch, trial if batch.is_at(trial.at) else None)
 
     @property
     def is_resolved(self) -> bool:
@@ -215,8 +226,24 @@ class BoardJoin:
     def _patiently(self, call: Any) -> None:
         patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
 
-    def _resolve(self, waiting: Sequence[StoredBoard]) -> int:
-        details = self._details(self.decoded(self._records(waiting))).persist()
+    def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
+        """Make rejects of records that cannot be taken, and go on after them."""
+        self._keep_rejects(rejected)
+        progress.reached(end)
+
+    def reject_pending(self, batch: PendingBatch, reason: str) -> None:
+        """Make a reject of a pending board that cannot be sent; it waits no longer."""
+        for topic, partition, offset, *_ in batch.boards:
+            log.error("the pending board %s/%s/%s becomes a reject: %s", topic, partition, offset, reason)
+            at = Coordinates(topic, partition, offset)
+            self._patiently(lambda at=at: self._store.reject_pending(at, reason))
+            self._figures.count("rejects", 1)
+            self._figures.count("isolated", 1)
+
+    def resolve(self, batch: PendingBatch) -> None:
+        """Send those of the boards whose member is known, and mark them as sent."""
+        reached_records("resolve.records", lambda *at: any(board[:3] == at for board in batch.boards))
+        details = self._details(self.decoded(self._records(batch.boards))).persist()
         try:
             known = details.where("author_known")
             places = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
@@ -225,8 +252,8 @@ class BoardJoin:
                 reached("resolve.after_send")
                 self._patiently(lambda: self._store.mark_sent(places))  # after the acks: a crash before sends again
                 self._figures.count("pending_sent", len(places))
+                self._resolved += len(places)
                 log.info("sent %d boards that had waited for their member", len(places))
-            return len(places)
         finally:
             details.unpersist()
 

@@ -17,6 +17,7 @@ COUNTS: dict[Count, tuple[str, str]] = {
     "pending_kept": ("stream_pending_kept", "Boards kept because their member was not known."),
     "pending_sent": ("stream_pending_sent", "Kept boards sent after their member had come."),
     "duplicates": ("stream_duplicates", "Records of board-detail whose source coordinates came before."),
+    "isolated": ("stream_records_isolated", "Records that became rejects because they could not be taken."),
     "rows_written": ("stream_rows_written", "Rows written to board_detail_live."),
 }
 assert set(COUNTS) == set(get_args(Count))

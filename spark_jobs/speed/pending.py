@@ -1,11 +1,38 @@
 """Which pending boards are looked at next: in pages, by id first, so that any number of them may wait."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from include.adapters.speed_store import BEFORE_ALL, Coordinates, SpeedStore, StoredBoard
 
 MEMBERS_A_PAGE = 100_000
 BOARDS_A_PAGE = 50_000
+
+
+@dataclass(frozen=True)
+class PendingBatch:
+    """Pending boards that are sent together. See `isolation.Batch`."""
+
+    boards: Sequence[StoredBoard]
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.boards)
+
+    @property
+    def at(self) -> list[list[Any]]:
+        """The coordinates of each."""
+        return [list(board[:3]) for board in self.boards]
+
+    def is_at(self, at: Any) -> bool:
+        """True if the first board is the first there."""
+        return bool(self.at[:1] == at[:1])
+
+    def cut(self, count: int) -> "tuple[PendingBatch, PendingBatch]":
+        """The first boards, and the rest."""
+        return PendingBatch(self.boards[:count]), PendingBatch(self.boards[count:])
 
 
 class PendingPages:

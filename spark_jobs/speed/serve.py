@@ -3,20 +3,27 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from include.adapters.kafka_offsets import OffsetRange
+from include.adapters.served_batch import RECORDS
 from include.adapters.serving_store import ServingStore
+from include.adapters.speed_store import Reject
 from include.contracts.definition import Definition
+from include.failpoints import reached_records
 from spark_jobs.schemas import RECORD
-from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
+from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard
 from spark_jobs.speed.detail_columns import DetailColumns
 from spark_jobs.speed.figures import Figures
 from spark_jobs.speed.pages import pages
 
 log = logging.getLogger(__name__)
+
+STEP = -1  # the number of a batch that is none of Spark's
 
 
 class Serve:
@@ -38,11 +45,13 @@ class Serve:
         figures: Figures,
         stop: threading.Event,
         max_bytes: int,
+        guard: Guard | None = None,
     ) -> None:
         """`read` gives the records of any range of the topic; at most `max_bytes` come to the driver at once."""
+        self._topic = definition.output.name
         self._read = read
         self._details = DetailColumns(definition, timezone)
-        self._writer = BatchWriter(store, figures, stop)
+        self._writer = BatchWriter(store, figures, stop, guard)
         self._max_bytes = max_bytes
 
     def process(self, records: DataFrame, range_: OffsetRange, batch_id: int) -> None:
@@ -55,12 +64,36 @@ class Serve:
         started = time.monotonic()
         for page in pages(_whole(records), self._read_whole, range_, range_.count, self._max_bytes):
             read = time.monotonic()
-            batch = self._details.read(page)
+            batch = self._decoded(page)
             phases_s = {"read": read - started, "decode": time.monotonic() - read}
             if batch.num_rows and not self._writer.hand_over(DecodedBatch(batch_id, batch, phases_s)):
                 log.info("batch %d: stopping; what is not written is left to the next start", batch_id)
                 return
             started = time.monotonic()
+
+    def take(self, range_: OffsetRange) -> None:
+        """The records of a range, read, decoded and written when this returns. No batch may be under way."""
+        for page in pages(self._read_whole(range_), self._read_whole, range_, range_.count, self._max_bytes):
+            batch = self._decoded(page)
+            if batch.num_rows:
+                self._writer.write(DecodedBatch(STEP, batch, {}))
+
+    def reject(self, rejected: Sequence[Reject]) -> None:
+        """Make rejects of records of the topic, and go on after them. No batch may be under way."""
+        rows = [{"kafka_partition": each.partition, "kafka_offset": each.offset, "reason": each.reason,
+                 "record_key": each.key, "record_value": each.value, "kafka_timestamp": each.kafka_timestamp}
+                for each in rejected]  # fmt: skip
+        if rows:
+            self._writer.write(DecodedBatch(STEP, pa.Table.from_pylist(rows, RECORDS), {}))
+
+    def wait(self) -> None:
+        """Wait until the batch under way is written. Raises what its writing raised."""
+        self._writer.wait()
+
+    def _decoded(self, page: pa.Table) -> pa.Table:
+        reached_records("serve.decode", lambda topic, partition, offset: topic == self._topic and bool(pc.any(
+            pc.and_(pc.equal(page["partition"], partition), pc.equal(page["offset"], offset))).as_py()))  # fmt: skip
+        return self._details.read(page)
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the path once over records that are none of ours, writing nothing, so that its code is compiled."""

@@ -1,7 +1,8 @@
 """Records of a topic, one by one: of the table's, where changes are too few to be worth a Spark job, and odd ones."""
 
 import datetime as dt
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -12,6 +13,8 @@ from include.contracts import headers as h
 from include.contracts.fields import record_id
 from include.contracts.topics import Topic
 from include.contracts.validation import NO_VERSION, parse_timestamp, undecodable_violations, violations
+
+log = logging.getLogger(__name__)
 
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -55,16 +58,28 @@ class Message(Protocol):
 
 
 def read_record(message: Message, topic: Topic) -> TableRow | Reject:
-    """The row that the record says, or the reason why it says none.
+    """The row that the record says, or the reason why it says none. Raises nothing, whatever the record holds.
 
     Reads as `transforms.decode` does, its leniency included: a number where text is wanted is its text.
     """
     kafka_timestamp = instant_of(message.timestamp()[1] * 1000)  # any producer may write any number there
-    key, value = message.key(), message.value()
 
     def reject(reason: str) -> Reject:
-        return Reject(topic.name, message.partition(), message.offset(), reason, key, value, kafka_timestamp)
+        return Reject(
+            topic.name, message.partition(), message.offset(), reason, message.key(), message.value(), kafka_timestamp
+        )
 
+    try:
+        return _read(message, topic, kafka_timestamp, reject)
+    except Exception as exc:  # of one record, by a pure function: nothing else can be its cause
+        log.exception("%s/%s/%s cannot be read", topic.name, message.partition(), message.offset())
+        return reject(f"/: cannot be read: {type(exc).__name__}; send it again as the contract of {topic.name} says")
+
+
+def _read(
+    message: Message, topic: Topic, kafka_timestamp: dt.datetime | None, reject: Callable[[str], Reject]
+) -> TableRow | Reject:
+    key, value = message.key(), message.value()
     key_id = record_id(key)
     if value is None:
         if key_id is None:

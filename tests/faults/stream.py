@@ -31,13 +31,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", type=int, help="run only the round of this number")
     parser.add_argument(
+        "--fault", default="", help="only faults in whose names this text is: 'record that', 'PostgreSQL'"
+    )
+    parser.add_argument(
         "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
     )
     arguments = parser.parse_args()
     if arguments.rounds < 1 or arguments.only not in (None, *range(arguments.rounds)):
         parser.error(f"--only takes a round from 0 to {arguments.rounds - 1}; there must be one")
+    if not plans(arguments.seed, arguments.rounds, arguments.fault):
+        parser.error(
+            f"--fault {arguments.fault!r}: no fault has this text in its name; see tests/faults/stream_plan.py"
+        )
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="stream-faults-"))
     again = f"python -m tests.faults.stream --seed {arguments.seed} --rounds {arguments.rounds}"
+    again += f" --fault '{arguments.fault}'" if arguments.fault else ""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
     print(f"seed {arguments.seed}, logs in {folder}", flush=True)
     good = False
@@ -55,7 +63,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
     with parts_in(folder) as parts:
         proof = Proof(parts, arguments.seed)
-        for number, plan in enumerate(plans(arguments.seed, arguments.rounds)):
+        for number, plan in enumerate(plans(arguments.seed, arguments.rounds, arguments.fault)):
             if arguments.only in (None, number):
                 done.append(proof.run(number, plan))
                 _tell(done[-1])

@@ -17,6 +17,11 @@ _LOT = 2_000
 _ids = itertools.count(900_000_000)  # above those of all rounds of the load
 
 
+def new_id() -> int:
+    """An id that nothing else has."""
+    return next(_ids)
+
+
 def large_posts(settings: Settings) -> None:
     """Posts of 260 kB each: together more than the driver takes at a time."""
     author = next(_ids)

@@ -9,11 +9,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from include.failpoints import ACTIONS, FOLDER_VARIABLE, STREAM_PLACES, VARIABLE
+from include.failpoints import ACTIONS, FOLDER_VARIABLE, RECORD_ACTIONS, RECORD_PLACES, STREAM_PLACES, VARIABLE
 from include.process_tree import descendants, kill_with_children
 from stack import leftovers
 from stack.environment import MARKER
@@ -40,8 +40,9 @@ class Driver:
         self._folder = folder
         self._points = folder / "failpoints"
         self._points.mkdir(parents=True)
-        armed = ",".join(f"{place}:{action}:armed" for place in STREAM_PLACES for action in ACTIONS)
-        marker = {VARIABLE: armed, FOLDER_VARIABLE: str(self._points), MARKER: str(folder)}
+        armed = [f"{place}:{action}:armed" for place in STREAM_PLACES for action in ACTIONS]
+        armed += [f"{place}:{action}:armed" for place in RECORD_PLACES for action in RECORD_ACTIONS]
+        marker = {VARIABLE: ",".join(armed), FOLDER_VARIABLE: str(self._points), MARKER: str(folder)}
         self._variables = {**os.environ, **variables, **marker, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._done: dict[int, str] = {}  # what was done to a driver, by its pid
@@ -64,10 +65,10 @@ class Driver:
         """Of the driver that was started last."""
         return self._processes[-1].pid
 
-    def start(self) -> None:
+    def start(self, deadline_s: float = 180.0) -> None:
         """Have it run from now on. Returns when it is healthy."""
         self._supervision = self._lane.submit(self._supervise)
-        wait_until(self.is_healthy, 180, f"the driver is healthy, see {self.log}")
+        wait_until(self.is_healthy, deadline_s, f"the driver is healthy, see {self.log}")
 
     def close(self) -> None:
         """End it; nothing of it is left."""
@@ -128,6 +129,16 @@ class Driver:
         """Let it go on."""
         self._signal(pid, signal.SIGCONT, True)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """It stands still meanwhile."""
+        pid = self.pid
+        self._signal(pid, signal.SIGSTOP, True)
+        try:
+            yield
+        finally:
+            self._signal(pid, signal.SIGCONT, True)
+
     def start_standby(self) -> None:
         """Start another beside it, which waits for its turn."""
         self._arguments = []
@@ -168,6 +179,11 @@ class Driver:
         """Have the next driver that comes to the place kill itself there."""
         self._doing = f"killed at {place}"
         (self._points / f"{place}.kill").touch()
+
+    def arm_record(self, place: str, action: str, record: str) -> None:
+        """Have every driver fail, or kill itself, whenever it takes this record (topic/partition/offset) there."""
+        with (self._points / f"{place}.{action}").open("a") as armed:
+            armed.write(f"{record}\n")
 
     def is_killed_at(self, place: str) -> bool:
         """Wait for that. False when none comes there in time."""

@@ -7,7 +7,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from tests.fakes.events import board, member
 from tests.faults.stream_topics import KNOWN
 
+_BEYOND_THE_YEARS = ({"modifiedAt": "0001-01-01T00:00:00Z"}, {"createdAt": "9999-12-31T20:00:00Z"})
 KEYS_A_ROUND = 1_000_000
 MEMBERS = 60
 _EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
@@ -30,6 +31,7 @@ _WEIGHTS = {
     "board": 100, "member changes": 4, "member replayed": 2, "member comes": 8, "member goes": 1,
     "board changes": 20, "board replayed": 6, "board goes": 4, "board copied": 4,
     "board with a stranger": 3, "bad board": 4, "bad member": 2, "bad detail": 1,
+    "board beyond the years": 1, "board with odd headers": 1, "key of twenty digits": 1,
 }  # fmt: skip
 
 
@@ -146,6 +148,16 @@ class Load:
                 self._send("board-detail", next(self._ids), b"none of the join's")
             case "bad board":
                 self._send_bad_board()
+            case "board beyond the years":  # of a stranger: nobody must make a day of it while it would wait
+                value = board(next(self._ids), next(self._ids))
+                value |= self._random.choice(_BEYOND_THE_YEARS)
+                self._send("board", value["id"], value)
+            case "board with odd headers":
+                odd_id = self._random.choice([b"a\0b", b"\xff", b"", b"e" * 60_000])
+                self._post(self._random.choice(self._people), [(EVENT_ID, odd_id), (ACCEPTED_AT, b"gestern")])
+            case "key of twenty digits":
+                topic = self._random.choice(["member", "board", "board-detail"])
+                self._send(topic, self._random.choice(["12345678901234567890", "0" * 30 + "7", "9" * 5_000]), None)
             case _ if self._boards:
                 action: dict[str, Callable[[dict[str, Any]], None]] = {
                     "board changes": self._change, "board replayed": self._replay,
@@ -175,11 +187,11 @@ class Load:
 
         self._send("member", person.id, value, note, accepted_at=accepted_at)
 
-    def _post(self, person: Person) -> None:
+    def _post(self, person: Person, headers: Sequence[tuple[str, bytes]] = ()) -> None:
         at = self._now()
         value = board(next(self._ids), person.id, title=f"제목 {self._clock}", createdAt=at, modifiedAt=at)
         self._boards.append(value)
-        self._send_board(value, person)
+        self._send("board", value["id"], dict(value), known=person.known, first=headers)
 
     def _change(self, value: dict[str, Any]) -> None:
         person = self._random.choice(self._people)
@@ -218,8 +230,9 @@ class Load:
         note: Callable[[KafkaError | None, Message], None] | None = None,
         known: int | None = None,
         accepted_at: str | None = None,
+        first: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        headers = [(EVENT_ID, f"{self.number}.{self._clock}".encode())]
+        headers = [*first, (EVENT_ID, f"{self.number}.{self._clock}".encode())]
         headers += [(KNOWN, str(known).encode())] if known is not None else []
         headers += [(ACCEPTED_AT, accepted_at.encode())] if accepted_at else []
         self._clock += 1

@@ -18,7 +18,8 @@ from confluent_kafka import Producer
 from include.settings import Settings
 from tests.faults.stream_bulk import bulk_of_members, large_posts, many_pending
 from tests.faults.stream_driver import Driver
-from tests.faults.stream_plan import Effect, Fault, Plan
+from tests.faults.stream_plan import OF_A_RECORD, Effect, Fault, Plan
+from tests.faults.stream_poison import Poison
 from tests.faults.stream_topics import Place, TopicReader, content
 from tests.faults.stream_verdict import Row, Seen
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
@@ -31,6 +32,7 @@ _DATABASE = "stream_faults"
 _CONSUMERS = {"join": "board", "serve": "board-detail"}
 _TAKEN_S = 120.0
 _RECOVERED_S = 60.0
+_ISOLATED_S = 900.0  # some twenty drivers
 # Those that are in a transaction come first: a batch is under way there.
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY xact_start NULLS LAST"
 _LEASE_WANTED = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stream_driver%'"
@@ -41,6 +43,7 @@ SELECT board_id, member_id, board_partition, board_offset, member_partition, mem
 """
 # Of a second driver: each is found out at another time.
 _BROKEN = ({"SPARK_KAFKA_JARS_DIR": "/nowhere"}, {"STREAM_DRIVER_MEMORY": "1m"}, {"SPARK_KAFKA_JARS_DIR": "/nowhere"})
+_REJECTED = 'SELECT 1 FROM reject WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s'
 _LEDGER = "SELECT consumer, topic, partition, next_offset FROM offset_ledger"
 
 
@@ -55,6 +58,7 @@ class Parts:
     proxy: Proxy  # between driver and PostgreSQL
     lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
     felt: set[str] = field(default_factory=set)
+    poison: set[Place] = field(default_factory=set)  # records that cannot be taken
 
     def suffer(self, plan: Plan) -> None:
         """Live through the faults; what is running on return may still be starting."""
@@ -89,6 +93,9 @@ class Parts:
     def _live_through(self, fault: Fault) -> bool:
         """False when the driver never came to the fault's place."""
         place = fault.place
+        if place is not None and fault.effect in OF_A_RECORD:
+            self._poison(place, "fail" if fault.effect is Effect.RECORD_FAILS else "kill")
+            return True
         if place is None:
             self._begin_and_end(fault)
             self.driver.wait_until_ended()
@@ -182,6 +189,19 @@ class Parts:
             wait_until(lambda: self._epoch() > before, _TAKEN_S, "the next one leads")
         finally:
             self.proxy.forget()
+
+    def _poison(self, place: str, action: str) -> None:
+        """A record among others that no driver can take: it must become a reject, and the stream go on."""
+        wait_until(self.driver.is_healthy, _TAKEN_S, "a driver takes records")
+        poison = Poison(self.settings, place)
+        with self.driver.held():  # it must not be taken before it is known where it is
+            record = poison.send()
+            self.driver.arm_record(place, action, "/".join(map(str, record)))
+        self.poison.add(record)
+        poison.release(record)
+        wait_until(lambda: rows(self.settings, _REJECTED, record._asdict()) != [], _ISOLATED_S,
+                   f"{record} is a reject, see {self.driver.log}")  # fmt: skip
+        wait_until(self.driver.is_healthy, _TAKEN_S, "the stream goes on")
 
     def _hang_transaction(self, lasts_s: float) -> None:
         """Records come behind it, which nobody can read until it is aborted."""

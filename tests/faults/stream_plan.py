@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from include.failpoints import STREAM_PLACES
+from include.failpoints import RECORD_PLACES, STREAM_PLACES
 
 
 class Effect(StrEnum):
@@ -32,6 +32,8 @@ class Effect(StrEnum):
     BROKEN_SECOND = "broken second driver started again and again"
     OUT_OF_MEMORY = "driver's JVM out of memory"
     TRANSACTION_HUNG = "hung transaction in board"
+    RECORD_FAILS = "record that fails"
+    RECORD_KILLS = "record that ends the driver"
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,12 @@ class Fault:
 
 Plan = tuple[Fault, ...]
 
+OF_A_RECORD = (Effect.RECORD_FAILS, Effect.RECORD_KILLS)
 # Each of them once before any comes again.
 ONCE: tuple[tuple[Effect, str | None], ...] = (
     *((Effect.DRIVER_KILLED, place) for place in STREAM_PLACES),
-    *((effect, None) for effect in Effect),
+    *((effect, None) for effect in Effect if effect not in OF_A_RECORD),
+    *((effect, place) for effect in OF_A_RECORD for place in RECORD_PLACES),
     (Effect.BACKENDS_TERMINATED, "serve.after_copy"),
     (Effect.BACKENDS_TERMINATED, "serve.before_commit"),
     (Effect.BACKENDS_TERMINATED, "join.before_ledger"),
@@ -93,14 +97,20 @@ _LASTS_S = {
 _AFTER_S = (0.3, 2.5)
 
 
-def plans(seed: int, rounds: int) -> list[Plan]:
-    """The faults of each round: the first has none, those of the others differ, and all come before any comes again."""
+def plans(seed: int, rounds: int, named: str = "") -> list[Plan]:
+    """The faults of each round: the first has none, those of the others differ, and all come before any comes again.
+
+    `named`: only those in whose names the text is.
+    """
     chance = random.Random(seed)
     hard = rounds - 1
     if hard < 1:
         return [()]
-    wanted = chance.sample(ONCE, len(ONCE))
-    wanted += chance.choices(ONCE, k=max(0, hard - len(wanted)))
+    once = [(effect, place) for effect, place in ONCE if named in Fault(effect, place).name]
+    if not once:
+        return []
+    wanted = chance.sample(once, len(once))
+    wanted += chance.choices(once, k=max(0, hard - len(wanted)))
     return [(), *(_plan(chance, wanted[number::hard]) for number in range(hard))]
 
 

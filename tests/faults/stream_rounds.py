@@ -46,6 +46,7 @@ class Proof:
     seen: Seen | None = None
 
     def __post_init__(self) -> None:
+        self.log.refused = self.parts.poison
         self.reader = TopicReader(self.parts.broker.bootstrap_servers, self.parts.settings.kafka.partitions)
         self._loads = ThreadPoolExecutor(1)
         self._last: Load | None = None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from include.contracts import headers as h
+from include.contracts.fields import record_id
 from include.contracts.topics import RAW_TOPICS
 from include.contracts.validation import parse_timestamp, violations
 from tests.support.oracle import Version
@@ -57,10 +58,14 @@ class Log:
     members: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
     known: dict[tuple[int, int], int] = field(default_factory=dict)
     bad: set[Place] = field(default_factory=set)
+    refused: set[Place] = field(default_factory=set)  # that keep their contract, and cannot be taken
     details: list[Detail] = field(default_factory=list)
 
     def take(self, record: Record) -> None:
         """Add one record."""
+        if record.place in self.refused:
+            self.bad.add(record.place)
+            return
         if record.place.topic not in RAW_TOPICS:
             self._take_detail(record)
             return
@@ -89,19 +94,19 @@ class Log:
 def understood(record: Record) -> Version | None:
     """The record as a version of its member or board; None when it breaks the contract."""
     topic, partition, offset = record.place
-    key = (record.key or b"").decode(errors="replace")
+    key = record_id(record.key)
     event_id = record.headers.get(h.EVENT_ID) or f"{topic}:{partition}:{offset}"
     if record.value is None:
-        if not key.isdecimal():
+        if key is None:
             return None
         accepted = record.headers.get(h.ACCEPTED_AT)
         at = parse_timestamp(accepted) if accepted else record.timestamp
-        return Version(topic, int(key), offset, at, event_id, deleted=True, partition=partition)
+        return Version(topic, key, offset, at, event_id, deleted=True, partition=partition)
     try:
         value = json.loads(record.value)
     except ValueError:
         return None
-    if violations(RAW_TOPICS[topic], value) or key != str(value["id"]):
+    if violations(RAW_TOPICS[topic], value) or key != value["id"]:
         return None
     return Version(
         topic, value["id"], offset, parse_timestamp(value["modifiedAt"]), event_id,
@@ -175,6 +180,17 @@ def _record(message: Message) -> Record:
     assert topic is not None
     assert partition is not None
     assert offset is not None
-    headers = {name: (value or b"").decode() for name, value in message.headers() or []}
+    headers: dict[str, str] = {}
+    seen: set[str] = set()
+    for name, value in message.headers() or []:  # the first of a name counts, if it is what the name says
+        read = {h.EVENT_ID: h.event_id, h.ACCEPTED_AT: h.accepted_at}.get(name, _text)
+        if name not in seen:
+            seen.add(name)
+            if (text := read(value)) is not None:
+                headers[name] = text
     timestamp = dt.datetime.fromtimestamp(message.timestamp()[1] / 1000, dt.UTC)
     return Record(Place(topic, partition, offset), message.key(), message.value(), headers, timestamp)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode()

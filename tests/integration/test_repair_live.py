@@ -9,8 +9,9 @@ import pytest
 from include.adapters.offset_ledger import OffsetLedger
 from include.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import DriverSuperseded, LedgerConflict, RangeExpired
-from spark_jobs.repair import DriverAlive, Repair, run
+from include.errors import ConfigurationError, DriverSuperseded, LedgerConflict, MissingRange, RangeExpired
+from spark_jobs.repair import DriverAlive, Repair, reject, run
+from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import starting_position
 from stack.ports import unused
 from tests.servers import kafka_server
@@ -174,6 +175,41 @@ class TestRepair:
         self.lose_three(log)
         self.run(repair)
         assert rows(settings, is_sent) == [(False,)]
+
+    def reject(self, log, ledger, settings, repair, record, dry_run=False):
+        lines = []
+        rejects = ManualReject(settings.database, log.offsets, ledger)
+        code = reject(repair, rejects, Place.parse(record), dry_run, False, lines.append)
+        return code, "\n".join(lines)
+
+    def test_one_record_becomes_a_reject_whole(self, log, ledger, settings, repair):
+        log.send("board", 0, 2)
+        rejected = 'SELECT topic, partition, "offset", key, value, rejected_by FROM reject'
+        code, text = self.reject(log, ledger, settings, repair, "board/0/6", dry_run=True)
+        assert (code, "has not taken it yet" in text, rows(settings, rejected)) == (0, True, [])
+        code, text = self.reject(log, ledger, settings, repair, "board/0/6")
+        [(*place, key, value, by)] = rows(settings, rejected)
+        assert (place, key, bytes(value), by) == (["board", 0, 6], None, b"0-1", "repair")
+
+    def test_a_board_that_waits_can_be_rejected(self, log, ledger, settings, repair):
+        rows(settings, PENDING.replace("now())", "NULL)"))
+        assert "waits for its member" in self.reject(log, ledger, settings, repair, "board/0/1")[1]
+        assert rows(settings, "SELECT 1 FROM pending_board") == []
+        assert rows(settings, "SELECT rejected_by FROM reject") == [("repair",)]
+
+    def test_a_record_that_was_taken_is_left_alone(self, log, ledger, settings, repair):
+        assert "has taken it already" in self.reject(log, ledger, settings, repair, "board/0/4")[1]
+        assert rows(settings, "SELECT 1 FROM reject") == []
+
+    @pytest.mark.parametrize("record", ["board/0/5", "board/7/0", "board-detail/1/99"])
+    def test_a_record_that_is_not_there_is_named(self, log, ledger, settings, repair, record):
+        with pytest.raises(MissingRange, match=record):
+            self.reject(log, ledger, settings, repair, record)
+
+    @pytest.mark.parametrize("record", ["board", "board/0", "board/x/0", "member/0/1", "board/0/1/2", ""])
+    def test_a_record_is_written_with_its_topic_partition_and_offset(self, record):
+        with pytest.raises(ConfigurationError, match="write topic/partition/offset"):
+            Place.parse(record)
 
     def test_it_refuses_while_a_driver_is_alive_unless_told_otherwise(self, log, ledger, settings, repair):
         self.lose_three(log)

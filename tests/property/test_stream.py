@@ -230,9 +230,9 @@ class Driver:
         self._join.process(boards, range_, next(self._batch_id), AnyPosition())
 
     def resolve(self):
-        self._join.resolve_pending()
+        self._join.resolve_pending(self._join.resolve)
         while not self._join.is_resolved:
-            self._join.resolve_pending()
+            self._join.resolve_pending(self._join.resolve)
 
     def serve(self):
         """All that is in the topic by now."""

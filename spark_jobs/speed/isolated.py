@@ -1,0 +1,67 @@
+"""A query's way past records that it cannot take: its `Isolation`, over ranges of its topic."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from include.adapters.driver_lease import DriverLease
+from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
+from include.adapters.speed_store import Reject
+from include.adapters.stream_trials import StreamTrials
+from include.adapters.topic_tail import read_as_rejects
+from spark_jobs.connectors.failures import is_passing
+from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.isolation import Isolation
+
+log = logging.getLogger(__name__)
+
+
+class Isolations:
+    """Makes them, for the queries of one driver."""
+
+    def __init__(
+        self, offsetter: OffsetReader, lease: DriverLease, figures: Figures, stop: threading.Event,
+        wait_out: Callable[[Callable[[], Any]], Any],
+    ) -> None:  # fmt: skip
+        """`wait_out` repeats a call while a server is out."""
+        self._offsetter = offsetter
+        self._lease = lease
+        self._figures = figures
+        self._stop = stop
+        self._wait_out = wait_out
+
+    def of_topic(
+        self,
+        trials: StreamTrials,
+        topic: str,
+        take: Callable[[OffsetRange], object],
+        reject: Callable[[Sequence[Reject], Offsets], object],
+    ) -> Isolation[OffsetRange]:
+        """Of a query that reads the topic. `reject` keeps the rejects, and moves the query to these ends."""
+
+        def reject_step(step: OffsetRange, reason: str) -> None:
+            rejected = read_as_rejects(self._offsetter.bootstrap_servers, topic, step, reason)
+            for each in rejected:
+                log.error("%s/%d/%d becomes a reject: %s", topic, each.partition, each.offset, reason)
+            reject(rejected, step.end)
+            self._figures.count("isolated", len(rejected))
+
+        return self.of(trials, topic, take, reject_step)
+
+    def of(self, trials: StreamTrials, topic: str, take: Callable[[Any], object],
+           reject: Callable[[Any, str], None]) -> Isolation[Any]:  # fmt: skip
+        """Of any batches of records of the topic."""
+
+        def probe() -> None:
+            self._lease.check()  # PostgreSQL answers, too
+            self._offsetter.ends(topic)
+
+        return Isolation(trials, take, reject, is_passing, probe, self._stop, self._wait_out)
+
+
+def first_batch(start: Offsets, ends: Offsets, most: int) -> OffsetRange:
+    """The batch that Spark's source would begin with: of each partition a share, by how much is left of it."""
+    left = {partition: max(0, end - start.get(partition, 0)) for partition, end in ends.items()}
+    total = max(most, sum(left.values()))
+    return OffsetRange(start, {p: start.get(p, 0) + -(-count * most // total) for p, count in left.items()})

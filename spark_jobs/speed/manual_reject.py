@@ -1,0 +1,98 @@
+"""A record that a person takes out of the stream's way: kept in table reject, and passed over from then on."""
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from include.adapters.driver_lease import DriverLease
+from include.adapters.kafka_offsets import OffsetRange, OffsetReader
+from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.speed_store import Reject, SpeedStore
+from include.adapters.topic_tail import read_as_rejects
+from include.errors import ConfigurationError, MissingRange
+from include.settings import DatabaseSettings
+from spark_jobs.speed.figures import TOPICS, Query
+
+_RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
+_SHOWN_BYTES = 200
+
+
+@dataclass(frozen=True)
+class Place:
+    """A record of a topic that a query reads."""
+
+    query: Query
+    topic: str
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Place":
+        """The record written as topic/partition/offset. Raises ConfigurationError."""
+        match = _RECORD.fullmatch(text)
+        query = next((query for query, topic in TOPICS.items() if match and topic == match["topic"]), None)
+        if match is None or query is None:
+            raise ConfigurationError(f"--reject {text!r}: write topic/partition/offset; the topics are "
+                                     f"{' and '.join(TOPICS.values())}")  # fmt: skip
+        return cls(query, match["topic"], int(match["partition"]), int(match["offset"]))
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class ManualReject:
+    """Looks at one record, and makes it a reject."""
+
+    def __init__(self, database: DatabaseSettings, offsetter: OffsetReader, ledger: OffsetLedger) -> None:
+        self._database = database
+        self._offsetter = offsetter
+        self._ledger = ledger
+
+    def look(self, place: Place) -> tuple[Reject, bool]:
+        """The record as a reject, and whether the query took it already. Raises MissingRange when it is not there."""
+        ends, topic_id = self._offsetter.ends(place.topic), self._offsetter.topic_id(place.topic)
+        first = self._offsetter.earliest(place.topic).get(place.partition, 0)
+        found: list[Reject] = []
+        if first <= place.offset < ends.get(place.partition, 0):
+            range_ = OffsetRange({place.partition: place.offset}, {place.partition: place.offset + 1})
+            reason = f"rejected by hand by {getpass.getuser()}@{socket.gethostname()}"
+            found = read_as_rejects(self._offsetter.bootstrap_servers, place.topic, range_, reason)
+        if not found:
+            raise MissingRange("the topic has no such record", record=place, first=first,
+                               end=ends.get(place.partition))  # fmt: skip
+        taken = [entry.next_offset for entry in self._ledger.entries(place.query, place.topic)
+                 if (entry.topic_id, entry.partition) == (topic_id, place.partition)]  # fmt: skip
+        return found[0], any(next_offset > place.offset for next_offset in taken)
+
+    def run(self, place: Place, dry_run: bool, show: Callable[[str], None]) -> bool:
+        """Show the record, and reject it unless it is a dry run. True if it is a reject by now."""
+        record, is_taken = self.look(place)
+        lease = DriverLease(self._database, f"repair-{socket.gethostname()}-{os.getpid()}")
+        store = SpeedStore(self._database, lease)
+        is_pending = store.is_pending(place.topic, place.partition, place.offset)
+        show(f"{place}  timestamp {record.kafka_timestamp}")
+        show(f"  key    {_shown(record.key)}\n  value  {_shown(record.value)}")
+        if is_taken and not is_pending:
+            show("The stream has taken it already: there is nothing to reject.")
+            return False
+        show("It waits for its member." if is_pending else "The stream has not taken it yet.")
+        if dry_run:
+            show("Nothing was changed. Without --dry-run it becomes a reject, and the stream passes over it.")
+            return False
+        lease.take()  # a driver that nobody saw writes no more
+        try:
+            store.reject_by_hand(record)
+        finally:
+            lease.release()  # else the stream would wait until this process was silent for long enough
+        show("It is in table reject. Start the stream.")
+        return True
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "none"
+    cut = data[:_SHOWN_BYTES]
+    return f"{len(data)} bytes: {cut!r}{'…' if len(data) > len(cut) else ''}"
