@@ -1,8 +1,8 @@
-"""The way past a record that cannot be taken: a batch that fails again and again is halved until the record is alone.
+"""The way past a record that cannot be taken: a batch that fails again and again is narrowed down to that record.
 
 A failure counts when Kafka and PostgreSQL answer, the lease is held, and a batch of no records succeeds: any other
-failure passes by itself, or is no record's. A batch that failed three times is taken in steps, each half as large as
-the one that failed, twice as large after one that did not. A single record that failed three times becomes a reject.
+failure passes by itself, or is no record's. A batch that failed three times is taken in steps, each an eighth of the
+one that failed. A single record that failed three times becomes a reject.
 Steps are saved before they begin (`StreamTrials`), so one that ends the process counts too.
 """
 
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 MAX_REJECTED_IN_A_ROW = 3
+NARROWED = 8  # by halves a record that ends the process would end twice as many
 PROCESS_ENDED = "the driver's process ended while it took this record"
 
 
@@ -118,28 +119,32 @@ class Isolation(Generic[Records]):
     def take(self, batch: Records, trial: Trial | None = None) -> None:
         """Take the batch, in steps once it failed three times. `trial`: what was tried with it before."""
         if batch.count:
-            self._in_steps(batch, trial or Trial(batch.at, batch.count))
+            self._in_steps(batch, trial or Trial(batch.at, batch.count), untried=batch.count)
             self._save(Trial(batch.cut(0)[0].at))
 
-    def _in_steps(self, rest: Records, trial: Trial) -> None:
-        """Raises RecordsRefused, Stopping, and errors that pass."""
-        whole = rest.count
-        size = min(trial.size or whole, whole)
+    def _in_steps(self, rest: Records, trial: Trial, untried: int = 0) -> None:
+        """Take the batch. A step of one record, or of `untried` ones, must fail three times, any other once.
+
+        Raises RecordsRefused, Stopping, and errors that pass.
+        """
+        size = trial.size or rest.count
+        suspects = 0  # records of the step that failed last: while there are any, no larger step is worth a try
         while rest.count:
             if self._stop.is_set():
                 raise Stopping
+            size = min(size, rest.count)
             step, after = rest.cut(size)
-            tries = MAX_FAILURES if size in (1, whole) else 1
+            tries = MAX_FAILURES if size in (1, untried) else 1
             trial = self._tried(step, trial._replace(at=rest.at, size=size), tries)
-            if not trial.failures:
-                rest, size = after, min(2 * size, whole)
-            else:
+            if trial.failures:
                 self._take(rest.cut(0)[0])  # of no record: if that fails too, it is not the records
-                if size > 1:
-                    size //= 2
-                else:
+            if trial.failures and size > 1:
+                suspects, size = size, max(1, size // NARROWED)
+            else:
+                if trial.failures:
                     self._give_up(step, after, trial)
-                    rest = after
+                rest, suspects = after, suspects - size
+                size *= NARROWED if suspects <= 0 else 1
             trial = Trial(rest.at)
 
     def _tried(self, step: Records, trial: Trial, times: int) -> Trial:

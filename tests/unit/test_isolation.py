@@ -1,4 +1,4 @@
-"""Ranges are halved down to the records that cannot be taken, over drivers that end, and no further."""
+"""Batches are narrowed down to the records that cannot be taken, over drivers that end, and no further."""
 
 import threading
 
@@ -95,11 +95,19 @@ def test_every_record_is_taken_once_or_is_a_reject(failing, killing, most):
     assert all("process ended" in driver.rejects[record] for record in killing - failing)
 
 
-def test_a_batch_is_tried_three_times_before_it_is_halved():
+def test_a_batch_is_tried_three_times_before_it_is_narrowed_down():
     driver = Driver({0: 1}, failing={(0, 0)})
     driver.start()
     assert driver.rejects == {(0, 0): "ZeroDivisionError: because of a record"}
     assert driver.tries == 4  # the last one takes nothing: is it the record at all?
+
+
+@given(record=st.integers(0, 4_095))
+def test_a_record_that_ends_the_process_ends_few_drivers(record):
+    driver = Driver({0: 4_096}, killing={(0, record)})
+    ended = driver.run_to_the_end(most=5_000) - 1
+    assert set(driver.rejects) == {(0, record)}
+    assert ended <= 2 * MAX_FAILURES + 4  # 4,096 records, 512, 64, 8 in a step
 
 
 def test_failures_while_a_server_is_out_do_not_count():
@@ -225,7 +233,7 @@ class Sender:
 
 @given(failing=st.sets(st.integers(0, 40), max_size=3), killing=st.sets(st.integers(0, 40), max_size=3),
        count=st.integers(0, 40), page=st.integers(1, 50))  # fmt: skip
-def test_pending_boards_are_halved_likewise_over_drivers_that_end(failing, killing, count, page):
+def test_pending_boards_are_narrowed_down_likewise_over_drivers_that_end(failing, killing, count, page):
     sender = Sender(count, failing, killing - failing)
     here = (failing | killing) & set(range(count))
     for _ in range(200):
