@@ -94,7 +94,7 @@ class Isolation(Generic[Records]):
         if trial.size is None and trial.failures < MAX_FAILURES:
             self._save(trial._replace(failures=trial.failures + 1))
             return False
-        log.warning("drivers ended at %s, %d in a row: going on in small steps", trial.at, trial.failures)
+        log.warning("drivers ended at %s, %d in a row", trial.at, trial.failures)
         if trial.size is None:  # of the batch that ended them only this is known: it began here
             trial = Trial(batch.at, batch.count, MAX_FAILURES if batch.count > 1 else 0)
         self._in_steps(batch, trial)
@@ -140,6 +140,7 @@ class Isolation(Generic[Records]):
                 self._take(rest.cut(0)[0])  # of no record: if that fails too, it is not the records
             if trial.failures and size > 1:
                 suspects, size = size, max(1, size // NARROWED)
+                log.warning("one of %d records cannot be taken: %d at a time", suspects, size)
             else:
                 if trial.failures:
                     self._give_up(step, after, trial)
