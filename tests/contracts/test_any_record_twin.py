@@ -70,6 +70,13 @@ class Message:
         return list(self.record.headers) or None
 
 
+def read_single(message, topic):
+    """The reader raises nothing by making a reject of what it would raise: here that is a failure."""
+    read = read_record(message, topic)
+    assert not isinstance(read, Reject) or "cannot be read" not in read.reason, read
+    return read
+
+
 def source(drawn):
     """The records as Spark's Kafka source has them; it knows no timestamps beyond its microseconds."""
     kept = [record._replace(timestamp_ms=max(-LAST_MS, min(LAST_MS, record.timestamp_ms))) for record in drawn]
@@ -113,7 +120,7 @@ def test_spark_and_the_reader_of_single_records_agree(spark, drawn, zone):
                                                        key_column, *times).collect()}  # fmt: skip
     ids = event_ids(table["headers"].combine_chunks()).to_pylist()
     for number, record in enumerate(kept):
-        row, read = found[number], read_record(Message(record, number), topic)
+        row, read = found[number], read_single(Message(record, number), topic)
         assert isinstance(read, Reject) == (row.reason is not None), f"{record}: {row.reason} and {read}"
         assert row.event_id == ids[number], record
         if isinstance(read, Reject):
@@ -130,7 +137,7 @@ def test_spark_and_the_reader_of_single_records_agree(spark, drawn, zone):
 @given(drawn=LISTS, zone=st.sampled_from(ZONES))
 def test_readers_by_the_column_are_total_and_agree(drawn, zone):
     topic = TOPICS[drawn[0].topic]
-    read = [read_record(Message(record, number), topic) for number, record in enumerate(drawn)]
+    read = [read_single(Message(record, number), topic) for number, record in enumerate(drawn)]
     keys = {one.offset: one.key for one in read if not isinstance(one, Reject)}
     table = raw(drawn)
     found, rejects = RawColumns(topic, "modifiedAt", {"modified_at"}).read(table)
@@ -159,7 +166,7 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
 @settings(max_examples=300, deadline=None)
 @given(record=st.sampled_from([BOARD, MEMBER]).flatmap(records))
 def test_the_version_alone_is_read_as_with_all_fields(record):
-    read, version = read_record(Message(record, 0), TOPICS[record.topic]), version_of(record.key, record.value)
+    read, version = read_single(Message(record, 0), TOPICS[record.topic]), version_of(record.key, record.value)
     if not isinstance(read, Reject):
         assert version == PublishedVersion(read.key, None if read.deleted else read.version_at)
 
@@ -180,7 +187,7 @@ def test_what_the_gateway_accepts_no_reader_rejects(drawn):
     if violations(topic, value) or hidden_violations(value, topic):
         return
     record = AnyRecord(topic.name, b"%d" % value["id"], msgspec.json.encode(value))
-    assert not isinstance(read_record(Message(record, 0), topic), Reject)
+    assert not isinstance(read_single(Message(record, 0), topic), Reject)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +208,7 @@ def test_the_sink_takes_any_record_of_its_topic(pipeline, drawn, zone):
         written = store.apply(batch)
     finally:
         store.close()
-    rejected = sum(isinstance(read_record(Message(r, n), BOARD_DETAIL), Reject) for n, r in enumerate(drawn))
+    rejected = sum(isinstance(read_single(Message(r, n), BOARD_DETAIL), Reject) for n, r in enumerate(drawn))
     assert len(written.rejects) >= rejected
     kept = rows(pipeline, "SELECT reason, key, value, kafka_timestamp FROM reject")
     assert len(kept) == len(written.rejects)
@@ -218,3 +225,13 @@ def test_an_event_id_is_the_same_for_single_records_and_columns(value):
 
 def test_an_id_is_the_same_for_single_records_and_columns():
     assert longs(pa.array(ODD_KEYS, pa.binary())).to_pylist() == [record_id(key) for key in ODD_KEYS]
+
+
+def test_whatever_the_reader_of_single_records_raises_makes_a_reject():
+    class Unreadable(Message):
+        def headers(self):
+            raise OverflowError("year 0 is out of range")
+
+    read = read_record(Unreadable(AnyRecord(MEMBER.name, b"7", None), 3), MEMBER)
+    assert (read.offset, read.key, read.value) == (3, b"7", None)
+    assert read.reason == "/: cannot be read: OverflowError; send it again as the contract of member says"
