@@ -32,7 +32,7 @@ _DATABASE = "stream_faults"
 _CONSUMERS = {"join": "board", "serve": "board-detail"}
 _TAKEN_S = 120.0
 _RECOVERED_S = 60.0
-_ISOLATED_S = 900.0  # some twenty drivers
+_ISOLATED_S = 1_800.0  # some ten drivers
 # Those that are in a transaction come first: a batch is under way there.
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY xact_start NULLS LAST"
 _LEASE_WANTED = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stream_driver%'"
