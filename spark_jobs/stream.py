@@ -290,7 +290,8 @@ class Application:
         store.begin(self._starts[topic])
 
         def left(ends: Offsets) -> OffsetRange:
-            return OffsetRange(store.reached, store.reached | ends)
+            end = store.reached | ends
+            return OffsetRange({partition: store.reached.get(partition, 0) for partition in end}, end)
 
         serve = Serve(
             store, self._reader(session, topic), PIPELINE, settings.timezone, self._figures, self._stop,
@@ -300,12 +301,12 @@ class Application:
         isolation = self._isolations.of_topic(
             self._trials("serve", topic), topic, serve.take, lambda rejected, _: serve.reject(rejected)
         )
-        start = self._begin(isolation, topic, settings.stream.max_details_per_batch)
         self._checks.append(serve.check)
         self._closing.append(serve.close)
+        most = settings.stream.max_details_per_batch
+        start = self._begin(isolation, topic, most)
         if self._offsetter.ends(topic) == start:
             serve.warm_up(read_range(session, self._offsetter, topic, start, start))
-        most = settings.stream.max_details_per_batch
         reader = stream_reader(session, settings.kafka.bootstrap_servers, topic, start, most)
 
         def rest(range_: OffsetRange) -> OffsetRange:
