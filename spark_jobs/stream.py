@@ -314,7 +314,7 @@ class Application:
             return left(range_.end)
 
         def guarded(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
-            isolation.run(lambda: serve.process(frame, range_, batch), lambda: rest(range_))
+            isolation.run(lambda: serve.process(frame, range_, batch), lambda: rest(range_), is_taken=False)
 
         return self._start(_few_tasks(session, self._wanted(topic, reader.load())), "serve", guarded)
 

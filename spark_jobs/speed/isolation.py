@@ -100,8 +100,11 @@ class Isolation(Generic[Records]):
         self._in_steps(batch, trial)
         return True
 
-    def run(self, process: Callable[[], object], left: Callable[[], Records]) -> None:
-        """Process a batch; if that fails three times, take what is left of it in steps."""
+    def run(self, process: Callable[[], object], left: Callable[[], Records], is_taken: bool = True) -> None:
+        """Process a batch; if that fails three times, take what is left of it in steps.
+
+        `is_taken`: a `process` that returns has taken the batch. False: something else has yet to take it.
+        """
         reason = ""
         for failures in range(1, MAX_FAILURES + 1):
             try:
@@ -111,7 +114,8 @@ class Isolation(Generic[Records]):
                 log.exception("the batch failed, %d of %d times", failures, MAX_FAILURES)
                 reason = _said(exc)
             else:
-                self._rejected = 0
+                if is_taken:
+                    self._rejected = 0
                 return
         batch = left()
         self._in_steps(batch, Trial(batch.at, batch.count, MAX_FAILURES, reason=reason))

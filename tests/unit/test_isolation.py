@@ -165,6 +165,22 @@ def test_drivers_that_came_further_do_not_count():
     assert driver.saved == Trial({"0": 19}, None, 1)
 
 
+def test_batches_of_one_record_that_are_handed_over_and_fail_are_no_rejects_for_ever():
+    driver = Driver({0: 9}, failing={(0, offset) for offset in range(9)})
+    isolation = driver.isolation()
+
+    def hand_over_and_write(at):
+        one = OffsetRange({0: at}, {0: at + 1})
+        isolation.run(lambda: None, lambda: one, is_taken=False)
+        isolation.run(lambda: driver.take(one), lambda: one)
+
+    for at in range(MAX_REJECTED_IN_A_ROW):
+        hand_over_and_write(at)
+    with pytest.raises(RecordsRefused):
+        hand_over_and_write(MAX_REJECTED_IN_A_ROW)
+    assert len(driver.rejects) == MAX_REJECTED_IN_A_ROW
+
+
 def test_after_a_mend_the_records_that_were_refused_are_taken():
     driver = Driver({0: 64}, failing={(0, offset) for offset in range(64)})
     with pytest.raises(RecordsRefused):
