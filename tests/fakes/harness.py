@@ -18,16 +18,17 @@ from include.gateway.tokens import Tokens
 from include.settings import GatewaySettings
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore, MemoryProducer, MemorySystemOfRecord
 
-DATA_TOKEN, ADMIN_TOKEN = "data-token", "admin-token"
+DATA_TOKEN, OTHER_TOKEN, ADMIN_TOKEN = "data-token", "other-token", "admin-token"
 SETTINGS = GatewaySettings(host="127.0.0.1", port=0, url="", token=DATA_TOKEN, admin_token=ADMIN_TOKEN)
 
 
 def known_tokens() -> Tokens:
-    """A token for the data of every topic, and one for the admin calls."""
-    digest = {token: hashlib.sha256(token.encode()).hexdigest() for token in (DATA_TOKEN, ADMIN_TOKEN)}
+    """Two senders with a token for the data of every topic, and a token for the admin calls."""
+    digest = {token: hashlib.sha256(token.encode()).hexdigest() for token in (DATA_TOKEN, OTHER_TOKEN, ADMIN_TOKEN)}
     return Tokens(
         [
             Entry("site", (digest[DATA_TOKEN],), topics=("*",), admin=False),
+            Entry("app", (digest[OTHER_TOKEN],), topics=("*",), admin=False),
             Entry("operator", (digest[ADMIN_TOKEN],), topics=(), admin=True),
         ]
     )

@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import h11
 import uvloop
@@ -31,6 +31,7 @@ class Framed:
     frames: list[Frame]
     refusal: int | None
     starts: list[int] = field(default_factory=list)  # of each request, and of what is behind the last
+    is_left_open: bool = False  # nothing more came, and no end
 
 
 # --- streams
@@ -68,35 +69,47 @@ _EDITS = st.lists(
 )
 
 
+_ODD_CODINGS = st.sampled_from(
+    [b"gzip, chunked"] * 3 + [b"chunked, gzip", b"gzip", b"x-chunked", b"chunked ;a", b"CHUNKED"]
+)
+_ODD_SPACES = st.sampled_from([b"  ", b"\t", b""])
+_ODDITIES = st.sampled_from([""] * 5 + ["space", "gap", "coding", "field", "chunk"])
+
+
 @st.composite
-def _chunked(draw: st.DrawFn) -> bytes:
+def _chunked(
+    draw: st.DrawFn,
+    heads: st.SearchStrategy[bytes],
+    ends: st.SearchStrategy[bytes],
+    trailers: st.SearchStrategy[bytes],
+) -> bytes:
     body = b""
     for content in draw(st.lists(_CONTENT.filter(bool), max_size=3)):
-        body += draw(_CHUNK_HEADS) % len(content) + draw(_ENDS) + content + draw(_ENDS)
-    return body + draw(_CHUNK_HEADS) % 0 + draw(_ENDS) + draw(_TRAILERS) + draw(_ENDS)
+        body += draw(heads) % len(content) + draw(ends) + content + draw(ends)
+    return body + draw(heads) % 0 + draw(ends) + draw(trailers) + draw(ends)
 
 
-def _mostly(usual: bytes, *odd: bytes) -> st.SearchStrategy[bytes]:
-    return st.integers(0, 9).flatmap(lambda number: st.just(usual) if number else st.sampled_from(odd))
-
-
-_SPACES = _mostly(b" ", b"  ", b"\t", b"")
-_CODINGS = _mostly(b"chunked", b"CHUNKED", b"gzip, chunked", b"chunked, gzip", b"gzip", b"x-chunked", b"chunked ;a")
+_RIGHT_CHUNKS = _chunked(st.just(b"%x"), st.just(b"\r\n"), st.just(b""))
+_ODD_CHUNKS = _chunked(_CHUNK_HEADS, _ENDS, _TRAILERS)
 
 
 @st.composite
 def _plain_request(draw: st.DrawFn) -> bytes:
-    """A request that is right but for one thing at most, nearly always."""
-    method = draw(st.sampled_from([b"GET", b"POST", b"PUT"]))
-    head = method + draw(_SPACES) + b"/a" + draw(_SPACES) + b"HTTP/1.1\r\nHost: a\r\n"
-    if not draw(st.integers(0, 4)):
+    """A request that is right, or wrong in one thing alone: what lets that thing through has nothing to hide behind."""
+    method, odd = draw(st.sampled_from([b"GET", b"POST", b"PUT"])), draw(_ODDITIES)
+    first, second = draw(_ODD_SPACES) if odd == "space" else b" ", draw(_ODD_SPACES) if odd == "gap" else b" "
+    head = method + first + b"/a" + second + b"HTTP/1.1\r\nHost: a\r\n"
+    if odd == "field":
         head += draw(_HEADERS) + b"\r\n"
-    if draw(st.booleans()):
+    body = "chunks" if odd in ("coding", "chunk") else draw(st.sampled_from(["none", "length", "chunks"]))
+    if body == "none":
+        return head + b"\r\n"
+    if body == "length":
         content = draw(_CONTENT)
         return head + b"Content-Length: %d\r\n\r\n" % len(content) + content
-    if draw(st.booleans()):
-        return head + b"Transfer-Encoding: " + draw(_CODINGS) + b"\r\n\r\n" + draw(_chunked())
-    return head + b"\r\n"
+    coding = draw(_ODD_CODINGS) if odd == "coding" else b"chunked"
+    chunks = draw(_ODD_CHUNKS if odd == "chunk" else _RIGHT_CHUNKS)
+    return head + b"Transfer-Encoding: " + coding + b"\r\n\r\n" + chunks
 
 
 @st.composite
@@ -105,18 +118,20 @@ def _odd_request(draw: st.DrawFn) -> bytes:
     lines = [line, *draw(st.lists(_HEADERS, max_size=5))]
     if draw(st.integers(0, 3)):
         lines.insert(1, b"Host: a")
-    return b"".join(each + draw(_ENDS) for each in lines) + draw(_ENDS) + draw(st.one_of(_CONTENT, _chunked()))
+    return b"".join(each + draw(_ENDS) for each in lines) + draw(_ENDS) + draw(st.one_of(_CONTENT, _ODD_CHUNKS))
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """A stream, in the pieces that it is sent in."""
+    """A stream, in the pieces that it is sent in; one in four ends inside a request."""
     data = b"".join(
         draw(st.lists(st.one_of(_plain_request(), _plain_request(), _odd_request()), min_size=1, max_size=4))
     )
-    for place, edit in draw(_EDITS):
+    for place, edit in [] if draw(st.integers(0, 2)) else draw(_EDITS):
         at = int(place * len(data))
         data = data[:at] + edit + data[at + draw(st.integers(0, 1)) :]
+    if draw(st.integers(0, 3)) == 3:
+        data = data[: int(draw(st.floats(0, 1)) * len(data))]
     cuts = sorted({int(place * len(data)) for place in draw(st.lists(st.floats(0, 1), max_size=4))})
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
@@ -215,11 +230,15 @@ class RunningServer:
                     client.sendall(piece)
                 if is_ended:
                     client.shutdown(socket.SHUT_WR)
-            received = b""
-            with contextlib.suppress(ConnectionError):
+            received, is_left_open = b"", False
+            try:
                 while data := client.recv(1 << 16):
                     received += data
-        return _read(received)
+            except TimeoutError:
+                is_left_open = True
+            except ConnectionError:
+                pass  # it refused, and closed on what still came
+        return replace(_read(received), is_left_open=is_left_open)
 
 
 def _read(received: bytes) -> Framed:
@@ -285,6 +304,8 @@ def disagreement(server: RunningServer, pieces: Sequence[bytes]) -> str | None:
         return f"framed otherwise: {found.frames} for {expected}"
     if found.refusal in (408, 500):
         return f"answered {found.refusal}"
+    if found.is_left_open:
+        return f"neither answered nor closed; h11: {reference.refusal}"
     if count == len(expected):
         if reference.refusal is not None and found.refusal is None:
             return f"taken, refused by h11 with {reference.refusal}"

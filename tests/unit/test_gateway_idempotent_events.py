@@ -1,10 +1,14 @@
 """Events with an Idempotency-Key through the whole gateway, over fakes."""
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from include.gateway.ports import Failure
-from tests.fakes.events import board, keys_of
-from tests.fakes.harness import over_http
+from tests.fakes.events import board, keys_of, member
+from tests.fakes.harness import DATA_TOKEN, OTHER_TOKEN, SETTINGS, over_http
 
 EVENTS = "/topics/board/events"
 KEY = {"Idempotency-Key": "my-key"}
@@ -81,3 +85,37 @@ def test_calls_without_a_key_leave_nothing_behind():
     gateway, _ = over_http(scenario)
     assert len(gateway.producer.records) == 3
     assert len(gateway.services.idempotency) == 0
+
+
+BODIES = [board(1), board(1, title="another"), [board(1)], [board(1), board(1), board(2)]]
+CALLS = st.tuples(
+    st.sampled_from([DATA_TOKEN, OTHER_TOKEN]),
+    st.sampled_from(["k", "k/0", None]),
+    st.sampled_from([*((EVENTS, body) for body in BODIES), ("/topics/member/events", member(1))]),
+    st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=st.lists(CALLS, min_size=2, max_size=6))
+def test_events_share_an_identity_if_they_are_one_place_of_one_call_and_only_then(calls):
+    """Of calls by two senders with the same few keys, some made when the keys of the ones before are forgotten."""
+
+    async def scenario(gateway, client):
+        events = []
+        for number, (token, key, (path, body), is_forgotten) in enumerate(calls):
+            if is_forgotten:
+                gateway.clock.advance(SETTINGS.idempotency_window_s + 1)
+            headers = {"Authorization": f"Bearer {token}"} | ({} if key is None else {"Idempotency-Key": key})
+            answer = await client.post(path, json=body, headers=headers)
+            if answer.status_code == 422:
+                continue  # the key is remembered, of another call
+            content = answer.json()
+            for place, one in enumerate(content.get("results", [content])):
+                call = (token, key, path, json.dumps(body), place) if key is not None else (number, place)
+                events.append((call, one["eventId"]))
+        return events
+
+    _, events = over_http(scenario)
+    calls_seen, identities = {call for call, _ in events}, {identity for _, identity in events}
+    assert len(set(events)) == len(calls_seen) == len(identities)
