@@ -13,18 +13,22 @@ _BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Rows, and the greatest id that was ever given to one."""
+    """Rows, and the greatest id that was ever given to one.
+
+    `uncertain`: rows of a commit that may or may not be done, and that are there beyond the others.
+    """
 
     rows: int
     last_id: int
+    uncertain: int = 0
 
 
 class CountFile:
     """One line beside the store's file.
 
-    Rows that come are added after their commit, rows that go are taken off before it: whenever the process is killed,
-    the store's file has no fewer rows than this says. The line is not synced, so it counts within one boot of the
-    machine only.
+    Rows that come or go are uncertain while their commit is on its way. So whenever the process is killed, the store's
+    file has no fewer rows than this says, or it is damaged; and a damaged one lacks as many as there may have been at
+    most. The line is not synced, so it counts within one boot of the machine only.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -36,11 +40,11 @@ class CountFile:
         """The count, if it is one of this boot: after a loss of power it may be an older one."""
         try:
             text, _, checksum = self._path.read_text("ascii").strip().rpartition(" ")
-            boot, rows, last_id = text.split(" ")
+            boot, rows, last_id, uncertain = text.split(" ")
             is_known = of_any_boot or (boot and boot == self._boot)
             if int(checksum) != zlib.crc32(text.encode()) or not is_known:
                 return None
-            return Count(int(rows), int(last_id))
+            return Count(int(rows), int(last_id), int(uncertain))
         except (OSError, ValueError):
             return None
 
@@ -48,7 +52,7 @@ class CountFile:
         """Tell it. Raises OSError."""
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        text = f"{self._boot} {count.rows} {count.last_id}"
+        text = f"{self._boot} {count.rows} {count.last_id} {count.uncertain}"
         os.pwrite(self._fd, f"{text} {zlib.crc32(text.encode())}".ljust(_BYTES).encode(), 0)
 
     def forget(self) -> None:

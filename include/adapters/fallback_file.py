@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,10 +128,10 @@ class FallbackFile:
     def insert(self, rows: Sequence[Row]) -> None:
         """Keep the rows, all or none; on the disk on return."""
         self._require_room(sum(row[9] for row in rows))
+        self._tell_count(replace(self._count, uncertain=len(rows)))
         with self._transaction():
             self._db.executemany(sql.INSERT, rows)
-        self._count = Count(self._count.rows + len(rows), max(self._count.last_id, *[row[0] for row in rows]))
-        self._tell_count()
+        self._has_changed(Count(self._count.rows + len(rows), max(self._count.last_id, *[row[0] for row in rows])))
 
     def oldest(self, limit: int, after_id: int, without_topics: Collection[str]) -> list[Waiting]:
         """Waiting rows in the order of their ids, from beyond that one; fewer if they are large, none only at the end.
@@ -171,7 +171,7 @@ class FallbackFile:
                 for row in self._db.execute(sql.SET_ASIDE, (reason, row_id)).fetchall()
             ]
             count = self._take_off(len(removed))
-        self._count = count
+        self._has_changed(count)
         self._compact()
         is_foreign = any(waiting_of(row).damage is not None for row in aside)
         return Settled(removed, [_changed(row) for row in aside], self._oldest_kept_at(), is_foreign)
@@ -186,8 +186,7 @@ class FallbackFile:
                 for row in self._db.execute(sql.WAIT_AGAIN, (first_id + number, row_id)).fetchall()
             ]
             self._db.execute(sql.SET_LAST_ID, (first_id + count,))
-        self._count = Count(self._count.rows, max(self._count.last_id, first_id + count))
-        self._tell_count()
+        self._has_changed(replace(self._count, last_id=max(self._count.last_id, first_id + count)))
         return returned, self._oldest_kept_at()
 
     def give_up(self, reason: str, ids: Collection[int] | None) -> tuple[list[Changed], int]:
@@ -205,7 +204,7 @@ class FallbackFile:
                     self._db.execute(sql.INSERT_LOSS, (now_ms, 1, what, reason, now_ms))
             known = self._db.execute(sql.ACKNOWLEDGE, (reason, now_ms)).fetchall() if ids is None else []
             count = self._take_off(len(given_up))
-        self._count = count
+        self._has_changed(count)
         return given_up, sum(row[0] for row in known)
 
     def losses(self) -> list[Loss]:
@@ -256,8 +255,8 @@ class FallbackFile:
             self._disconnect()
             raise
         self._nothing_waits_up_to.clear()
-        self._count, self._is_counted = Count(contents.waiting + contents.refused, contents.last_id), True
-        self._tell_count()
+        self._has_changed(Count(contents.waiting + contents.refused, contents.last_id))
+        self._is_counted = True
         renewed(contents)
 
     def _require_all(self, contents: Contents) -> None:
@@ -273,12 +272,16 @@ class FallbackFile:
         # before the commit: see CountFile
         count = Count(self._count.rows - rows, self._count.last_id)
         if rows:
-            self._count_file.write(count)
+            self._count_file.write(replace(count, uncertain=rows))
         return count
 
-    def _tell_count(self) -> None:
+    def _has_changed(self, count: Count) -> None:
+        self._count = count
+        self._tell_count(count)
+
+    def _tell_count(self, count: Count) -> None:
         with suppress(OSError):  # too low a count is no false alarm
-            self._count_file.write(self._count)
+            self._count_file.write(count)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = lambda text: text.decode(errors="replace")  # a row's checksum tells of it

@@ -116,7 +116,8 @@ def renew(folder: FallbackFolder, expected: Count | None, why: str) -> None:
         if expected is None:  # the worst that can be; what was sent before the oldest that is left is not in it
             lost = max(1, salvage.unreadable, last_id - first_id + 1 - saved)
         else:  # without its last commits a file is whole, and has neither their rows nor their ids
-            lost = max(expected.rows - saved, min(expected.last_id - last_id, expected.rows), 0)
+            most = expected.rows + expected.uncertain
+            lost = max(most - saved, min(expected.last_id - last_id, most), 0)
             last_id = max(last_id, expected.last_id)
         db.execute(sql.BEGIN_IDS)
         db.execute(sql.SET_LAST_ID, (last_id,))

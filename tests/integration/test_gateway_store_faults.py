@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from include.adapters import fallback_salvage
+from include.adapters.fallback_file import FallbackFile
+from include.adapters.fallback_rows import row_of
 from include.errors import ConfigurationError
 from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
@@ -151,6 +153,34 @@ def test_killed_while_it_makes_the_new_file_it_does_it_again_and_counts_once(tmp
     assert backlog.waiting + backlog.lost == 300
     assert 0 < backlog.lost < 20
     assert {path.name for path in tmp_path.iterdir() if "salvag" in path.name} == set()
+
+
+@pytest.mark.parametrize("told_by", ["_take_off", "_has_changed"], ids=["in a settlement", "behind an insertion"])
+def test_killed_around_a_commit_it_counts_all_that_damage_takes_afterwards(tmp_path, told_by):
+    async def fill():
+        await (await filled(tmp_path, 300)).close()
+
+    asyncio.run(fill())
+    file = FallbackFile(tmp_path)
+    file.open()
+    tell = getattr(file, told_by)
+
+    def killed(*given):
+        if told_by == "_take_off":  # before the commit
+            tell(*given)
+        raise KeyboardInterrupt
+
+    setattr(file, told_by, killed)
+    rows = [row_of(n, record(n), "test", False, 0) for n in range(301, 401)]
+    with pytest.raises(KeyboardInterrupt):
+        file.settle(range(1, 101), {}) if told_by == "_take_off" else file.insert(rows)
+    file.close()
+    with (tmp_path / "fallback.sqlite").open("r+b") as opened:
+        opened.seek(12 * 4096)
+        opened.write(os.urandom(4096))
+    backlog = asyncio.run(backlog_of(tmp_path))
+    assert backlog.waiting + backlog.lost == (300 if told_by == "_take_off" else 400)
+    assert 0 < backlog.lost < 20
 
 
 @pytest.mark.parametrize(
