@@ -1,5 +1,7 @@
 """The JSON of a body."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from include.contracts.validation import undecodable_violations
@@ -7,15 +9,19 @@ from include.gateway.answer import Fault, fault
 from include.settings import GatewayLimits
 
 _decode = msgspec.json.Decoder().decode
+_PIECE_BYTES = 1 << 16  # a body with too many parts is refused as soon as they are seen
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[{:'))
 
 
 def decode(body: bytes, limits: GatewayLimits) -> object:
     """The JSON value. Raises Fault 400 for what is none or could not be passed on, 413 for too many parts."""
     if _is_large(body, limits):
-        marks = structure(body)
-        _require(marks.count(b"{") + marks.count(b"["), limits.max_containers, "objects and arrays")
-        _require(marks.count(b":"), limits.max_fields, "fields")
+        containers = fields = 0
+        for marks in iter_structure(body):
+            containers += marks.count(b"{") + marks.count(b"[")
+            fields += marks.count(b":")
+            _require(containers, limits.max_containers, "objects and arrays")
+            _require(fields, limits.max_fields, "fields")
     try:
         return _decode(body)
     except RecursionError as exc:
@@ -30,11 +36,22 @@ def decode(body: bytes, limits: GatewayLimits) -> object:
         raise fault(400, "", f"not valid JSON: {reason}", remedy) from exc
 
 
-def structure(text: bytes) -> bytes:
-    """The opening brackets and colons of a JSON text outside its strings. Bytes are read in bulk, no value is made."""
-    unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    marks = unescaped.translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # without pairs, inside stays inside
-    return b"".join(marks.split(b'"')[::2])
+def iter_structure(text: bytes, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+    """The opening brackets and colons of a JSON text outside its strings, piece by piece of the text.
+
+    Bytes are read in bulk, no value is made.
+    """
+    start, is_inside = 0, 0
+    while start < len(text):
+        piece = text[start : start + piece_bytes]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # it ends between a backslash and what that escapes
+            piece = text[start : start + piece_bytes + 1]
+        start += len(piece)
+        unescaped = piece.replace(rb"\\", b"").replace(rb"\"", b"")
+        marks = unescaped.translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # without pairs, inside stays inside
+        parts = marks.split(b'"')
+        yield b"".join(parts[is_inside::2])
+        is_inside = (is_inside + len(parts) - 1) % 2
 
 
 def _is_large(body: bytes, limits: GatewayLimits) -> bool:

@@ -13,6 +13,7 @@ from include.gateway.rows import Rows
 from include.gateway.services import Services
 
 _READINESS_S = 1.0  # how long a check of the store is remembered: each costs an fsync, and needs no token
+_METRICS_S = 0.1  # how long a page of metrics is good for: each costs as much as ten events, and needs no token
 
 
 def routes(services: Services) -> list[Route]:
@@ -50,6 +51,8 @@ class Operations:
         self._services = services
         self._check: asyncio.Future[bool] | None = None
         self._checked_at = 0.0
+        self._page = b""
+        self._page_ends_at = 0.0
 
     async def health(self, call: Call, body: bytes) -> Answer:
         """200 while the process answers."""
@@ -63,9 +66,12 @@ class Operations:
         return json_answer(ready, 200 if kafka or store else 503)
 
     async def metrics(self, call: Call, body: bytes) -> Answer:
-        """Prometheus' text format."""
+        """Prometheus' text format; a page that was just made is given again."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._page_ends_at:
+            self._page, self._page_ends_at = self._services.metrics.page(), now + _METRICS_S
         media_type = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-        return Answer(200, self._services.metrics.page(), (media_type,))
+        return Answer(200, self._page, (media_type,))
 
     async def fallback(self, call: Call, body: bytes) -> Answer:
         """What the fallback store holds, and how far the replay is."""

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.gateway import payload
 from include.gateway.answer import Fault
 from include.gateway.limits import MAX_RECORD_BYTES
-from include.gateway.payload import decode, structure
+from include.gateway.payload import decode, iter_structure
 from include.settings import GatewayLimits
 from tests.fakes.events import board
 from tests.support.wire import against, error, request
@@ -31,9 +32,9 @@ def parts(value):
     return 0, 0
 
 
-@given(value=VALUES, is_ascii=st.booleans())
-def test_parts_are_counted_as_a_walk_counts_them(value, is_ascii):
-    marks = structure(json.dumps(value, ensure_ascii=is_ascii).encode())
+@given(value=VALUES, is_ascii=st.booleans(), piece_bytes=st.sampled_from([1, 2, 3, 7, 1 << 16]))
+def test_parts_are_counted_as_a_walk_counts_them(value, is_ascii, piece_bytes):
+    marks = b"".join(iter_structure(json.dumps(value, ensure_ascii=is_ascii).encode(), piece_bytes))
     assert (marks.count(b"[") + marks.count(b"{"), marks.count(b":")) == parts(value)
 
 
@@ -50,6 +51,21 @@ def test_too_many_parts_are_413_and_the_limit_is_named(body, limit):
         decode(body, LIMITS)
     assert caught.value.status == 413
     assert limit in caught.value.error
+
+
+@pytest.mark.parametrize("many", [b"[],", b'{"":0},'])
+def test_body_of_too_many_parts_is_looked_at_until_there_are_too_many(many, monkeypatch):
+    seen, found = [], payload.iter_structure
+
+    def noted(text):
+        for marks in found(text):
+            seen.append(marks)
+            yield marks
+
+    monkeypatch.setattr(payload, "iter_structure", noted)
+    with pytest.raises(Fault):
+        decode(b"[" + many * (4_000_000 // len(many)) + b"0]", LIMITS)
+    assert len(seen) == 1
 
 
 def test_brackets_and_colons_of_a_text_are_text():

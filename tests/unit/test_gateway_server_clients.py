@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from include.gateway.metrics import GatewayMetrics
 from tests.fakes.events import board
 from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN
 from tests.support.wire import EVENTS, against, error, event, request, until
@@ -277,6 +278,24 @@ def test_readiness_checks_the_store_once_a_second_however_often_it_is_asked():
     statuses, count = against(scenario)
     assert statuses == {200}
     assert count <= 2
+
+
+def test_page_of_metrics_is_not_made_anew_for_each_pipelined_request(monkeypatch):
+    made = []
+    page = GatewayMetrics.page
+    monkeypatch.setattr(GatewayMetrics, "page", lambda metrics: made.append(1) or page(metrics))
+
+    async def scenario(gateway, connect):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        wire = await connect()
+        wire.send(request(method="GET", target="/metrics") * 500)
+        statuses = {(await wire.answer())[0] for _ in range(500)}
+        return statuses, loop.time() - began
+
+    statuses, took_s = against(scenario)
+    assert statuses == {200}
+    assert len(made) <= 1 + took_s / 0.1
 
 
 def test_admin_token_counts_as_known():
