@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.publish.parts import DAY, Bench
 from benchmarks.report import Goal, Report, median
+from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.publication import publish, redo, undo
 from tests.support.serving import opened_store, row, serve
@@ -59,6 +60,7 @@ def over(bench: Bench, rounds: int) -> Report:
         for number in range(1, rounds + 1):
             bench.build(DAY, f"over {number}", bench.rows)
             for name, step in (
+                ("verify", lambda: verify(bench.settings, DAY)),
                 ("publish", lambda: publish(bench.settings, DAY)),
                 ("undo", lambda: undo(bench.settings, DAY, "benchmark", to=0)),
                 ("redo", lambda: redo(bench.settings, DAY, "benchmark")),

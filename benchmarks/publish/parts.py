@@ -39,7 +39,8 @@ INSERT INTO {table} (generation_id, day, board_id, member_id, nickname, city, ph
 SELECT {generation_id}, {day}, """
 _LIVE = """
 INSERT INTO board_detail_live (day, board_id, member_id, nickname, city, phone, title, body, modified_at, created_at,
-                               event_id, board_partition, board_offset, member_partition, member_offset)
+                               event_id, board_partition, board_offset, member_partition, member_offset,
+                               kafka_partition, kafka_offset)
 SELECT %(day)s, """
 
 
@@ -77,7 +78,7 @@ class Bench:
         with connect(self.settings.database, "stream", "bench") as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
             numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
-            cursor.execute(_LIVE + _ROW + numbers, {"day": day.date, "start": day.start})
+            cursor.execute(_LIVE + _ROW + ", 0, i " + numbers, {"day": day.date, "start": day.start})
 
     def vacuum(self) -> None:
         """As autovacuum leaves it a while later."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.publish.parts import DAY, Bench
 from benchmarks.report import Goal, Report, median
+from include.integrity.comparison import verify
 from include.integrity.publication import publish, undo
 
 _RATE = 100
@@ -51,6 +52,7 @@ def readers(bench: Bench, rounds: int) -> Report:
                 if change % 2 == 0:
                     bench.build(day, f"round {number}, {change}", rows + change, first_id)
                     sizes.add(rows + change)
+                    verify(bench.settings, day)
                 began = time.monotonic()
                 publish(bench.settings, day) if change % 2 == 0 else undo(bench.settings, day, "benchmark")
                 changes_s.append(time.monotonic() - began)

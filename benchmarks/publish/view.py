@@ -9,7 +9,7 @@ import psycopg2
 from benchmarks.publish.parts import DAY, Bench
 from benchmarks.report import Goal, Report, median, median_ratio
 from include.contracts.day import Day
-from include.integrity.publication import publish
+from tests.support.publication import publish
 
 _DAY_FACTOR = 1.5
 _BOARD_MS = 5.0

@@ -45,7 +45,7 @@ class OffsetLedger:
     def entries(self, consumer: str, topic: str) -> list[Entry]:
         """All entries of the consumer for topics of that name, those moved last first."""
         with self._connection.transaction() as cursor:
-            return _entries(cursor, consumer, topic)
+            return select_entries(cursor, consumer, topic)
 
     def open(self, consumer: str, topic: str, topic_id: str, start: Offsets, lease: DriverLease) -> Offsets:
         """The ledger of this topic; a partition that has no entry yet gets one at its `start`.
@@ -98,7 +98,7 @@ class OffsetLedger:
         where = {"consumer": consumer, "topic": topic, "topic_id": topic_id}
         with self._connection.transaction() as cursor:
             lease.hold(cursor)
-            if sorted(_entries(cursor, consumer, topic)) != sorted(seen):
+            if sorted(select_entries(cursor, consumer, topic)) != sorted(seen):
                 raise LedgerConflict("The ledger moved since it was looked at; look again", **where)
             for move in moves:
                 cursor.execute(query("set_ledger_entry"), where | move._asdict())
@@ -136,7 +136,8 @@ def move_partitions(
         raise LedgerConflict(consumer=consumer, topic=topic, partitions=moved, expected=expected)
 
 
-def _entries(cursor: Cursor, consumer: str, topic: str) -> list[Entry]:
+def select_entries(cursor: Cursor, consumer: str, topic: str) -> list[Entry]:
+    """All entries of the consumer for topics of that name, those moved last first."""
     cursor.execute(query("select_ledger_entries"), {"consumer": consumer, "topic": topic})
     return [Entry._make(row) for row in cursor.fetchall()]
 

@@ -11,6 +11,7 @@ from include.adapters.postgres import connect
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, NothingBuilt
+from include.integrity.verified import insert_corrections, save_verified
 from include.settings import Settings
 from include.sql.named import COORDINATES, query
 
@@ -18,8 +19,6 @@ log = logging.getLogger(__name__)
 
 LISTED_ROWS = 10_000  # of a day that was not shown at all, no more than this are listed one by one
 SHOWN_TEXT = 60
-# what may differ between two versions of a row although its board is the same version
-APART = (*PIPELINE.table_columns, *COORDINATES, "generation_id", "day", "replayed", "finality")
 PERSONAL = {field.column for field in PIPELINE.output.fields if field.personal}
 
 
@@ -80,10 +79,13 @@ class Differences:
 def verify(settings: Settings, day: Day, run_id: str | None = None) -> Report:
     """Compare the built generation (of the run, or the newest) with what is shown; every difference becomes a row.
 
-    A generation that is published already is not compared again: its corrections tell what it corrected then. Blocks
-    on PostgreSQL. Raises NothingBuilt; BalanceBroken when a board of the day got lost on the way.
+    A generation that is published already is not compared again: its corrections tell what it corrected then. The
+    generation keeps what it was compared with, and only then it can be published (`verified`). Blocks on PostgreSQL.
+    Raises NothingBuilt; BalanceBroken when a board of the day got lost on the way; DatabaseUnavailable, also when the
+    generation is verified or published by somebody else at the same time.
     """
     with connect(settings.database, "batch", "verify") as connection, connection.cursor() as cursor:
+        cursor.execute(query("begin_comparison"))
         generation = select_generation(cursor, day, run_id)
         if generation.status == "built":
             _compare(cursor, day, generation)
@@ -130,13 +132,15 @@ def _compare(cursor: Cursor, day: Day, generation: Generation) -> None:
     cursor.execute(query("delete_corrections"), place)
     cursor.execute(query("select_is_shown"), place)
     shown_id, is_live = cursor.fetchone()
+    save_verified(cursor, generation.generation_id, shown_id)
     if generation.row_count > LISTED_ROWS and shown_id is None and not is_live:
         log.info("day %s: nothing of it was shown before; its rows are counted, not listed one by one", day)
+        cursor.execute(query("begin_unlisted"))
         cursor.execute(query("save_unlisted"), place)
         return
     cursor.execute(query("compare_rows"), place | {"shown_id": shown_id})
     if cursor.rowcount:
-        cursor.execute(query("insert_corrections"), place | {"apart": list(APART)})
+        insert_corrections(cursor, day, generation.generation_id)
 
 
 def _counts(cursor: Cursor, generation: Generation) -> dict[str, int]:

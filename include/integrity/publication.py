@@ -22,6 +22,7 @@ from include.integrity.day_turn import DayShows, in_turn
 from include.integrity.pruning import prune
 from include.integrity.trail import Action, Move, Shown, Trail
 from include.integrity.vanishing import refuse_vanishing_rows
+from include.integrity.verified import compare_served_since, require_verified
 from include.settings import Settings
 from include.sql.named import query
 
@@ -91,9 +92,10 @@ def publish(
 
     A generation with the content that the day shows anyway is given up: the day is then known to be whole up to the
     later cut, and no longer dirty. By hand it ends a hold; `automatic` respects it. Waits for a batch of the speed
-    layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; StaleRun when the day was
-    published by another run meanwhile; DayHeld; RowsWouldVanish unless `accept_vanishing`; DayBusy when somebody holds
-    the day for a minute; DatabaseUnavailable.
+    layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; NotVerified unless `verify` has
+    compared the build with what the day shows; StaleRun when the day was published by another run meanwhile; DayHeld;
+    BalanceBroken; RowsWouldVanish unless `accept_vanishing`; DayBusy when somebody holds the day for a minute;
+    DatabaseUnavailable.
     """
     day.require_over(SystemClock().now())
     published = in_turn(settings, day, lambda cursor, shows: _publish(
@@ -162,9 +164,7 @@ def _publish(
     generation_id, status, base_id, identical_to = row
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     if status == "built":
-        if not accept_vanishing:
-            refuse_vanishing_rows(cursor, day, generation_id)
-        published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason)
+        published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason, accept_vanishing)
     elif shows.generation_id == (shown := identical_to or generation_id):
         published = Published(shown, 0, was_identical=identical_to is not None)
     else:
@@ -175,13 +175,15 @@ def _publish(
 
 
 def _publish_built(
-    cursor: Cursor, shows: DayShows, day: Day, generation_id: int, base_id: Shown, made_by: str, reason: str | None
-) -> Published:
+    cursor: Cursor, shows: DayShows, day: Day, generation_id: int, base_id: Shown, made_by: str, reason: str | None,
+    accept_vanishing: bool,
+) -> Published:  # fmt: skip
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     cursor.execute(query("select_is_behind"), place)
     if base_id != shows.generation_id or cursor.fetchone()[0]:
         raise StaleRun("what the day shows changed after this build began; rebuild it to publish",
                        day=day, generation=generation_id, shown=shows.generation_id, base=base_id)  # fmt: skip
+    verified = require_verified(cursor, day, generation_id, shows.generation_id)
     if shows.generation_id is not None:
         cursor.execute(query("select_is_identical"), place)
         if cursor.fetchone()[0]:
@@ -190,6 +192,9 @@ def _publish_built(
             cursor.execute(query("count_on_top"), place)
             _mark_dirty(cursor, day, cursor.fetchone()[0], cause=None)
             return Published(shows.generation_id, 0, was_identical=True)
+    compare_served_since(cursor, day, generation_id, shows.generation_id, verified)
+    if not accept_vanishing:
+        refuse_vanishing_rows(cursor, day, generation_id)
     moved, on_top = _point(cursor, shows, day, "publish", generation_id, reason, made_by)
     _mark_dirty(cursor, day, on_top, cause=None)
     return Published(generation_id, moved.covered)
@@ -227,8 +232,13 @@ def _point(
     reached("point.after_pointer")
     if target is not None:
         cursor.execute(query("place_live_tombstones"), place)
-    cursor.execute(query("settle_live"), place)
-    covered, restored, on_top = cursor.fetchone()
+    cursor.execute(query("count_settled"), place)
+    covered, restored, on_top, keys = cursor.fetchone()
+    if keys:
+        # as one text: psycopg2 would write an expression of so many numbers
+        cursor.execute(query("set_aside_known"), place | {"keys": "{" + ",".join(map(str, keys)) + "}"})
+        known = cursor.fetchone()[0]
+        covered, on_top = covered + known, on_top - known
     cursor.execute(query("mark_published"), place)
     cursor.execute(query("insert_publication"), {
         **place, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,

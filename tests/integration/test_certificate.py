@@ -14,10 +14,10 @@ from include.gateway.client import GatewayUnavailable
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.gateways import Unsent, gateways, unsent
-from include.integrity.publication import publish
 from include.settings import Settings
 from stack.ports import unused
 from tests.support.pipeline import environment, migrated, rows
+from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
 
 STATUS = "SELECT status, certified_at IS NOT NULL FROM day_publication"

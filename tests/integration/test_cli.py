@@ -9,9 +9,9 @@ import pytest
 from include.adapters.generation_store import GenerationStore
 from include.contracts.day import Day
 from include.integrity.__main__ import main
-from include.integrity.publication import publish
 from include.sql.named import query
 from tests.support.pipeline import environment, migrated, rows
+from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
 
 DONE, REFUSED, USAGE, LOOK, LATER, SETTING = 0, 1, 2, 3, 75, 78
@@ -106,6 +106,7 @@ class TestDiff:
 
 class TestADayByHand:
     def test_publish_undo_redo_and_their_history(self, settings, run, changed_day):
+        assert run("verify", "--day", str(DAY))[0] == DONE
         assert run("publish", "--day", str(DAY), "--by", "me")[0] == DONE
         assert self.author(settings) == ("아침", "final")
         code, text = run("undo", "--day", str(DAY), "--reason", "wrong authors", "--by", "me")

@@ -8,9 +8,9 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity import comparison
 from include.integrity.comparison import diff, verify
 from include.integrity.days import DirtyDay, dirty_days
-from include.integrity.publication import publish
 from include.integrity.vanishing import RowsWouldVanish
 from tests.support.pipeline import migrated, rows
+from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)

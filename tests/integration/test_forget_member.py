@@ -13,7 +13,6 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
-from include.integrity.publication import publish
 from spark_jobs.batch.archive_check import verify_archive
 from spark_jobs.batch.archive_source import archive_sources
 from spark_jobs.batch.rebuild import build
@@ -22,6 +21,7 @@ from spark_jobs.batch.splits import read_topic
 from spark_jobs.forget_member import count, forget
 from tests.support.archive import DAY, STREAM, TABLE, Archive, a_board, a_member, event
 from tests.support.pipeline import rows
+from tests.support.publication import publish
 
 CANARY = "kestrel-4711"
 PERSON, OTHER = 7, 8

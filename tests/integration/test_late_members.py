@@ -8,10 +8,10 @@ from include.adapters.kafka_offsets import OffsetReader
 from include.clock import rfc3339
 from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.late_members import mark_late_members
-from include.integrity.publication import publish
 from tests.fakes.events import member
 from tests.servers import kafka_server
 from tests.support.pipeline import produce, rows, with_topics
+from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, row
 
 MORNING = rfc3339(NOON - dt.timedelta(hours=3))

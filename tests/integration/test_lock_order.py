@@ -11,8 +11,9 @@ import pytest
 from include.adapters import postgres as connections
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
-from include.integrity.publication import publish, redo, undo
+from include.integrity.publication import redo, undo
 from tests.support.pipeline import migrated, rows
+from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, opened_store, pending, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)
@@ -75,7 +76,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         serve(store, [row(n, n) for n in range(4)])
         pending(settings, 8, 8)
         build(settings, [row(1, 1, title="a"), row(2, 2)], cut=6, run_id="a")
-        publish(settings, DAY, "a")
+        publish(settings, DAY, "a", accept_vanishing=True)
         serve(store, [row(3, 5), row(8, 8), row(9, 9), tombstone(2, 10, LATER), tombstone(77, 11, LATER)])
         cover(settings, DAY)
         undo(settings, DAY, "r")

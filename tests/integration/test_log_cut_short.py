@@ -17,7 +17,6 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
-from include.integrity.publication import publish
 from spark_jobs.batch import splits
 from spark_jobs.batch.archive_source import archive_sources
 from spark_jobs.batch.rebuild import rebuild_day
@@ -25,6 +24,7 @@ from spark_jobs.batch.sources import Known, Taken
 from spark_jobs.batch.splits import TopicSplit, read_split
 from tests.support.archive import DAY, NOON, STREAM, TABLE, Archive, a_board, a_member
 from tests.support.pipeline import rows
+from tests.support.publication import publish
 
 NOW = DAY.end + dt.timedelta(hours=4)
 LONG_AGO = NOON - dt.timedelta(days=9)

@@ -12,7 +12,6 @@ from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
-from include.integrity.publication import publish
 from include.integrity.settled import wait_until_settled
 from spark_jobs.batch.rebuild import rebuild_day
 from stack.ports import unused
@@ -20,6 +19,7 @@ from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, produce, rows, run_module, with_topics
+from tests.support.publication import publish
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
 MORNING, EVENING = "2026-11-20T01:00:00.000Z", "2026-11-20T11:00:00.000Z"

@@ -8,8 +8,9 @@ import pytest
 from include.errors import NothingBuilt, StaleRun
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
-from include.integrity.publication import SPEED_LAYER, DayHeld, Published, UndoRefused, history, publish, redo, undo
+from include.integrity.publication import SPEED_LAYER, DayHeld, Published, UndoRefused, history, redo, undo
 from tests.support.pipeline import migrated, rows
+from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)
@@ -36,7 +37,7 @@ def test_undo_of_the_first_publication_puts_the_live_rows_back_as_they_were(sett
     serve(store, [row(1, 0), row(2, 1), row(3, 7)])
     view, live = rows(settings, EVERYTHING), rows(settings, LIVE)
     generation = build(settings, [row(1, 0, title="rebuilt")], cut=5, run_id="a")
-    assert publish(settings, DAY, "a") == Published(generation, covered=2)
+    assert publish(settings, DAY, "a", accept_vanishing=True) == Published(generation, covered=2)
     assert rows(settings, VIEW) == [(1, "rebuilt", "final"), (3, "v7", "live")]
 
     moved = undo(settings, DAY, "wrong titles")
@@ -219,7 +220,7 @@ def test_a_live_row_below_the_cut_of_the_same_content_is_covered(settings, store
     publish(settings, DAY, "a")
     serve(store, [row(2, 6)])  # nobody knows why: the rebuild does not have it
     build(settings, [row(1, 0)], cut=9, run_id="b")
-    assert publish(settings, DAY, "b").covered == 1
+    assert publish(settings, DAY, "b", accept_vanishing=True).covered == 1
     assert rows(settings, VIEW) == [(1, "v0", "final")]
 
 

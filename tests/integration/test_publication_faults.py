@@ -11,11 +11,12 @@ from include.adapters import live_table
 from include.adapters.generation_store import GenerationStore
 from include.errors import DayBusy, NothingBuilt, StaleRun
 from include.integrity import day_turn, publication
+from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
-from include.integrity.publication import UndoRefused, history, publish, redo, undo
+from include.integrity.publication import UndoRefused, history, redo, undo
 from tests.servers import wait_until
 from tests.support.pipeline import environment, migrated, rows
-from tests.support.publication import KilledPublisher, open_as, wait_for_end_of_backends
+from tests.support.publication import KilledPublisher, open_as, publish, wait_for_end_of_backends
 from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
 
 VIEW = "SELECT board_id, title, finality FROM board_detail ORDER BY board_id"
@@ -53,6 +54,8 @@ def test_killed_before_any_statement_the_day_is_the_old_or_the_new_one_and_tryin
     }  # fmt: skip
     if call == "undo":
         publish(settings, DAY, "r")
+    else:
+        verify(settings, DAY, "r")
     publisher = KilledPublisher(calls[call], variables)
     try:
         for statement in itertools.count(1):

@@ -11,8 +11,9 @@ from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
-from include.integrity.publication import SPEED_LAYER, Published, publish, redo, undo
+from include.integrity.publication import SPEED_LAYER, Published, redo, undo
 from tests.support.pipeline import migrated, rows
+from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)

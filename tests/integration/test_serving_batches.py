@@ -9,9 +9,11 @@ import pytest
 
 from include.adapters.live_table import Applied
 from include.errors import LedgerConflict
-from include.integrity.publication import publish
+from include.integrity import publication
+from include.integrity.comparison import verify
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
+from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, applied, build, opened_store, pending, row, serve, tombstone
 from tests.support.sessions import held_up, is_waiting, locked
 
@@ -169,9 +171,10 @@ def test_publishing_a_day_waits_for_the_batch_that_writes_into_it(settings, stor
 
 def test_a_batch_waits_for_a_publication_under_way_and_then_knows_its_cut(settings, store):
     build(settings, [row(1, 0)], cut=5, run_id="r")
+    verify(settings, DAY, "r")
     with ThreadPoolExecutor(1) as server, ThreadPoolExecutor(1) as publisher:
         with locked(settings, "board_detail_live"):
-            publishing = publisher.submit(publish, settings, DAY, "r")
+            publishing = publisher.submit(publication.publish, settings, DAY, "r")
             wait_until(lambda: is_waiting(settings, "publish"), 20, "the publication has its day")
             serving = server.submit(serve, store, [row(1, 0), row(2, 6)])
             wait_until(lambda: is_waiting(settings, "serve"), 20, "the batch waits for the day")

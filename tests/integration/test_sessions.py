@@ -19,9 +19,10 @@ from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.page_model import load_rows
 from include.integrity.pruning import collect_orphans
-from include.integrity.publication import publish, undo
+from include.integrity.publication import undo
 from include.sql.migrate import migrate
 from tests.support.pipeline import migrated
+from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
 from tests.support.session_log import applications, sessions_logged, unlimited
 from tests.support.sessions import locked

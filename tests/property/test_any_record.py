@@ -24,7 +24,6 @@ from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.late_members import mark_late_members
 from include.integrity.page_model import load_rows
-from include.integrity.publication import publish
 from include.integrity.report import text_of
 from include.patience import patiently
 from spark_jobs.batch.archive import archive_topics
@@ -35,6 +34,7 @@ from tests.property.test_stream import AnyPosition, Driver
 from tests.servers import kafka_server
 from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, records
 from tests.support.pipeline import rows, with_topics
+from tests.support.publication import publish
 from tests.support.spark import encoded
 
 DAY = Day.of(SystemClock().now(), "Asia/Seoul").before(2)

@@ -27,14 +27,21 @@ from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import UndoRefused, publish, redo, undo
+from include.integrity.verified import NotVerified
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
 DAYS = (DAY, DAY.before(1))
 BOARDS = st.integers(1, 4)  # an even one is of the first day, an odd one of the second
 TIMES = st.integers(0, 5)
+EVENTS = st.tuples(BOARDS, TIMES, st.booleans())  # the last: is it a deletion?
+CORRECTED = """
+SELECT board_id, shown ->> 'title', rebuilt ->> 'title'
+  FROM board_detail_correction c JOIN day_publication p USING (generation_id)
+ WHERE p.day = %s AND class <> 'duplicate'
+"""
 # Few and the same in `make test`; SERVING_EXAMPLES=500 for a search.
-MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "4"))
+MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "8"))
 AGE = "interval '30 days'"
 EMPTY = """
 TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation
@@ -125,8 +132,12 @@ class Serving(RuleBasedStateMachine):
     @precondition(lambda self: self.unserved)
     @rule(count=st.integers(1, 9))
     def stream_serves(self, count):
+        self._serve_due(count)
+
+    def _serve_due(self, count):
         due, self.unserved = self.unserved[:count], self.unserved[count:]
-        self._serve(due)
+        if due:
+            self._serve(due)
 
     @precondition(lambda self: len(self.raw) > len(self.unserved))
     @rule(data=st.data())
@@ -138,8 +149,10 @@ class Serving(RuleBasedStateMachine):
         for event in events:
             self.newest[event.board] = max(event, self.newest.get(event.board, event), key=lambda e: e.version)
 
-    @rule(day=st.sampled_from(DAYS), published=st.booleans(), more=st.integers(0, 3))
-    def night_rebuilds(self, day, published, more):
+    @rule(day=st.sampled_from(DAYS), published=st.booleans(), between=st.lists(EVENTS, max_size=4),
+          served=st.sampled_from((99, 1, 0)))  # fmt: skip
+    def night_rebuilds(self, day, published, between, served):
+        """Verified, and published at once, later or never; before that more is posted, deleted and served."""
         generation = built_of(day, self.raw)
         run_id = f"r{next(_numbers)}"
         listed = [event.served(None) for event in generation.newest.values() if event.title is not None]
@@ -149,21 +162,33 @@ class Serving(RuleBasedStateMachine):
                 exclude(self.database, id_, "deleted", board, event.offset, NOON + dt.timedelta(minutes=event.at))
         self.generations[id_] = generation
         verify(self.database, day, run_id)
+        for board, at, is_deleted in between:
+            self._append(at, board, None if is_deleted else f"title {len(self.raw)}")
+        self._serve_due(served)
         if published:
-            before = self._view(day)
-            if publish(self.database, day, run_id).was_identical:
-                assert self._view(day) == before
-                return
-            after = self._view(day)
-            changed = {board for board in before | after if before.get(board) != after.get(board)}
-            corrected = rows(self.database, "SELECT board_id FROM board_detail_correction WHERE generation_id = %s",
-                             (id_,))  # fmt: skip
-            assert {board for (board,) in corrected} == changed
+            self._publish(day, run_id)
 
     @rule(day=st.sampled_from(DAYS))
     def older_build_is_published(self, day):
         with suppress(NothingBuilt, StaleRun):
-            publish(self.database, day)
+            try:
+                self._publish(day, None)
+            except NotVerified:  # the day showed something else then
+                verify(self.database, day)
+                self._publish(day, None)
+
+    def _publish(self, day, run_id):
+        """Publish; every board that reads otherwise since, and no other one, is a correction with both values."""
+        before, was_shown = self._view(day), self._pointer(day)
+        publish(self.database, day, run_id)
+        after = self._view(day)
+        if self._pointer(day) == was_shown:
+            assert after == before
+            return
+        changed = {board: (before.get(board), after.get(board)) for board in before | after}
+        corrected = rows(self.database, CORRECTED, (day.date,))
+        assert {board: titles for board, *titles in corrected} == {
+            board: list(titles) for board, titles in changed.items() if titles[0] != titles[1]}  # fmt: skip
 
     @rule(day=st.sampled_from(DAYS), to=st.none() | st.integers(0, 5))
     def day_is_undone(self, day, to):
@@ -193,15 +218,18 @@ class Serving(RuleBasedStateMachine):
         for day in DAYS:
             assert self._view(day) == self._expected(day)
 
+    def _pointer(self, day):
+        pointer = rows(self.database, "SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication "
+                       "WHERE day = %s AND generation_id IS NOT NULL", (day.date,))  # fmt: skip
+        return pointer[0] if pointer else (None, 0)
+
     def _view(self, day):
         found = rows(self.database, "SELECT board_id, title FROM board_detail WHERE day = %s", (day.date,))
         assert len(found) == len(dict(found))
         return dict(found)
 
     def _expected(self, day):
-        pointer = rows(self.database, "SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication "
-                       "WHERE day = %s AND generation_id IS NOT NULL", (day.date,))  # fmt: skip
-        id_, cut = pointer[0] if pointer else (None, 0)
+        id_, cut = self._pointer(day)
         known = self.generations[id_].newest if id_ is not None else {}
         shown = dict(known)
         for board, event in self.newest.items():

@@ -6,17 +6,29 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 
+from include.contracts.day import Day
+from include.errors import BalanceBroken, NothingBuilt
+from include.integrity import publication
+from include.integrity.comparison import verify
 from include.settings import Role, Settings
 from tests.servers import wait_until
 from tests.support.pipeline import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = "SELECT title, count(*) FROM board_detail_masked WHERE day = %s GROUP BY title"
+
+
+def publish(settings: Settings, day: Day, run_id: str | None = None, **how: Any) -> publication.Published:
+    """Verify the build and publish it, as a night does. Publishing says itself when there is none, or a broken one."""
+    with suppress(NothingBuilt, BalanceBroken):
+        verify(settings, day, run_id)
+    return publication.publish(settings, day, run_id, **how)
 
 
 class Reader:

@@ -1,7 +1,7 @@
 -- A difference is a board of the day that reads otherwise once the generation is published. What the speed layer got
 -- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
 -- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_board` was
--- made just before, see compare_rows.
+-- made just before, see compare_rows and compare_served.
 ANALYZE changed_board;
 WITH this AS (
     SELECT g.id, g.board_ends, g.member_ends, p.cut AS shown_cut
@@ -16,7 +16,7 @@ WITH this AS (
 ), staying AS (
     SELECT l.{{key}}
       FROM board_detail_live l CROSS JOIN this
-     WHERE (l.day = %(day)s OR (l.day IS NULL AND l.deleted))
+     WHERE (l.day = %(day)s OR (l.day IS NULL AND l.deleted)) AND l.{{key}} IN (SELECT board_id FROM changed_board)
        AND NOT is_covered(this.id, this.board_ends, this.member_ends, l.{{key}}, l.board_partition, l.board_offset,
                           l.member_partition, l.member_offset)
        AND NOT EXISTS (SELECT 1 FROM built b

@@ -1,0 +1,98 @@
+"""What a generation was compared with, and the comparison of what was served since: a publication takes both.
+
+The generation keeps which generation the day showed, and how far the speed layer had served. A live row names the
+record that it was made from, so the rows that came later are known.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.offset_ledger import select_entries
+from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import PipelineError
+from include.integrity.trail import Shown
+from include.sql.named import COORDINATES, query
+
+Position = Mapping[str, Mapping[str, int]]  # topic id → partition → next offset
+
+CONSUMER = "serve"
+TOPIC = PIPELINE.output.name
+# what may differ between two versions of a row although its board is the same version
+APART = (*PIPELINE.table_columns, *COORDINATES, "generation_id", "day", "replayed", "finality")
+
+
+class Verified(NamedTuple):
+    """How far the speed layer had served then; and were the differences counted, and not listed one by one?"""
+
+    position: Position
+    is_counted: bool
+
+
+class NotVerified(PipelineError):
+    """The build was not compared with what readers see now."""
+
+    def __init__(self, why: str, day: Day, generation_id: int, **where: object) -> None:
+        remedy = f"run `python -m include.integrity verify --day {day}`, or clear the task `verify`"
+        super().__init__(f"{why}: {remedy}", day=day, generation=generation_id, **where)
+
+
+def save_verified(cursor: Cursor, generation_id: int, shown_id: Shown) -> None:
+    """Keep that the generation is compared with what the day shows in this transaction's snapshot."""
+    cursor.execute(query("save_verified"), {
+        "generation_id": generation_id, "shown_id": shown_id, "position": json.dumps(_served(cursor)),
+    })  # fmt: skip
+
+
+def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
+    """A row for each board of `changed_board` that reads otherwise once the generation is published."""
+    cursor.execute(query("insert_corrections"),
+                   {"generation_id": generation_id, "day": day.date, "apart": list(APART)})  # fmt: skip
+
+
+def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown) -> Verified:
+    """What the generation was compared with: what the day shows. Raises NotVerified."""
+    cursor.execute(query("select_verified"), {"generation_id": generation_id})
+    verified_at, verified_shown_id, position, is_counted = cursor.fetchone()
+    if verified_at is None:
+        raise NotVerified("nobody has seen what this build changes", day, generation_id)
+    if verified_shown_id != shown_id:
+        raise NotVerified("the day showed something else when this build was compared", day, generation_id,
+                          shown=shown_id, compared_with=verified_shown_id)  # fmt: skip
+    if position and position.keys() != _served(cursor).keys():
+        raise NotVerified(f"topic {TOPIC} was made again since this build was compared", day, generation_id,
+                          topic_ids=sorted(position))  # fmt: skip
+    return Verified(position, is_counted)
+
+
+def compare_served_since(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown, verified: Verified) -> None:
+    """Compare again the boards that were served since. Nothing may be served into the day meanwhile."""
+    if _served(cursor) == verified.position:
+        return
+    place = {"generation_id": generation_id, "day": day.date, "shown_id": shown_id}
+    cursor.execute(query("compare_served"), place | {"since": _by_partition(verified.position)})
+    if cursor.rowcount:
+        cursor.execute(query("delete_compared_again"), place)
+        if verified.is_counted:
+            cursor.execute(query("save_unlisted"), place)
+        insert_corrections(cursor, day, generation_id)
+
+
+def _served(cursor: Cursor) -> Position:
+    position: dict[str, dict[str, int]] = defaultdict(dict)
+    for entry in select_entries(cursor, CONSUMER, TOPIC):
+        position[entry.topic_id][str(entry.partition)] = entry.next_offset
+    return position
+
+
+def _by_partition(position: Position) -> list[int]:
+    """Element 0 is partition 0. A partition without a place had not been served."""
+    known: dict[int, int] = {}
+    for places in position.values():
+        for partition, offset in places.items():
+            known[int(partition)] = min(offset, known.get(int(partition), offset))
+    return [known.get(partition, 0) for partition in range(max(known, default=-1) + 1)]
