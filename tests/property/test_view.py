@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -41,7 +41,7 @@ SELECT board_id, shown ->> 'title', rebuilt ->> 'title'
  WHERE p.day = %s AND class <> 'duplicate'
 """
 # Few and the same in `make test`; SERVING_EXAMPLES=500 for a search.
-MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "8"))
+MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "4"))
 AGE = "interval '30 days'"
 EMPTY = """
 TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation
@@ -115,13 +115,12 @@ class Serving(RuleBasedStateMachine):
         self.raw.append(event)
         self.unserved.append(event)
 
-    @rule(board=BOARDS, at=TIMES)
-    def board_is_posted(self, board, at):
-        self._append(at, board, f"title {len(self.raw)}")
+    @rule(event=EVENTS)
+    def board_is_posted_or_deleted(self, event):
+        self.post(*event)
 
-    @rule(board=BOARDS, at=TIMES)
-    def board_is_deleted(self, board, at):
-        self._append(at, board, None)
+    def post(self, board, at, is_deleted):
+        self._append(at, board, None if is_deleted else f"title {len(self.raw)}")
 
     @precondition(lambda self: self.raw)
     @rule(data=st.data())
@@ -132,9 +131,9 @@ class Serving(RuleBasedStateMachine):
     @precondition(lambda self: self.unserved)
     @rule(count=st.integers(1, 9))
     def stream_serves(self, count):
-        self._serve_due(count)
+        self.serve_due(count)
 
-    def _serve_due(self, count):
+    def serve_due(self, count):
         due, self.unserved = self.unserved[:count], self.unserved[count:]
         if due:
             self._serve(due)
@@ -163,8 +162,8 @@ class Serving(RuleBasedStateMachine):
         self.generations[id_] = generation
         verify(self.database, day, run_id)
         for board, at, is_deleted in between:
-            self._append(at, board, None if is_deleted else f"title {len(self.raw)}")
-        self._serve_due(served)
+            self.post(board, at, is_deleted)
+        self.serve_due(served)
         if published:
             self._publish(day, run_id)
 
@@ -252,3 +251,20 @@ def test_the_view_is_what_was_served_and_published(database):
     run_state_machine_as_test(Machine, settings=settings(
         max_examples=MAX_EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
         derandomize="SERVING_EXAMPLES" not in os.environ, phases=(Phase.generate, Phase.shrink)))  # fmt: skip
+
+
+@settings(max_examples=5 * MAX_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck),
+          derandomize="SERVING_EXAMPLES" not in os.environ, phases=(Phase.generate,))  # fmt: skip
+@given(before=st.lists(EVENTS, max_size=4), served=st.integers(0, 4), between=st.lists(EVENTS, max_size=4))
+def test_corrections_are_the_difference_whatever_is_served_since_verify(database, before, served, between):
+    machine = Serving()
+    machine.database = database
+    machine.begin()
+    try:
+        for board, at, is_deleted in before:
+            machine.post(board, at, is_deleted)
+        machine.serve_due(served)
+        machine.night_rebuilds(DAY, published=True, between=between, served=len(before) + len(between))
+        machine.view_is_what_was_served_and_published()
+    finally:
+        machine.teardown()
