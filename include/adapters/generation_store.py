@@ -187,11 +187,12 @@ class GenerationStore:
         with ThreadPoolExecutor(1, "measure") as lane:
             measured = lane.submit(self._measure, generation_id)
             self._index(generation_id)
-            row_count, content_hash = measured.result()
+            row_count, content_hash, newest_version_at = measured.result()
         terms = {
             "generation_id": generation_id, "day": day.date, "row_count": row_count, "content_hash": content_hash,
             "raw_distinct": counts.raw_distinct, "pending_count": counts.pending, "rejected_count": counts.rejected,
             "duplicate_count": counts.duplicates, "misplaced_count": counts.misplaced,
+            "newest_version_at": newest_version_at,
         }  # fmt: skip
         table, index = table_name(generation_id), _index_name(generation_id)
         with self._transaction() as cursor:
@@ -209,11 +210,14 @@ class GenerationStore:
         with self._transaction() as cursor:  # the two locks do not go together
             cursor.execute(sql.SQL("ANALYZE {}").format(table))
 
-    def _measure(self, generation_id: int) -> tuple[int, str]:
+    def _measure(self, generation_id: int) -> tuple[int, str, dt.datetime]:
+        table = table_name(generation_id)
         with self._transaction() as cursor:
-            cursor.execute(sql.SQL(query("measure_generation")).format(table=table_name(generation_id)))
+            cursor.execute(sql.SQL(query("measure_generation")).format(table=table))
             row_count, content_hash = cursor.fetchone()
-        return int(row_count), str(content_hash)
+            cursor.execute(sql.SQL(query("select_newest_version")).format(table=table))
+            (newest_version_at,) = cursor.fetchone()
+        return int(row_count), str(content_hash), newest_version_at
 
     @contextmanager
     def _transaction(self) -> Iterator[Cursor]:

@@ -14,7 +14,7 @@ from include.contracts.day import Day
 from include.errors import PipelineError, Retryable
 from include.integrity import certificate as certificates
 from include.integrity import comparison, covering, days, gateways, pruning, publication, settled
-from include.integrity.late_members import mark_late_members
+from include.integrity.late_members import find_late_members
 from include.settings import Settings
 
 
@@ -48,7 +48,7 @@ def days_of_the_night(day: str, run_type: str) -> list[str]:
     settings = Settings.from_environment()
     match run_type:
         case "scheduled":
-            mark_late_members(settings)
+            find_late_members(settings)
             return days.days_to_rebuild(settings, Day.parse(day, settings.timezone))
         case "backfill":
             return rebuildable_days(day, day)

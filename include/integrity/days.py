@@ -12,6 +12,7 @@ from include.adapters.postgres import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.day_checks import check_days, mark_left_days
 from include.settings import Role, Settings
 from include.sql.named import query
 
@@ -95,11 +96,13 @@ def _archived_since(batches: int, missing_until: dt.datetime | None, settings: S
 def dirty_days(settings: Settings) -> list[DirtyDay]:
     """Published days that something reached afterwards, newest first.
 
-    Looks also for boards that moved from a published day to another, and marks the day that still shows them. Blocks
-    for seconds when the speed layer holds many rows; raises DatabaseUnavailable.
+    Looks also for boards that moved from a published day to another, and marks the day that still shows them; days
+    whose pointer moved are checked. Blocks for seconds when the speed layer holds many rows, and for minutes when many
+    days are to be checked; raises DatabaseUnavailable.
     """
+    mark_left_days(settings)
+    check_days(settings)
     with connect(settings.database, "batch", "dirty days") as connection, connection.cursor() as cursor:
-        cursor.execute(query("mark_moved_days_dirty"))
         cursor.execute(query("select_dirty_days"))
         return [DirtyDay(*row) for row in cursor.fetchall()]
 

@@ -1,13 +1,16 @@
-"""Members whose version came late: boards of published days may read otherwise since. Their days are marked dirty."""
+"""Versions of members that came late: boards of days built before may read otherwise since.
+
+They are kept as long as a generation is that was built without them, shown or not: a day may show it later.
+"""
 
 import datetime as dt
 import logging
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
 from confluent_kafka import Message
-from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
@@ -21,6 +24,7 @@ from include.contracts.fields import record_id
 from include.contracts.headers import ACCEPTED_AT, accepted_at
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import version_in
+from include.integrity.day_checks import Ends, mark_days_dirty
 from include.settings import Settings
 from include.sql.named import query
 
@@ -28,67 +32,120 @@ log = logging.getLogger(__name__)
 
 CONSUMER = "late_member"
 TOPIC = PIPELINE.table.name
-JOIN_COLUMN = PIPELINE.stream.field(PIPELINE.join_field).column
+_EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
 class LateMember(NamedTuple):
-    """A version of a member that is older than a publication it came after."""
+    """A version of a member that came after the cut of a generation which has boards as new."""
 
-    member_id: int
+    topic_id: str
     partition: int
     offset: int
+    member_id: int
     version_at: dt.datetime
 
 
-def mark_late_members(settings: Settings) -> int:
-    """Mark the published days that a late version of a member may change; returns how many such versions there are.
+class Kept(NamedTuple):
+    """A generation that its day shows or may show yet, and whether it was searched for before."""
 
-    Reads the members' topic from where the last call ended, or from the published cuts; the place moves in the
-    transaction of the marks, so each version counts once. A day may be marked that would not change: its rebuild clears
-    the mark. Versions that only decide while a board's author is unknown are not looked for. Blocks as long as reading
-    takes; raises BrokerUnavailable, MissingRange, LedgerConflict, DatabaseUnavailable.
+    generation_id: int
+    day: dt.date
+    member_ends: Ends
+    newest_version_at: dt.datetime | None
+    is_searched: bool
+    is_shown: bool
+
+    def end(self, partition: int) -> int:
+        """The cut of a partition; one that the topic did not have yet was read from its start."""
+        return (self.member_ends[partition] or 0) if partition < len(self.member_ends) else 0
+
+
+class Lateness:
+    """Which versions are late for any of the generations."""
+
+    def __init__(self, kept: Iterable[Kept], partitions: Iterable[int]) -> None:
+        ordered = sorted(kept, key=lambda one: one.newest_version_at or _EVER)
+        self._newest = [one.newest_version_at or _EVER for one in ordered]
+        self._ends: dict[int, list[int]] = {}  # the lowest cut of this generation and of all with newer rows
+        for partition in partitions:
+            ends = self._ends[partition] = [one.end(partition) for one in ordered]
+            for number in range(len(ends) - 2, -1, -1):
+                ends[number] = min(ends[number], ends[number + 1])
+
+    def __contains__(self, version: LateMember) -> bool:
+        number = bisect_left(self._newest, version.version_at)
+        return number < len(self._newest) and version.offset >= self._ends[version.partition][number]
+
+
+def find_late_members(settings: Settings) -> int:
+    """Keep the versions of members that came late, and have the days checked that they may change; returns how many.
+
+    Reads the members' topic from where the last call ended, and for each generation that was begun since, from its cut.
+    The place moves in the transaction of the versions. Versions that only decide while a board's author is unknown are
+    not looked for. Records that are gone from the topic are logged, and mark the days that show a generation without
+    them: a rebuild reads them from the archive. Blocks as long as reading takes; raises BrokerUnavailable,
+    LedgerConflict, DatabaseUnavailable.
     """
     reader = OffsetReader(settings.kafka.bootstrap_servers)
     topic_id = reader.topic_id(TOPIC)
     earliest, ends = reader.earliest(TOPIC), reader.ends(TOPIC)
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
-        published_at, start = _published(cursor, earliest)
-        if published_at is None:
-            return 0  # nothing is published that could be late
-        open_partitions(cursor, CONSUMER, TOPIC, topic_id, start)
+        cursor.execute(query("select_kept_generations"))
+        kept = [Kept(*row) for row in cursor.fetchall()]
+        if not kept:
+            return 0  # nothing is built that could lack them
+        open_partitions(cursor, CONSUMER, TOPIC, topic_id, {p: min(one.end(p) for one in kept) for p in earliest})
         cursor.execute(query("select_ledger"), {"consumer": CONSUMER, "topic_id": topic_id})
         places: Offsets = dict(cursor.fetchall())
-    with closing(TopicTail(settings.kafka.bootstrap_servers, TOPIC)) as tail:
-        tail.begin(places)
-        late = [one for lot in tail.iter_to(ends) for one in _late(lot, ends, published_at)]
-    with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
-        if late:
-            _mark(cursor, late)
+    new = [one for one in kept if not one.is_searched]
+    starts = {partition: min([place, *(one.end(partition) for one in new)]) for partition, place in places.items()}
+    gone = _gone(kept, starts, earliest)
+    late_of = Lateness(kept, ends)
+    count, found = 0, dict[int, LateMember]()
+    with (
+        closing(TopicTail(settings.kafka.bootstrap_servers, TOPIC)) as tail,
+        connect(settings.database, "batch", CONSUMER) as connection,
+        connection.cursor() as cursor,
+    ):
+        tail.begin({partition: max(start, earliest[partition]) for partition, start in starts.items()})
+        for lot in tail.iter_to(ends):
+            late = [one for one in _versions(lot, topic_id, ends) if one in late_of]
+            count += _insert(cursor, late)
+            for one in late:  # of each partition the last offset, with the oldest version
+                before = found.get(one.partition, one)
+                found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
+        mark_days_dirty(cursor, "unread member", gone)
+        _request_checks(cursor, [*found.values()])
+        cursor.execute(query("insert_searched"), {"ids": [one.generation_id for one in new]})
+        cursor.execute(query("forget_late_members"))
         move_partitions(cursor, CONSUMER, TOPIC, topic_id, places, ends)
-    log.info("%d versions of members are older than a publication that they came after", len(late))
-    return len(late)
+    log.info("%d versions of members came after the cut of a generation that has boards as new", count)
+    return count
 
 
-def _published(cursor: Cursor, earliest: Offsets) -> tuple[dt.datetime | None, Offsets]:
-    """When a day was last published, and from where on members may be late for one of them."""
-    cursor.execute(query("select_published_cuts"), {"topic": TOPIC})
-    cuts = cursor.fetchall()
-    start = dict(earliest)
-    for partition in earliest:
-        known = [int(cut[str(partition)]) for _, cut in cuts if str(partition) in cut]
-        start[partition] = max(earliest[partition], min(known, default=0))
-    return max((published_at for published_at, _ in cuts), default=None), start
+def _gone(kept: Sequence[Kept], starts: Mapping[int, int], earliest: Mapping[int, int]) -> dict[dt.date, int]:
+    """Days that show a generation without records that are gone, and how many offsets."""
+    gone: dict[dt.date, int] = {}
+    for one in kept:
+        count = sum(max(0, earliest[p] - max(start, one.end(p))) for p, start in starts.items())
+        if count and one.is_shown:
+            gone[one.day] = count
+    if any(earliest[partition] > start for partition, start in starts.items()):
+        log.error("records of topic %s are gone before they were searched for late versions; published days without"
+                  " them: %s. Rebuild them from the archive",
+                  TOPIC, ", ".join(map(str, sorted(gone))) or "none")  # fmt: skip
+    return gone
 
 
-def _late(messages: list[Message], ends: Offsets, published_at: dt.datetime) -> Iterator[LateMember]:
+def _versions(messages: Iterable[Message], topic_id: str, ends: Offsets) -> Iterator[LateMember]:
     for message in messages:
         key, partition, offset = message.key(), message.partition(), message.offset()
         member_id = record_id(key)
         if offset >= ends[partition] or member_id is None:
             continue
         at = _version_at(message)
-        if at is not None and at <= published_at:
-            yield LateMember(member_id, partition, offset, at)
+        if at is not None:
+            yield LateMember(topic_id, partition, offset, member_id, at)
 
 
 def _version_at(message: Message) -> dt.datetime | None:
@@ -99,7 +156,16 @@ def _version_at(message: Message) -> dt.datetime | None:
     return version_in(message.value())
 
 
-def _mark(cursor: Cursor, late: list[LateMember]) -> None:
-    cursor.execute(query("create_late_member"))
-    execute_values(cursor, query("insert_late_member"), late, page_size=1000)
-    cursor.execute(sql.SQL(query("mark_late_members")).format(member=sql.Identifier(JOIN_COLUMN)))
+def _insert(cursor: Cursor, late: Sequence[LateMember]) -> int:
+    """Keep them; returns how many were not kept before."""
+    if not late:
+        return 0
+    execute_values(cursor, query("insert_late_member"), late, page_size=len(late))
+    return int(cursor.rowcount)
+
+
+def _request_checks(cursor: Cursor, found: Sequence[LateMember]) -> None:
+    cursor.execute(query("request_checks"), {
+        "partitions": [one.partition for one in found], "last_offsets": [one.offset for one in found],
+        "oldest": [one.version_at for one in found],
+    })  # fmt: skip

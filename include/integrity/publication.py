@@ -7,6 +7,7 @@ such rows out of the way later, and back before an undo; no reader sees either.
 
 import datetime as dt
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
@@ -18,7 +19,8 @@ from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import reached
 from include.integrity.covering import uncover
-from include.integrity.day_turn import DayShows, in_turn
+from include.integrity.day_checks import check_after_move, request_check
+from include.integrity.day_turn import DayShows, Result, in_turn
 from include.integrity.pruning import prune
 from include.integrity.trail import Action, Move, Shown, Trail
 from include.integrity.vanishing import refuse_vanishing_rows
@@ -98,7 +100,7 @@ def publish(
     DatabaseUnavailable.
     """
     day.require_over(SystemClock().now())
-    published = in_turn(settings, day, lambda cursor, shows: _publish(
+    published = _in_turn_and_checked(settings, day, lambda cursor, shows: _publish(
         cursor, shows, day, run_id, made_by, reason, automatic, accept_vanishing))  # fmt: skip
     log.info("day %s: generation %d is shown%s, %d live rows covered", day, published.generation_id,
              ", and was: the new build has the same content" if published.was_identical else "",
@@ -127,7 +129,7 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
         return moved
 
     uncover(settings, day, in_turn(settings, day, target_of, "look"))
-    return in_turn(settings, day, move)
+    return _in_turn_and_checked(settings, day, move)
 
 
 def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> Moved:
@@ -142,13 +144,26 @@ def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> 
         return moved
 
     uncover(settings, day, in_turn(settings, day, target_of, "look"))
-    return in_turn(settings, day, move)
+    return _in_turn_and_checked(settings, day, move)
 
 
 def history(settings: Settings, day: Day) -> list[PublicationRow]:
     """Every change of what the day shows, oldest first. Raises DatabaseUnavailable."""
     with connect(settings.database, "batch", "history") as connection, connection.cursor() as cursor:
         return _history(cursor, day)
+
+
+def _in_turn_and_checked(settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result]) -> Result:
+    """The step, which moves the pointer or clears marks; then other days and late members are looked at again."""
+
+    def requesting(cursor: Cursor, shows: DayShows) -> Result:
+        result = step(cursor, shows)
+        request_check(cursor, day.date)
+        return result
+
+    result = in_turn(settings, day, requesting)
+    check_after_move(settings, day.date)
+    return result
 
 
 def _publish(

@@ -3,11 +3,14 @@
 import datetime as dt
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from include.adapters.kafka_offsets import OffsetReader
 from include.clock import rfc3339
 from include.integrity.days import DirtyDay, dirty_days
-from include.integrity.late_members import mark_late_members
+from include.integrity.late_members import find_late_members
+from include.integrity.publication import redo, undo
 from tests.fakes.events import member
 from tests.servers import kafka_server
 from tests.support.pipeline import produce, rows, with_topics
@@ -17,6 +20,7 @@ from tests.support.serving import DAY, NOON, build, row
 MORNING = rfc3339(NOON - dt.timedelta(hours=3))
 EVENING = rfc3339(NOON + dt.timedelta(hours=6))
 NOW = rfc3339(dt.datetime(2999, 1, 1, tzinfo=dt.UTC))
+LATE = [DirtyDay(DAY.date, {"late member": 1}, None)]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +40,12 @@ def settings(broker, postgres, tmp_path):
     return made
 
 
-def cut_members(settings, table):
+def cut_members(settings, table, where=""):
     """Move the cut of the members to the present end of their topic."""
     ends = OffsetReader(settings.kafka.bootstrap_servers).ends("member")
     cut = "jsonb_set(cut, '{member}', jsonb_object(%s::text[], %s::text[]))"
     pairs = ([str(p) for p in ends], [str(o) for o in ends.values()])
-    rows(settings, f"UPDATE {table} SET cut = {cut}", pairs)
+    rows(settings, f"UPDATE {table} SET cut = {cut} {where}", pairs)
 
 
 def send(settings, member_id, at, **fields):
@@ -49,24 +53,24 @@ def send(settings, member_id, at, **fields):
 
 
 def test_a_version_that_came_late_marks_the_days_of_its_boards_once(settings):
-    mark_late_members(settings)  # the place is known from now on
+    find_late_members(settings)  # the place is known from now on
     send(settings, 7, MORNING, nickname="아침")
     send(settings, 99, MORNING)  # has no board
-    assert mark_late_members(settings) == 2
+    assert find_late_members(settings) == 2
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
-    assert mark_late_members(settings) == 0
+    assert find_late_members(settings) == 0
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
 
 
 def test_what_came_between_the_cut_and_the_first_look_is_found(settings):
     send(settings, 7, MORNING)
-    assert mark_late_members(settings) == 1
+    assert find_late_members(settings) == 1
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
 
 
 def test_a_late_deletion_marks_too(settings):
     produce(settings, [("member", 8, None)], accepted_at=MORNING)
-    assert mark_late_members(settings) == 1
+    assert find_late_members(settings) == 1
     assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1}, None)]
 
 
@@ -74,26 +78,112 @@ def test_versions_in_time_newer_than_the_boards_or_broken_mark_nothing(settings)
     send(settings, 7, NOW)
     send(settings, 7, EVENING)
     produce(settings, [("member", 7, b"{nonsense"), ("member", "x", member(7, modifiedAt=MORNING))])
-    assert mark_late_members(settings) == 1  # the evening's: late, and newer than the board
+    assert find_late_members(settings) == 0
     assert dirty_days(settings) == []
 
 
 def test_a_version_below_the_cut_is_in_the_day_already(settings):
     send(settings, 7, MORNING)
-    assert mark_late_members(settings) == 1
-    rebuilt_with_it(settings)
+    assert find_late_members(settings) == 1
+    for table in ("generation", "day_publication"):  # as a rebuild up to the present end leaves them
+        cut_members(settings, table)
     rows(settings, "UPDATE offset_ledger SET next_offset = 0 WHERE consumer = 'late_member'")
-    assert mark_late_members(settings) >= 1
+    assert find_late_members(settings) == 0
+    assert rows(settings, "SELECT count(*) FROM late_member") == [(0,)]
     assert dirty_days(settings) == []
-
-
-def rebuilt_with_it(settings):
-    """The day as a rebuild up to the present end leaves it."""
-    cut_members(settings, "day_publication")
-    rows(settings, "DELETE FROM dirty_day")
 
 
 def test_without_a_published_day_nothing_is_read(broker, postgres, tmp_path):
     made = with_topics(broker, postgres, "late_members", tmp_path)
-    assert mark_late_members(made) == 0
+    assert find_late_members(made) == 0
     assert rows(made, "SELECT count(*) FROM offset_ledger") == [(0,)]
+
+
+class TestADayThatMoves:
+    """A late version's record is read once; what the day shows moves afterwards."""
+
+    @pytest.fixture
+    def settings(self, settings):
+        """As above, with another published day, so that there is always one that members can be late for."""
+        build(settings, [row(3, 3, member_id=9, day=DAY.before(1).date)], cut=9, run_id="o", day=DAY.before(1))
+        cut_members(settings, "generation", "WHERE run_id = 'o'")
+        publish(settings, DAY.before(1), "o")
+        return settings
+
+    def test_that_was_undone_when_the_record_was_read_is_dirty_when_it_is_redone(self, settings):
+        find_late_members(settings)
+        undo(settings, DAY, "test")
+        send(settings, 7, MORNING)
+        assert find_late_members(settings) == 1
+        assert dirty_days(settings) == []
+        redo(settings, DAY, "test")
+        assert dirty_days(settings) == LATE
+
+    def test_that_is_published_later_with_an_earlier_cut_is_dirty(self, settings):
+        build(settings, [row(1, 1), row(2, 2, member_id=8), row(4, 4)], cut=12, run_id="later")
+        cut_members(settings, "generation", "WHERE run_id = 'later'")
+        send(settings, 7, MORNING)
+        assert find_late_members(settings) == 1
+        assert dirty_days(settings) == LATE
+        publish(settings, DAY, "later")  # clears the marks
+        assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 2}, None)]
+
+    def test_that_was_never_published_when_the_record_was_read_is_dirty(self, settings):
+        day = DAY.before(2)
+        build(settings, [row(5, 5, day=day.date)], cut=9, run_id="first", day=day)
+        cut_members(settings, "generation", "WHERE run_id = 'first'")
+        send(settings, 7, MORNING)
+        assert find_late_members(settings) == 1
+        assert dirty_days(settings) == LATE
+        rows(settings, "DELETE FROM dirty_day")
+        publish(settings, day, "first")
+        assert dirty_days(settings) == [DirtyDay(day.date, {"late member": 1}, None)]
+
+    def test_that_shows_the_same_after_its_rebuild_keeps_what_came_after_the_cut(self, settings):
+        build(settings, [row(1, 1), row(2, 2, member_id=8)], cut=9, run_id="same")
+        cut_members(settings, "generation", "WHERE run_id = 'same'")
+        send(settings, 7, MORNING)
+        assert find_late_members(settings) == 1
+        assert publish(settings, DAY, "same").was_identical
+        assert dirty_days(settings) == LATE
+
+
+def test_a_version_newer_than_the_last_publication_is_late_for_a_board_that_is_newer_still(settings):
+    ahead = NOON + dt.timedelta(days=3650)  # a client's clock
+    build(settings, [row(1, 1, modified_at=ahead), row(2, 2, member_id=8)], cut=10, run_id="ahead")
+    cut_members(settings, "generation", "WHERE run_id = 'ahead'")
+    publish(settings, DAY, "ahead")
+    send(settings, 7, rfc3339(ahead - dt.timedelta(days=1)))
+    assert find_late_members(settings) == 1
+    assert dirty_days(settings) == LATE
+
+
+def test_a_partition_that_the_cut_does_not_have_was_read_from_its_start(settings):
+    rows(settings, """UPDATE generation SET cut = '{"board": {"0": 9}, "member": {}}'""")
+    rows(settings, """UPDATE day_publication SET cut = '{"board": {"0": 9}, "member": {}}'""")
+    send(settings, 7, MORNING)
+    assert find_late_members(settings) >= 1
+    assert [(one.day, list(one.causes)) for one in dirty_days(settings)] == [(DAY.date, ["late member"])]
+
+
+def test_records_that_are_gone_are_named_with_their_days_and_the_rest_is_read(settings, caplog):
+    find_late_members(settings)
+    send(settings, 7, MORNING)
+    cut_short(settings)
+    send(settings, 8, MORNING)
+    assert find_late_members(settings) == 1
+    assert dirty_days(settings) == [DirtyDay(DAY.date, {"late member": 1, "unread member": 1}, None)]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "member" in line
+    assert str(DAY) in line
+    caplog.clear()
+    find_late_members(settings)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def cut_short(settings):
+    """As an administrator's `delete-records` leaves the topic."""
+    ends = OffsetReader(settings.kafka.bootstrap_servers).ends("member")
+    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition("member", p, end) for p, end in ends.items()]).values():
+        future.result()

@@ -6,6 +6,8 @@ from contextlib import closing
 import pytest
 
 from include.adapters import serving_store
+from include.integrity import day_checks
+from include.integrity.days import dirty_days
 from tests.support.many_days import locks_held, publish_days
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as
@@ -93,3 +95,40 @@ def test_a_tombstone_is_placed_in_the_day_that_shows_its_board(settings):
         serve(store, [tombstone(900_004, 2_000_009, LATER)])
     assert rows(settings, "SELECT day FROM board_detail_live WHERE board_id = 900004") == [(DAY.before(900).date,)]
     assert rows(settings, "SELECT count(*) FROM board_detail WHERE day = %s", (str(DAY.before(900)),)) == [(9,)]
+
+
+LOCKS_A_CHECK = 120  # sixteen days' tables with their keys, and the catalogue
+
+
+def test_checks_of_days_lock_a_few_days_tables_at_a_time(settings, monkeypatch):
+    """One day's keys lie between those of all days, and the speed layer has a board of another day."""
+    with closing(opened_store(settings)) as store:
+        rows(settings, "UPDATE offset_ledger SET next_offset = 0")
+        store._reached = {}
+        serve(store, [row(700_004, 2_000_011, modified_at=LATER)])
+    rows(settings, "INSERT INTO unchecked_day (day) VALUES (%s)", (str(A_DAY),))
+    rows(settings, "UPDATE generation SET first_key = 1, last_key = 2000000 WHERE day = %s", (str(A_DAY),))
+    rows(settings, "UPDATE day_publication SET cut = %s WHERE day = %s",
+         ('{"board": {"0": 4000000}, "member": {"0": 0}}', str(A_DAY)))  # fmt: skip
+    rows(settings, """INSERT INTO generation_excluded (generation_id, kind, identity, board_id, board_partition,
+                                                       board_offset, reason, version_at)
+                      SELECT generation_id, 'deleted', n::text, n * 1000 + 1, 0, 3000000, '', now()
+                        FROM day_publication, generate_series(1, 100) n WHERE day = %s""", (str(A_DAY),))  # fmt: skip
+    held, plain = [], day_checks.query
+
+    def sampled(name):
+        if name.startswith(("count", "end")):
+            held.append(locks_of(settings, "check days"))
+        return plain(name)
+
+    monkeypatch.setattr(day_checks, "query", sampled)
+    assert {one.day: one.causes["moved board"] for one in dirty_days(settings) if "moved board" in one.causes} == {
+        DAY.before(number).date: 1 for number in (*range(1, 101), 700)}  # fmt: skip
+    assert 0 < max(held) <= LOCKS_A_CHECK
+
+
+def locks_of(settings, application):
+    """How many locks on relations the sessions of that name hold."""
+    ((count,),) = rows(settings, "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
+                       " WHERE locktype = 'relation' AND application_name = %s", (application,))  # fmt: skip
+    return count

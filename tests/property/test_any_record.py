@@ -22,7 +22,7 @@ from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
 from include.integrity.certificate import certify
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
-from include.integrity.late_members import mark_late_members
+from include.integrity.late_members import find_late_members
 from include.integrity.page_model import load_rows
 from include.integrity.report import text_of
 from include.patience import patiently
@@ -89,7 +89,7 @@ class Chain(Driver):
         """What Airflow does with the day, and the page that shows it; what the commands print."""
         settings, context = self._pipeline, lambda: self._spark.sparkContext
         archive_topics(context, settings, PIPELINE, run_id)
-        mark_late_members(settings)
+        find_late_members(settings)
         dirty_days(settings)
         built = patiently(lambda: rebuild_day(context, settings, PIPELINE, DAY, run_id, None))
         # the one before lets go of the day a moment after its end

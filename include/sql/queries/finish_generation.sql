@@ -5,5 +5,6 @@ UPDATE generation
        first_key = (SELECT min({{key}}) FROM board_detail_final
                      WHERE day = %(day)s AND generation_id = %(generation_id)s),
        last_key = (SELECT max({{key}}) FROM board_detail_final
-                    WHERE day = %(day)s AND generation_id = %(generation_id)s)
+                    WHERE day = %(day)s AND generation_id = %(generation_id)s),
+       newest_version_at = %(newest_version_at)s
  WHERE id = %(generation_id)s AND status = 'building'

@@ -1,1 +1,1 @@
-INSERT INTO late_member (member_id, partition, "offset", version_at) VALUES %s
+INSERT INTO late_member (topic_id, partition, "offset", member_id, version_at) VALUES %s ON CONFLICT DO NOTHING

@@ -1,0 +1,125 @@
+"""Published days that show what they should not: boards that moved to another day, authors whose versions came late.
+
+A day is checked each time its pointer moves or its marks are cleared: the transaction that does so enters it into
+`unchecked_day`, so a check that is missed is made up for by the next night. Days found wrong are marked dirty. A mark
+too many does no harm, the day's rebuild clears it; one that is missing would never be noticed.
+"""
+
+import datetime as dt
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from psycopg2 import sql
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.postgres import connect
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import PipelineError
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+_APPLICATION = "check days"
+_DAYS_A_LOOK = 16  # so many days' tables are locked at once
+_JOIN_COLUMN = PIPELINE.stream.field(PIPELINE.join_field).column
+
+Ends = Sequence[int | None]  # of a topic's partitions; None for one that the cut does not have
+
+
+class _Shown(NamedTuple):
+    """What a day shows: up to where of the topics it was built, and the keys that its rows lie between."""
+
+    day: dt.date
+    generation_id: int
+    board_ends: Ends
+    member_ends: Ends
+    first_key: int | None
+    last_key: int | None
+
+
+def request_check(cursor: Cursor, day: dt.date) -> None:
+    """Have the day checked after this transaction, which moves its pointer or clears its marks."""
+    cursor.execute(query("request_check"), {"day": day})
+
+
+def check_after_move(settings: Settings, day: dt.date) -> None:
+    """Check the day now; what fails is logged, and left to the next night."""
+    try:
+        check_days(settings, day)
+    except PipelineError as exc:
+        log.warning("day %s: it is left to the next night to compare it with the other days: %s", day, exc)
+
+
+def check_days(settings: Settings, day: dt.date | None = None) -> None:
+    """Check the days entered into `unchecked_day`, or only that one if it is among them.
+
+    A day is compared with the published days that may show its boards: with neighbours alone where ids grow with time.
+    Locks on 16 days' tables are held at a time. Raises DatabaseUnavailable.
+    """
+    with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_unchecked_days"), {"day": day})
+        requests = cursor.fetchall()
+    for unchecked, request in requests:
+        with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
+            cursor.execute(query("select_shown"), {"day": unchecked})
+            row = cursor.fetchone()
+            if row is not None:
+                _check(cursor, _Shown(*row))
+            cursor.execute(query("delete_check"), {"day": unchecked, "request": request})
+
+
+def mark_left_days(settings: Settings) -> None:
+    """Mark published days with boards of which the speed layer knows a newer version that is of another day.
+
+    Raises DatabaseUnavailable.
+    """
+    with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_days_left"))
+        found = {}
+        for shown in _a_few_at_a_time(cursor, [_Shown(*row) for row in cursor.fetchall()]):
+            found[shown.day] = _count(cursor, query("count_left_boards"), shown._asdict())
+        mark_days_dirty(cursor, "moved board", found)
+
+
+def _check(cursor: Cursor, shown: _Shown) -> None:
+    statement = sql.SQL(query("count_late_members")).format(member=sql.Identifier(_JOIN_COLUMN)).as_string(cursor)
+    mark_days_dirty(cursor, "late member", {shown.day: _count(cursor, statement, shown._asdict())})
+    cursor.execute(query("select_days_sharing_boards"), shown._asdict())
+    others = [_Shown(*row) for row in cursor.fetchall()]
+    found = dict.fromkeys((shown.day, *(other.day for other in others)), 0)
+    for other in _a_few_at_a_time(cursor, others):
+        for older, newer in ((other, shown), (shown, other)):
+            if _goes_beyond(newer.board_ends, older.board_ends):
+                found[older.day] += _count(cursor, query("count_moved_boards"), older._asdict() | {
+                    "newer_day": newer.day, "newer_id": newer.generation_id})  # fmt: skip
+    mark_days_dirty(cursor, "moved board", found)
+
+
+def _a_few_at_a_time(cursor: Cursor, days: Sequence[_Shown]) -> Iterator[_Shown]:
+    """The days; locks that the caller takes meanwhile are let go after every few of them."""
+    cursor.execute(query("begin_look"))
+    for number, day in enumerate(days, 1):
+        yield day
+        if number % _DAYS_A_LOOK == 0 or number == len(days):
+            cursor.execute(query("end_look"))
+
+
+def _goes_beyond(newer: Ends, older: Ends) -> bool:
+    """Was one built from records that the other was not built from?"""
+    known = [*older, *[None] * len(newer)]
+    return any((end or 0) > (before or 0) for end, before in zip(newer, known, strict=False))
+
+
+def _count(cursor: Cursor, statement: str, parameters: Mapping[str, object]) -> int:
+    cursor.execute(statement, parameters)
+    return int(cursor.fetchone()[0])
+
+
+def mark_days_dirty(cursor: Cursor, cause: str, counts: Mapping[dt.date, int]) -> None:
+    """Mark the days that something of that cause reached; a count of 0 marks nothing."""
+    counts = {day: count for day, count in counts.items() if count}
+    if counts:
+        cursor.execute(query("mark_days_dirty"), {"cause": cause, "days": [*counts], "counts": [*counts.values()]})
+        log.info("%s: %s", cause, ", ".join(f"{count} of day {day}" for day, count in sorted(counts.items())))

@@ -1,0 +1,1 @@
+INSERT INTO unchecked_day (day) VALUES (%(day)s) ON CONFLICT (day) DO UPDATE SET request = DEFAULT

@@ -1,0 +1,1 @@
+SELECT COALESCE(max({{version}}), 'epoch') FROM {table}
