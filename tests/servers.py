@@ -99,19 +99,32 @@ class _Broker(KafkaBroker):
     """The stack's broker with more configuration."""
 
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    proxied: tuple[int, int] | None = None
 
     def properties(self) -> dict[str, str]:
-        return {**super().properties(), **self.more}
+        found = super().properties()
+        if self.proxied is not None:
+            own, told = self.proxied
+            found["listeners"] += f",PROXIED://{LOOPBACK}:{own}"
+            found["advertised.listeners"] += f",PROXIED://{LOOPBACK}:{told}"
+            names = ("PLAINTEXT", "CONTROLLER", "PROXIED")
+            found["listener.security.protocol.map"] = ",".join(f"{name}:PLAINTEXT" for name in names)
+        return {**found, **self.more}
 
 
 class KafkaServer:
-    """A broker that a test may stop, kill and start again; its data and port stay. `more` are properties."""
+    """A broker that a test may stop, kill and start again; its data and port stay. `more` are properties.
 
-    def __init__(self, folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
+    `proxied`: a second port that it listens on, and the one that clients there are told to use.
+    """
+
+    def __init__(
+        self, folder: Path, more: Mapping[str, str] = MappingProxyType({}), proxied: tuple[int, int] | None = None
+    ) -> None:
         port, controller_port = unused(2)
         layout = Layout.of()
         java = find_java(os.environ)
-        self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more)
+        self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more, proxied)
         health = KafkaHealth(self._broker.bootstrap_servers)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
 
@@ -206,9 +219,11 @@ class PostgresTestServer:
 
 
 @contextlib.contextmanager
-def kafka_server(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[KafkaServer]:
+def kafka_server(
+    folder: Path, more: Mapping[str, str] = MappingProxyType({}), proxied: tuple[int, int] | None = None
+) -> Iterator[KafkaServer]:
     """A running broker, stopped at the end of the block."""
-    server = KafkaServer(folder, more)
+    server = KafkaServer(folder, more, proxied)
     try:
         server.start()
         yield server

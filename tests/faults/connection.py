@@ -29,14 +29,16 @@ class Connection:
 
     async def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer. Raises Unanswered when the connection breaks or the time is over; it is closed then."""
-        return await self._call("POST", path, body, {"Content-Length": str(len(body)), **headers})
+        return await self.call("POST", path, body, headers)
 
     async def get(self, path: str) -> Answer:
         """The answer of a GET. Raises as `post` does."""
-        return await self._call("GET", path, b"", {})
+        return await self.call("GET", path, b"", {})
 
-    async def _call(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-        fields = {"Host": f"{self._host}:{self._port}", **headers}
+    async def call(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """The answer of any method. Raises as `post` does."""
+        length = {"Content-Length": str(len(body))} if method != "GET" else {}
+        fields = {"Host": f"{self._host}:{self._port}", **length, **headers}
         head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -1,11 +1,14 @@
 """The gateway's proof: `python -m tests.faults.gateway --rounds 20 --seed 7`.
 
 Every event answered 2xx is logged, fsynced, while gateway and broker are killed, the broker is frozen, the right to
-write is lost and the disk of the fallback store is full, at seeded random times under load by two senders whose
-Idempotency-Keys are the same. Then every logged event must be in the topic, every duplicate must have the event id of
-its first copy and no other event that id, nothing that was refused may be there, and the events of each key must be
-in the order of their acceptance. The first round has no faults. Exit codes: 0 all of it held; 1 something did not;
-the same command with the same seed makes the same rounds again, `--only N` a single one.
+write is lost, the disk of the fallback store is full and its file is damaged, at seeded random times under load by two
+senders whose Idempotency-Keys are the same. Then every logged event must be in the topic, or be counted by the gateway
+as lost or set aside, and then no day is certified. Every duplicate must have the event id of its first copy and no
+other event that id, nothing that was refused may be there, and the events of each key must be in the order of their
+acceptance. Where Kafka's answers are lost, members are changed without a key, and `reconcile` runs meanwhile: each
+version of a row must have one event id, and be there. The first round has no faults. Exit codes: 0 all of it held; 1
+something did not; the same command with the same seed makes the same rounds again, `--only N` a single one, and
+`--fault NAME` rounds that all have that fault.
 """
 
 import argparse
@@ -16,9 +19,10 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.parts import parts_in
-from tests.faults.plan import themes
+from tests.faults.plan import Fault, themes
 from tests.faults.rounds import Proof, Round
 from tests.faults.verdict import Verdict
+from tests.servers import postgres_server
 
 _TERMINATED = 128 + signal.SIGTERM
 _SHOWN = 10
@@ -31,6 +35,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--fault", type=Fault, choices=list(Fault), help="only rounds that have this fault")
     parser.add_argument("--only", type=int, help="run only the round of this number")
     parser.add_argument(
         "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
@@ -40,6 +45,7 @@ def main() -> int:
         parser.error(f"--only takes a round from 0 to {arguments.rounds - 1}; there must be one")
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="gateway-faults-"))
     again = f"python -m tests.faults.gateway --seed {arguments.seed} --clients {arguments.clients}"
+    again += f" --fault '{arguments.fault}'" if arguments.fault else ""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
     print(f"seed {arguments.seed}, {arguments.clients} clients, logs in {folder}", flush=True)
     good = False
@@ -56,9 +62,11 @@ def main() -> int:
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
-    with parts_in(folder) as parts:
+    database = folder / "postgres"
+    database.mkdir(parents=True)
+    with postgres_server(database) as postgres, parts_in(folder, postgres) as parts:
         proof = Proof(parts, folder, arguments.seed, arguments.clients)
-        for number, theme in enumerate(themes(arguments.seed, arguments.rounds)):
+        for number, theme in enumerate(themes(arguments.seed, arguments.rounds, arguments.fault)):
             if arguments.only in (None, number):
                 done.append(proof.run(number, theme))
                 _tell(done[-1])
@@ -74,10 +82,14 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
 def _tell(one: Round) -> None:
     print(f"round {one.number}: {', '.join(map(str, one.plan)) or 'no faults'}")
     summary = one.summary
-    more = f"; {one.set_aside} set aside" if one.set_aside else ""
+    held, missing = one.held, len(one.verdict.lost)
+    more = f"; {held.set_aside} set aside, {held.lost} lost, {missing} missing" if held.total else ""
+    more += f"; reconcile ran {one.reconciled} times" if one.reconciled else ""
     more += f"; the gateway ended by itself: {one.exits}" if one.exits else ""
     statuses = ", ".join(f"{status}: {count}" for status, count in sorted(summary.answers.items()))
     print(f"    answers {statuses}; none {sum(summary.unanswered.values())}; slowest {summary.slowest_s} s{more}")
+    for damage in one.damages:
+        print(f"    {damage}")
     for promise, found in one.verdict.faults.items():
         print(f"    BROKEN {promise}: {len(found)}")
         for serial in found[:_SHOWN]:
@@ -99,6 +111,7 @@ def _table(done: list[Round], verdicts: dict[int, Verdict]) -> None:
             "no answer": sum(one.summary.unanswered.values()),
             "copies": verdict.copies,
             "double": verdict.duplicates,
+            "counted": verdict.counted,
             "lost": len(verdict.lost),
             "broken": sum(map(len, verdict.faults.values())),
             "seconds": round(one.took_s),

@@ -1,7 +1,10 @@
-"""The parts that faults happen to: a broker, and a gateway whose store is on a small disk."""
+"""The parts that faults happen to: a broker behind a proxy, and a gateway whose store is on a small disk."""
 
 import contextlib
+import datetime as dt
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +16,15 @@ from typing import Any
 from include.gateway import token_file
 from include.gateway.client import GatewayUnavailable
 from include.gateway.token_file import Entry, digest
-from tests.faults.plan import OF_THE_BROKER, Fault, Plan, Span
-from tests.servers import kafka_server, wait_until
+from include.settings import Settings
+from stack.ports import LOOPBACK, unused
+from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, Fault, Plan, Span
+from tests.servers import PostgresTestServer, kafka_server, wait_until
 from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import Broker
+from tests.support.database import database_environment, migrated
 from tests.support.full_disk import GatewayOnDisk, SmallDisk, small_disk
+from tests.support.proxy import Proxy, proxy_to
 
 OTHER_TOKEN = "other-token"  # of a second sender, whose keys are those of the first
 _DISK_BYTES = 256 << 20  # only a fault fills it
@@ -26,24 +33,45 @@ _RESTART_S = 0.2
 _REPLAY_RATE = 10_000  # records/s: a replay lasts long enough to be cut short
 _HEALTHY_S = 90.0
 _DRAINED_S = 120.0
+_RECONCILED_S = 60.0
+_DATABASE = "gateway_faults"
+
+
+@dataclass(frozen=True)
+class Held:
+    """Events that the gateway says it could not send: set aside, or lost to damage."""
+
+    set_aside: int
+    lost: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.set_aside + self.lost
 
 
 @dataclass
 class Parts:
-    """Real ones. Whatever ends the gateway, it is started again, as a supervisor would."""
+    """Real ones. Whatever ends the gateway, it is started again, as a supervisor would.
+
+    The gateway speaks to the broker through the proxy, everybody else does not.
+    """
 
     broker: Broker
+    proxy: Proxy
     disk: SmallDisk
     gateway: GatewayOnDisk
     lanes: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a broker with the thread that started it
     exits: list[int] = field(default_factory=list)  # exit codes of a gateway that nobody killed
     cuts: int = 0  # replays that were cut short
+    damages: list[str] = field(default_factory=list)  # what was done to the store's file
+    reconciled: int = 0  # runs of reconcile that ended well while answers were lost
 
     def suffer(self, faults: Plan) -> None:
         """Live through all faults of a round; healthy again on return. Raises AssertionError if it is not."""
         broker = [span for span in faults if span.fault in OF_THE_BROKER]
         disk = [span for span in faults if span.fault is Fault.DISK_FULL]
-        kills = [span for span in faults if span.fault is Fault.GATEWAY_KILLED]
+        kills = [span for span in faults if span.fault in (Fault.GATEWAY_KILLED, *OF_THE_FILE)]
         cuts = [span for span in faults if span.fault is Fault.REPLAY_CUT]
         began, ended = time.monotonic(), threading.Event()
         gateway = self.lanes.submit(self._tend_gateway, kills, cuts, began, ended)
@@ -67,16 +95,41 @@ class Parts:
         """Until the gateway answers and sends to Kafka."""
         wait_until(lambda: self._answer().get("circuit") == "closed", _HEALTHY_S, "the gateway sends to Kafka again")
 
-    def wait_until_drained(self) -> int:
-        """Until nothing waits in the store; tells how many records are set aside in it."""
+    def wait_until_drained(self) -> Held:
+        """Until nothing waits in the store; tells what is set aside in it and was lost to damage."""
         wait_until(lambda: self._answer().get("backlog") == 0, _DRAINED_S, "the store is drained")
-        return int(self._fallback()["refused"])
+        found = self._fallback()
+        return Held(int(found["refused"]), int(found["lost"]))
+
+    def give_up(self) -> None:
+        """As a person does who has looked: give up what was set aside, and acknowledge what was lost."""
+        self.gateway.terminate()
+        assert self.gateway.run("include.gateway.replay", "--give-up", "the proof has counted it").wait() == 0
+        self.gateway.start()
+
+    def reconcile(self, since: dt.datetime) -> int:
+        """Run the command once, over all rows however young; its exit code. It does not see the proxy."""
+        settings = {"KAFKA_BOOTSTRAP_SERVERS": self.broker.bootstrap_servers}
+        command = [sys.executable, "-m", "include.gateway.reconcile", "--min-age-s", "0", "--since", since.isoformat()]
+        with self.gateway.log.open("ab") as log:
+            process = self.disk.run(
+                command, env=self.gateway.environment | settings, stdout=log, stderr=subprocess.STDOUT
+            )
+            return process.wait(_RECONCILED_S)
+
+    @property
+    def settings(self) -> Settings:
+        """The gateway's, with the passwords of its database."""
+        return self.gateway.settings
 
     def _live_through(self, spans: list[Span], began: float) -> None:
         for span in spans:
             _sleep_until(began + span.begin_s)
             self._begin(span.fault)
             try:
+                while span.fault is Fault.ANSWERS_LOST and time.monotonic() < began + span.end_s:
+                    since = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
+                    self.reconciled += self.reconcile(since) == 0
                 _sleep_until(began + span.end_s)
             finally:
                 self._end(span.fault)
@@ -89,6 +142,8 @@ class Parts:
                 self.broker.freeze()
             case Fault.RIGHT_LOST:
                 Access(self.broker.bootstrap_servers).deny("board")
+            case Fault.ANSWERS_LOST:
+                self.proxy.lose_answers()
             case Fault.DISK_FULL:
                 self.disk.fill()
 
@@ -100,6 +155,8 @@ class Parts:
                 self.broker.thaw()
             case Fault.RIGHT_LOST:
                 Access(self.broker.bootstrap_servers).allow("board")
+            case Fault.ANSWERS_LOST:
+                self.proxy.bring_answers()
             case Fault.DISK_FULL:
                 self.disk.free()
 
@@ -109,7 +166,8 @@ class Parts:
         while kills or cuts or not ended.is_set():
             process = self.gateway.process
             if kills and time.monotonic() >= began + kills[0].begin_s:
-                self._kill_gateway(began + kills.pop(0).end_s)
+                kill = kills.pop(0)
+                self._kill_gateway(began + kill.end_s, kill.fault if kill.fault in OF_THE_FILE else None)
             elif process is not None and process.poll() is not None:
                 self.exits.append(process.returncode)
                 time.sleep(_RESTART_S)
@@ -126,10 +184,19 @@ class Parts:
                 replayed = now.get("replayed")
             time.sleep(_LOOK_S)
 
-    def _kill_gateway(self, until: float) -> None:
+    def _kill_gateway(self, until: float, damage: Fault | None = None) -> None:
         self.gateway.kill()
+        if damage is not None:
+            self._damage(damage)
         _sleep_until(until)
         self.gateway.launch()
+
+    def _damage(self, kind: Fault) -> None:
+        folder, seed = self.gateway.environment["GATEWAY_FALLBACK_DIR"], f"{len(self.damages)}"
+        command = [sys.executable, "-m", "tests.faults.damage", folder, str(kind), seed]
+        process = self.disk.run(command, stdout=subprocess.PIPE, text=True)
+        output, _ = process.communicate()
+        self.damages.append(output.strip() or f"{kind}: none was done")
 
     def _answer(self) -> dict[str, Any]:
         process = self.gateway.process
@@ -150,25 +217,29 @@ def _sleep_until(moment: float) -> None:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path) -> Iterator[Parts]:
+def parts_in(folder: Path, postgres: PostgresTestServer) -> Iterator[Parts]:
     """The parts, running and healthy, with their logs in the folder; gone at the end."""
     kafka, gateway = folder / "kafka", folder / "gateway"
     gateway.mkdir(parents=True)
+    migrated(postgres, _DATABASE)
+    [behind_proxy] = unused(1)
     with (
         ThreadPoolExecutor(3) as lanes,
-        kafka_server(kafka, AUTHORIZER) as server,
+        proxy_to(LOOPBACK, behind_proxy) as proxy,
+        kafka_server(kafka, AUTHORIZER, proxied=(behind_proxy, proxy.port)) as server,
         small_disk(folder / "disk", _DISK_BYTES) as disk,
     ):
         broker = Broker(server)
         broker.make_topics()
         gc.collect()  # an admin client that lives on tells the terminal of every outage
-        on_disk = disk.gateway(gateway, broker.bootstrap_servers, GATEWAY_REPLAY_MAX_RATE=str(_REPLAY_RATE))
+        more = {"GATEWAY_REPLAY_MAX_RATE": str(_REPLAY_RATE), **database_environment(postgres, _DATABASE)}
+        on_disk = disk.gateway(gateway, f"{LOOPBACK}:{proxy.port}", **more)
         tokens = Path(on_disk.environment["GATEWAY_TOKENS_FILE"])
         other = Entry("other", (digest(OTHER_TOKEN),), topics=("board",))
         token_file.write(tokens, token_file.add(token_file.read(tokens), other))
         try:
             on_disk.start()
-            parts = Parts(broker, disk, on_disk, lanes)
+            parts = Parts(broker, proxy, disk, on_disk, lanes)
             parts.wait_until_healthy()
             yield parts
         finally:

@@ -14,6 +14,9 @@ class Fault(StrEnum):
     DISK_FULL = "disk full"
     REPLAY_CUT = "gateway killed in its replay"
     RIGHT_LOST = "right to write lost"
+    PAGE_DAMAGED = "page damaged"
+    ROW_CHANGED = "row changed on disk"
+    ANSWERS_LOST = "reconcile while answers are lost"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Span:
 
 Plan = tuple[Span, ...]
 
-# What the rounds are made of. A full disk alone is no trouble while Kafka takes all, so it comes with an outage.
+# What the rounds are made of. Faults of the store are no trouble while Kafka takes all, so they come with an outage.
 THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.GATEWAY_KILLED,),
     (Fault.BROKER_KILLED,),
@@ -46,8 +49,14 @@ THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.BROKER_FROZEN, Fault.DISK_FULL, Fault.REPLAY_CUT),
     (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED, Fault.DISK_FULL),
     (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.BROKER_KILLED, Fault.DISK_FULL, Fault.REPLAY_CUT),
+    (Fault.BROKER_KILLED, Fault.PAGE_DAMAGED),
+    (Fault.BROKER_KILLED, Fault.ROW_CHANGED),
+    (Fault.RIGHT_LOST, Fault.GATEWAY_KILLED, Fault.ROW_CHANGED, Fault.PAGE_DAMAGED),
+    (Fault.ANSWERS_LOST, Fault.DISK_FULL),
+    (Fault.ANSWERS_LOST, Fault.GATEWAY_KILLED),
 )
-OF_THE_BROKER = (Fault.BROKER_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST)
+OF_THE_BROKER = (Fault.BROKER_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST, Fault.ANSWERS_LOST)
+OF_THE_FILE = (Fault.ROW_CHANGED, Fault.PAGE_DAMAGED)  # the gateway is killed, and started on it
 _FIRST_S = 1.0  # of load before anything happens
 _DOWN_S = {
     Fault.GATEWAY_KILLED: (0.05, 1.0),
@@ -56,14 +65,18 @@ _DOWN_S = {
     Fault.DISK_FULL: (1.0, 4.0),
     Fault.REPLAY_CUT: (0.05, 0.5),
     Fault.RIGHT_LOST: (0.5, 4.0),
+    Fault.PAGE_DAMAGED: (0.05, 1.0),
+    Fault.ROW_CHANGED: (0.05, 1.0),
+    Fault.ANSWERS_LOST: (3.0, 6.0),  # a run of reconcile takes its time
 }
 
 
-def themes(seed: int, rounds: int) -> list[tuple[Fault, ...]]:
-    """The faults of each round: the first has none, then each theme once, then by chance."""
+def themes(seed: int, rounds: int, fault: Fault | None = None) -> list[tuple[Fault, ...]]:
+    """The faults of each round: the first has none, then each theme once, then by chance; or all those with `fault`."""
     chance = random.Random(seed)
-    once = chance.sample(THEMES, len(THEMES))
-    return [(), *once, *chance.choices(THEMES, k=rounds)][:rounds]
+    possible = [theme for theme in THEMES if fault is None or fault in theme]
+    once = chance.sample(possible, len(possible))
+    return [*([()] if fault is None else []), *once, *chance.choices(possible, k=rounds)][:rounds]
 
 
 def plan(seed: int, number: int, theme: tuple[Fault, ...]) -> Plan:
@@ -79,9 +92,15 @@ def plan(seed: int, number: int, theme: tuple[Fault, ...]) -> Plan:
     if Fault.DISK_FULL in theme:
         outage = chance.choice(spans)
         spans.append(_span(chance, Fault.DISK_FULL, chance.uniform(outage.begin_s, outage.end_s)))
+    at = _FIRST_S
+    for fault in OF_THE_FILE:
+        if fault in theme:  # late in an outage, so that something lies in the file
+            outage = spans[0]
+            half_s = (outage.begin_s + outage.end_s) / 2
+            spans.append(_span(chance, fault, max(at, chance.uniform(half_s, outage.end_s))))
+            at = spans[-1].end_s + 0.5
     if Fault.GATEWAY_KILLED in theme:
         end = max((span.end_s for span in spans), default=_FIRST_S + 3)
-        at = _FIRST_S
         for _ in range(chance.randint(1, 3)):
             spans.append(_span(chance, Fault.GATEWAY_KILLED, chance.uniform(at, max(at + 1, end))))
             at = spans[-1].end_s + 0.5

@@ -1,5 +1,6 @@
-"""One round: load, faults, health again, the store drained, the topic read, the verdict."""
+"""One round: load, faults, health again, the store drained, the topic read, the verdict; and certificates meanwhile."""
 
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -10,13 +11,18 @@ from pathlib import Path
 
 import msgspec
 
+from include.integrity.certificate import certify
+from include.integrity.comparison import verify
+from include.integrity.publication import publish
 from tests.faults.journal import Entry, read_journal
 from tests.faults.load import Summary
-from tests.faults.parts import OTHER_TOKEN, Parts
+from tests.faults.parts import OTHER_TOKEN, Held, Parts
 from tests.faults.plan import OF_THE_BROKER, Fault, Plan, plan
-from tests.faults.topic import TopicReader
+from tests.faults.rows import RowLoad, Version, judge_rows, saved, version_of
+from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import Copy, Verdict, judge
 from tests.support.gateway_process import ROOT
+from tests.support.serving import DAY, build
 
 _AFTERWARDS_S = 1.0  # of load when all is well again
 _CONTROL_S = 4.0
@@ -25,13 +31,15 @@ _LOAD_ENDS_S = 120.0
 
 @dataclass(frozen=True)
 class Round:
-    """A round that was run. `set_aside` is what the store holds as refused by the broker, of all rounds so far."""
+    """A round that was run. `held` is what the gateway said it could not send; `damages` were done to its store."""
 
     number: int
     plan: Plan
     verdict: Verdict
     summary: Summary
-    set_aside: int
+    held: Held
+    damages: list[str]
+    reconciled: int
     cuts: int
     exits: list[int]
     took_s: float
@@ -45,6 +53,12 @@ class Round:
             felt |= {Fault.GATEWAY_KILLED}
         if 503 in self.summary.answers:
             felt |= {Fault.DISK_FULL}
+        if self.held.lost:
+            felt |= {Fault.PAGE_DAMAGED}
+        if self.held.set_aside:
+            felt |= {Fault.ROW_CHANGED}
+        if not self.reconciled:
+            felt -= {Fault.ANSWERS_LOST}
         return felt | {Fault.REPLAY_CUT} if self.cuts else felt
 
 
@@ -58,18 +72,29 @@ class Proof:
     clients: int
     entries: dict[int, list[Entry]] = field(default_factory=dict)
     copies: dict[int, list[Copy]] = field(default_factory=dict)
+    counted: dict[int, int] = field(default_factory=dict)
+    answered: list[Version] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._reader = TopicReader(self.parts.broker.bootstrap_servers, "board")
+        self._reader = TopicReader(self.parts.broker.bootstrap_servers, "board", copy_of)
+        self._row_reader = TopicReader(self.parts.broker.bootstrap_servers, "member", version_of)
+        settings = self.parts.settings
+        build(settings, [], cut=0, run_id="faults")
+        verify(settings, DAY, "faults")
+        publish(settings, DAY, "faults")
 
     def run(self, number: int, theme: tuple[Fault, ...]) -> Round:
         """One round and its verdict. Raises AssertionError when the parts do not become healthy again."""
-        began, exits, cuts = time.monotonic(), len(self.parts.exits), self.parts.cuts
+        parts, began, began_at = self.parts, time.monotonic(), dt.datetime.now(dt.UTC)
+        exits, damages, cuts, reconciled = len(parts.exits), len(parts.damages), parts.cuts, parts.reconciled
         faults = plan(self.seed, number, theme)
         if Fault.DISK_FULL in theme:
             self.parts.renew_store()
         journal = self.folder / f"round-{number}.jsonl"
         load = self._start_load(number, journal)
+        gateway = self.parts.gateway
+        rows = Fault.ANSWERS_LOST in theme and RowLoad(gateway.url, gateway.settings.gateway.token, f"{number}")
         try:
             if not faults:
                 time.sleep(_CONTROL_S)
@@ -79,15 +104,23 @@ class Proof:
         finally:
             load.kill()
             load.wait()
+            if rows:
+                rows.stop()
         assert output, f"the load broke, see its log in {self.folder}"
         summary = msgspec.json.decode(output, type=Summary)
         assert summary.is_complete, f"calls stayed without an answer: {summary}"
-        set_aside = self.parts.wait_until_drained()
+        held = self._held()
+        self.counted[number] = held.total
         self.entries[number] = read_journal(journal)
+        if rows:
+            assert parts.reconcile(began_at) == 0, "reconcile failed although all was well"
+            self.answered += rows.answered
+            self.entries[number] += [Entry("odd", "a row", problem=problem) for problem in rows.odd]
         self._read_topic()
         took_s = time.monotonic() - began
-        cuts, ended = self.parts.cuts - cuts, self.parts.exits[exits:]
-        return Round(number, faults, self._judge(number), summary, set_aside, cuts, ended, took_s)
+        cuts, reconciled, ended = parts.cuts - cuts, parts.reconciled - reconciled, parts.exits[exits:]
+        done = parts.damages[damages:]
+        return Round(number, faults, self._judge(number), summary, held, done, reconciled, cuts, ended, took_s)
 
     def judge_again(self) -> Iterator[tuple[int, Verdict]]:
         """Every round's verdict over all that is in the topic by now."""
@@ -95,10 +128,24 @@ class Proof:
         for number in self.entries:
             yield number, self._judge(number)
 
+    def _held(self) -> Held:
+        """What the gateway holds when its store is drained: no day is certified until a person gives it up."""
+        held = self.parts.wait_until_drained()
+        assert (certify(self.parts.settings, DAY).reason is None) == (held.total == 0), f"certified over {held}"
+        if held.total:
+            self.parts.give_up()
+            self.parts.wait_until_healthy()
+            assert certify(self.parts.settings, DAY).reason is None
+        return held
+
     def _judge(self, number: int) -> Verdict:
-        return judge(self.entries[number], self.copies.get(number, []))
+        problems = []
+        if self.answered and number == max(self.entries):  # the topic is of all rounds so far
+            problems = judge_rows(self.answered, saved(self.parts.settings.database), self.versions)
+        return judge(self.entries[number], self.copies.get(number, []), self.counted[number], problems)
 
     def _read_topic(self) -> None:
+        self.versions += self._row_reader.read_on()
         for copy in self._reader.read_on():
             self.copies.setdefault(int(copy.serial.partition(".")[0]), []).append(copy)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.calls import Call, Caller
 from tests.faults.connection import Answer
 from tests.faults.journal import Entry, Journal, read_journal
-from tests.faults.plan import OF_THE_BROKER, THEMES, Fault, plan, themes
+from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, THEMES, Fault, plan, themes
 
 
 def call(count=1, wanted=201):
@@ -84,6 +84,13 @@ def test_same_seed_makes_the_same_calls_and_rounds():
     assert plans(7) != plans(8)
 
 
+@pytest.mark.parametrize("fault", list(Fault))
+def test_rounds_of_one_fault_all_have_it(fault):
+    chosen = themes(7, 5, fault)
+    assert len(chosen) == 5
+    assert all(fault in theme for theme in chosen)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_plans_have_a_control_round_and_all_themes_and_bring_everything_back(seed):
     chosen = themes(seed, 20)
@@ -92,7 +99,7 @@ def test_plans_have_a_control_round_and_all_themes_and_bring_everything_back(see
         spans = plan(seed, number, theme)
         assert {span.fault for span in spans} == set(theme)
         assert all(span.begin_s < span.end_s for span in spans)
-        for part in ({Fault.GATEWAY_KILLED}, {Fault.DISK_FULL}, set(OF_THE_BROKER)):
+        for part in ({Fault.GATEWAY_KILLED, *OF_THE_FILE}, {Fault.DISK_FULL}, set(OF_THE_BROKER)):
             own = [span for span in spans if span.fault in part]
             assert all(a.end_s <= b.begin_s for a, b in itertools.pairwise(own)), "faults of one part overlap"
 

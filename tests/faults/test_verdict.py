@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.faults.journal import Entry
+from tests.faults.rows import Version, judge_rows
 from tests.faults.verdict import Copy, judge
 
 ENTRIES = [
@@ -34,6 +35,36 @@ def test_all_is_well():
 @pytest.mark.parametrize("lost", ["1.0.1", "1.0.2"])
 def test_accepted_event_that_is_not_in_the_topic_is_lost(lost):
     assert broken(ENTRIES, [copy for copy in COPIES if copy.serial != lost]) == {"lost": [lost]}
+
+
+@pytest.mark.parametrize(
+    ("counted", "found"), [(0, {"lost": ["1.0.1", "1.0.2"]}), (1, {"lost": ["1.0.1", "1.0.2"]}), (2, {})]
+)
+def test_lost_events_must_be_counted_by_the_gateway(counted, found):
+    verdict = judge(ENTRIES, COPIES[2:], counted)
+    assert {promise.partition(":")[0]: broken for promise, broken in verdict.faults.items()} == found
+
+
+ANSWERED = [Version(1, "t1", "a"), Version(1, "t2", "b")]
+ROWS = [Version(1, "t3"), Version(2, "t1")]
+VERSIONS = [*ANSWERED, Version(1, "t2", "b"), Version(1, "t3", "c"), Version(2, "t1", "d")]
+
+
+def test_rows_are_well_when_each_version_is_there_under_one_identity():
+    assert judge_rows(ANSWERED, ROWS, VERSIONS) == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "problem"),
+    [
+        ([*VERSIONS, Version(2, "t1", "e")], "member (2, 't1') has 2 event ids: d, e"),
+        ([*VERSIONS, Version(3, "t1", "a")], "event id a is of [(1, 't1'), (3, 't1')]"),
+        (VERSIONS[1:], "member 1 of t1, answered with a, is not in the topic"),
+        (VERSIONS[:-1], "member 2 of t1 was saved, and is not in the topic"),
+    ],
+)
+def test_what_is_wrong_about_rows_is_told(versions, problem):
+    assert judge_rows(ANSWERED, ROWS, versions) == [problem]
 
 
 def test_two_events_under_one_identity_are_seen():

@@ -1,6 +1,8 @@
 """What a topic holds, read on from where the last reading ended."""
 
 import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import msgspec
 from confluent_kafka import Consumer, Message, TopicPartition
@@ -21,15 +23,19 @@ class _Value(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Value)
 
 
-class TopicReader:
+Found = TypeVar("Found")
+
+
+class TopicReader(Generic[Found]):
     """Reads committed and uncommitted alike: what any consumer could see."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, read: Callable[[Message], Found]) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
+        self._read_message = read
         self._next = dict.fromkeys(range(PARTITIONS), 0)
 
-    def read_on(self) -> list[Copy]:
+    def read_on(self) -> list[Found]:
         """Everything appended since the last call. Raises AssertionError when it cannot all be read."""
         consumer = Consumer(
             {"bootstrap.servers": self._bootstrap_servers, "group.id": "faults", "enable.auto.commit": False}
@@ -45,19 +51,23 @@ class TopicReader:
         finally:
             consumer.close()
 
-    def _read(self, consumer: Consumer, ends: dict[int, int]) -> list[Copy]:
+    def _read(self, consumer: Consumer, ends: dict[int, int]) -> list[Found]:
         copies = []
         deadline = time.monotonic() + _DEADLINE_S
         while any(self._next[one] < end for one, end in ends.items()):
             assert time.monotonic() < deadline, f"{self._topic} could not be read to its end {ends}: at {self._next}"
             for message in consumer.consume(_BATCH, timeout=0.2):
                 assert message.error() is None, message.error()
-                copies.append(_copy(message))
-                self._next[copies[-1].partition] = copies[-1].offset + 1
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                copies.append(self._read_message(message))
+                self._next[partition] = offset + 1
         return copies
 
 
-def _copy(message: Message) -> Copy:
+def copy_of(message: Message) -> Copy:
+    """The record of an event of the load."""
     value = _decoder.decode(message.value() or b"")
     headers = dict(message.headers() or [])
     event_id = (headers.get(EVENT_ID) or b"").decode()

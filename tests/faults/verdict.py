@@ -28,29 +28,40 @@ class Verdict:
     unknown: int
     copies: int
     duplicates: int
+    counted: int
     lost: Sequence[str]
     foreign: Sequence[str]
     merged: Sequence[str]
     refused_found: Sequence[str]
     out_of_order: Sequence[str]
     odd: Sequence[str]
+    rows: Sequence[str] = ()
 
     @property
     def faults(self) -> dict[str, Sequence[str]]:
         """Each promise that was broken, and where."""
         promises = {
-            "lost: answered 2xx, not in the topic": self.lost,
+            "lost: answered 2xx, not in the topic": self.uncounted,
             "foreign: copies, or the answer, have different event ids": self.foreign,
             "merged: two events have one event id": self.merged,
             "refused: answered 4xx, and in the topic": self.refused_found,
             "out of order: an event before an earlier one of its key": self.out_of_order,
             "odd: an answer that must not be": self.odd,
+            "rows: a member's version has two identities, or is not in the topic": self.rows,
         }
         return {promise: found for promise, found in promises.items() if found}
 
+    @property
+    def uncounted(self) -> Sequence[str]:
+        """The lost ones, if they are more than the gateway counts as set aside or lost itself."""
+        return self.lost if len(self.lost) > self.counted else ()
 
-def judge(entries: Iterable[Entry], copies: Iterable[Copy]) -> Verdict:
-    """The verdict over the events of these entries and copies; entries in the order of the answers."""
+
+def judge(entries: Iterable[Entry], copies: Iterable[Copy], counted: int = 0, rows: Sequence[str] = ()) -> Verdict:
+    """The verdict over the events of these entries and copies; entries in the order of the answers.
+
+    `counted`: events that the gateway says it cannot send. `rows`: what was found wrong about rows.
+    """
     by_outcome: dict[str, dict[str, Entry]] = defaultdict(dict)
     for entry in entries:
         by_outcome[entry.outcome][entry.serial] = entry
@@ -65,12 +76,14 @@ def judge(entries: Iterable[Entry], copies: Iterable[Copy]) -> Verdict:
         unknown=len(by_outcome["unknown"]),
         copies=sum(map(len, by_serial.values())),
         duplicates=sum(len(found) - 1 for found in by_serial.values()),
+        counted=counted,
         lost=[serial for serial in kept if serial not in by_serial],
         foreign=list(_foreign(kept, by_serial)),
         merged=list(_merged(by_serial)),
         refused_found=[serial for serial in refused if serial in by_serial],
         out_of_order=list(_out_of_order([by_serial[serial] for serial in kept if serial in by_serial])),
         odd=[f"{entry.serial}: {entry.problem}" for entry in by_outcome["odd"].values()],
+        rows=rows,
     )
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that may fall silent: to both ends of its connections the other host is gone, without a word."""
+"""A TCP proxy that may fall silent, as if the other host were gone without a word, or lose what servers answer."""
 
 import contextlib
 import socket
@@ -9,13 +9,18 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """Passes on what comes to a port of its own. `fall_silent` concerns the connections that are open then."""
+    """Passes on what comes to a port of its own. `fall_silent` concerns the connections that are open then.
+
+    While it loses answers, what clients send arrives, and nobody hears what came of it.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._open: list[socket.socket] = []
         self._silent: list[socket.socket] = []
+        self._deaf: list[socket.socket] = []
+        self._loses_answers = False
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
@@ -37,8 +42,22 @@ class Proxy:
         for each in silent:
             _close(each)
 
+    def lose_answers(self) -> None:
+        """Drop what servers say, on every connection that is open or made from now on."""
+        with self._lock:
+            self._loses_answers = True
+
+    def bring_answers(self) -> None:
+        """Pass on again what servers say; connections that missed some of it are closed, which both ends hear."""
+        with self._lock:
+            self._loses_answers = False
+            deaf, self._deaf = self._deaf, []
+        for each in deaf:
+            _close(each)
+
     def close(self) -> None:
         """Close everything."""
+        self.bring_answers()
         self._listener.close()
         self.fall_silent()
         self.forget()
@@ -56,20 +75,28 @@ class Proxy:
                 continue
             with self._lock:
                 self._open += (client, server)
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, target), name="proxy", daemon=True).start()
+            for source, target, is_answer in ((client, server, False), (server, client, True)):
+                arguments = (source, target, is_answer)
+                threading.Thread(target=self._pass_on, args=arguments, name="proxy", daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK):
                 if self._is_silent(source):
                     return
-                target.sendall(data)
+                if not (is_answer and self._is_lost(source, target)):
+                    target.sendall(data)
         if not self._is_silent(source):
             with self._lock:
                 self._open = [each for each in self._open if each not in (source, target)]
             _close(source)
             _close(target)
+
+    def _is_lost(self, server: socket.socket, client: socket.socket) -> bool:
+        with self._lock:
+            if self._loses_answers and server not in self._deaf:
+                self._deaf += (server, client)
+            return server in self._deaf
 
     def _is_silent(self, one: socket.socket) -> bool:
         with self._lock:
