@@ -14,7 +14,8 @@ _FILE = "idempotency.sqlite"
 _VERSION = 1
 _PAUSE_S = 0.1  # what comes within it goes into one transaction; a crash loses about as much
 _MAX_BATCH = 10_000
-_MAX_QUEUED = 50_000  # a disk that hangs must not fill the memory
+_MAX_QUEUED_BYTES = 64 << 20  # a disk that hangs must not fill the memory
+_ENTRY_BYTES = 250  # of an entry in memory, beside its value
 
 _CREATE = "CREATE TABLE IF NOT EXISTS call (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
 _NEWEST = """
@@ -44,6 +45,7 @@ class SqliteCallJournal:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._is_in_trouble = False
+        self._put_bytes = self._taken_bytes = 0  # each is written by one thread alone
         self.lost = 0
 
     def open(self, limit: int) -> list[tuple[bytes, bytes]]:
@@ -60,9 +62,11 @@ class SqliteCallJournal:
 
     def write(self, key: bytes, value: bytes | None) -> None:
         """See ports.CallJournal.write."""
-        if self._queue.qsize() >= _MAX_QUEUED or self._ending.is_set():
+        size = _size(value)
+        if self._put_bytes - self._taken_bytes + size > _MAX_QUEUED_BYTES or self._ending.is_set():
             self.lost += 1
             return
+        self._put_bytes += size
         self._queue.put((key, value))
 
     def close(self) -> None:
@@ -87,8 +91,13 @@ class SqliteCallJournal:
                     self._apply(batch)
                 except sqlite3.Error as exc:
                     self._troubled(exc, len(batch))
+                except Exception:
+                    log.exception("the call journal failed; %d calls are remembered in memory only", len(batch))
+                    self.lost += len(batch)
+                    self._disconnect()
                 else:
                     self._is_in_trouble = False
+                self._taken_bytes += sum(_size(value) for _, value in batch)
         self._disconnect()
 
     def _take(self) -> list[tuple[bytes, bytes | None]]:
@@ -144,3 +153,7 @@ class SqliteCallJournal:
             log.error("the damaged call journal %s cannot be set aside: %s", self._path, exc.strerror)
         else:
             log.error("damaged call journal set aside as %s; a new one is begun", aside)
+
+
+def _size(value: bytes | None) -> int:
+    return _ENTRY_BYTES + len(value or b"")

@@ -13,6 +13,7 @@ from include.gateway.rows import Rows
 from include.gateway.services import Services
 
 _READINESS_S = 1.0  # how long a check of the store is remembered: each costs an fsync, and needs no token
+_CHECK_S = 2.0  # how long an answer waits for one: a disk that hangs takes nothing
 _METRICS_S = 0.1  # how long a page of metrics is good for: each costs as much as ten events, and needs no token
 
 
@@ -107,7 +108,11 @@ class Operations:
         if self._check is None or (self._check.done() and now >= self._checked_at + _READINESS_S):
             self._checked_at = now
             self._check = asyncio.ensure_future(self._services.store.check())
-        return await asyncio.shield(self._check)
+        try:
+            async with asyncio.timeout(_CHECK_S):
+                return await asyncio.shield(self._check)
+        except TimeoutError:
+            return False
 
     def _backlog(self) -> dict[str, object]:
         services, backlog = self._services, self._services.store.backlog()

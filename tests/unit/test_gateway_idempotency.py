@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 
 import pytest
 
@@ -336,6 +337,45 @@ class TestJournal:
         answer, journal, size = self.once(tmp_path / "absent", calls)
         assert (answer, size, journal.lost) == (kept().answer, 1, 1)
         assert "remembered in memory only" in caplog.text
+
+    def test_disk_that_hangs_holds_a_bounded_number_of_bytes(self, tmp_path, monkeypatch):
+        apply, hangs = SqliteCallJournal._apply, threading.Event()
+
+        def hung(journal, batch):
+            hangs.wait(20)
+            apply(journal, batch)
+
+        monkeypatch.setattr(SqliteCallJournal, "_apply", hung)
+        journal = SqliteCallJournal(tmp_path)
+        journal.open(1000)
+        for number in range(200):
+            journal.write(b"%d" % number, bytes(1 << 20))
+        lost = journal.lost
+        hangs.set()
+        journal.close()
+        again = SqliteCallJournal(tmp_path)
+        kept = len(again.open(1000))
+        again.close()
+        assert (kept <= 64, kept + lost) == (True, 200)
+
+    def test_trouble_that_nobody_thought_of_does_not_end_the_journal(self, tmp_path, monkeypatch, caplog):
+        apply = SqliteCallJournal._apply
+
+        def fails_once(journal, batch):
+            monkeypatch.setattr(SqliteCallJournal, "_apply", apply)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(SqliteCallJournal, "_apply", fails_once)
+        journal = SqliteCallJournal(tmp_path)
+        journal.open(10)
+        journal.write(b"first", b"v")
+        wait_until(lambda: journal.lost == 1, 10, "the first entry is counted as lost")
+        journal.write(b"second", b"v")
+        journal.close()
+        again = SqliteCallJournal(tmp_path)
+        assert again.open(10) == [(b"second", b"v")]
+        again.close()
+        assert "ZeroDivisionError" in caplog.text
 
     def test_unreadable_entry_is_a_new_call(self, tmp_path):
         calls = Calls()

@@ -280,6 +280,20 @@ def test_readiness_checks_the_store_once_a_second_however_often_it_is_asked():
     assert count <= 2
 
 
+def test_readiness_is_answered_while_the_stores_disk_hangs():
+    async def scenario(gateway, connect):
+        hangs = asyncio.Event()
+        gateway.store.check = hangs.wait
+        wires = [await connect() for _ in range(3)]
+        for wire in wires:
+            wire.send(request(method="GET", target="/readyz"))
+        answers = [await wire.answer() for wire in wires]
+        hangs.set()
+        return [(status, json.loads(body)["degraded"]) for status, _, body in answers]
+
+    assert against(scenario) == [(200, ["the fallback store takes nothing"])] * 3
+
+
 def test_page_of_metrics_is_not_made_anew_for_each_pipelined_request(monkeypatch):
     made = []
     page = GatewayMetrics.page
