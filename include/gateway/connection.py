@@ -28,6 +28,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._loop = server.loop
         self._unread = b""  # received and not parsed yet
+        self._seen = 0  # bytes of it that were looked through: a head may come byte by byte
         self._request: Request | None = None  # the one whose body is being received
         self._call: Admitted | None = None  # of that request, if it is not refused
         self._refusal: Fault | None = None
@@ -124,11 +125,12 @@ class Connection(asyncio.BufferedProtocol):
             if self._body is not None:
                 self._take_body(data)
                 return
-            end = data.find(HEAD_END) + len(HEAD_END)
+            end = data.find(HEAD_END, max(0, self._seen - len(HEAD_END))) + len(HEAD_END)
             if end < len(HEAD_END):
-                check_unfinished(data, self._server.limits)
-                self._unread = data
+                check_unfinished(data, self._seen, self._server.limits)
+                self._unread, self._seen = data, len(data)
             else:
+                self._seen = 0
                 self._take_head(data[:end], data, end)
         except Fault as refusal:
             self._refuse(refusal)

@@ -11,7 +11,6 @@ from include.settings import GatewayLimits
 HEAD_END = b"\r\n\r\n"
 
 _LENGTH_DIGITS = 20
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 _OTHER_VERSION = re.compile(rb"\S+ \S+ HTTP/(?!1\.[01]\r)\d\.\d\r\n")
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,200}")
 
@@ -136,10 +135,10 @@ def check_beginning(data: bytes, limits: GatewayLimits) -> None:
         raise head_too_large(limits)
 
 
-def check_unfinished(data: bytes, limits: GatewayLimits) -> None:
-    """The same for a head without its end."""
+def check_unfinished(data: bytes, seen: int, limits: GatewayLimits) -> None:
+    """The same for a head without its end, of which so many bytes were seen before."""
     check_beginning(data, limits)
-    if _BARE_LF.search(data):
+    if data.count(b"\n", seen) != data.count(b"\r\n", max(0, seen - 1)):
         raise _not_http()
 
 

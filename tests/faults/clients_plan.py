@@ -15,6 +15,7 @@ class Kind(StrEnum):
     SMALL_CHUNKS = "small-chunks"
     UNWANTED_BODIES = "unwanted-bodies"
     CONTAINERS = "containers"
+    LONG_HEADS = "long-heads"
 
 
 def plan(seed: int, rounds: int) -> list[tuple[Kind, ...]]:

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 import uvloop
 
 from tests.faults.clients_plan import Kind
-from tests.support.hostile import HEAD, LARGE_ANSWER, TOKEN, UNKNOWN, two_byte_chunks, unfinished_body
+from tests.support.hostile import HEAD, LARGE_ANSWER, TOKEN, UNKNOWN, two_byte_chunks, unfinished_body, unfinished_head
 
 _LOWEST = 19  # niceness
 _PIECE_S = 0.1
+_DRIP_S = 0.002
 _PAUSE_S = 0.05
 _READ = 1 << 16
 _BODY = 4 << 20
@@ -104,6 +105,15 @@ async def _containers(chance: random.Random, reader: Reader, writer: Writer) -> 
     await reader.read(_READ)
 
 
+async def _long_heads(chance: random.Random, reader: Reader, writer: Writer) -> None:
+    writer.write(unfinished_head(12_000))
+    for _ in range(4_000):  # each byte of them a packet of its own
+        writer.write(b"x")
+        await asyncio.sleep(_DRIP_S * chance.random())
+        if reader.at_eof():
+            return
+
+
 BEHAVIOURS: dict[Kind, tuple[int, Behaviour]] = {
     Kind.SILENT: (_SILENT, _silent),
     Kind.SLOW: (100, _slow),
@@ -113,6 +123,7 @@ BEHAVIOURS: dict[Kind, tuple[int, Behaviour]] = {
     Kind.SMALL_CHUNKS: (2, _small_chunks),
     Kind.UNWANTED_BODIES: (4, _unwanted_bodies),
     Kind.CONTAINERS: (1, _containers),
+    Kind.LONG_HEADS: (8, _long_heads),
 }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+import time
 
 import pytest
 
@@ -278,6 +279,47 @@ def test_readiness_checks_the_store_once_a_second_however_often_it_is_asked():
     statuses, count = against(scenario)
     assert statuses == {200}
     assert count <= 2
+
+
+def test_byte_of_a_long_head_costs_no_more_than_one_of_a_short_head():
+    async def scenario(gateway, connect):
+        await connect()
+        await until(lambda: bool(gateway.server.connections))
+        [connection] = gateway.server.connections
+
+        def drip(count):
+            began_s = time.thread_time()
+            for _ in range(count):
+                gateway.server.read_buffer[0] = ord("x")
+                connection.buffer_updated(1)
+            return time.thread_time() - began_s
+
+        gateway.server.read_buffer[:3] = b"X: "
+        connection.buffer_updated(3)
+        short_s = drip(2000)
+        drip(12_000)
+        return drip(2000) / short_s
+
+    assert against(scenario) < 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("flaw", [b"A: b\nC: d", b"A: b\n\r\n", b"\nA: b"])
+def test_bare_line_feed_is_refused_wherever_a_head_is_cut(size, flaw):
+    async def scenario(gateway, connect):
+        await connect()
+        await until(lambda: bool(gateway.server.connections))
+        [connection] = gateway.server.connections
+        head = b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + flaw
+        refused = []
+        gateway.server.application.refused = refused.append
+        for at in range(0, len(head), size):
+            piece = head[at : at + size]
+            gateway.server.read_buffer[: len(piece)] = piece
+            connection.buffer_updated(len(piece))
+        return refused
+
+    assert against(scenario) == [400]
 
 
 def test_readiness_is_answered_while_the_stores_disk_hangs():
