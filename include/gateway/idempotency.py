@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20  # of remembered answers: arrays have long ones, so a count of keys alone bounds no memory
 _COMPRESSED_FROM = 1024
+_EXPIRED = 100  # forgotten by a call at most: after a quiet day all of them would be at once
 _NOT_FINAL = 0  # in place of the status: only outcomes are remembered
 _PREFIX = struct.Struct(">I32s?")  # made at, fingerprint, is compressed
 
@@ -105,7 +106,7 @@ class Idempotency:
                 if len(value) > _PREFIX.size:  # written by us, but a file is a file
                     self._remembered[key] = value
                     self._bytes += len(value)
-            self._trim()
+            self._trim(len(self._remembered))
 
     def __len__(self) -> int:
         return len(self._remembered)
@@ -201,16 +202,18 @@ class Idempotency:
         self._bytes += len(value) - len(before)
         if self._journal is not None:
             self._journal.write(place, value)
-        self._trim()
+        self._trim(_EXPIRED)
 
-    def _trim(self) -> None:
+    def _trim(self, expired: int) -> None:
+        """Forget the oldest until the bounds hold, and so many of those whose window is over."""
         oldest_kept = self._now() - self._window_s
         while self._remembered:
             place, value = next(iter(self._remembered.items()))
             made_at: int = _PREFIX.unpack_from(value)[0]
             is_within = len(self._remembered) <= self._max_keys and self._bytes <= self._max_bytes
-            if is_within and made_at > oldest_kept:
+            if is_within and (made_at > oldest_kept or expired == 0):
                 return
+            expired -= is_within
             self._forget(place)
 
     def _forget(self, place: bytes) -> None:

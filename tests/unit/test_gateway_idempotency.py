@@ -1,6 +1,7 @@
 """The same call again gets the same answer, and does nothing a second time."""
 
 import asyncio
+import itertools
 import sqlite3
 import threading
 
@@ -194,6 +195,24 @@ def test_key_older_than_the_window_is_a_new_one():
         return within, calls.count, len(window)
 
     assert run(scenario) == (1, 2, 1)
+
+
+def test_keys_whose_window_is_over_are_forgotten_a_few_at_a_time():
+    async def scenario():
+        clock = FixedClock()
+        window = Idempotency(clock, window_s=60)
+        for number in range(1000):
+            await window.once("mine", f"k{number}", CALL, Calls())
+        clock.advance(61)
+        sizes = []
+        for number in range(20):
+            await window.once("mine", f"later-{number}", CALL, Calls())
+            sizes.append(len(window))
+        return [1000, *sizes]
+
+    sizes = run(scenario)
+    assert max(before - after for before, after in itertools.pairwise(sizes)) < 100
+    assert sizes[-1] == 20
 
 
 @pytest.mark.parametrize("bound", [{"max_keys": 3}, {"max_bytes": 3 * 400}])
