@@ -21,11 +21,13 @@ from tests.faults.plan import OF_THE_BROKER, Fault, Plan, plan
 from tests.faults.rows import RowLoad, Version, judge_rows, saved, version_of
 from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import Copy, Verdict, judge
+from tests.servers import wait_until
 from tests.support.gateway_process import ROOT
 from tests.support.serving import DAY, build
 
 _AFTERWARDS_S = 1.0  # of load when all is well again
 _CONTROL_S = 4.0
+_LOAD_BEGINS_S = 60.0
 _LOAD_ENDS_S = 120.0
 
 
@@ -96,6 +98,7 @@ class Proof:
         gateway = self.parts.gateway
         rows = Fault.ANSWERS_LOST in theme and RowLoad(gateway.url, gateway.settings.gateway.token, f"{number}")
         try:
+            wait_until(lambda: journal.exists() and journal.stat().st_size > 0, _LOAD_BEGINS_S, "the load has begun")
             if not faults:
                 time.sleep(_CONTROL_S)
             self.parts.suffer(faults)
