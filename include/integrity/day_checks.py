@@ -7,13 +7,14 @@ too many does no harm, the day's rebuild clears it; one that is missing would ne
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres import connect
+from include.adapters.shown_boards import a_few_at_a_time
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.settings import Settings
@@ -22,7 +23,6 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 _APPLICATION = "check days"
-_DAYS_A_LOOK = 16  # so many days' tables are locked at once
 _JOIN_COLUMN = PIPELINE.stream.field(PIPELINE.join_field).column
 
 Ends = Sequence[int | None]  # of a topic's partitions; None for one that the cut does not have
@@ -78,7 +78,7 @@ def mark_left_days(settings: Settings) -> None:
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
         cursor.execute(query("select_days_left"))
         found = {}
-        for shown in _a_few_at_a_time(cursor, [_Shown(*row) for row in cursor.fetchall()]):
+        for shown in a_few_at_a_time(cursor, [_Shown(*row) for row in cursor.fetchall()]):
             found[shown.day] = _count(cursor, query("count_left_boards"), shown._asdict())
         mark_days_dirty(cursor, "moved board", found)
 
@@ -89,21 +89,12 @@ def _check(cursor: Cursor, shown: _Shown) -> None:
     cursor.execute(query("select_days_sharing_boards"), shown._asdict())
     others = [_Shown(*row) for row in cursor.fetchall()]
     found = dict.fromkeys((shown.day, *(other.day for other in others)), 0)
-    for other in _a_few_at_a_time(cursor, others):
+    for other in a_few_at_a_time(cursor, others):
         for older, newer in ((other, shown), (shown, other)):
             if _goes_beyond(newer.board_ends, older.board_ends):
                 found[older.day] += _count(cursor, query("count_moved_boards"), older._asdict() | {
                     "newer_day": newer.day, "newer_id": newer.generation_id})  # fmt: skip
     mark_days_dirty(cursor, "moved board", found)
-
-
-def _a_few_at_a_time(cursor: Cursor, days: Sequence[_Shown]) -> Iterator[_Shown]:
-    """The days; locks that the caller takes meanwhile are let go after every few of them."""
-    cursor.execute(query("begin_look"))
-    for number, day in enumerate(days, 1):
-        yield day
-        if number % _DAYS_A_LOOK == 0 or number == len(days):
-            cursor.execute(query("end_look"))
 
 
 def _goes_beyond(newer: Ends, older: Ends) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.offset_ledger import select_entries
+from include.adapters.shown_boards import array, shown_elsewhere
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
@@ -21,6 +22,7 @@ from include.sql.named import COORDINATES, query
 Position = Mapping[str, Mapping[str, int]]  # topic id → partition → next offset
 
 CONSUMER = "serve"
+LOOKED_FOR = 1_000  # on other days: so many boards have not moved
 TOPIC = PIPELINE.output.name
 # what may differ between two versions of a row although its board is the same version
 APART = (*PIPELINE.table_columns, *COORDINATES, "generation_id", "day", "replayed", "finality")
@@ -50,8 +52,12 @@ def save_verified(cursor: Cursor, generation_id: int, shown_id: Shown) -> None:
 
 def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
     """A row for each board of `changed_board` that reads otherwise once the generation is published."""
-    cursor.execute(query("insert_corrections"),
-                   {"generation_id": generation_id, "day": day.date, "apart": list(APART)})  # fmt: skip
+    cursor.execute(query("select_absent_boards"), {"day": day.date, "limit": LOOKED_FOR + 1})
+    absent = [board for (board,) in cursor.fetchall()]
+    elsewhere = shown_elsewhere(cursor, day.date, absent) if len(absent) <= LOOKED_FOR else set()
+    cursor.execute(query("insert_corrections"), {
+        "generation_id": generation_id, "day": day.date, "apart": list(APART), "elsewhere": array(elsewhere),
+    })  # fmt: skip
 
 
 def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown) -> Verified:

@@ -6,12 +6,13 @@ from contextlib import closing
 import pytest
 
 from include.adapters import serving_store
-from include.integrity import day_checks
+from include.integrity import comparison, day_checks, verified
+from include.integrity.comparison import verify
 from include.integrity.days import dirty_days
 from tests.support.many_days import locks_held, publish_days
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as
-from tests.support.serving import DAY, NOON, opened_store, row, serve, tombstone
+from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
 
 DAYS = 1_100
 A_DAY = DAY.before(500)
@@ -124,6 +125,20 @@ def test_checks_of_days_lock_a_few_days_tables_at_a_time(settings, monkeypatch):
     monkeypatch.setattr(day_checks, "query", sampled)
     assert {one.day: one.causes["moved board"] for one in dirty_days(settings) if "moved board" in one.causes} == {
         DAY.before(number).date: 1 for number in (*range(1, 101), 700)}  # fmt: skip
+    assert 0 < max(held) <= LOCKS_A_CHECK
+
+
+def test_a_comparison_looks_for_a_board_on_the_days_that_may_show_it(settings, monkeypatch):
+    """All days but this one have no board 3,000,001; the day before has the other."""
+    build(settings, [row(101_001, 4_000_001, day=DAY.before(100).date, modified_at=LATER),
+                     row(3_000_001, 4_000_002, day=DAY.before(100).date)],
+          cut=5_000_000, run_id="elsewhere", day=DAY.before(100))  # fmt: skip
+    held, plain = [], verified.query
+    for module in (verified, comparison):
+        monkeypatch.setattr(module, "query", lambda name: held.append(locks_of(settings, "verify")) or plain(name))
+    verify(settings, DAY.before(100), "elsewhere")
+    found = rows(settings, "SELECT board_id, class FROM board_detail_correction WHERE rebuilt IS NOT NULL ORDER BY 1")
+    assert found == [(101_001, "moved"), (3_000_001, "late")]
     assert 0 < max(held) <= LOCKS_A_CHECK
 
 

@@ -87,10 +87,14 @@ def build(
     raw_distinct: int | None = None,
     pending: Sequence[tuple[int, int]] = (),
     day: Day = DAY,
+    members: int = 0,
 ) -> int:
-    """Build a generation out of the rows, as the rebuild does; returns its id. `pending`: (board, offset)."""
+    """Build a generation out of the rows, as the rebuild does; returns its id. `pending`: (board, offset).
+
+    `members`: the cut of the members' topic.
+    """
     store = GenerationStore(settings.database)
-    generation_id = store.begin(day, run_id, None, {"board": {0: cut}, "member": {0: 0}})
+    generation_id = store.begin(day, run_id, None, {"board": {0: cut}, "member": {0: members}})
     listed = [{**r, "generation_id": generation_id} for r in rows]
     table = pa.Table.from_pylist(listed, schema=_FINAL)
     excluded = [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending]

@@ -1,7 +1,7 @@
 -- A difference is a board of the day that reads otherwise once the generation is published. What the speed layer got
 -- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
 -- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_board` was
--- made just before, see compare_rows and compare_served.
+-- made just before, see compare_rows and compare_served. `elsewhere`: boards that readers see on another day.
 ANALYZE changed_board;
 WITH this AS (
     SELECT g.id, g.board_ends, g.member_ends, p.cut AS shown_cut
@@ -29,18 +29,12 @@ WITH this AS (
       FROM built b FULL JOIN shown s ON s.{{key}} = b.{{key}}
      WHERE (b.{{key}} IS NULL OR s.{{key}} IS NULL OR ROW({{columns_b}}) IS DISTINCT FROM ROW({{columns_s}}))
        AND NOT EXISTS (SELECT 1 FROM staying y WHERE y.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
-), absent AS (
-    -- looking each up on the other days takes a millisecond a board; so many have not moved
-    SELECT count(*) <= 1000 AS few FROM differing d WHERE (d.s).{{key}} IS NULL
 )
 INSERT INTO board_detail_correction (generation_id, day, board_id, class, shown, rebuilt)
 SELECT %(generation_id)s, %(day)s, d.{{key}},
        CASE
            WHEN (d.b).{{key}} IS NULL THEN COALESCE(e.kind, 'unexplained')
-           WHEN (d.s).{{key}} IS NULL AND (SELECT few FROM absent)
-                -- a value, not EXISTS, which might be answered by reading every other day
-                AND (SELECT true FROM board_detail m WHERE m.{{key}} = d.{{key}} AND m.day <> %(day)s LIMIT 1)
-               THEN 'moved'
+           WHEN (d.s).{{key}} IS NULL AND d.{{key}} = ANY (%(elsewhere)s::bigint[]) THEN 'moved'
            WHEN (d.s).{{key}} IS NULL
                 OR ((d.b).{{version}}, (d.b).board_offset) > ((d.s).{{version}}, (d.s).board_offset)
                    AND d.built - %(apart)s::text[] <> d.shown - %(apart)s::text[]
