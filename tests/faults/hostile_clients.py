@@ -1,5 +1,7 @@
 """Clients that hold a server up: `python -m tests.faults.hostile_clients`, a process of its own until its input ends.
 
+A `+` in its input begins with all of them, a `-` ends their connections.
+
 Each kind does one thing over and over, on connections of its own, by a seed. The process gives way to all others, so
 that a server's answers are late because of what it is sent, not because of who sends it.
 """
@@ -128,20 +130,27 @@ BEHAVIOURS: dict[Kind, tuple[int, Behaviour]] = {
 
 
 async def run(url: str, kinds: list[Kind], seed: str) -> None:
-    """All clients of these kinds, until standard input ends."""
+    """All clients of these kinds, as standard input says."""
+    clients: list[asyncio.Task[None]] = []
+    turn = 0
+    while command := await asyncio.to_thread(sys.stdin.buffer.read, 1):
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        turn += 1
+        clients = _begin(url, kinds, f"{seed}-{turn}") if command == b"+" else []
+
+
+def _begin(url: str, kinds: list[Kind], seed: str) -> list[asyncio.Task[None]]:
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    clients = [
+    return [
         asyncio.create_task(Client(parts.hostname, parts.port, f"{seed}-{kind}-{number}").run(behaviour))
         for kind in kinds
         for count, behaviour in [BEHAVIOURS[kind]]
         for number in range(count)
     ]
-    await asyncio.to_thread(sys.stdin.buffer.read)
-    for client in clients:
-        client.cancel()
-    await asyncio.wait(clients)
 
 
 def main() -> int:
