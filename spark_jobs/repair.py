@@ -37,7 +37,9 @@ from include.errors import (
     LedgerBeyondEnd,
     PipelineError,
     Retryable,
+    TopicReplaced,
 )
+from include.integrity.replaced_topic import take_out_of_cuts
 from include.settings import Settings
 from spark_jobs.speed.figures import TOPICS, Query
 from spark_jobs.speed.manual_reject import ManualReject, Place
@@ -104,6 +106,9 @@ class Repair:
         self._lease.take()
         try:
             for position in positions:
+                if position.topic == PIPELINE.stream.name and any(m.error is TopicReplaced for m in position.misfits):
+                    # before the ledger moves: from then on the new topic is read, whose offsets are small again
+                    take_out_of_cuts(self._settings, position.topic, position.topic_id)
                 moves = [Move(misfit.partition, misfit.topic_id, misfit.at, misfit.first,
                               f"{misfit.error.__name__}: {misfit.text}") for misfit in position.misfits]  # fmt: skip
                 self._ledger.repair(

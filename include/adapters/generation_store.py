@@ -127,16 +127,22 @@ class GenerationStore:
             cursor.execute(query("select_forgotten"))
             return frozenset(int(row[0]) for row in cursor.fetchall())
 
-    def begin(self, day: Day, run_id: str, reason: str | None, cut: Cut, starts: Cut | None = None) -> int:
-        """Open a generation with a table of its own; drop what an earlier try of this run left behind."""
+    def begin(
+        self, day: Day, run_id: str, reason: str | None, cut: Cut, topic_ids: Mapping[str, str],
+        starts: Cut | None = None,
+    ) -> int:  # fmt: skip
+        """Open a generation with a table of its own; drop what an earlier try of this run left behind.
+
+        The cut is kept with the ids of its topics: an offset says nothing of another topic of that name.
+        """
         with self._transaction() as cursor:
             cursor.execute(query("discard_unfinished"), {"day": day.date, "run_id": run_id})
             for (left_behind,) in cursor.fetchall():
                 cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table_name(left_behind)))
             cursor.execute(
                 query("insert_generation"),
-                {"day": day.date, "run_id": run_id, "reason": reason, "cut": json.dumps(cut),
-                 "starts": json.dumps(starts or {})},
+                {"day": day.date, "run_id": run_id, "reason": reason,
+                 "cut": json.dumps({**cut, "topic_ids": dict(topic_ids)}), "starts": json.dumps(starts or {})},
             )  # fmt: skip
             generation_id = int(cursor.fetchone()[0])
             cursor.execute(

@@ -194,6 +194,10 @@ def _publish_built(
     accept_vanishing: bool,
 ) -> Published:  # fmt: skip
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
+    cursor.execute(query("select_is_of_replaced"), place)
+    if cursor.fetchone()[0]:
+        raise StaleRun("topic board was made again since this build began; rebuild the day",
+                       day=day, generation=generation_id)  # fmt: skip
     cursor.execute(query("select_is_behind"), place)
     if base_id != shows.generation_id or cursor.fetchone()[0]:
         raise StaleRun("what the day shows changed after this build began; rebuild it to publish",

@@ -105,7 +105,8 @@ def build(
     """
     store = GenerationStore(settings.database)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-    generation_id = store.begin(day, run_id, reason, found.cut, found.starts)
+    topic_ids = {topic: offsetter.topic_id(topic) for topic in found.cut}
+    generation_id = store.begin(day, run_id, reason, found.cut, topic_ids, found.starts)
     reached("rebuild.after_begin")
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,

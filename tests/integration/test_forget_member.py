@@ -169,7 +169,7 @@ def test_the_shown_day_still_adds_up(archive):
 def test_it_waits_for_a_rebuild_that_began_before(archive):
     archive.send([a_member(PERSON)])
     store = GenerationStore(archive.settings.database)
-    store.begin(DAY, "under way", None, {})
+    store.begin(DAY, "under way", None, {}, {})
     with pytest.raises(DayBusy, match="a rebuild is under way"):
         forget(archive.context, archive.settings, PERSON, "asked for it", "test")
     assert store.forgotten() == {PERSON}  # and one that begins now leaves the member out

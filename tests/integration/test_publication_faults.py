@@ -190,7 +190,7 @@ def test_orphans_are_collected_and_what_is_being_built_is_not(settings):
     rows(settings, "UPDATE generation SET built_at = now() - interval '25 hours' WHERE id = %s", (old,))
     rows(settings, "CREATE TABLE board_detail_final_g999 (LIKE board_detail_final)", role="batch")
     with store.hold(DAY):
-        building = store.begin(DAY, "alive", None, cut)
+        building = store.begin(DAY, "alive", None, cut, {})
         found = [one.generation_id for one in collect_orphans(settings)]
         assert found == [old]
         names = [f"board_detail_final_g{n}" for n in sorted((shown, dry, building))]

@@ -81,6 +81,9 @@ def test_builds_a_day_and_says_how_far_it_is(spark, settings):
     [(phase, total, read, parts_total, parts_loaded, loaded, error)] = rows(settings, RUN)
     assert (phase, total, read, loaded, error) == ("built", 7, 7, 1, None)
     assert parts_total == parts_loaded > 0
+    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    assert rows(settings, "SELECT cut -> 'topic_ids' FROM generation WHERE id = %s", (built.generation_id,)) == [
+        ({topic: offsets.topic_id(topic) for topic in ("board", "member")},)]  # fmt: skip
 
 
 def board_author():
@@ -131,12 +134,12 @@ def test_two_rebuilds_of_a_day_at_once_are_one(spark, settings):
 
 def test_a_part_is_saved_once_and_never_into_a_discarded_generation(settings):
     store = GenerationStore(settings.database)
-    generation = store.begin(DAY, "old", None, {"board": {0: 1}})
+    generation = store.begin(DAY, "old", None, {"board": {0: 1}}, {})
     part = Part(-1, excluded=[Excluded("deleted", "1", 1, 0, 0, "it was deleted")])
     assert store.save_part(generation, DAY, part)
     assert not store.save_part(generation, DAY, part)
     assert rows(settings, "SELECT count(*) FROM generation_excluded") == [(1,)]
-    store.begin(DAY, "new", None, {"board": {0: 1}})  # its driver takes the first one for dead
+    store.begin(DAY, "new", None, {"board": {0: 1}}, {})  # its driver takes the first one for dead
     with pytest.raises(StaleRun):
         store.save_part(generation, DAY, Part(0))
 

@@ -3,9 +3,10 @@
 import datetime as dt
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -88,13 +89,15 @@ def build(
     pending: Sequence[tuple[int, int]] = (),
     day: Day = DAY,
     members: int = 0,
+    topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Build a generation out of the rows, as the rebuild does; returns its id. `pending`: (board, offset).
 
     `members`: the cut of the members' topic.
     """
     store = GenerationStore(settings.database)
-    generation_id = store.begin(day, run_id, None, {"board": {0: cut}, "member": {0: members}})
+    cuts = {"board": {0: cut}, "member": {0: members}}
+    generation_id = store.begin(day, run_id, None, cuts, topic_ids)
     listed = [{**r, "generation_id": generation_id} for r in rows]
     table = pa.Table.from_pylist(listed, schema=_FINAL)
     excluded = [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending]

@@ -4,7 +4,7 @@
 -- made just before, see compare_rows and compare_served. `elsewhere`: boards that readers see on another day.
 ANALYZE changed_board;
 WITH this AS (
-    SELECT g.id, g.board_ends, g.member_ends, p.cut AS shown_cut
+    SELECT g.id, g.board_ends, g.member_ends, p.generation_id AS shown_id, p.board_ends AS shown_ends
       FROM generation g LEFT JOIN day_publication p ON p.day = g.day AND p.generation_id IS NOT NULL
      WHERE g.id = %(generation_id)s
 ), excluded AS (
@@ -40,8 +40,9 @@ SELECT %(generation_id)s, %(day)s, d.{{key}},
                    AND d.built - %(apart)s::text[] <> d.shown - %(apart)s::text[]
                THEN CASE
                    WHEN (d.b).replayed THEN 'recovered_from_fallback'
-                   WHEN (d.b).board_offset
-                        >= ((SELECT shown_cut FROM this) -> 'board' ->> (d.b).board_partition::text)::bigint THEN 'late'
+                   WHEN (SELECT shown_id IS NOT NULL
+                                AND COALESCE((d.b).board_offset >= shown_ends[(d.b).board_partition + 1], true) FROM this)
+                       THEN 'late'
                    ELSE 'missing'
                END
            WHEN d.built - %(apart)s::text[] = d.shown - %(apart)s::text[]
