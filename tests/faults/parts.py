@@ -128,11 +128,18 @@ class Parts:
             self._begin(span.fault)
             try:
                 while span.fault is Fault.ANSWERS_LOST and time.monotonic() < began + span.end_s:
-                    since = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
-                    self.reconciled += self.reconcile(since) == 0
+                    self._reconcile_before_requests_arrive()
                 _sleep_until(began + span.end_s)
             finally:
                 self._end(span.fault)
+
+    def _reconcile_before_requests_arrive(self) -> None:
+        """So that it finds rows unpublished whose records the gateway has sent."""
+        self.proxy.hold_requests()
+        try:
+            self.reconciled += self.reconcile(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)) == 0
+        finally:
+            self.proxy.let_requests_go()
 
     def _begin(self, fault: Fault) -> None:
         match fault:

@@ -1,4 +1,4 @@
-"""A TCP proxy that may fall silent, as if the other host were gone without a word, or lose what servers answer."""
+"""A TCP proxy that may fall silent, as if the other host were gone without a word, lose answers, and hold requests."""
 
 import contextlib
 import socket
@@ -11,7 +11,8 @@ _CHUNK = 65_536
 class Proxy:
     """Passes on what comes to a port of its own. `fall_silent` concerns the connections that are open then.
 
-    While it loses answers, what clients send arrives, and nobody hears what came of it.
+    While it loses answers, what clients send arrives, and nobody hears what came of it. What they send while it holds
+    requests arrives later, whatever they think of it by then.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -21,6 +22,8 @@ class Proxy:
         self._silent: list[socket.socket] = []
         self._deaf: list[socket.socket] = []
         self._loses_answers = False
+        self._lets_requests_go = threading.Event()
+        self._lets_requests_go.set()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
@@ -55,8 +58,17 @@ class Proxy:
         for each in deaf:
             _close(each)
 
+    def hold_requests(self) -> None:
+        """Keep what clients send, until it is let go."""
+        self._lets_requests_go.clear()
+
+    def let_requests_go(self) -> None:
+        """Pass on what was held, and what comes."""
+        self._lets_requests_go.set()
+
     def close(self) -> None:
         """Close everything."""
+        self.let_requests_go()
         self.bring_answers()
         self._listener.close()
         self.fall_silent()
@@ -84,7 +96,10 @@ class Proxy:
             while data := source.recv(_CHUNK):
                 if self._is_silent(source):
                     return
-                if not (is_answer and self._is_lost(source, target)):
+                if not is_answer:
+                    self._lets_requests_go.wait()
+                    target.sendall(data)
+                elif not self._is_lost(source, target):
                     target.sendall(data)
         if not self._is_silent(source):
             with self._lock:
