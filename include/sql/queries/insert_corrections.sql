@@ -23,7 +23,8 @@ WITH this AS (
                         WHERE b.{{key}} = l.{{key}}
                           AND (b.{{version}}, b.board_offset) >= (l.{{version}}, l.board_offset))
 ), shown AS (
-    SELECT * FROM board_detail WHERE day = %(day)s AND {{key}} IN (SELECT board_id FROM changed_board)
+    -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each board
+    SELECT * FROM board_detail WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT board_id FROM changed_board))
 ), differing AS MATERIALIZED (
     SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}, b, s, to_jsonb(b) AS built, to_jsonb(s) AS shown
       FROM built b FULL JOIN shown s ON s.{{key}} = b.{{key}}
