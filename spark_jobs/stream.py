@@ -324,8 +324,9 @@ class Application:
     def _begin(self, isolation: Isolation[OffsetRange], topic: str, most: int) -> Offsets:
         """Where the query begins: beyond the records that ended the drivers before, if there are such."""
         batch = first_batch(self._starts[topic], self._patiently(lambda: self._offsetter.ends(topic)), most)
-        if isolation.begin(batch):
-            self._starts[topic] = batch.end
+        taken = isolation.begin(batch)
+        if taken is not None:
+            self._starts[topic] = taken.end
         return self._starts[topic]
 
     def _take_position(self, consumer: str, topic: str) -> None:

@@ -31,13 +31,17 @@ class OffsetRange:
         return self.start.get(partition, 0) <= offset < self.end.get(partition, 0)
 
     @property
-    def at(self) -> dict[str, int]:
-        """Where it begins, as JSON has it."""
-        return {str(partition): self.start.get(partition, 0) for partition in self.end}
+    def at(self) -> dict[str, list[int]]:
+        """The range as JSON has it."""
+        return {str(partition): [self.start.get(partition, 0), end] for partition, end in self.end.items()}
 
-    def is_at(self, at: object) -> bool:
-        """True if it begins there."""
-        return self.at == at
+    def is_at(self, at: dict[str, list[int]]) -> bool:
+        """True if it begins where that one does."""
+        return {p: start for p, (start, _) in self.at.items()} == {p: start for p, (start, _) in at.items()}
+
+    def resumed(self, at: dict[str, list[int]]) -> "OffsetRange":
+        """That range. Of this one the first records may be others: a topic grows in each partition."""
+        return OffsetRange(self.start, {int(partition): end for partition, (_, end) in at.items()})
 
     def cut(self, count: int) -> "tuple[OffsetRange, OffsetRange]":
         """The first offsets, at most so many, a partition after the other; and the rest."""

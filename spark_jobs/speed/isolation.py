@@ -40,6 +40,9 @@ class Batch(Protocol):
     def is_at(self, at: Any) -> bool:
         """True if its first record is that of the place."""
 
+    def resumed(self, at: Any) -> Self:
+        """The batch of the place, if it is there."""
+
     def cut(self, count: int) -> tuple[Self, Self]:
         """The first records, at most so many, and the rest."""
 
@@ -80,25 +83,29 @@ class Isolation(Generic[Records]):
         self._rejected = trial.rejected if trial else 0
         return trial
 
-    def begin(self, batch: Records) -> bool:
-        """Take the batch if three drivers that began with it ended; True if it was taken.
+    def begin(self, batch: Records) -> Records | None:
+        """Take the batch if three drivers that began with it ended, or the step at which the last one ended.
+
+        Returns what was taken; None for nothing.
 
         Otherwise this driver counts as one that began with it. One that ends for a good reason counts as well: the
         next ones then take the batch in steps, and reject nothing that can be taken.
         """
         if not batch.count:
-            return False
+            return None
         trial = self.load()
         if trial is None or not batch.is_at(trial.at):  # records were taken since
             trial, self._rejected = Trial(batch.at), 0
         if trial.size is None and trial.failures < MAX_FAILURES:
             self._save(trial._replace(failures=trial.failures + 1))
-            return False
+            return None
         log.warning("drivers ended at %s, %d in a row", trial.at, trial.failures)
         if trial.size is None:  # of the batch that ended them only this is known: it began here
             trial = Trial(batch.at, batch.count, MAX_FAILURES if batch.count > 1 else 0)
+        else:
+            batch = batch.resumed(trial.at)
         self._in_steps(batch, trial)
-        return True
+        return batch
 
     def run(self, process: Callable[[], object], left: Callable[[], Records], is_taken: bool = True) -> None:
         """Process a batch; if that fails three times, take what is left of it in steps.
@@ -139,7 +146,7 @@ class Isolation(Generic[Records]):
             size = min(size, rest.count)
             step, after = rest.cut(size)
             tries = MAX_FAILURES if size in (1, untried) else 1
-            trial = self._tried(step, trial._replace(at=rest.at, size=size), tries)
+            trial = self._tried(step, trial._replace(at=step.at, size=size), tries)
             if trial.failures:
                 self._take(rest.cut(0)[0])  # of no record: if that fails too, it is not the records
             if trial.failures and size > 1:
@@ -179,7 +186,7 @@ class Isolation(Generic[Records]):
             raise RecordsRefused(in_a_row=self._rejected, next=trial.at, reason=trial.reason)
         self._reject(record, trial.reason or PROCESS_ENDED)
         self._rejected += 1
-        self._save(Trial(after.at, size=1))
+        self._save(Trial(after.at))
 
     def _save(self, trial: Trial) -> None:
         self._wait_out(lambda: self._trials.save(trial._replace(rejected=self._rejected)))

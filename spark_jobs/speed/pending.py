@@ -30,6 +30,10 @@ class PendingBatch:
         """True if the first board is the first there."""
         return bool(self.at[:1] == at[:1])
 
+    def resumed(self, at: Any) -> "PendingBatch":
+        """These boards."""
+        return self
+
     def cut(self, count: int) -> "tuple[PendingBatch, PendingBatch]":
         """The first boards, and the rest."""
         return PendingBatch(self.boards[:count]), PendingBatch(self.boards[count:])

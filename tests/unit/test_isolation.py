@@ -64,8 +64,9 @@ class Driver:
         """A driver that takes what there is, in one batch."""
         isolation = self.isolation()
         batch = first_batch(dict(self.at), self.ends, most)
-        if isolation.begin(batch):
-            assert self.at == batch.end
+        taken = isolation.begin(batch)
+        if taken is not None:
+            assert self.at == taken.end
         rest = OffsetRange(dict(self.at), self.ends)
         if rest.count:
             isolation.run(lambda: self.take(rest), lambda: rest)
@@ -108,6 +109,19 @@ def test_a_record_that_ends_the_process_ends_few_drivers(record):
     ended = driver.run_to_the_end(most=5_000) - 1
     assert set(driver.rejects) == {(0, record)}
     assert ended <= 2 * MAX_FAILURES + 4  # 4,096 records, 512, 64, 8 in a step
+
+
+@given(record=st.integers(0, 30), grown=st.integers(1, 9))
+def test_no_other_record_is_rejected_while_the_topic_grows(record, grown):
+    driver = Driver({0: 5, 1: 31}, killing={(1, record)})
+    for _ in range(60):
+        try:
+            driver.start()
+        except KilledError:
+            driver.ends = driver.ends | {0: driver.ends[0] + grown}  # records that come before the one
+            continue
+        break
+    assert set(driver.rejects) == {(1, record)}
 
 
 def test_failures_while_a_server_is_out_do_not_count():
@@ -162,7 +176,7 @@ def test_drivers_that_came_further_do_not_count():
     driver = Driver({0: 20})
     for at in range(20):
         assert not driver.isolation().begin(OffsetRange({0: at}, {0: 20}))
-    assert driver.saved == Trial({"0": 19}, None, 1)
+    assert driver.saved == Trial({"0": [19, 20]}, None, 1)
 
 
 def test_batches_of_one_record_that_are_handed_over_and_fail_are_no_rejects_for_ever():
