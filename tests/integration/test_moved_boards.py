@@ -105,6 +105,12 @@ def test_a_day_whose_rebuild_changes_nothing_is_dirty_no_more(settings):
     assert dirty_days(settings) == []
 
 
+def test_a_record_that_the_day_was_built_from_marks_it_no_more(settings, store):
+    """A copy of an older event can be the newest that the speed layer knows: its rebuild knows better, every night."""
+    serve(store, [moved(2, 3)])
+    assert dirty_days(settings) == []
+
+
 def test_older_versions_and_boards_of_one_day_mark_nothing(settings, store):
     published(settings, DAY, [moved(2, 7, OLD.start - dt.timedelta(hours=1)), moved(3, 8)], cut=9, run_id="b")
     serve(store, [moved(4, 10)])
