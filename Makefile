@@ -47,8 +47,8 @@ demo: up ## the story of the pipeline, told and checked on the terminal
 load: up ## send the reference volume and wait until the view holds all of it
 	@$(PY) -m demo.load
 
-test: setup ## every test, on servers of its own
-	@$(PY) -m pytest
+test: setup ## every test, in two processes, each with servers of its own
+	@$(PY) -m pytest -n 2 --dist loadfile
 
 faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; nothing may be lost or doubled
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
