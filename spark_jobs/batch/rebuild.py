@@ -72,7 +72,7 @@ def rebuild_day(
                                     SystemClock().now(), known, archive, from_archive)  # fmt: skip
             if found.kind == "archive" or found.member_files:
                 folder.require_shared(settings.spark.master)
-            return found
+            return dataclasses.replace(found, topic_ids={topic: offsetter.topic_id(topic) for topic in found.cut})
 
         def build_of(found: Sources) -> Built:
             members = EarlyMembers(found.members, definition, settings.kafka.bootstrap_servers, store)
@@ -105,8 +105,7 @@ def build(
     """
     store = GenerationStore(settings.database)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-    topic_ids = {topic: offsetter.topic_id(topic) for topic in found.cut}
-    generation_id = store.begin(day, run_id, reason, found.cut, topic_ids, found.starts)
+    generation_id = store.begin(day, run_id, reason, found.cut, found.topic_ids, found.starts)
     reached("rebuild.after_begin")
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,

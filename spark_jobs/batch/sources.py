@@ -19,6 +19,8 @@ MAX_SPLIT = 1_000_000  # records; a reader fetches some MB beyond the end of its
 class Sources:
     """Everything that a rebuild reads. `cut` holds the end offsets of the raw topics, `starts` the first ones read.
 
+    `topic_ids` has the ids of the topics of the cut.
+
     Of members and of the output topic there may be columns that the archive read already, for what lies before the
     splits: versions with the columns of `rows.member_schema`, places with those of `splits.PLACES`.
     """
@@ -32,6 +34,7 @@ class Sources:
     member_files: tuple[ColumnsFile, ...] = ()
     place_files: tuple[ColumnsFile, ...] = ()
     kind: Literal["topic", "archive"] = "topic"
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

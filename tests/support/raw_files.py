@@ -37,6 +37,7 @@ def file_sources(folder: Path, records: Sequence[Record], files: int = 1) -> Sou
     return Sources(
         boards=tuple(splits["board"]), members=tuple(splits["member"]), details=tuple(splits["board-detail"]),
         cut={"board": {0: 1 << 40}, "member": {0: 1 << 40}}, starts={}, records=len(records),
+        topic_ids={"board": "file", "member": "file"},
     )  # fmt: skip
 
 
