@@ -60,10 +60,9 @@ def not_taken(records: pa.Table, ledger: Mapping[int, int]) -> pa.Table:
     return records.filter(pc.greater_equal(records["kafka_offset"], wanted))
 
 
-def holds_record(records: pa.Table, own_topic: str, topic: str, partition: int, offset: int) -> bool:
-    """Is that record among those of the topic?"""
-    is_it = pc.and_(pc.equal(records["kafka_partition"], partition), pc.equal(records["kafka_offset"], offset))
-    return topic == own_topic and bool(pc.any(is_it).as_py())
+def holds_record(partitions: pa.ChunkedArray, offsets: pa.ChunkedArray, partition: int, offset: int) -> bool:
+    """Is that record among those of these partitions and offsets?"""
+    return bool(pc.any(pc.and_(pc.equal(partitions, partition), pc.equal(offsets, offset))).as_py())
 
 
 def valid_rows(records: pa.Table) -> pa.Table:

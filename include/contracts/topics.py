@@ -52,14 +52,14 @@ class Topic:
             "min.insync.replicas": str(min_insync_replicas),
             "unclean.leader.election.enable": "false",
             "message.timestamp.type": "CreateTime",
-            "message.timestamp.before.max.ms": str(OLDEST_DAYS * DAY_MS),
+            "message.timestamp.before.max.ms": str(OLDEST_TIMESTAMP_DAYS * DAY_MS),
         }
 
 
 REBUILD_WINDOW_DAYS = 14
 # Spark counts microseconds, and its Kafka source fails on a time that they do not hold: the broker refuses it. A replay
 # has the time of its event, however long ago that was.
-OLDEST_DAYS = 36_525
+OLDEST_TIMESTAMP_DAYS = 36_525
 
 MEMBER = Topic(
     name="member",

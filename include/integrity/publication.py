@@ -14,6 +14,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.generation_tables import is_attached
 from include.adapters.postgres import connect
+from include.adapters.shown_boards import array
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
@@ -254,8 +255,7 @@ def _point(
     cursor.execute(query("count_settled"), place)
     covered, restored, on_top, keys = cursor.fetchone()
     if keys:
-        # as one text: psycopg2 would write an expression of so many numbers
-        cursor.execute(query("set_aside_known"), place | {"keys": "{" + ",".join(map(str, keys)) + "}"})
+        cursor.execute(query("set_aside_known"), place | {"keys": array(keys)})
         known = cursor.fetchone()[0]
         covered, on_top = covered + known, on_top - known
     cursor.execute(query("mark_published"), place)

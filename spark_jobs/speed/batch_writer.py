@@ -111,7 +111,7 @@ class BatchWriter:
 
     def write(self, batch: DecodedBatch, waited_s: float = 0.0) -> None:
         """Write a batch at once, in the caller's thread, while no other is under way."""
-        reached_records("serve.write", lambda *at: holds_record(valid_rows(batch.records), self._store.topic, *at))
+        reached_records("serve.write", lambda topic, *at: topic == self._store.topic and _holds(batch.records, *at))
         applied = patiently(lambda: self._attempt(batch.records), FOR_EVER, self._figures.waiting("serve"), self._stop)
         self._note(batch, waited_s, applied)
 
@@ -137,3 +137,8 @@ class BatchWriter:
         self._figures.batch("serve", Batch(records.num_rows, phases_s, newest_timestamp(records)))
         log.info("batch %d: %d records, %d rows written, %d duplicates, %d rejected", batch.batch_id,
                  records.num_rows, applied.written, applied.duplicates, len(applied.rejects))  # fmt: skip
+
+
+def _holds(records: pa.Table, partition: int, offset: int) -> bool:
+    valid = valid_rows(records)
+    return holds_record(valid["kafka_partition"], valid["kafka_offset"], partition, offset)

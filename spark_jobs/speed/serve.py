@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from include.adapters.kafka_offsets import OffsetRange
-from include.adapters.served_batch import RECORDS
+from include.adapters.served_batch import RECORDS, holds_record
 from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import Reject
 from include.contracts.definition import Definition
@@ -91,8 +90,8 @@ class Serve:
         self._writer.wait()
 
     def _decoded(self, page: pa.Table) -> pa.Table:
-        reached_records("serve.decode", lambda topic, partition, offset: topic == self._topic and bool(pc.any(
-            pc.and_(pc.equal(page["partition"], partition), pc.equal(page["offset"], offset))).as_py()))  # fmt: skip
+        reached_records("serve.decode", lambda topic, *at: topic == self._topic and holds_record(
+            page["partition"], page["offset"], *at))  # fmt: skip
         return self._details.read(page)
 
     def warm_up(self, nothing: DataFrame) -> None:
