@@ -19,6 +19,7 @@ from include.errors import DatabaseUnavailable
 from include.gateway.ports import ChangeKey, KeyReused, SystemOfRecord
 from tests.fakes.gateway import FixedClock, MemorySystemOfRecord
 from tests.support.database import migrated
+from tests.support.freezing import freeze
 
 MEMBER_FIELDS = {"nickname": "하늘", "city": None, "phone": "010-1234-5678", "email": "sky@example.org"}
 BOARD_FIELDS = {"memberId": 7, "title": "제목 % 'quoted'", "body": 'back\\slash "and" 본문 😀'}
@@ -347,8 +348,7 @@ def test_silent_database_is_unavailable_and_leaves_no_thread_behind(database):
         with connect(database, "gateway") as connection, connection.cursor() as cursor:
             cursor.execute("SELECT pid FROM pg_stat_activity WHERE usename = 'gateway' AND pid <> pg_backend_pid()")
             stopped.extend(pid for [pid] in cursor.fetchall())
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+        freeze(stopped)
         changes = [rows.create(MEMBER, MEMBER_FIELDS) for _ in range(len(stopped))]
         results = await asyncio.gather(*changes, return_exceptions=True)
         return results, await rows.create(MEMBER, MEMBER_FIELDS)

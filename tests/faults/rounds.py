@@ -18,7 +18,7 @@ from tests.faults.journal import Entry, read_journal
 from tests.faults.load import Summary
 from tests.faults.parts import OTHER_TOKEN, Held, Parts
 from tests.faults.plan import OF_THE_BROKER, Fault, Plan, plan
-from tests.faults.rows import RowLoad, Version, judge_rows, saved, version_of
+from tests.faults.rows import RowLoad, Version, judge_rows, missing_versions, saved, version_of
 from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import Copy, Verdict, judge
 from tests.servers import wait_until
@@ -75,7 +75,7 @@ class Proof:
     entries: dict[int, list[Entry]] = field(default_factory=dict)
     copies: dict[int, list[Copy]] = field(default_factory=dict)
     counted: dict[int, int] = field(default_factory=dict)
-    answered: list[Version] = field(default_factory=list)
+    answered: dict[int, list[Version]] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Proof:
         self.entries[number] = read_journal(journal)
         if rows:
             assert parts.reconcile(began_at) == 0, "reconcile failed although all was well"
-            self.answered += rows.answered
+            self.answered[number] = rows.answered
             self.entries[number] += [Entry("odd", "a row", problem=problem) for problem in rows.odd]
         self._read_topic()
         took_s = time.monotonic() - began
@@ -142,10 +142,11 @@ class Proof:
         return held
 
     def _judge(self, number: int) -> Verdict:
-        problems = []
-        if self.answered and number == max(self.entries):  # the topic is of all rounds so far
-            problems = judge_rows(self.answered, saved(self.parts.settings.database), self.versions)
-        return judge(self.entries[number], self.copies.get(number, []), self.counted[number], problems)
+        problems, missing = [], []
+        if answered := self.answered.get(number):
+            problems = judge_rows(answered, saved(self.parts.settings.database), self.versions)
+            missing = missing_versions(answered, self.versions)
+        return judge(self.entries[number], self.copies.get(number, []), self.counted[number], problems, missing)
 
     def _read_topic(self) -> None:
         self.versions += self._row_reader.read_on()

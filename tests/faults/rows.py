@@ -101,12 +101,22 @@ def version_of(message: Message) -> Version:
     return Version(int(message.key() or b"0"), at, (headers[EVENT_ID] or b"").decode())
 
 
-def judge_rows(answered: Iterable[Version], rows: Iterable[Version], copies: Iterable[Version]) -> list[str]:
-    """The broken promises: each version has one identity, which is its own, and none of what was saved is missing."""
-    return list(_broken(list(answered), list(rows), list(copies)))
+def missing_versions(answered: Iterable[Version], copies: Iterable[Version]) -> list[str]:
+    """The answered versions that are not in the topic."""
+    published = {(row_id, at) for row_id, at, _ in copies}
+    return [
+        f"member {row_id} of {at}, answered with {event_id}"
+        for row_id, at, event_id in answered
+        if (row_id, at) not in published
+    ]
 
 
-def _broken(answered: list[Version], rows: list[Version], copies: list[Version]) -> Iterator[str]:
+def judge_rows(answered: list[Version], rows: Iterable[Version], copies: list[Version]) -> list[str]:
+    """The broken promises: each version has one identity, which is its own, and no row's newest version is missing."""
+    return list(_broken(answered, rows, copies))
+
+
+def _broken(answered: list[Version], rows: Iterable[Version], copies: list[Version]) -> Iterator[str]:
     identities, owners = defaultdict(set), defaultdict(set)
     for row_id, at, event_id in [*copies, *answered]:
         identities[row_id, at].add(event_id)
@@ -118,9 +128,6 @@ def _broken(answered: list[Version], rows: list[Version], copies: list[Version])
         if len(versions) > 1:
             yield f"event id {event_id} is of {sorted(versions)}"
     published = {(row_id, at) for row_id, at, _ in copies}
-    for row_id, at, event_id in answered:
-        if (row_id, at) not in published:
-            yield f"member {row_id} of {at}, answered with {event_id}, is not in the topic"
     for row_id, at, _ in rows:
         if (row_id, at) not in published:
             yield f"member {row_id} of {at} was saved, and is not in the topic"

@@ -20,6 +20,7 @@ from stack.environment import MARKER
 from stack.ports import unused
 from tests.faults.stream_process import EXHAUST
 from tests.servers import wait_until
+from tests.support.freezing import freeze
 from tests.support.pipeline import ROOT
 
 _LOOK_S = 0.05
@@ -122,22 +123,24 @@ class Driver:
         """SIGSTOP it, or its JVM alone. Returns its pid."""
         process = self._processes[-1]
         self._done[process.pid] = "frozen" if python else "JVM frozen"
-        self._signal(process.pid, signal.SIGSTOP, python)
+        freeze(self._tree(process.pid, python))
         return process.pid
 
     def thaw(self, pid: int) -> None:
         """Let it go on."""
-        self._signal(pid, signal.SIGCONT, True)
+        for each in self._tree(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGCONT)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """It stands still meanwhile."""
         pid = self.pid
-        self._signal(pid, signal.SIGSTOP, True)
+        freeze(self._tree(pid))
         try:
             yield
         finally:
-            self._signal(pid, signal.SIGCONT, True)
+            self.thaw(pid)
 
     def start_standby(self) -> None:
         """Start another beside it, which waits for its turn."""
@@ -164,10 +167,8 @@ class Driver:
         self.kill()
         self._done[self.pid] = "host lost"
 
-    def _signal(self, pid: int, number: signal.Signals, python: bool) -> None:
-        for each in (*descendants(pid), *([pid] if python else [])):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(each, number)
+    def _tree(self, pid: int, python: bool = True) -> list[int]:
+        return [*descendants(pid), *([pid] if python else [])]
 
     def wait_until_ended(self) -> None:
         """Until every driver that something was done to has ended."""

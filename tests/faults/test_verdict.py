@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.faults.journal import Entry
-from tests.faults.rows import Version, judge_rows
+from tests.faults.rows import Version, judge_rows, missing_versions
 from tests.faults.verdict import Copy, judge
 
 ENTRIES = [
@@ -59,12 +59,18 @@ def test_rows_are_well_when_each_version_is_there_under_one_identity():
     [
         ([*VERSIONS, Version(2, "t1", "e")], "member (2, 't1') has 2 event ids: d, e"),
         ([*VERSIONS, Version(3, "t1", "a")], "event id a is of [(1, 't1'), (3, 't1')]"),
-        (VERSIONS[1:], "member 1 of t1, answered with a, is not in the topic"),
         (VERSIONS[:-1], "member 2 of t1 was saved, and is not in the topic"),
     ],
 )
 def test_what_is_wrong_about_rows_is_told(versions, problem):
     assert judge_rows(ANSWERED, ROWS, versions) == [problem]
+
+
+@pytest.mark.parametrize(("counted", "found"), [(0, {"lost": ["member 1 of t1, answered with a"]}), (1, {})])
+def test_answered_version_of_a_row_that_is_not_in_the_topic_must_be_counted_by_the_gateway(counted, found):
+    missing = missing_versions(ANSWERED, VERSIONS[1:])
+    verdict = judge(ENTRIES, COPIES, counted, missing=missing)
+    assert {promise.partition(":")[0]: broken for promise, broken in verdict.faults.items()} == found
 
 
 def test_two_events_under_one_identity_are_seen():

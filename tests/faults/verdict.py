@@ -47,7 +47,7 @@ class Verdict:
             "refused: answered 4xx, and in the topic": self.refused_found,
             "out of order: an event before an earlier one of its key": self.out_of_order,
             "odd: an answer that must not be": self.odd,
-            "rows: a member's version has two identities, or is not in the topic": self.rows,
+            "rows: a member's version has two identities, or its newest one is not in the topic": self.rows,
         }
         return {promise: found for promise, found in promises.items() if found}
 
@@ -57,10 +57,17 @@ class Verdict:
         return self.lost if len(self.lost) > self.counted else ()
 
 
-def judge(entries: Iterable[Entry], copies: Iterable[Copy], counted: int = 0, rows: Sequence[str] = ()) -> Verdict:
+def judge(
+    entries: Iterable[Entry],
+    copies: Iterable[Copy],
+    counted: int = 0,
+    rows: Sequence[str] = (),
+    missing: Sequence[str] = (),
+) -> Verdict:
     """The verdict over the events of these entries and copies; entries in the order of the answers.
 
-    `counted`: events that the gateway says it cannot send. `rows`: what was found wrong about rows.
+    `counted`: events that the gateway says it cannot send. `rows`: the broken promises about rows. `missing`: versions
+    of rows that were answered 2xx and are not in their topic.
     """
     by_outcome: dict[str, dict[str, Entry]] = defaultdict(dict)
     for entry in entries:
@@ -77,7 +84,7 @@ def judge(entries: Iterable[Entry], copies: Iterable[Copy], counted: int = 0, ro
         copies=sum(map(len, by_serial.values())),
         duplicates=sum(len(found) - 1 for found in by_serial.values()),
         counted=counted,
-        lost=[serial for serial in kept if serial not in by_serial],
+        lost=[*(serial for serial in kept if serial not in by_serial), *missing],
         foreign=list(_foreign(kept, by_serial)),
         merged=list(_merged(by_serial)),
         refused_found=[serial for serial in refused if serial in by_serial],

@@ -5,6 +5,7 @@ import signal
 
 from spark_jobs.speed.watchdog import Watchdog
 from tests.servers import wait_until
+from tests.support.freezing import freeze
 
 
 def test_a_frozen_jvm_ends_the_driver_although_nobody_else_calls_it(spark):
@@ -16,7 +17,7 @@ def test_a_frozen_jvm_ends_the_driver_although_nobody_else_calls_it(spark):
     try:
         spark.range(1).count()
         assert ends == []
-        os.kill(pid, signal.SIGSTOP)
+        freeze([pid])
         wait_until(lambda: ends == [True], 60, "the watchdog ends the driver")
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from include.adapters.kafka_admin import create_topics
 from include.settings import KafkaSettings
 from tests.servers import KafkaServer, wait_until
+from tests.support.freezing import freeze
 
 PARTITIONS = 8
 
@@ -42,20 +43,18 @@ class Broker:
 
     def freeze(self) -> None:
         """Connected, and silent: what is sent to it may be appended later."""
-        self._signal(signal.SIGSTOP)
+        assert self.server.pid is not None
+        freeze([self.server.pid])
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        assert self.server.pid is not None
+        os.kill(self.server.pid, signal.SIGCONT)
 
     def mend(self) -> None:
         """Make it run again, however a failed test left it."""
         if self.server.pid is None:
             self.start()
         self.thaw()
-
-    def _signal(self, number: signal.Signals) -> None:
-        assert self.server.pid is not None
-        os.kill(self.server.pid, number)
 
     def messages(self, topic: str) -> list[Message]:
         """Everything in the topic now, in the order of each partition."""
