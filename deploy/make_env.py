@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from stack import env_file
-from stack.errors import StackError
+from stack.errors import StackError, describe_os_error
 
 ENV_FILE = Path(__file__).resolve().parent.parent / ".env"
 
@@ -18,8 +18,11 @@ def main() -> int:
     try:
         for note in env_file.ensure(ENV_FILE):
             print(note)
-    except (StackError, OSError) as exc:
+    except StackError as exc:
         print(f"make_env: {exc}", file=sys.stderr)
+        return 1
+    except OSError as exc:
+        print(f"make_env: {describe_os_error(exc)}", file=sys.stderr)
         return 1
     print(f"{ENV_FILE} is complete")
     return 0

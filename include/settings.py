@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "analyst"]
@@ -24,6 +24,7 @@ _PASSWORD_VARIABLES: dict[Role, str] = {
 }
 
 DEFAULT_TIMEZONE = "Asia/Seoul"
+_MOST_DAYS = 36_500
 
 
 @dataclass(frozen=True)
@@ -170,116 +171,74 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
         """Read and check the settings. Raises ConfigurationError naming the variable, its value and the remedy."""
-        env = _Reader(os.environ if environment is None else environment)
-        return cls(
+        env = EnvironmentReader(os.environ if environment is None else environment)
+        settings = cls(
             timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
             kafka=KafkaSettings(
-                bootstrap_servers=env.text("KAFKA_BOOTSTRAP_SERVERS"),
-                partitions=env.integer("KAFKA_PARTITIONS", 8),
-                replication_factor=env.integer("KAFKA_REPLICATION_FACTOR", 3),
-                min_insync_replicas=env.integer("KAFKA_MIN_INSYNC_REPLICAS", 2),
-                board_retention_days=env.integer("BOARD_RETENTION_DAYS", 14),
+                bootstrap_servers=env.addresses("KAFKA_BOOTSTRAP_SERVERS"),
+                partitions=env.whole("KAFKA_PARTITIONS", 8, most=10_000),
+                replication_factor=env.whole("KAFKA_REPLICATION_FACTOR", 3, most=1000),
+                min_insync_replicas=env.whole("KAFKA_MIN_INSYNC_REPLICAS", 2, most=1000),
+                board_retention_days=env.whole("BOARD_RETENTION_DAYS", 14, most=_MOST_DAYS),
             ),
             database=DatabaseSettings(
-                host=env.text("DATABASE_HOST"),
-                port=env.integer("DATABASE_PORT", 5432),
+                host=env.host("DATABASE_HOST"),
+                port=env.port("DATABASE_PORT", 5432),
                 name=env.text("DATABASE_NAME", "pipeline"),
-                passwords={role: env.text(name, "") for role, name in _PASSWORD_VARIABLES.items()},
+                passwords={role: env.secret(name, "") for role, name in _PASSWORD_VARIABLES.items()},
                 superuser=env.text("POSTGRES_SUPERUSER", "postgres"),
-                superuser_password=env.text("POSTGRES_SUPERUSER_PASSWORD", ""),
+                superuser_password=env.secret("POSTGRES_SUPERUSER_PASSWORD", ""),
             ),
             gateway=GatewaySettings(
                 host=env.text("GATEWAY_HOST", "127.0.0.1"),
-                port=env.integer("GATEWAY_PORT", 18080),
-                url=env.text("GATEWAY_URL", "http://127.0.0.1:18080"),
-                token=env.text("GATEWAY_TOKEN", ""),
-                admin_token=env.text("GATEWAY_ADMIN_TOKEN", ""),
+                port=env.port("GATEWAY_PORT", 18080),
+                url=env.urls("GATEWAY_URL", "http://127.0.0.1:18080"),
+                token=env.token("GATEWAY_TOKEN"),
+                admin_token=env.token("GATEWAY_ADMIN_TOKEN"),
                 fallback_dir=Path(env.text("GATEWAY_FALLBACK_DIR", ".state/fallback")),
-                deadline_s=env.positive("GATEWAY_DEADLINE_S", 2.0),
+                deadline_s=env.seconds("GATEWAY_DEADLINE_S", 2.0),
                 tokens_file=env.path("GATEWAY_TOKENS_FILE"),
-                fallback_max_bytes=env.count("GATEWAY_FALLBACK_MAX_BYTES", 1 << 30),
-                replay_max_rate=env.count("GATEWAY_REPLAY_MAX_RATE", 50_000),
-                circuit_failures=env.count("GATEWAY_CIRCUIT_FAILURES", 5),
-                idempotency_window_s=env.positive("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
-                idempotency_max_keys=env.count("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
+                fallback_max_bytes=env.whole("GATEWAY_FALLBACK_MAX_BYTES", 1 << 30, most=1 << 50),
+                replay_max_rate=env.whole("GATEWAY_REPLAY_MAX_RATE", 50_000),
+                circuit_failures=env.whole("GATEWAY_CIRCUIT_FAILURES", 5),
+                idempotency_window_s=env.seconds("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
+                idempotency_max_keys=env.whole("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
                 limits=GatewayLimits(
-                    max_events=env.count("GATEWAY_MAX_EVENTS", 1000),
-                    max_body_bytes=env.count("GATEWAY_MAX_BODY_BYTES", 4 << 20),
-                    receive_timeout_s=env.positive("GATEWAY_RECEIVE_TIMEOUT_S", 10.0),
-                    max_connections=env.count("GATEWAY_MAX_CONNECTIONS", 1024),
-                    max_in_flight_bytes=env.count("GATEWAY_MAX_IN_FLIGHT_BYTES", 128 << 20),
+                    max_events=env.whole("GATEWAY_MAX_EVENTS", 1000),
+                    max_body_bytes=env.whole("GATEWAY_MAX_BODY_BYTES", 4 << 20),
+                    receive_timeout_s=env.seconds("GATEWAY_RECEIVE_TIMEOUT_S", 10.0),
+                    max_connections=env.whole("GATEWAY_MAX_CONNECTIONS", 1024),
+                    max_in_flight_bytes=env.whole("GATEWAY_MAX_IN_FLIGHT_BYTES", 128 << 20, most=1 << 50),
                 ),
             ),
             stream=StreamSettings(
                 checkpoint_dir=Path(env.text("STREAM_CHECKPOINT_DIR", ".state/checkpoints")),
-                trigger_interval_s=env.number("STREAM_TRIGGER_INTERVAL_S", 0.5),
+                trigger_interval_s=env.seconds("STREAM_TRIGGER_INTERVAL_S", 0.5, may_be_zero=True),
                 metrics_host=env.text("STREAM_METRICS_HOST", "127.0.0.1"),
-                metrics_port=env.integer("STREAM_METRICS_PORT", 18081),
-                driver_memory=env.text("STREAM_DRIVER_MEMORY", "2g"),
-                max_boards_per_batch=env.integer("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
-                max_details_per_batch=env.integer("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
-                max_batch_bytes=env.count("STREAM_MAX_BATCH_BYTES", 64 << 20),
-                table_partitions=env.integer("STREAM_TABLE_PARTITIONS", 0),
+                metrics_port=env.port("STREAM_METRICS_PORT", 18081),
+                driver_memory=env.memory("STREAM_DRIVER_MEMORY", "2g"),
+                max_boards_per_batch=env.whole("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
+                max_details_per_batch=env.whole("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
+                max_batch_bytes=env.whole("STREAM_MAX_BATCH_BYTES", 64 << 20),
+                table_partitions=env.whole("STREAM_TABLE_PARTITIONS", 0, least=0, most=10_000),
             ),
             batch=BatchSettings(
                 archive_dir=env.text("ARCHIVE_DIR", ".state/archive"),
-                driver_memory=env.text("REBUILD_DRIVER_MEMORY", "2g"),
-                rows_per_task=env.count("REBUILD_ROWS_PER_TASK", 100_000),
-                undo_days=env.count("UNDO_DAYS", 7),
-                night_budget_s=env.positive("NIGHT_BUDGET_S", 14_400.0),
-                run_retention_days=env.count("RUN_RETENTION_DAYS", 30),
+                driver_memory=env.memory("REBUILD_DRIVER_MEMORY", "2g"),
+                rows_per_task=env.whole("REBUILD_ROWS_PER_TASK", 100_000),
+                undo_days=env.whole("UNDO_DAYS", 7, most=_MOST_DAYS),
+                night_budget_s=env.seconds("NIGHT_BUDGET_S", 14_400.0),
+                run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
             ),
             spark=SparkSettings(
-                master=env.text("SPARK_MASTER", "local[2]"),
+                master=env.master("SPARK_MASTER", "local[2]"),
                 jars_dir=Path(env.text("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
             ),
         )
-
-
-class _Reader:
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
-
-    def text(self, name: str, default: str | None = None) -> str:
-        value = self._environment.get(name, "") or default
-        if value is None:
-            raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
-        return value
-
-    def integer(self, name: str, default: int) -> int:
-        text = self.text(name, str(default))
-        try:
-            return int(text)
-        except ValueError as exc:
-            raise ConfigurationError(f"{name}={text!r}: not a whole number") from exc
-
-    def number(self, name: str, default: float) -> float:
-        text = self.text(name, str(default))
-        try:
-            return float(text)
-        except ValueError as exc:
-            raise ConfigurationError(f"{name}={text!r}: not a number") from exc
-
-    def count(self, name: str, default: int) -> int:
-        value = self.integer(name, default)
-        if value < 1:
-            raise ConfigurationError(f"{name}={value}: not at least 1")
-        return value
-
-    def positive(self, name: str, default: float) -> float:
-        value = self.number(name, default)
-        if not 0 < value < float("inf"):
-            raise ConfigurationError(f"{name}={value}: not a number of seconds above 0")
-        return value
-
-    def path(self, name: str) -> Path | None:
-        text = self.text(name, "")
-        return Path(text) if text else None
-
-    def zone(self, name: str, default: str) -> str:
-        text = self.text(name, default)
-        try:
-            ZoneInfo(text)
-        except (ZoneInfoNotFoundError, ValueError) as exc:
-            raise ConfigurationError(f"{name}={text!r}: no such time zone; use a name such as Asia/Seoul") from exc
-        return text
+        kafka = settings.kafka
+        if kafka.min_insync_replicas > kafka.replication_factor:
+            raise ConfigurationError(
+                f"KAFKA_MIN_INSYNC_REPLICAS={kafka.min_insync_replicas}: nothing could be written with "
+                f"KAFKA_REPLICATION_FACTOR={kafka.replication_factor}; give it that number or less"
+            )
+        return settings

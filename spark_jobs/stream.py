@@ -365,7 +365,7 @@ class Application:
                 raise
 
         writer = frame.writeStream.queryName(query).foreachBatch(guarded).option("checkpointLocation", str(checkpoint))
-        return writer.trigger(processingTime=f"{self._settings.stream.trigger_interval_s} seconds").start()
+        return writer.trigger(processingTime=f"{self._settings.stream.trigger_interval_s:.3f} seconds").start()
 
     def _follow(self, queries: list[StreamingQuery], monitor: Monitor) -> int:
         seldom = (Chore(self._look_at_topics, SELDOM), Chore(self._store.forget_superseded, SELDOM))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from stack import control, status
 from stack.down import clean, down
-from stack.errors import StackError
+from stack.errors import StackError, describe_os_error
 from stack.layout import Layout
 from stack.up import up
 
@@ -25,6 +25,9 @@ def main() -> int:
         return _run(arguments, layout)
     except StackError as exc:
         print(f"{arguments.command}: {exc}", file=sys.stderr)
+        return 1
+    except OSError as exc:  # a full disk, or files of another user
+        print(f"{arguments.command}: {describe_os_error(exc)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{arguments.command}: broken off", file=sys.stderr)

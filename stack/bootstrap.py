@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from stack import class_archive, jars
-from stack.errors import StackError
+from stack.errors import StackError, describe_os_error
 from stack.layout import Layout
 from stack.prerequisites import check_disk, check_python, find_java
 
@@ -23,12 +23,18 @@ LOG_TAIL_LINES = 15
 
 
 def main() -> int:
-    """Exit code 0 when everything is in place, 1 after one line that says what is not."""
+    """Exit code 0 when everything is in place, 1 after one line that says what is not, 130 after Ctrl-C."""
     try:
         set_up(Layout.of())
     except StackError as exc:
         print(f"setup: {exc}", file=sys.stderr)
         return 1
+    except OSError as exc:  # a full disk, or files of another user
+        print(f"setup: {describe_os_error(exc)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("setup: broken off; the next run goes on from here", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -48,11 +48,10 @@ def _require_replaceable(layout: Layout, force: bool) -> None:
 
 
 def _stop_all(layout: Layout, say: Say) -> None:
-    supervisor = Supervisor(layout)
-    if supervisor.is_running():
-        for names in stop_order(declare(environment.load_settings(layout))):
-            supervisor.stop(names)
-        supervisor.shut_down()
+    try:
+        _stop_in_order(layout)
+    except StackError as exc:
+        say(f"services are ended without their order: {exc}")
     remaining = leftovers.find(layout.state)
     if remaining:
         leftovers.terminate(remaining)
@@ -62,3 +61,11 @@ def _stop_all(layout: Layout, say: Say) -> None:
     if stubborn:
         raise StackError(f"could not be ended: {leftovers.describe(stubborn[0])}; end it by hand")
     say("down; no process is left")
+
+
+def _stop_in_order(layout: Layout) -> None:
+    supervisor = Supervisor(layout)
+    if supervisor.is_running():
+        for names in stop_order(declare(environment.load_settings(layout))):
+            supervisor.stop(names)
+        supervisor.shut_down()

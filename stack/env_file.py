@@ -149,16 +149,17 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
     """Make the file when it is missing, and add variables it does not have yet; nothing in it is changed.
 
-    `overrides` replaces defaults. Returns what a person should know, one line each: ports that were moved, variables
-    that were added.
+    A variable that lines of the file use already comes before the first of them, any other at the end. `overrides`
+    replaces defaults. Returns what a person should know, one line each: ports that were moved, variables that were
+    added. Raises StackError as `read` does.
     """
-    existing = read(path) if path.exists() else {}
-    values, notes = _new_values(existing, overrides or {})
+    existing = _assignments(path) if path.exists() else []
+    values, notes = _new_values({each.name: each.value for each in existing}, overrides or {})
     if not values:
         return notes
     if existing:
         notes.append(f"{path.name} had no {', '.join(values)}: added")
-        text = path.read_text().rstrip("\n") + "\n\n" + "".join(f"{name}={value}\n" for name, value in values.items())
+        text = _with_added(path.read_text(encoding="utf-8"), existing, values)
     else:
         text = "".join(_render(SECTIONS, values))
     _write_private(path, text)
@@ -166,19 +167,76 @@ def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
 
 
 def read(path: Path) -> dict[str, str]:
-    """The variables of the file, references filled in. Raises StackError naming the line that is none."""
+    """The variables of the file, references filled in. Raises StackError, one line, naming the line and the remedy.
+
+    A shell and compose fill in a reference with what stands above it, so a line that would have another meaning for
+    them, or none, is refused.
+    """
     values: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    used: dict[str, _Assignment] = {}
+    assignments = _assignments(path)
+    for each in assignments:
+        if each.name in used:
+            raise StackError(
+                f"{path} line {each.line} sets {each.name}, which line {used[each.name].line} above uses for "
+                f"{used[each.name].name}: move line {each.line} above it, and keep one {each.name}"
+            )
+        for name in _references(each):
+            if name not in values and not any(other.name == name and other.line > each.line for other in assignments):
+                raise StackError(
+                    f"{path} line {each.line}: {each.name} uses ${{{name}}}, which no line sets: set it in a line above"
+                )
+            used.setdefault(name, each)
+        values[each.name] = _REFERENCE.sub(lambda found: values.get(found.group(1), ""), each.value)
+    return values
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    """One NAME=value of the file, without its quotes, with its references. Lines are counted from 1."""
+
+    line: int
+    name: str
+    value: str
+
+
+def _assignments(path: Path) -> list[_Assignment]:
+    """The lines that set something. Raises StackError for one that is neither that, nor empty, nor a comment."""
+    content = path.read_bytes()
+    try:
+        lines = content.decode("utf-8").split("\n")
+    except UnicodeDecodeError as exc:
+        number = content.count(b"\n", 0, exc.start) + 1
+        raise StackError(f"{path} line {number} is not UTF-8 text: save the file in that encoding") from exc
+    found = []
+    for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
         match = _LINE.fullmatch(text)
-        if match is None:
+        if match is None or "\0" in text:
             raise StackError(
-                f"{path} line {number} is not NAME=value: correct it, or remove the file to make a new one"
+                f"{path} line {number} is not NAME=value (or the file begins with a byte order mark): correct it, "
+                "or remove the file to make a new one"
             )
-        values[match.group(1)] = _REFERENCE.sub(lambda found: values.get(found.group(1), ""), _unquote(match.group(2)))
-    return values
+        found.append(_Assignment(number, match.group(1), _unquote(match.group(2))))
+    return found
+
+
+def _references(assignment: _Assignment) -> list[str]:
+    return _REFERENCE.findall(assignment.value)
+
+
+def _with_added(text: str, existing: Iterable[_Assignment], values: Mapping[str, str]) -> str:
+    first_use: dict[str, int] = {}
+    for each in existing:
+        for name in _references(each):
+            first_use.setdefault(name, each.line)
+    lines = text.rstrip("\n").split("\n")
+    at_the_end = [f"{name}={value}" for name, value in values.items() if name not in first_use]
+    for name in sorted(first_use.keys() & values.keys(), key=lambda name: first_use[name], reverse=True):
+        lines.insert(first_use[name] - 1, f"{name}={values[name]}")
+    return "\n".join([*lines, *([""] if at_the_end else []), *at_the_end, ""])
 
 
 def _new_values(existing: Mapping[str, str], overrides: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from stack import env_file
+from stack import env_file, settings_check
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.ports import LOOPBACK
@@ -19,10 +19,11 @@ _SECRET_ENDINGS = ("_PASSWORD", "_TOKEN", "_SECRET", "_KEY")
 
 
 def load_settings(layout: Layout) -> dict[str, str]:
-    """The variables of `.env`, its relative paths made absolute. Raises StackError when there is no file yet."""
+    """The variables of `.env`, checked, its relative paths made absolute. Raises StackError, also without a file."""
     if not layout.env_file.exists():
         raise StackError(f"there is no {layout.env_file} yet: run `make up` first")
     settings = env_file.read(layout.env_file)
+    settings_check.check(settings)
     for name in env_file.PATH_VARIABLES:
         if settings.get(name) and "://" not in settings[name]:  # the archive may be in a store, named by a URI
             settings[name] = str(layout.root / settings[name])

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from include.adapters import fallback_schema as sql
-from stack import environment
+from stack import env_file
 from stack.layout import Layout
 from stack.services import external_services
 
@@ -17,7 +17,7 @@ def find(layout: Layout) -> list[str]:
     found = []
     if held := events_in(layout.state / "fallback"):
         found.append(f"{held} in the gateway's fallback store: start the stack and let them drain")
-    settings = environment.load_settings(layout) if layout.env_file.exists() else {}
+    settings = env_file.read(layout.env_file) if layout.env_file.exists() else {}
     archived = sum(1 for _ in (layout.state / "archive").rglob(_PARQUET))
     if archived and "postgres" in external_services(settings):
         found.append(

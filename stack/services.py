@@ -1,16 +1,22 @@
 """The services and jobs of the stack, and what each needs before it may start."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from include.environment_reader import EnvironmentReader
+from include.errors import ConfigurationError
 from stack.errors import StackError
 from stack.postgres import SUPERUSER
 from stack.service import AirflowHealth, HttpHealth, Job, KafkaHealth, Node, PostgresHealth, Service
 
 EXTERNAL_CAPABLE = ("kafka", "postgres")
+SUPERUSER_PASSWORD = "POSTGRES_SUPERUSER_PASSWORD"  # noqa: S105  # its name
 
 
 def declare(settings: Mapping[str, str]) -> list[Node]:
-    """Every service and job, in an order that can be started one after another."""
+    """Every service and job, in an order that can be started one after another.
+
+    Raises StackError for a port that is none, or that two services want.
+    """
     external = external_services(settings)
     airflow_url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
     airflow_health = f"{airflow_url}/api/v2/monitor/health"
@@ -18,14 +24,14 @@ def declare(settings: Mapping[str, str]) -> list[Node]:
     def ports(*names: str) -> dict[str, int]:
         return {name: port_of(settings, name) for name in names}
 
-    return [
+    nodes: list[Node] = [
         Service(
             "postgres",
             PostgresHealth(
                 settings["DATABASE_HOST"],
                 port_of(settings, "DATABASE_PORT"),
                 SUPERUSER,
-                settings.get("POSTGRES_SUPERUSER_PASSWORD", ""),
+                settings.get(SUPERUSER_PASSWORD, ""),
             ),
             address=f"{settings['DATABASE_HOST']}:{settings['DATABASE_PORT']}",
             ports=ports("DATABASE_PORT"),
@@ -80,16 +86,16 @@ def declare(settings: Mapping[str, str]) -> list[Node]:
             for component in ("scheduler", "dag_processor", "triggerer")
         ),
     ]
+    _require_different_ports(nodes)
+    return nodes
 
 
 def external_services(settings: Mapping[str, str]) -> set[str]:
     """The services that are the user's own. Raises StackError for a name that cannot be external."""
     names = {name.strip() for name in settings.get("STACK_EXTERNAL", "").split(",") if name.strip()}
-    unknown = sorted(names.difference(EXTERNAL_CAPABLE))
-    if unknown:
-        raise StackError(
-            f"STACK_EXTERNAL names {', '.join(unknown)}: only {', '.join(EXTERNAL_CAPABLE)} can be your own"
-        )
+    if not names <= set(EXTERNAL_CAPABLE):
+        value = settings["STACK_EXTERNAL"]
+        raise StackError(f"STACK_EXTERNAL={value!r} in .env: only {', '.join(EXTERNAL_CAPABLE)} can be your own")
     return names
 
 
@@ -124,7 +130,17 @@ def stop_order(nodes: list[Node]) -> list[list[str]]:
 
 def port_of(settings: Mapping[str, str], name: str) -> int:
     """A port setting as a number. Raises StackError naming the variable."""
-    text = settings.get(name, "")
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise StackError(f"{name}={text!r} in .env is not a port: give a number from 1 to 65535")
-    return int(text)
+    try:
+        return EnvironmentReader(settings).port(name)
+    except ConfigurationError as exc:
+        raise StackError(f"in .env, {exc}") from exc
+
+
+def _require_different_ports(nodes: Sequence[Node]) -> None:
+    owners: dict[int, str] = {}
+    for node in nodes:
+        if isinstance(node, Service) and not node.external:
+            for variable, port in node.ports.items():
+                if port in owners:
+                    raise StackError(f"{owners[port]} and {variable} in .env are both {port}: give each its own port")
+                owners[port] = variable

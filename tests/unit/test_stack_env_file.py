@@ -1,5 +1,6 @@
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,15 +75,43 @@ def test_missing_variables_are_added_and_the_rest_is_kept(tmp_path: Path) -> Non
 
 def test_reads_quotes_comments_references_and_export(tmp_path: Path) -> None:
     path = tmp_path / ".env"
-    path.write_text("# c\n\nexport A=1 # one\nB='x y'\nC=\"${A}${B}${UNKNOWN}\"\nD=\n")
+    path.write_text("# c\n\nexport A=1 # one\nB='x y'\nC=\"${A}${B}\"\nD=\n")
     assert env_file.read(path) == {"A": "1", "B": "x y", "C": "1x y", "D": ""}
 
 
-def test_line_that_is_no_assignment_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"A=1\nnonsense\n", "line 2 is not NAME=value"),
+        (b"\xef\xbb\xbfA=1\n", "line 1 is not NAME=value .*byte order mark"),
+        ("A=1\n".encode("utf-16"), "line 1 is not UTF-8"),
+        ("A=1\nB=서울\n".encode("cp949"), "line 2 is not UTF-8 text: save the file in that encoding"),
+        (b"A=1\nB=a\0b\n", "line 2 is not NAME=value"),
+        (b"A=1\nB=${C}\n", r"line 2: B uses \$\{C\}, which no line sets: set it in a line above"),
+        (b"A=1\nB=${A}\nC=3\nA=2\n", "line 4 sets A, which line 2 above uses for B: move line 4 above it"),
+        (b"B=${A}\nA=2\n", "line 2 sets A, which line 1 above uses for B: move line 2 above it"),
+    ],
+)  # fmt: skip
+def test_line_that_a_shell_would_read_otherwise_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / ".env"
-    path.write_text("A=1\nnonsense\n")
-    with pytest.raises(StackError, match="line 2"):
+    path.write_bytes(content)
+    with pytest.raises(StackError, match=says) as caught:
         env_file.read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_variable_is_added_above_the_line_that_uses_it(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("# mine\nKAFKA_BOOTSTRAP_SERVERS=127.0.0.1:${KAFKA_PORT}\nGATEWAY_PORT=40002\n")
+    env_file.ensure(path)
+    values = env_file.read(path)
+    assert values["KAFKA_BOOTSTRAP_SERVERS"] == f"127.0.0.1:{values['KAFKA_PORT']}"
+    assert values["GATEWAY_URL"] == "http://127.0.0.1:40002"
+    shell = subprocess.run(
+        ["/bin/sh", "-c", '. "$0"; echo "$KAFKA_BOOTSTRAP_SERVERS $GATEWAY_URL"', str(path)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert shell.stdout.split() == [values["KAFKA_BOOTSTRAP_SERVERS"], values["GATEWAY_URL"]]
 
 
 def test_environment_of_a_tool_satisfies_the_settings(tmp_path: Path) -> None:
@@ -116,3 +145,39 @@ def test_the_archive_is_below_the_state(tmp_path: Path) -> None:
     settings = Settings.from_environment(load_environment(layout))
     assert str(settings.batch.archive_dir) == str(layout.state / "archive")
     assert (settings.batch.rows_per_task, settings.batch.undo_days) == (100_000, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("KAFKA_HEAP", "768 m", "not a size of memory; give a number and m or g"),
+        ("GATEWAY_PORT", "99999", "not a whole number from 1 to 65535"),
+        ("AIRFLOW_PORT", "²", "not a whole number"),
+        ("GATEWAY_URL", "http://127.0.0.1:99999", "not http://host:port"),
+        ("DB_STREAM_PASSWORD", "", "is empty in .env: remove its line"),
+        ("AIRFLOW_FERNET_KEY", "short", "is not 32 bytes in URL-safe base64: put the old one back"),
+        ("STREAM_METRICS_PORT", "${GATEWAY_PORT}", "GATEWAY_PORT and STREAM_METRICS_PORT in .env are both"),
+    ],
+)  # fmt: skip
+def test_value_that_the_stack_cannot_use_is_one_line_with_the_remedy(
+    tmp_path: Path, name: str, value: str, says: str
+) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file)
+    with_value(layout.env_file, name, value)
+    with pytest.raises(StackError, match=says) as caught:
+        load_settings(layout)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_variable_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    layout.env_file.write_text("KAFKA_PORT=1\n")
+    with pytest.raises(StackError, match=r"\.env has no STACK_EXTERNAL, .*: `make up` adds"):
+        load_settings(layout)
+
+
+def with_value(path: Path, name: str, value: str) -> None:
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{name}={value}\n" if line.startswith(f"{name}=") else f"{line}\n" for line in lines))

@@ -1,0 +1,140 @@
+"""Reading one variable of the environment at a time, each with the check that its kind of value needs."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from include.errors import ConfigurationError
+
+_LARGEST = 2**31 - 1
+_LONGEST_S = 366 * 86_400
+_WHOLE = re.compile(r"[0-9]{1,19}")
+_MEMORY = re.compile(r"[1-9][0-9]{0,6}[mMgG]")
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})")
+_URL = re.compile(r"[!-~]+")
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9][0-9]{0,3})(,[0-9]+)?\])?|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]|(spark|k8s)://[^\s]+|yarn"
+)
+
+
+class EnvironmentReader:
+    """Every method raises ConfigurationError, one line with the variable, its value and the remedy.
+
+    An empty variable counts as one that is not set.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Any text of characters that can be printed."""
+        value = self.secret(name, default)
+        if not value.isprintable():
+            raise _wrong(name, value, "has a character that cannot be printed; type it again")
+        return value
+
+    def secret(self, name: str, default: str | None = None) -> str:
+        """A text that no message shows."""
+        value = self._environment.get(name, "") or default
+        if value is None:
+            raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
+        if "\0" in value:
+            raise ConfigurationError(f"{name} has a NUL character; type it again")
+        return value
+
+    def token(self, name: str) -> str:
+        """A secret that travels in an HTTP header; empty when there is none."""
+        value = self.secret(name, "")
+        if not all("!" <= character <= "~" for character in value):
+            raise ConfigurationError(f"{name} has a character that no HTTP header takes; use ASCII without spaces")
+        return value
+
+    def whole(self, name: str, default: int | None = None, least: int = 1, most: int = _LARGEST) -> int:
+        """A whole number of that range."""
+        text = self.text(name, None if default is None else str(default))
+        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:  # int() also takes 1_0 and digits beyond ASCII
+            raise _wrong(name, text, f"not a whole number from {least} to {most}")
+        return int(text)
+
+    def port(self, name: str, default: int | None = None) -> int:
+        """A TCP port."""
+        return self.whole(name, default, most=65_535)
+
+    def seconds(self, name: str, default: float, may_be_zero: bool = False) -> float:
+        """A time, a year at most."""
+        text = self.text(name, str(default))
+        wanted = f"not a number of seconds {'from' if may_be_zero else 'above'} 0 to {_LONGEST_S}"
+        try:
+            value = float(text)
+        except ValueError as exc:
+            raise _wrong(name, text, wanted) from exc
+        if not 0 <= value <= _LONGEST_S or (value == 0 and not may_be_zero):  # NaN is in no range
+            raise _wrong(name, text, wanted)
+        return value
+
+    def memory(self, name: str, default: str | None = None) -> str:
+        """A size as Java and Spark both read it."""
+        text = self.text(name, default)
+        if not _MEMORY.fullmatch(text):
+            raise _wrong(name, text, "not a size of memory; give a number and m or g, such as 768m or 2g")
+        return text
+
+    def host(self, name: str) -> str:
+        """The name or address of a machine."""
+        text = self.text(name)
+        if any(character.isspace() for character in text):
+            raise _wrong(name, text, "not the name or address of one machine; leave out the space")
+        return text
+
+    def addresses(self, name: str) -> str:
+        """One or more of host:port, separated by commas."""
+        text = self.text(name)
+        for each in text.split(","):
+            match = _ADDRESS.fullmatch(each)
+            if match is None or not 0 < int(match.group(1)) < 65_536:
+                raise _wrong(name, text, "not host:port, or several with commas between them")
+        return text
+
+    def urls(self, name: str, default: str) -> str:
+        """One or more addresses of HTTP servers, separated by commas."""
+        text = self.text(name, default)
+        urls = [each.strip() for each in text.split(",") if each.strip()]
+        if not urls or not all(map(_is_url, urls)):
+            raise _wrong(name, text, "not http://host:port, or several with commas between them")
+        return text
+
+    def path(self, name: str) -> Path | None:
+        """A file or folder; None when it is not set."""
+        text = self.text(name, "")
+        return Path(text) if text else None
+
+    def zone(self, name: str, default: str) -> str:
+        """The name of a time zone."""
+        text = self.text(name, default)
+        try:
+            ZoneInfo(text)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:  # OSError: "Asia" is a folder of zones
+            raise _wrong(name, text, "no such time zone; use a name such as Asia/Seoul") from exc
+        return text
+
+    def master(self, name: str, default: str) -> str:
+        """Where Spark runs."""
+        text = self.text(name, default)
+        if not _MASTER.fullmatch(text):
+            raise _wrong(name, text, "no master of Spark; use local[2], spark://host:7077, yarn or k8s://…")
+        return text
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        has_parts = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        return False
+    return has_parts and _URL.fullmatch(text) is not None
+
+
+def _wrong(name: str, value: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"{name}={value!r}: {why}")

@@ -1,0 +1,92 @@
+"""Commands in situations in which a person needs one line: wrong settings, another user, Ctrl-C."""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack import env_file
+from stack.environment import MARKER
+from stack.layout import PROJECT_ROOT, Layout
+from tests.servers import wait_until
+
+NOBODY = 65534
+# as that user on Linux that is root, else as oneself with the file closed
+AS_ANOTHER = f"""
+import os, sys
+import stack.status, stack.up
+from stack.__main__ import main
+if os.geteuid() == 0:
+    os.seteuid({NOBODY})
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout.of(state=tmp_path / "state", env_file=tmp_path / ".env")
+    env_file.ensure(made.env_file)
+    made.make_folders()
+    return made
+
+
+@pytest.fixture
+def service(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
+    marks = {MARKER: str(layout.state)}
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True) as started:
+        yield started
+        started.kill()
+
+
+def run(layout: Layout, *arguments: str, python: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *python, "--state", str(layout.state), "--env-file", str(layout.env_file), *arguments]
+    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_down_ends_what_runs_whatever_the_settings_say(layout, service):
+    layout.env_file.write_text("KAFKA_PORT=nonsense\n")
+    ended = run(layout, "down", python=("-m", "stack"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert service.wait(20) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "clean"])
+def test_files_of_another_user_are_one_line_with_the_owner(layout, command):
+    layout.state.chmod(0o700)
+    for path in (layout.env_file, layout.state / "stack.lock"):
+        path.touch()
+        path.chmod(0o600 if os.geteuid() == 0 else 0)
+    refused = run(layout, command, python=("-c", AS_ANOTHER))
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"{command}: {layout.state.parent}/")
+    assert "Permission denied; it belongs to " in line
+    assert "run as that user, or clone the project for yourself" in line
+
+
+def test_set_up_that_is_broken_off_is_one_line(tmp_path):
+    for name in ("stack", "include"):
+        shutil.copytree(PROJECT_ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / ".state" / "setup.lock"
+    path.parent.mkdir()
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "stack.bootstrap"]
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as started:
+            wait_until(lambda: has_open(started.pid, path), 30, "set-up waits for its lock")
+            started.send_signal(signal.SIGINT)
+            _, said = started.communicate(timeout=30)
+    assert (started.returncode, said) == (130, "setup: broken off; the next run goes on from here\n")
+
+
+def has_open(pid: int, path: Path) -> bool:
+    try:
+        return any(each.readlink() == path for each in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
