@@ -21,5 +21,5 @@ def show_addresses(environment: Mapping[str, str], narrator: Narrator) -> None:
         ("Stream, metrics", f"http://127.0.0.1:{environment['STREAM_METRICS_PORT']}/metrics", "", ""),
     ]  # fmt: skip
     narrator.say("")
-    narrator.table(("what", "where", "user", "password"), rows)
+    narrator.table(("what", "where", "user", "password"), rows, fold=False)
     narrator.say("everything goes on running: make status shows it, make down ends it")

@@ -40,14 +40,15 @@ class Narrator:
         """Tell one fact."""
         self._console.print(f"   {text}", highlight=False)
 
-    def table(self, headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-        """Show rows."""
-        table = Table(box=None, padding=(0, 2), header_style="dim")
+    def table(self, headings: Iterable[str], rows: Iterable[Iterable[Any]], fold: bool = True) -> None:
+        """Show rows. Unless they fold, a cell stays in one piece, so that it can be copied, on narrow terminals too."""
+        table = Table(box=None, padding=(0, 2, 0, 1), header_style="dim")
         for heading in headings:
-            table.add_column(heading, overflow="fold")
+            table.add_column(heading, overflow="fold", no_wrap=not fold)
         for row in rows:
             table.add_row(*["" if value is None else str(value) for value in row])
-        self._console.print(table)
+        console = self._console if fold else Console(width=max(self._console.width, _WIDTH))
+        console.print(table)
 
     def check(self, fact: bool, told: str) -> None:
         """Say what holds. Raises NotAsTold when it does not."""

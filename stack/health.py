@@ -12,12 +12,31 @@ from confluent_kafka.admin import AdminClient
 
 from include.adapters.postgres import SessionLimits, open_session
 from include.errors import DatabaseUnavailable
-from stack.service import AirflowHealth, Health, HttpHealth, KafkaHealth, PostgresHealth
+from stack.leftovers import find_family
+from stack.ports import holder
+from stack.service import AirflowHealth, Health, HttpHealth, KafkaHealth, PostgresHealth, Service
 
 TIMEOUT_S = 4.0
 
 # Never through a proxy of the caller's shell: every address is the stack's own.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def unhealthy_reason(service: Service, pid: int = 0, started_at: float = 0.0) -> str | None:
+    """None when the service is healthy, and it is its own process that answers, else why not. Blocks as `probe` does.
+
+    `pid` is its process, 0 for a service of yours: there whoever answers will do.
+    """
+    return probe(service.health, started_at) or (_stranger(service, pid) if pid else None)
+
+
+def _stranger(service: Service, pid: int) -> str | None:
+    for port in service.ports.values():
+        found = holder(port)
+        # a server that runs as another user may be out of our sight, so only one that is seen counts
+        if found is not None and found not in find_family(pid):
+            return f"pid {found} has its port {port}"
+    return None
 
 
 def probe(health: Health, started_at: float = 0.0) -> str | None:

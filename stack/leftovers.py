@@ -14,6 +14,9 @@ from pathlib import Path
 
 from stack.environment import MARKER
 
+# Names the service, in the environment of its process and of those below it.
+SERVICE_MARKER = "STACK_SERVICE"
+
 _SECONDS_TO_STOP = 15.0
 _SECONDS_TO_DIE = 5.0
 _SHOWN_CHARACTERS = 80
@@ -39,6 +42,33 @@ def find(state: Path) -> list[Process]:
         size = len(found)
         found |= {each.pid for each in processes if each.parent in found}
     return [each for each in processes if each.pid in found]
+
+
+def find_services(state: Path) -> dict[str, Process]:
+    """The oldest process of each service of the stack with that state folder, whether a supervisor has it or not."""
+    found: dict[str, Process] = {}
+    prefix = os.fsencode(f"{SERVICE_MARKER}=")
+    for process in sorted(find(state), key=lambda each: each.started):
+        for variable in _read(process.pid, "environ").split(b"\0"):
+            if variable.startswith(prefix):
+                found.setdefault(os.fsdecode(variable.removeprefix(prefix)), process)
+    return found
+
+
+def find_family(pid: int) -> set[int]:
+    """The process and all that it started, directly or not."""
+    processes = _others()
+    family, size = {pid}, 0
+    while size != len(family):
+        size = len(family)
+        family |= {each.pid for each in processes if each.parent in family}
+    return family
+
+
+def memory_bytes(processes: Iterable[Process]) -> int:
+    """The memory that the processes hold, each page that several share counted once (PSS), swap apart."""
+    lines = (line for each in processes for line in _read(each.pid, "smaps_rollup").splitlines())
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:"))
 
 
 def find_users(folders: Iterable[Path]) -> list[Process]:

@@ -1,9 +1,12 @@
 """Free and busy TCP ports on loopback."""
 
+import contextlib
 import socket
 from collections.abc import Collection
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+_LISTEN = "0A"  # of /proc/net/tcp
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
@@ -15,6 +18,24 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
         except OSError:
             return False
     return True
+
+
+def holder(port: int) -> int | None:
+    """The process that listens at the port on any address; None for none, and for one that we may not look into."""
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):  # no IPv6
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{inode}]")
+    for process in (entry for entry in Path("/proc").iterdir() if sockets and entry.name.isdigit()):
+        with contextlib.suppress(OSError):  # gone, or another user's
+            for descriptor in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if str(descriptor.readlink()) in sockets:
+                        return int(process.name)
+    return None
 
 
 def next_free(port: int, taken: Collection[int] = ()) -> int:

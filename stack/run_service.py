@@ -14,9 +14,9 @@ from pathlib import Path
 
 from include.errors import ConfigurationError
 from include.gateway import token_file
-from stack import environment
+from stack import environment, leftovers
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
-from stack.errors import StackError
+from stack.errors import StackError, describe_os_error
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
 from stack.postgres import PostgresServer
@@ -115,8 +115,11 @@ def main() -> None:
         settings = environment.load_settings(layout)
         launch = prepare(arguments.name, layout, settings)
         variables = {**environment.base_environment(layout, settings), **launch.variables}
+        variables[leftovers.SERVICE_MARKER] = arguments.name
     except StackError as exc:
         sys.exit(f"{arguments.name}: {exc}")
+    except OSError as exc:
+        sys.exit(f"{arguments.name}: {describe_os_error(exc)}")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a parent in the background of a shell has it ignored, and so had we
     os.chdir(layout.root)
     os.execve(launch.command[0], launch.command, variables)

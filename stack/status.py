@@ -14,9 +14,9 @@ from include.adapters.stream_progress import Seen, StreamProgressStore
 from include.errors import PipelineError
 from include.integrity.gateways import unsent
 from include.settings import Settings
-from stack import environment
+from stack import environment, leftovers
 from stack.errors import StackError
-from stack.health import probe
+from stack.health import unhealthy_reason
 from stack.layout import Layout
 from stack.service import Service
 from stack.services import declare
@@ -35,33 +35,40 @@ class ServiceStatus:
     ailment: str | None
     pid: int
     uptime_s: float
-    log_file: Path | None
 
 
 def collect(layout: Layout) -> list[ServiceStatus]:
     """Ask every service at once. Blocks a few seconds at most. Raises StackError when there is no `.env` yet."""
     services = [node for node in declare(environment.load_settings(layout)) if isinstance(node, Service)]
     states = Supervisor(layout).states()
+    orphans = {} if states else leftovers.find_services(layout.state)
+
+    def ask(service: Service) -> ServiceStatus:
+        return _status(service, states.get(service.name), orphans.get(service.name))
+
     with ThreadPoolExecutor(max_workers=len(services)) as pool:
-        return list(pool.map(lambda service: _status(service, states.get(service.name), layout), services))
+        return list(pool.map(ask, services))
 
 
 def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) -> None:
     """Print the services, and below them what the stream last recorded. Blocks up to 10 s."""
-    table = Table()
-    for heading in ("service", "state", "healthy", "address", "pid", "uptime", "log"):
-        table.add_column(heading, overflow="fold")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("service", "state", "address", "pid", "uptime"):
+        table.add_column(heading, no_wrap=True)  # 80 columns take them, and an address can be copied
+    table.add_column("healthy", overflow="fold")
     for each in statuses:
         table.add_row(
             each.service.name,
             each.state,
-            Text("yes", style="green") if each.ailment is None else Text(each.ailment, style="red"),
             each.service.address,
             str(each.pid or ""),
-            _duration(each.uptime_s) if each.pid else "",
-            _shorter(each.log_file, layout) if each.log_file else "",
+            _duration(each.uptime_s) if each.uptime_s else "",
+            Text("yes", style="green") if each.ailment is None else Text(each.ailment, style="red"),
         )
     console.print(table)
+    console.print(Text(f"logs: {_shorter(layout.logs, layout)}/SERVICE.log"))
+    processes = leftovers.find(layout.state)
+    console.print(Text(f"memory: {leftovers.memory_bytes(processes) / 1e9:.1f} GB in {len(processes)} processes"))
     console.print(Text(read_unsent(layout)))
     progress = read_progress(layout)
     console.print(Text(progress) if isinstance(progress, str) else progress_table(progress))
@@ -132,16 +139,17 @@ def _number(value: float | None, digits: int = 0) -> str:
     return "?" if value is None else f"{value:,.{digits}f}"
 
 
-def _status(service: Service, process: ProcessState | None, layout: Layout) -> ServiceStatus:
+def _status(service: Service, process: ProcessState | None, orphan: leftovers.Process | None) -> ServiceStatus:
     if service.external:
-        return ServiceStatus(service, "yours", probe(service.health), 0, 0.0, None)
-    log = layout.log_file(service.name)
+        return ServiceStatus(service, "yours", unhealthy_reason(service), 0, 0.0)
+    if orphan is not None:  # it outlived the supervisor
+        return ServiceStatus(service, "running", "no supervisor: run `make up`", orphan.pid, 0.0)
     if process is None or process.state not in ALIVE:
         state = process.state.lower() if process else "stopped"
-        return ServiceStatus(service, state, "no", 0, 0.0, log if log.exists() else None)
-    ailment = probe(service.health, process.started_at)
+        return ServiceStatus(service, state, "no", 0, 0.0)
+    ailment = unhealthy_reason(service, process.pid, process.started_at)
     uptime = max(0.0, time.time() - process.started_at)
-    return ServiceStatus(service, process.state.lower(), ailment, process.pid, uptime, log)
+    return ServiceStatus(service, process.state.lower(), ailment, process.pid, uptime)
 
 
 def _duration(seconds: float) -> str:

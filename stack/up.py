@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stack import env_file, environment, jobs, leftovers
 from stack.errors import StackError
-from stack.health import probe
+from stack.health import unhealthy_reason
 from stack.layout import Layout
 from stack.lock import exclusive
 from stack.ports import is_free
@@ -18,6 +18,7 @@ from stack.supervisor import ALIVE, Supervisor
 
 _POLL_S = 0.2
 _LOG_LINES = 15
+_SAY_AGAIN_S = 10.0
 
 Say = Callable[[str], None]
 
@@ -51,14 +52,14 @@ def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cance
     first_pid = 0
     reason: str | None = "not asked yet"
     while True:
-        started_at = 0.0
+        pid, started_at = 0, 0.0
         if not service.external:
             process = supervisor.state(service.name)
             first_pid = first_pid or process.pid
             if process.state not in ALIVE or process.pid not in (0, first_pid):
                 raise _failed(service, layout, supervisor, f"died while starting ({process.description})")
-            started_at = process.started_at
-        reason = probe(service.health, started_at)
+            pid, started_at = process.pid, process.started_at
+        reason = unhealthy_reason(service, pid, started_at)
         if reason is None:
             return
         if cancelled.is_set():
@@ -80,6 +81,7 @@ class _Start:
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Raises the first failure, after what was under way has come to its end."""
+        self._say("starting what does not run; the first time that takes a minute or two")
         waiting = {node.name: node for node in nodes}
         running: dict[Future[None], str] = {}
         done: set[str] = set()
@@ -89,7 +91,10 @@ class _Start:
                     for node in [node for node in waiting.values() if done.issuperset(node.depends_on)]:
                         running[pool.submit(self._begin, node)] = node.name
                         del waiting[node.name]
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    finished = wait(running, _SAY_AGAIN_S, return_when=FIRST_COMPLETED).done
+                    if not finished:
+                        self._say(f"  waiting for {', '.join(sorted(running.values()))}")
+                    for future in finished:
                         future.result()
                         done.add(running.pop(future))
             except BaseException:  # a failure or Ctrl-C: the other threads must not wait for their deadlines

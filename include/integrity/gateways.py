@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from include.errors import ConfigurationError
-from include.gateway.client import GatewayClient, ReplayReport
+from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport
 from include.gateway.client import replay_fallback as replay_one
 from include.settings import GatewaySettings, Settings
+
+_ASKED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -28,29 +31,33 @@ class Unsent:
 
 
 def gateways(settings: Settings) -> list[GatewaySettings]:
-    """The settings of each gateway: GATEWAY_URL may name several, separated by commas. They share their tokens.
-
-    Raises ConfigurationError when it names none.
-    """
+    """The settings of each gateway: GATEWAY_URL may name several, separated by commas. They share their tokens."""
     urls = [url.strip().rstrip("/") for url in settings.gateway.url.split(",") if url.strip()]
-    if not urls:
-        raise ConfigurationError(f"GATEWAY_URL={settings.gateway.url!r}: names no gateway")
     return [dataclasses.replace(settings.gateway, url=url) for url in dict.fromkeys(urls)]
 
 
 def unsent(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, Unsent]:
     """The events of each gateway that are in no topic, by its address.
 
-    Blocks up to the timeout a gateway. Raises GatewayUnavailable, and ConfigurationError without an admin token.
+    Asks them at once, and blocks up to the timeout. Raises GatewayUnavailable, and ConfigurationError without an admin
+    token.
     """
     if not settings.gateway.admin_token:
         raise ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it")
-    found = {}
-    for gateway in gateways(settings):
-        with GatewayClient(gateway, timeout_s) as client:
-            held = client.fallback()
-            found[gateway.url] = Unsent(held["backlog"], held["refused"], held["lost"])
-    return found
+    pool = ThreadPoolExecutor(_ASKED_AT_ONCE)
+    asked = {pool.submit(_ask, gateway, timeout_s): gateway.url for gateway in gateways(settings)}
+    _, late = wait(asked, timeout_s)  # the client's own timeout is one for each read
+    pool.shutdown(wait=False, cancel_futures=True)
+    if late:
+        urls = ", ".join(sorted(asked[each] for each in late))
+        raise GatewayUnavailable(f"{urls}: no answer within {timeout_s:.0f} s")
+    return {url: each.result() for each, url in asked.items()}
+
+
+def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
+    with GatewayClient(gateway, timeout_s) as client:
+        held = client.fallback()
+    return Unsent(held["backlog"], held["refused"], held["lost"])
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:

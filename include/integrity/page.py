@@ -73,7 +73,7 @@ def read_rows() -> list[DayRow]:
 
 
 def read_backlog() -> str:
-    """One sentence on the gateways' fallback stores. Blocks 2 s a gateway at most; never raises our own errors."""
+    """One sentence on the gateways' fallback stores. Blocks 2 s at most; never raises our own errors."""
     try:
         held = unsent(Settings.from_environment(), GATEWAY_TIMEOUT_S)
     except (GatewayUnavailable, GatewayRefused, ConfigurationError) as exc:

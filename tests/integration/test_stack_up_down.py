@@ -85,13 +85,13 @@ def test_second_stack_beside_it_takes_other_ports(running: Layout, tmp_path: Pat
 def test_service_that_dies_is_named_with_the_end_of_its_log(running: Layout) -> None:
     control.stop_service("kafka", running)
     before = running.env_file.read_text()
-    running.env_file.write_text(before.replace("KAFKA_HEAP=768m", "KAFKA_HEAP=nonsense"))
+    running.env_file.write_text(before.replace("KAFKA_HEAP=768m", "KAFKA_HEAP=1m"))
     try:
         with pytest.raises(StackError, match="kafka died while starting") as caught:
             up(running, only=SERVICES)
     finally:
         running.env_file.write_text(before)
-    assert "Invalid maximum heap size" in str(caught.value)
+    assert "Too small maximum heap" in str(caught.value)
     up(running, only=SERVICES)
     assert healthy(running) == set(SERVICES)
 
@@ -99,7 +99,11 @@ def test_service_that_dies_is_named_with_the_end_of_its_log(running: Layout) -> 
 def test_up_after_a_crash_of_the_supervisor(running: Layout) -> None:
     os.kill(int((running.run / "supervisord.pid").read_text()), signal.SIGKILL)
     wait_until(lambda: not Supervisor(running).is_running(), 10, "supervisor gone")
-    assert leftovers.find(running.state)
+    shown = {each.service.name: each for each in collect(running)}
+    for name in SERVICES:
+        assert shown[name].state == "running"
+        assert shown[name].ailment == "no supervisor: run `make up`"
+        assert shown[name].pid in {process.pid for process in leftovers.find(running.state)}
     up(running, only=SERVICES)
     assert healthy(running) == set(SERVICES)
 

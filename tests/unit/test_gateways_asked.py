@@ -1,0 +1,61 @@
+"""Every gateway's backlog is asked for at once, whatever one of them does."""
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from include.gateway.client import GatewayUnavailable
+from include.integrity.gateways import Unsent, unsent
+from include.settings import Settings
+
+ALL = 4
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Answers when all of them have been asked."""
+
+    asked = threading.Barrier(ALL, timeout=20)
+
+    def do_GET(self) -> None:
+        self.asked.wait()
+        body = json.dumps({"backlog": 3, "refused": 2, "lost": 1}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def urls():
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Gateway) for _ in range(ALL)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield [f"http://127.0.0.1:{server.server_port}" for server in servers]
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def settings(urls: list[str]) -> Settings:
+    return Settings.from_environment(
+        {"KAFKA_BOOTSTRAP_SERVERS": "k:9092", "DATABASE_HOST": "db", "GATEWAY_URL": ",".join(urls),
+         "GATEWAY_ADMIN_TOKEN": "admin"}
+    )  # fmt: skip
+
+
+def test_all_are_asked_before_the_first_has_answered(urls):
+    assert unsent(settings(urls)) == dict.fromkeys(urls, Unsent(3, 2, 1))
+
+
+def test_frozen_ones_are_named_after_one_timeout():
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        frozen = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
+        with pytest.raises(GatewayUnavailable, match=f"{frozen[0]}.*{frozen[1]}|{frozen[1]}.*{frozen[0]}|ReadTimeout"):
+            unsent(settings(frozen), timeout_s=0.5)
