@@ -153,7 +153,8 @@ def _parsed(text: str) -> Failpoint:
     action, _, when = rest.partition(":")
     is_record = place in RECORD_PLACES
     if place not in PLACES and not is_record:
-        raise ConfigurationError(f"{VARIABLE}: {place!r} is no place; there are {', '.join(PLACES)}")
+        places = ", ".join((*PLACES, *RECORD_PLACES))
+        raise ConfigurationError(f"{VARIABLE}: {place!r} is no place; there are {places}")
     actions = RECORD_ACTIONS if is_record else ACTIONS
     if action not in actions:
         raise ConfigurationError(f"{VARIABLE}: {action!r} in {text!r} is no action; there are {', '.join(actions)}")

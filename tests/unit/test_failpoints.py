@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import ConfigurationError
-from include.failpoints import Failpoints
+from include.failpoints import PLACES, RECORD_PLACES, Failpoints
 from tests.servers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +105,12 @@ def test_wrong_setting_is_refused_by_name(text, named):
     with pytest.raises(ConfigurationError) as refused:
         failpoints(text)
     assert named in str(refused.value)
+
+
+def test_an_unknown_place_is_answered_with_all_that_there_are():
+    with pytest.raises(ConfigurationError) as refused:
+        failpoints("serve.nowhere:kill:1")
+    assert [place for place in (*PLACES, *RECORD_PLACES) if place not in str(refused.value)] == []
 
 
 def test_place_that_nobody_could_name_is_a_mistake():
