@@ -86,7 +86,7 @@ class ForgottenStore:
 def _recount(cursor: Cursor, generation_id: int) -> None:
     """The balance and the hash of a build are those of the rows that are left."""
     cursor.execute(sql.SQL(query("measure_generation")).format(table=table_name(generation_id)))
-    row_count, content_hash = cursor.fetchone()
+    row_count, _, content_hash = cursor.fetchone()
     counted = {"generation_id": generation_id, "row_count": row_count, "content_hash": content_hash}
     cursor.execute(query("recount_generation"), counted)
     cursor.execute(query("recount_shown_day"), counted)

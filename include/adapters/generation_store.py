@@ -220,9 +220,7 @@ class GenerationStore:
         table = table_name(generation_id)
         with self._transaction() as cursor:
             cursor.execute(sql.SQL(query("measure_generation")).format(table=table))
-            row_count, content_hash = cursor.fetchone()
-            cursor.execute(sql.SQL(query("select_newest_version")).format(table=table))
-            (newest_version_at,) = cursor.fetchone()
+            row_count, newest_version_at, content_hash = cursor.fetchone()
         return int(row_count), str(content_hash), newest_version_at
 
     @contextmanager

@@ -63,10 +63,8 @@ def check_days(settings: Settings, day: dt.date | None = None) -> None:
         requests = cursor.fetchall()
     for unchecked, request in requests:
         with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
-            cursor.execute(query("select_shown"), {"day": unchecked})
-            row = cursor.fetchone()
-            if row is not None:
-                _check(cursor, _Shown(*row))
+            for shown in _shown(cursor, [unchecked]):
+                _check(cursor, shown)
             cursor.execute(query("delete_check"), {"day": unchecked, "request": request})
 
 
@@ -78,7 +76,7 @@ def mark_left_days(settings: Settings) -> None:
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
         cursor.execute(query("select_days_left"))
         found = {}
-        for shown in a_few_at_a_time(cursor, [_Shown(*row) for row in cursor.fetchall()]):
+        for shown in a_few_at_a_time(cursor, _shown(cursor, [day for (day,) in cursor.fetchall()])):
             found[shown.day] = _count(cursor, query("count_left_boards"), shown._asdict())
         mark_days_dirty(cursor, "moved board", found)
 
@@ -87,7 +85,7 @@ def _check(cursor: Cursor, shown: _Shown) -> None:
     statement = sql.SQL(query("count_late_members")).format(member=sql.Identifier(_JOIN_COLUMN)).as_string(cursor)
     mark_days_dirty(cursor, "late member", {shown.day: _count(cursor, statement, shown._asdict())})
     cursor.execute(query("select_days_sharing_boards"), shown._asdict())
-    others = [_Shown(*row) for row in cursor.fetchall()]
+    others = _shown(cursor, [day for (day,) in cursor.fetchall()])
     found = dict.fromkeys((shown.day, *(other.day for other in others)), 0)
     for other in a_few_at_a_time(cursor, others):
         for older, newer in ((other, shown), (shown, other)):
@@ -95,6 +93,12 @@ def _check(cursor: Cursor, shown: _Shown) -> None:
                 found[older.day] += _count(cursor, query("count_moved_boards"), older._asdict() | {
                     "newer_day": newer.day, "newer_id": newer.generation_id})  # fmt: skip
     mark_days_dirty(cursor, "moved board", found)
+
+
+def _shown(cursor: Cursor, days: Sequence[dt.date]) -> list[_Shown]:
+    """What those of the days show that are published, the newest first."""
+    cursor.execute(query("select_shown"), {"days": list(days)})
+    return [_Shown(*row) for row in cursor.fetchall()]
 
 
 def _goes_beyond(newer: Ends, older: Ends) -> bool:

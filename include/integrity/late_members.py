@@ -81,10 +81,11 @@ def find_late_members(settings: Settings) -> int:
     """Keep the versions of members that came late, and have the days checked that they may change; returns how many.
 
     Reads the members' topic from where the last call ended, and for each generation that was begun since, from its cut.
-    The place moves in the transaction of the versions. Versions that only decide while a board's author is unknown are
-    not looked for. Records that are gone from the topic are logged, and mark the days that show a generation without
-    them: a rebuild reads them from the archive. Blocks as long as reading takes; raises BrokerUnavailable,
-    LedgerConflict, DatabaseUnavailable.
+    No transaction is open meanwhile: versions are saved as they come, and the place moves in a transaction after the
+    last one, which also has the days checked. A call that ends before is made up for by the next. Versions that only
+    decide while a board's author is unknown are not looked for. Records that are gone from the topic are logged, and
+    mark the days that show a generation without them: a rebuild reads them from the archive. Blocks as long as reading
+    takes; raises BrokerUnavailable, LedgerConflict, DatabaseUnavailable.
     """
     reader = OffsetReader(settings.kafka.bootstrap_servers)
     topic_id = reader.topic_id(TOPIC)
@@ -102,18 +103,15 @@ def find_late_members(settings: Settings) -> int:
     gone = _gone(kept, starts, earliest)
     late_of = Lateness(kept, ends)
     count, found = 0, dict[int, LateMember]()
-    with (
-        closing(TopicTail(settings.kafka.bootstrap_servers, TOPIC)) as tail,
-        connect(settings.database, "batch", CONSUMER) as connection,
-        connection.cursor() as cursor,
-    ):
+    with closing(TopicTail(settings.kafka.bootstrap_servers, TOPIC)) as tail:
         tail.begin({partition: max(start, earliest[partition]) for partition, start in starts.items()})
         for lot in tail.iter_to(ends):
             late = [one for one in _versions(lot, topic_id, ends) if one in late_of]
-            count += _insert(cursor, late)
+            count += _save(settings, late)
             for one in late:  # of each partition the last offset, with the oldest version
                 before = found.get(one.partition, one)
                 found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
+    with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
         mark_days_dirty(cursor, "unread member", gone)
         _request_checks(cursor, [*found.values()])
         cursor.execute(query("insert_searched"), {"ids": [one.generation_id for one in new]})
@@ -156,12 +154,13 @@ def _version_at(message: Message) -> dt.datetime | None:
     return version_in(message.value())
 
 
-def _insert(cursor: Cursor, late: Sequence[LateMember]) -> int:
+def _save(settings: Settings, late: Sequence[LateMember]) -> int:
     """Keep them; returns how many were not kept before."""
     if not late:
         return 0
-    execute_values(cursor, query("insert_late_member"), late, page_size=len(late))
-    return int(cursor.rowcount)
+    with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
+        execute_values(cursor, query("insert_late_member"), late, page_size=len(late))
+        return int(cursor.rowcount)
 
 
 def _request_checks(cursor: Cursor, found: Sequence[LateMember]) -> None:

@@ -7,9 +7,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.topic_tail import TopicTail
 from include.clock import rfc3339
+from include.errors import DatabaseUnavailable
 from include.integrity.days import DirtyDay, dirty_days
-from include.integrity.late_members import find_late_members
+from include.integrity.late_members import CONSUMER, find_late_members
 from include.integrity.publication import redo, undo
 from tests.fakes.events import member
 from tests.servers import kafka_server
@@ -21,6 +23,7 @@ MORNING = rfc3339(NOON - dt.timedelta(hours=3))
 EVENING = rfc3339(NOON + dt.timedelta(hours=6))
 NOW = rfc3339(dt.datetime(2999, 1, 1, tzinfo=dt.UTC))
 LATE = [DirtyDay(DAY.date, {"late member": 1}, None)]
+IN_TRANSACTION = "SELECT state FROM pg_stat_activity WHERE application_name = %s AND state LIKE '%%transaction%%'"
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,37 @@ def test_a_version_below_the_cut_is_in_the_day_already(settings):
     assert find_late_members(settings) == 0
     assert rows(settings, "SELECT count(*) FROM late_member") == [(0,)]
     assert dirty_days(settings) == []
+
+
+def test_no_transaction_is_open_while_the_topic_is_read(settings, monkeypatch):
+    """PostgreSQL ends a session that stands still in a transaction for ten minutes; a long topic takes longer."""
+    opened, plain = [], TopicTail.iter_to
+
+    def sampled(tail, ends):
+        for lot in plain(tail, ends):
+            yield lot
+            opened.extend(rows(settings, IN_TRANSACTION, (CONSUMER,), role="batch"))
+
+    monkeypatch.setattr(TopicTail, "iter_to", sampled)
+    send(settings, 7, MORNING)
+    assert find_late_members(settings) == 1
+    assert opened == []
+    assert dirty_days(settings) == LATE
+
+
+def test_a_search_that_ends_before_its_place_moved_is_made_up_for(settings, monkeypatch):
+    send(settings, 7, MORNING)
+    with monkeypatch.context() as patched:
+        patched.setattr("include.integrity.late_members.move_partitions", refuse)
+        with pytest.raises(DatabaseUnavailable):
+            find_late_members(settings)
+    assert dirty_days(settings) == []
+    find_late_members(settings)
+    assert dirty_days(settings) == LATE
+
+
+def refuse(*_):
+    raise DatabaseUnavailable("a test says so")
 
 
 def test_without_a_published_day_nothing_is_read(broker, postgres, tmp_path):

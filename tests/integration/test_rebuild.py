@@ -1,16 +1,23 @@
 """A rebuild on real servers: from topics with transactions, progress, retries, and what it refuses to do."""
 
 import dataclasses
+import datetime as dt
 
 import pytest
 from confluent_kafka import Producer
 
 from include.adapters.generation_store import Excluded, GenerationStore, Part
 from include.adapters.kafka_offsets import OffsetReader
+from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy, MissingRange, StaleRun
+from include.integrity.certificate import certify
+from include.integrity.comparison import verify
+from include.integrity.covering import cover
+from include.integrity.days import days_to_certify, days_to_rebuild, dirty_days
+from include.integrity.publication import publish
 from spark_jobs.batch import early_members
 from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
@@ -163,6 +170,41 @@ def test_members_that_the_driver_has_no_room_for_are_read_by_tasks(spark, settin
     none = rebuilt(spark, settings, "by tasks")
     assert every.row_count == 40
     assert every.content_hash == some.content_hash == none.content_hash
+
+
+def test_one_run_certifies_five_days_that_were_never_published(spark, settings):
+    """One task of a run after the other for all days, as Airflow has it, and boards that moved between the days."""
+    yesterday = Day.of(SystemClock().now(), settings.timezone).before(1)
+    days = [yesterday.before(age) for age in range(4, -1, -1)]
+    morning, evening = rfc3339(days[0].start), rfc3339(days[-1].end - dt.timedelta(hours=1))
+    produce(settings, [("member", 7, member(7, createdAt=morning, modifiedAt=morning))])
+    for number, day in enumerate(days, 1):
+        at = rfc3339(day.start)
+        rows(settings, "INSERT INTO day_publication (day) VALUES (%s)", (day.date,), "stream")
+        moves = 10 + number
+        produce(settings, [("board", number, board(number, createdAt=at, modifiedAt=at)),
+                           ("board", moves, board(moves, createdAt=at, modifiedAt=at)),
+                           ("board", moves, board(moves, createdAt=morning, modifiedAt=evening))])  # fmt: skip
+    chosen = days_to_rebuild(settings, yesterday)
+    assert chosen == [str(day) for day in days]
+
+    steps = (
+        lambda day: rebuild_day(lambda: spark.sparkContext, settings, PIPELINE, day, "night", None),
+        lambda day: verify(settings, day, "night"),
+        lambda day: publish(settings, day, "night", automatic=True),
+        lambda day: certify(settings, day, lambda _: {}),
+        lambda day: cover(settings, day),
+    )
+    for step in steps:
+        for day in days:
+            step(day)
+    assert rows(settings, "SELECT day, status, row_count FROM day_publication ORDER BY day") == [
+        (day.date, "certified", 6 if day is days[0] else 1) for day in days
+    ]
+    assert rows(settings, "SELECT DISTINCT run_id FROM generation") == [("night",)]
+    assert dirty_days(settings) == []
+    assert days_to_certify(settings, []) == []
+    assert days_to_rebuild(settings, yesterday) == [str(yesterday)]
 
 
 @pytest.mark.parametrize(("records", "rows_per_task", "cores", "expected"), [

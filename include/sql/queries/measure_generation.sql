@@ -1,2 +1,4 @@
 -- The hash depends on raw and the cut alone: not on the order of rows, nor on what the speed layer made of them.
-SELECT count(*), COALESCE(sum(hash_record_extended(ROW({{built}}), 0)), 0)::text FROM {table}
+SELECT count(*), COALESCE(max({{version}}), 'epoch'),
+       COALESCE(sum(hash_record_extended(ROW({{built}}), 0)), 0)::text
+  FROM {table}

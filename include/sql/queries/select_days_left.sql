@@ -1,7 +1,6 @@
 -- Published days between whose keys the speed layer has a row, or a deletion, of another day. The order leads over the
 -- index of keys.
-SELECT p.day, g.id, COALESCE(p.board_ends, '{}'), COALESCE(p.member_ends, '{}'), g.first_key, g.last_key
+SELECT p.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE (SELECT true FROM board_detail_live l
          WHERE l.{{key}} BETWEEN g.first_key AND g.last_key AND l.day <> p.day ORDER BY l.{{key}} LIMIT 1)
- ORDER BY p.day DESC

@@ -1,1 +1,0 @@
-SELECT COALESCE(max({{version}}), 'epoch') FROM {table}
