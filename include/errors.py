@@ -63,9 +63,13 @@ class DriverSuperseded(PipelineError):
 
 
 class TableReplaced(PipelineError):
-    """The topic of the member table was deleted and made again; the next start loads the new one."""
+    """The topic of the member table was deleted and made again; the next start loads it, or names the repair."""
 
     exit_code = TRY_LATER
+
+
+class TopicChanged(Retryable):
+    """A topic was deleted and made again while it was read; the next try reads the one that is there."""
 
 
 class PositionRefused(PipelineError):

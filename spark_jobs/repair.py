@@ -5,6 +5,9 @@ removed records that were not taken yet (RangeExpired), or when the ledger is be
 This shows each such partition, where it would go on and what is lost by that; without --dry-run it moves the ledger
 there: to the first record that the topic still holds. A record that is taken twice by that does no harm.
 
+It refuses, too, while generations were built from another topic of members (TopicReplaced): their cuts say nothing of
+the topic that is there. This takes it out of the cuts, and marks the published days dirty.
+
 With --reject it takes one record out of the stream's way, whatever is wrong with it: the record is kept in table
 reject, whole, and passed over from the next start on. A rebuild reads it all the same, and judges it by itself.
 
@@ -28,7 +31,7 @@ from dataclasses import dataclass
 
 from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.offset_ledger import Move, OffsetLedger
+from include.adapters.offset_ledger import Move, OffsetLedger, Output
 from include.clock import Clock, SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
@@ -44,6 +47,7 @@ from include.settings import Settings
 from spark_jobs.speed.figures import TOPICS, Query
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import Misfit, Position, position_of
+from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
 
 log = logging.getLogger("spark_jobs.repair")
 
@@ -91,33 +95,50 @@ class Repair:
         first_at = self._offsetter.first_times(position.topic)
         return position, [Finding(misfit, self._days(misfit, first_at)) for misfit in position.misfits]
 
+    def replaced_table(self) -> ReplacedTable | None:
+        """The members' topic, if generations have another. Raises BrokerUnavailable, DatabaseUnavailable."""
+        return replaced_table(self._settings.database, self._offsetter)
+
     def refuse_live_driver(self) -> None:
         """Raise DriverAlive when a driver gave a sign of life just now."""
         holder = self._lease.holder()
         if holder is not None and not holder.has_ended and holder.age_s < ALIVE_S:
             raise DriverAlive(driver=holder.driver_id, host=holder.host, heartbeat_age_s=round(holder.age_s, 1))
 
-    def move(self, positions: Sequence[Position]) -> int:
+    def move(self, positions: Sequence[Position], table: ReplacedTable | None = None) -> int:
         """Move every partition that does not fit to the topic's first record; returns how many.
 
-        Takes the driver's lease, so that a driver that nobody saw writes no more. Raises LedgerConflict when the
-        ledger moved since it was looked at, DriverSuperseded when another driver or repair began meanwhile.
+        `table` is taken out of the cuts that have the one it replaced. Takes the driver's lease, so that a driver that
+        nobody saw writes no more. Raises LedgerConflict when the ledger moved since it was looked at, DriverSuperseded
+        when another driver or repair began meanwhile.
         """
         self._lease.take()
         try:
+            if table is not None:
+                take_out_of_cuts(self._settings, table.topic, table.topic_id)
             for position in positions:
+                made_from_replaced = None
                 if position.topic == PIPELINE.stream.name and any(m.error is TopicReplaced for m in position.misfits):
                     # before the ledger moves: from then on the new topic is read, whose offsets are small again
                     take_out_of_cuts(self._settings, position.topic, position.topic_id)
+                    made_from_replaced = self._output()
                 moves = [Move(misfit.partition, misfit.topic_id, misfit.at, misfit.first,
                               f"{misfit.error.__name__}: {misfit.text}") for misfit in position.misfits]  # fmt: skip
                 self._ledger.repair(
                     position.consumer, position.topic, position.topic_id, position.entries, moves, self._by,
                     self._lease, send_pending_again=position.topic == PIPELINE.output.name,
+                    made_from_replaced=made_from_replaced,
                 )  # fmt: skip
         finally:
             self._lease.release()  # else the stream would wait until this process was silent for long enough
         return sum(len(position.misfits) for position in positions)
+
+    def _output(self) -> Output:
+        topic = PIPELINE.output.name
+        topic_id = self._offsetter.topic_id(topic)
+        output = Output(topic, topic_id, self._offsetter.high_watermarks(topic))
+        self._offsetter.require_ids({topic: topic_id})
+        return output
 
     def _days(self, misfit: Misfit, first_at: dict[int, dt.datetime]) -> tuple[Day, Day] | None:
         """Lost records came about when the ledger was last moved or later, and before the first one that is there."""
@@ -147,19 +168,23 @@ def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[st
 def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool, show: Callable[[str], None]) -> int:
     """Look, show, and move unless it is a dry run; returns the exit code."""
     looked = [(position, findings) for position, findings in map(repair.look, consumers) if findings]
-    if not looked:
+    table = repair.replaced_table() if "join" in consumers else None
+    if not (looked or table):
         show("Nothing to repair: the ledger fits its topics.")
         return OK
-    for line in table_lines(looked):
-        show(line)
+    if looked:
+        for line in table_lines(looked):
+            show(line)
     for position, _ in looked:
         show("\n" + textwrap.fill(REMEDIES[position.consumer], 110, subsequent_indent="  "))
+    if table is not None:
+        show(f"\n{table.text}. The topic is taken out of their cuts, and published ones are marked dirty.")
     if dry_run:
         show("\nNothing was changed. Without --dry-run each partition above is moved.")
         return FOUND
     if not force:
         repair.refuse_live_driver()
-    moved = repair.move([position for position, _ in looked])
+    moved = repair.move([position for position, _ in looked], table)
     show(f"\nPartitions moved: {moved}. Table ledger_repair keeps each. Start the stream.")
     return OK
 

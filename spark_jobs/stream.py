@@ -59,6 +59,7 @@ from spark_jobs.speed.monitor import Monitor
 from spark_jobs.speed.positions import Position, position_of, refuse_misfits, refuse_replaced, starting_position
 from spark_jobs.speed.presence import Presence, is_gone
 from spark_jobs.speed.rejects import RejectKeeper
+from spark_jobs.speed.replaced_table import refuse_replaced_table
 from spark_jobs.speed.serve import STEP, Serve
 from spark_jobs.speed.watchdog import Watchdog
 
@@ -182,6 +183,10 @@ class Application:
             refuse_misfits(self._position_of(consumer, topic))
         if "join" in self._topics:
             self._patiently(lambda: self._offsetter.partitions(PIPELINE.table.name))
+            self._refuse_replaced_table()
+
+    def _refuse_replaced_table(self) -> None:
+        self._patiently(lambda: refuse_replaced_table(self._settings.database, self._offsetter))
 
     def _position_of(self, consumer: str, topic: str) -> Position:
         return self._patiently(lambda: position_of(self._ledger, self._offsetter, consumer, topic))
@@ -256,6 +261,7 @@ class Application:
         self._closing.append(members.close)
         early = self._early.result()
         self._patiently(lambda: members.load(early))
+        self._refuse_replaced_table()  # it may have stood by for days; from now on the table looks at its topic's id
         join = BoardJoin(
             session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, figures,
             self._stop, self._reader(session, self._topics["join"]), keep_rejects, max_bytes,

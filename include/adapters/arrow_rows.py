@@ -9,7 +9,7 @@ from pyarrow.lib import ArrowInvalid
 from include.contracts import headers as h
 
 _UNPRINTABLE = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", h.UNPRINTABLE_PATTERN)  # as RE2 writes code points
-_DIGITS = {pa.int32(): "^[0-9]{1,9}$", pa.int64(): "^[0-9]{1,18}$"}
+_DIGITS = {pa.int32(): "^-?[0-9]{1,9}$", pa.int64(): "^-?[0-9]{1,18}$"}  # negative ones are of a replaced topic
 
 
 def begins_run(values: pa.Array) -> pa.Array:

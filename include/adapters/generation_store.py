@@ -14,6 +14,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
+from include.adapters.offset_ledger import REPLACED
 from include.adapters.postgres import connect, open_connection
 from include.adapters.speed_store import Reject
 from include.contracts.day import Day
@@ -120,6 +121,12 @@ class GenerationStore:
             cursor.execute(query("select_ledger_entries"), {"consumer": "join", "topic": topic})
             return {partition: (offset, at) for found_id, partition, offset, at in cursor.fetchall()
                     if found_id == topic_id}  # fmt: skip
+
+    def replaced_until(self, output_id: str) -> dict[int, int]:
+        """Up to where the output topic was made from a topic that was replaced since, a partition."""
+        with self._transaction() as cursor:
+            cursor.execute(query("select_ledger"), {"consumer": REPLACED, "topic_id": output_id})
+            return dict(cursor.fetchall())
 
     def forgotten(self) -> frozenset[int]:
         """Members whose data were removed on request."""

@@ -1,13 +1,14 @@
 """Where topics begin and end: offsets and ids, looked up from outside Spark."""
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from include.clock import epoch_ms, instant_of
-from include.errors import BrokerUnavailable, ContractMismatch
+from include.errors import BrokerUnavailable, ContractMismatch, TopicChanged
 
 Offsets = dict[int, int]  # partition → offset
 TIMEOUT_S = 30
@@ -67,6 +68,16 @@ class OffsetReader:
         except KafkaException as exc:
             raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
         return str(described.topic_id)
+
+    def require_ids(self, topic_ids: Mapping[str, str]) -> None:
+        """Raise TopicChanged when one of the topics has another id by now.
+
+        An id never comes again. So all that was asked of a topic between two looks at the same id is of one topic.
+        """
+        for topic, was in topic_ids.items():
+            present = self.topic_id(topic)
+            if present != was:
+                raise TopicChanged(topic=topic, was=was, present=present)
 
     def partitions(self, topic: str) -> list[int]:
         """The topic's partitions. Raises ContractMismatch when it does not exist."""

@@ -13,6 +13,8 @@ from include.errors import LedgerConflict
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
+REPLACED = "replaced"  # a consumer: before its place the output was made from a stream's topic that was replaced
+
 
 class Entry(NamedTuple):
     """One partition's place, and when it was last moved. Another topic id is another topic of the same name."""
@@ -31,6 +33,14 @@ class Move(NamedTuple):
     from_offset: int | None
     to_offset: int
     reason: str
+
+
+class Output(NamedTuple):
+    """The output topic, and where it ends."""
+
+    topic: str
+    topic_id: str
+    ends: Offsets
 
 
 class OffsetLedger:
@@ -87,12 +97,14 @@ class OffsetLedger:
         repaired_by: str,
         lease: DriverLease,
         send_pending_again: bool = False,
+        made_from_replaced: Output | None = None,
     ) -> None:
         """Move entries as a person decided, and keep what was moved.
 
         Entries of a replaced topic go; pending boards and rejects that came from it are kept under its name and id.
 
         `send_pending_again`: boards that had waited and were sent count as not sent, for their details may be lost.
+        `made_from_replaced`: all that the output topic has by now was made from the replaced one, served or not.
         Raises LedgerConflict when the ledger is not as it was seen, DriverSuperseded.
         """
         where = {"consumer": consumer, "topic": topic, "topic_id": topic_id}
@@ -107,6 +119,11 @@ class OffsetLedger:
                 cursor.execute(query("set_aside_pending"), where | {"from_topic_id": replaced})
                 cursor.execute(query("set_aside_rejects"), where | {"from_topic_id": replaced})
             cursor.execute(query("delete_replaced_ledger"), where)
+            if made_from_replaced is not None:
+                output = {"consumer": REPLACED, "topic": made_from_replaced.topic,
+                          "topic_id": made_from_replaced.topic_id}  # fmt: skip
+                for partition, end in made_from_replaced.ends.items():
+                    cursor.execute(query("set_ledger_entry"), output | {"partition": partition, "to_offset": end})
             if send_pending_again:
                 cursor.execute(query("forget_sent_pending"))
 

@@ -26,6 +26,7 @@ RECORDS = pa.schema([
     ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()), ("record_key", pa.binary()),
     ("record_value", pa.binary()), ("kafka_timestamp", _INSTANT),
 ])  # fmt: skip
+REPLACED_BY = 10**17  # as in the function ordered_offset of PostgreSQL
 KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
 
 
@@ -70,6 +71,25 @@ def valid_rows(records: pa.Table) -> pa.Table:
     if records["reason"].null_count == records.num_rows:
         return records
     return records.filter(pc.is_null(records["reason"]))
+
+
+def marked_of_replaced(rows: pa.Table, until: Mapping[int, int]) -> pa.Table:
+    """The rows; those below `until` get the coordinates that no cut covers, since their topic was replaced.
+
+    `until`: where board-detail begins to be made from the topic that is there, by partition.
+    """
+    if not until:
+        return rows  # as nearly always
+    partitions = pc.index_in(rows["kafka_partition"], value_set=pa.array([*until], pa.int32()))
+    begins = pa.array([*until.values()], pa.int64()).take(partitions.combine_chunks())
+    is_old = pc.less(rows["kafka_offset"], pc.fill_null(begins, 0))
+    is_old = pc.and_(is_old, pc.greater_equal(rows["board_partition"], 0))  # it waited, and has them already
+    for name, marked in (
+        ("board_partition", pc.subtract(pa.scalar(-1, pa.int32()), rows["board_partition"])),
+        ("board_offset", pc.subtract(rows["board_offset"], REPLACED_BY)),
+    ):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pc.if_else(is_old, marked, rows[name]))
+    return rows
 
 
 def rejected_rows(records: pa.Table, topic: str, consumer: str) -> list[Reject]:

@@ -11,13 +11,14 @@ from psycopg2.extras import execute_values
 
 from include.adapters.driver_lease import DriverLease
 from include.adapters.live_table import Applied, write_rows
-from include.adapters.offset_ledger import move_partitions, open_partitions
+from include.adapters.offset_ledger import REPLACED, move_partitions, open_partitions
 from include.adapters.postgres import SessionLimits, open_connection
 from include.adapters.served_batch import (
     KEY,
     Reject,
     ends_of,
     instant,
+    marked_of_replaced,
     not_taken,
     rejected_rows,
     repeated_sources,
@@ -60,6 +61,7 @@ class ServingStore:
         self._limits = limits or LIMITS
         self._connection: Connection | None = None
         self._reached: dict[int, int] = {}
+        self._replaced_until: dict[int, int] = {}
 
     @property
     def reached(self) -> dict[int, int]:
@@ -84,7 +86,7 @@ class ServingStore:
             self._lease.hold(cursor)
             ledger = self._ledger(cursor, ends)
             wanted = not_taken(records, ledger)
-            rows = valid_rows(wanted)
+            rows = marked_of_replaced(valid_rows(wanted), self._replaced_until)
             applied.rejects += rejected_rows(wanted, self.topic, self._consumer)
             if rows.num_rows:
                 applied.duplicates += repeated_sources(rows)
@@ -140,6 +142,8 @@ class ServingStore:
         try:
             with connection, connection.cursor() as cursor:
                 cursor.execute(query("create_stage_detail"))
+                cursor.execute(query("select_ledger"), {"consumer": REPLACED, "topic_id": self._topic_id})
+                self._replaced_until = dict(cursor.fetchall())  # who moves it takes the lease
         except BaseException:
             connection.close()
             raise

@@ -85,7 +85,7 @@ def find_late_members(settings: Settings) -> int:
     last one, which also has the days checked. A call that ends before is made up for by the next. Versions that only
     decide while a board's author is unknown are not looked for. Records that are gone from the topic are logged, and
     mark the days that show a generation without them: a rebuild reads them from the archive. Blocks as long as reading
-    takes; raises BrokerUnavailable, LedgerConflict, DatabaseUnavailable.
+    takes; raises BrokerUnavailable, TopicChanged, LedgerConflict, DatabaseUnavailable.
     """
     reader = OffsetReader(settings.kafka.bootstrap_servers)
     topic_id = reader.topic_id(TOPIC)
@@ -107,10 +107,13 @@ def find_late_members(settings: Settings) -> int:
         tail.begin({partition: max(start, earliest[partition]) for partition, start in starts.items()})
         for lot in tail.iter_to(ends):
             late = [one for one in _versions(lot, topic_id, ends) if one in late_of]
+            if late:
+                reader.require_ids({TOPIC: topic_id})
             count += _save(settings, late)
             for one in late:  # of each partition the last offset, with the oldest version
                 before = found.get(one.partition, one)
                 found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
+    reader.require_ids({TOPIC: topic_id})
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
         mark_days_dirty(cursor, "unread member", gone)
         _request_checks(cursor, [*found.values()])

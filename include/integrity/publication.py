@@ -197,7 +197,8 @@ def _publish_built(
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     cursor.execute(query("select_is_of_replaced"), place)
     if cursor.fetchone()[0]:
-        raise StaleRun("topic board was made again since this build began; rebuild the day",
+        raise StaleRun("topic board or member was made again since this build began, or the stream still has to be "
+                       "repaired (python -m spark_jobs.repair); then rebuild the day",
                        day=day, generation=generation_id)  # fmt: skip
     cursor.execute(query("select_is_behind"), place)
     if base_id != shows.generation_id or cursor.fetchone()[0]:

@@ -1,16 +1,18 @@
 """A topic that was deleted and made again: its offsets begin anew, so cuts of the old one cover nothing any more.
 
-A live row does not say which topic it was made from. So the rows that a cut covers are moved away first, and then the
-topic is taken out of the cut. From then on versions alone say what a generation knows: of the rows, of deletions and
-of boards that moved.
+A row does not have the id of its topic. So of `board`, rows that a cut covers are moved away first, the topic is taken
+out of the cut, and all rows get coordinates that no cut covers. From then on versions alone say what a generation
+knows: of the rows, of deletions and of boards that moved.
 """
 
+import datetime as dt
 import logging
 
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres import connect
 from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.covering import cover
 from include.integrity.day_checks import mark_days_dirty
 from include.integrity.day_turn import DayShows, in_turn
@@ -20,27 +22,44 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 CAUSE = "topic made again"
+_MARKS = ("mark_covered_of_replaced", "mark_live_of_replaced")  # in the order of locks
 
 
 def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]:
     """Take the topic out of all cuts but those of this id, and mark published days dirty; returns the days.
 
-    Nothing may be served from the new topic before. Broken off anywhere, another call goes on. Raises DayBusy,
-    DatabaseUnavailable.
+    Of `board`, all rows of the speed layer are marked as those of a former topic: nothing may be served from the new
+    one before. Broken off anywhere, another call goes on. Raises DayBusy, DatabaseUnavailable.
     """
     replaced = {"topic": topic, "topic_id": topic_id}
-    with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_days_of_replaced"), replaced)
-        days = [Day.parse(str(day), settings.timezone) for (day,) in cursor.fetchall()]
+    marks = _MARKS if topic == PIPELINE.stream.name else ()
+    days = [Day.parse(str(day), settings.timezone) for day in _days(settings, replaced, with_rows=bool(marks))]
 
     for day in days:
 
         def take_out(cursor: Cursor, shows: DayShows, day: Day = day) -> None:
             cursor.execute(query("take_topic_out_of_cuts"), replaced | {"day": day.date})
-            if cursor.rowcount:
+            was_published = cursor.rowcount > 0
+            for mark in marks:
+                cursor.execute(query(mark), {"day": day.date})
+            if was_published:
                 mark_days_dirty(cursor, CAUSE, {day.date: 1})
 
         cover(settings, day)
         in_turn(settings, day, take_out, "replaced topic")
         log.info("day %s: topic %s was made again, and is taken out of its cuts", day, topic)
+    if marks:
+        with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:
+            cursor.execute(query("hold_tombstones"))  # those whose day is not known
+            cursor.execute(query("mark_live_of_replaced"), {"day": None})
     return days
+
+
+def _days(settings: Settings, replaced: dict[str, str], with_rows: bool) -> list[dt.date]:
+    with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_days_of_replaced"), replaced)
+        days = {day for (day,) in cursor.fetchall()}
+        if with_rows:
+            cursor.execute(query("select_days_with_rows"))
+            days |= {day for (day,) in cursor.fetchall()}
+    return sorted(days)

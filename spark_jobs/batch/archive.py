@@ -110,6 +110,7 @@ class _Run:
                         wanted.gap.reason)  # fmt: skip
         written = self._write(Origin(topic, topic_id, ends), plan(topic, wanted, self._rows_per_task))
         reached("archive.after_files")
+        self._offsets.require_ids({topic: topic_id})
         batch = Batch(topic, topic_id, wanted.starts, ends, _newest(written), sum(w.record_count for w in written),
                       taken_at, wanted.gap)  # fmt: skip
         files = [file for each in written for file in each.files]

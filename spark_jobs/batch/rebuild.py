@@ -10,7 +10,7 @@ The driver reads members meanwhile. They are needed last, so Spark reads and cho
 import dataclasses
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -55,7 +55,7 @@ def rebuild_day(
 
     `from_archive`: also where the topic still holds the day.
 
-    Raises DayNotOver, ConfigurationError, ArchiveDamaged, DayBusy, MissingRange, BrokerUnavailable,
+    Raises DayNotOver, ConfigurationError, ArchiveDamaged, DayBusy, MissingRange, TopicChanged, BrokerUnavailable,
     DatabaseUnavailable, StaleRun, TaskFailed.
     """
     day.require_over(SystemClock().now())
@@ -63,7 +63,10 @@ def rebuild_day(
     store = GenerationStore(settings.database)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     with store.hold(day):
-        known = _known(store, offsetter, day, definition.stream.name)
+        # before anything else is asked of them: looked at again when all is read
+        topics = (definition.stream.name, definition.table.name, definition.output.name)
+        topic_ids = {topic: offsetter.topic_id(topic) for topic in topics}
+        known = _known(store, day, definition, topic_ids)
         folder = ArchiveFolder(settings.batch.archive_dir)
         archive = ArchiveSource(ArchiveStore(settings.database), folder, offsetter, definition)
 
@@ -72,7 +75,7 @@ def rebuild_day(
                                     SystemClock().now(), known, archive, from_archive)  # fmt: skip
             if found.kind == "archive" or found.member_files:
                 folder.require_shared(settings.spark.master)
-            return dataclasses.replace(found, topic_ids={topic: offsetter.topic_id(topic) for topic in found.cut})
+            return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
             members = EarlyMembers(found.members, definition, settings.kafka.bootstrap_servers, store)
@@ -86,13 +89,19 @@ def rebuild_day(
             if found.kind == "archive":
                 raise
             log.warning("day %s: %s; once more, from the archive", day, missing)
-            return build_of(sources(from_archive=True))
+            try:
+                archived = sources(from_archive=True)
+            except MissingRange as also:
+                raise MissingRange(f"{missing}; and the archive does not have it: {also}") from missing
+            return build_of(archived)
 
 
-def _known(store: GenerationStore, offsetter: OffsetReader, day: Day, topic: str) -> Known:
+def _known(store: GenerationStore, day: Day, definition: Definition, topic_ids: Mapping[str, str]) -> Known:
+    topic = definition.stream.name
     boards, details = store.known_offsets(day, topic)
-    taken = store.taken_offsets(topic, offsetter.topic_id(topic))
-    return Known(boards, details, {partition: Taken(*each) for partition, each in taken.items()})
+    taken = store.taken_offsets(topic, topic_ids[topic])
+    replaced = store.replaced_until(topic_ids[definition.output.name])
+    return Known(boards, details, {partition: Taken(*each) for partition, each in taken.items()}, replaced)
 
 
 def build(
@@ -118,8 +127,10 @@ def build(
         try:
             counts = _run(context, _pieces(found), work, records_read, early)
         except Py4JJavaError as exc:
+            offsetter.require_ids(found.topic_ids)
             refuse_lost_range(offsetter, found)  # retention may have overtaken the reading
             raise TaskFailed(day=day, generation=generation_id, reason=_last_line(exc)) from exc
+        offsetter.require_ids(found.topic_ids)
         progress.enter("finishing")
         reached("rebuild.before_finish")
         built = store.finish(generation_id, day, counts)

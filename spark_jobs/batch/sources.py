@@ -19,7 +19,7 @@ MAX_SPLIT = 1_000_000  # records; a reader fetches some MB beyond the end of its
 class Sources:
     """Everything that a rebuild reads. `cut` holds the end offsets of the raw topics, `starts` the first ones read.
 
-    `topic_ids` has the ids of the topics of the cut.
+    `topic_ids` has the ids of the topics as they were before anything was asked of them.
 
     Of members and of the output topic there may be columns that the archive read already, for what lies before the
     splits: versions with the columns of `rows.member_schema`, places with those of `splits.PLACES`.
@@ -58,12 +58,14 @@ class Taken:
 class Known:
     """Where the day's first records are, a partition, as far as rows say; and how far the stream took its topic.
 
-    Some are before the day's start: their clients' clocks were ahead.
+    Some are before the day's start: their clients' clocks were ahead. Before `replaced` the output topic was made from
+    another topic than the stream's, which was replaced.
     """
 
     boards: Mapping[int, int] = field(default_factory=dict)
     details: Mapping[int, int] = field(default_factory=dict)
     taken: Mapping[int, Taken] = field(default_factory=dict)
+    replaced: Mapping[int, int] = field(default_factory=dict)
 
 
 def topic_sources(ranges: Ranges, definition: Definition) -> Sources:
@@ -101,10 +103,12 @@ def fix_ranges(offsetter: OffsetReader, day: Day, definition: Definition, known:
     """
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     start, known = day.start - MARGIN, known or Known()
+    details = _earlier(offsetter, output, offsetter.at(output, start), known.details)
+    details = {partition: max(first, known.replaced.get(partition, 0)) for partition, first in details.items()}
     return Ranges(
         boards=(_earlier(offsetter, stream, offsetter.at(stream, start), known.boards), offsetter.ends(stream)),
         members=(offsetter.earliest(table), offsetter.ends(table)),
-        details=(_earlier(offsetter, output, offsetter.at(output, start), known.details), offsetter.ends(output)),
+        details=(details, offsetter.ends(output)),
     )
 
 

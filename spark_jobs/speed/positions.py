@@ -72,9 +72,11 @@ def starting_position(
 
 def position_of(ledger: OffsetLedger, offsetter: OffsetReader, consumer: str, topic: str) -> Position:
     """Look, and change nothing. Raises as `starting_position`, but for misfits."""
-    first = offsetter.earliest(topic)  # before the id: this one says so when the topic does not exist
+    offsetter.partitions(topic)  # this one says so when the topic does not exist
     topic_id = offsetter.topic_id(topic)
-    return compared(consumer, topic, ledger.entries(consumer, topic), topic_id, first, offsetter.ends(topic))
+    first, ends = offsetter.earliest(topic), offsetter.ends(topic)
+    offsetter.require_ids({topic: topic_id})
+    return compared(consumer, topic, ledger.entries(consumer, topic), topic_id, first, ends)
 
 
 def compared(

@@ -90,7 +90,7 @@ def test_builds_a_day_and_says_how_far_it_is(spark, settings):
     assert parts_total == parts_loaded > 0
     offsets = OffsetReader(settings.kafka.bootstrap_servers)
     assert rows(settings, "SELECT cut -> 'topic_ids' FROM generation WHERE id = %s", (built.generation_id,)) == [
-        ({topic: offsets.topic_id(topic) for topic in ("board", "member")},)]  # fmt: skip
+        ({topic: offsets.topic_id(topic) for topic in ("board", "member", "board-detail")},)]  # fmt: skip
 
 
 def board_author():

@@ -9,7 +9,14 @@ import pytest
 from include.adapters.offset_ledger import OffsetLedger
 from include.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import ConfigurationError, DriverSuperseded, LedgerConflict, MissingRange, RangeExpired
+from include.errors import (
+    ConfigurationError,
+    ContractMismatch,
+    DriverSuperseded,
+    LedgerConflict,
+    MissingRange,
+    RangeExpired,
+)
 from spark_jobs.repair import DriverAlive, Repair, reject, run
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import starting_position
@@ -56,12 +63,21 @@ def ledger(settings):
     return OffsetLedger(settings.database)
 
 
+def has_members(log):
+    try:
+        return bool(log.offsets.partitions("member"))
+    except ContractMismatch:
+        return False
+
+
 class TestRepair:
     """On the pipeline's own topics: board for join, board-detail for serve, each read to its end by its query."""
 
     @pytest.fixture(autouse=True)
     def topics(self, log, ledger, settings):
         self.settings = settings
+        if not has_members(log):
+            log.make("member")
         for consumer, topic in (("join", "board"), ("serve", "board-detail")):
             log.make(topic)
             log.send(topic, 0, 5)
@@ -141,7 +157,7 @@ class TestRepair:
         assert self.run(repair)[0] == 0
         rows(settings, PENDING)  # of the new topic
         boards = rows(settings, 'SELECT topic, partition, "offset" FROM pending_board ORDER BY topic')
-        assert boards == [("board", 0, 1), (f"board@{before}", 0, 1)]
+        assert boards == [("board", 0, 1), (f"board@{before}", -1, 1 - 10**17)]
         assert rows(settings, "SELECT topic FROM reject ORDER BY 1") == [("board-detail",), (f"board@{before}",)]
 
     def test_a_ledger_beyond_the_end_goes_back_to_the_first_records(self, log, ledger, settings, repair):

@@ -55,12 +55,14 @@ def tombstone(board_id: int, offset: int, at: dt.datetime = NOON) -> dict[str, A
     return row(board_id, offset, **nothing, modified_at=at, deleted=True)
 
 
-def opened_store(settings: Settings, next_offset: int = 0, limits: SessionLimits | None = None) -> ServingStore:
+def opened_store(
+    settings: Settings, next_offset: int = 0, limits: SessionLimits | None = None, topic_id: str = TOPIC_ID
+) -> ServingStore:
     """A serving store that holds the lease, with a ledger of one partition. The caller closes it."""
     lease = DriverLease(settings.database, "test")
     lease.take()
-    start = OffsetLedger(settings.database).open("serve", "board-detail", TOPIC_ID, {0: next_offset}, lease)
-    store = ServingStore(settings.database, "serve", "board-detail", TOPIC_ID, lease, limits)
+    start = OffsetLedger(settings.database).open("serve", "board-detail", topic_id, {0: next_offset}, lease)
+    store = ServingStore(settings.database, "serve", "board-detail", topic_id, lease, limits)
     store.begin(start)
     return store
 

@@ -126,6 +126,11 @@ def test_a_board_whose_clock_was_days_ahead_is_read_where_it_is_known_to_be():
     assert ranges.members[0] == {0: 3, 1: 3}
 
 
+def test_details_that_were_made_from_a_topic_that_is_gone_are_not_read():
+    log = Log({0: (3, 40, 90), 1: (3, 40, 90)})
+    assert fix_ranges(log, DAY, PIPELINE, Known(replaced={0: 60, 1: 20})).details == ({0: 60, 1: 40}, {0: 90, 1: 90})
+
+
 def test_a_long_range_is_read_in_pieces_without_gap_or_overlap():
     end = 3 * MAX_SPLIT + 7
     splits = splits_of("board", {0: 5, 1: 9}, {0: end, 1: 9})

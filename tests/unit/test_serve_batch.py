@@ -8,6 +8,7 @@ from include.adapters.served_batch import (
     are_new,
     day_numbers,
     ends_of,
+    marked_of_replaced,
     newest_timestamp,
     newest_versions,
     not_taken,
@@ -84,3 +85,12 @@ def test_a_timestamp_outside_the_years_of_the_contract_is_none():
     assert newest(9_214_646_399_999_999) == dt.datetime(2261, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
     assert newest(9_214_646_400_000_000) is None
     assert newest(None) is None
+
+
+def test_rows_made_from_a_topic_that_was_replaced_get_the_coordinates_of_none():
+    waited = row(4, -(10**17), board_partition=-2, kafka_offset=4)
+    rows = batch([row(1, 5), row(2, 6), row(3, 7, kafka_partition=1), waited])
+    marked = marked_of_replaced(rows, {0: 6, 2: 9}).to_pylist()
+    assert [(each["board_partition"], each["board_offset"]) for each in marked] == [
+        (-1, 5 - 10**17), (0, 6), (0, 7), (-2, -(10**17))]  # fmt: skip
+    assert marked_of_replaced(rows, {}) is rows

@@ -10,10 +10,12 @@ WITH fenced AS (
             OR EXISTS (SELECT 1 FROM board_detail_final f
                         WHERE f.day = date '1970-01-01' + %(day_number)s AND f.generation_id = %(generation_id)s
                           AND f.{{key}} = s.{{key}}
-                          AND (f.{{version}}, f.board_offset) >= (s.{{version}}, s.board_offset))
+                          AND (f.{{version}}, ordered_offset(f.board_offset, p.board_ends))
+                              >= (s.{{version}}, s.board_offset))
             OR EXISTS (SELECT 1 FROM generation_excluded e
                         WHERE e.generation_id = %(generation_id)s AND e.board_id = s.{{key}}
-                          AND (e.version_at, e.board_offset) >= (s.{{version}}, s.board_offset)))
+                          AND (e.version_at, ordered_offset(e.board_offset, p.board_ends))
+                              >= (s.{{version}}, s.board_offset)))
 ), kept AS (
     INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
     SELECT {{served}}, day, deleted, now(), %(generation_id)s FROM fenced ORDER BY {{key}}

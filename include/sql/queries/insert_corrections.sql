@@ -22,6 +22,13 @@ WITH this AS (
        AND NOT EXISTS (SELECT 1 FROM built b
                         WHERE b.{{key}} = l.{{key}}
                           AND (b.{{version}}, b.board_offset) >= (l.{{version}}, l.board_offset))
+     UNION ALL
+    -- and what the publication brings back: newer than the generation's row, and of a topic that was replaced
+    SELECT c.{{key}}
+      FROM board_detail_covered c CROSS JOIN this JOIN built b ON b.{{key}} = c.{{key}}
+     WHERE c.day = %(day)s AND (c.{{version}}, c.board_offset) > (b.{{version}}, b.board_offset)
+       AND NOT is_covered(this.id, this.board_ends, this.member_ends, c.{{key}}, c.board_partition, c.board_offset,
+                          c.member_partition, c.member_offset)
 ), shown AS (
     -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each board
     SELECT * FROM board_detail WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT board_id FROM changed_board))

@@ -11,11 +11,13 @@ WITH returning_rows AS (
        AND NOT EXISTS (
            SELECT 1 FROM board_detail_final f
             WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = c.{{key}}
-              AND (f.{{version}}, f.board_offset) >= (c.{{version}}, c.board_offset))
+              AND (f.{{version}}, ordered_offset(f.board_offset, (SELECT board_ends FROM generation WHERE id = %(generation_id)s)))
+                  >= (c.{{version}}, c.board_offset))
        AND NOT EXISTS (
            SELECT 1 FROM generation_excluded e
             WHERE e.generation_id = %(generation_id)s AND e.board_id = c.{{key}}
-              AND (e.version_at, e.board_offset) >= (c.{{version}}, c.board_offset))
+              AND (e.version_at, ordered_offset(e.board_offset, (SELECT board_ends FROM generation WHERE id = %(generation_id)s)))
+                  >= (c.{{version}}, c.board_offset))
     RETURNING *
 )
 INSERT INTO board_detail_live AS l ({{served}}, day, deleted, written_at)

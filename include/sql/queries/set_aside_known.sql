@@ -9,7 +9,8 @@ WITH known AS (
                           WHERE e.generation_id = %(generation_id)s AND e.board_id = l.{{key}}
                           LIMIT 2) f
      WHERE l.{{key}} = ANY (%(keys)s::bigint[]) AND l.day = %(day)s
-       AND (f.{{version}}, f.board_offset) >= (l.{{version}}, l.board_offset)
+       AND (f.{{version}}, ordered_offset(f.board_offset, (SELECT board_ends FROM generation WHERE id = %(generation_id)s)))
+           >= (l.{{version}}, l.board_offset)
 ), gone AS (
     DELETE FROM board_detail_live l USING known k WHERE l.{{key}} = k.{{key}} RETURNING l.*
 ), kept AS (

@@ -1,0 +1,109 @@
+"""A topic that is deleted and made again while somebody reads it: nothing is kept of two topics of one name."""
+
+import pytest
+
+from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.offset_ledger import OffsetLedger
+from include.errors import TopicChanged
+from include.integrity.late_members import find_late_members
+from spark_jobs.batch import splits
+from spark_jobs.batch.rebuild import rebuild_day
+from spark_jobs.speed.positions import position_of
+from tests.support.archive import DAY, OUTPUT, PIPELINE, STREAM, TABLE, Archive, a_board, a_member
+from tests.support.pipeline import rows
+
+BOARDS = 40
+
+
+@pytest.fixture
+def archive(kafka, postgres, spark, tmp_path):
+    splits._consumer.cache_clear()  # this process's saw former topics of these names
+    archive = Archive(kafka, postgres, spark, "topic_changed", tmp_path, rows_per_task=40)
+    archive.send(records())
+    yield archive
+    splits._consumer.cache_clear()
+
+
+def records():
+    return [a_member(7), *(a_board(number, memberId=7) for number in range(1, BOARDS + 1))]
+
+
+def make_again(archive, topic):
+    """With the same records and more, so that every offset is there."""
+    archive.log.make(topic, archive.settings.kafka.partitions)
+    archive.send([record for record in 2 * records() if record[0] == topic])
+    splits._consumer.cache_clear()
+
+
+@pytest.fixture
+def changes_after(archive, monkeypatch):
+    """Has a topic made again as soon as it was asked for what the method tells."""
+
+    def when(method, topic):
+        told = getattr(OffsetReader, method)
+
+        def then_change(reader, asked, *arguments):
+            answer = told(reader, asked, *arguments)
+            if asked == topic:
+                monkeypatch.undo()
+                make_again(archive, topic)
+            return answer
+
+        monkeypatch.setattr(OffsetReader, method, then_change)
+
+    return when
+
+
+def rebuild(archive, context=None):
+    return rebuild_day(context or archive.context, archive.settings, PIPELINE, DAY, "r", None)
+
+
+def built(archive):
+    return rows(archive.settings, "SELECT status FROM generation WHERE status <> 'building'")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("topic", [STREAM, TABLE, OUTPUT])
+def test_a_rebuild_notices_it_between_the_offsets_and_the_end(archive, changes_after, topic):
+    changes_after("ends", topic)
+    with pytest.raises(TopicChanged, match=f"topic={topic}"):
+        rebuild(archive)
+    assert built(archive) == []
+    assert rebuild(archive).row_count == BOARDS  # the next try
+
+
+@pytest.mark.timeout(300)
+def test_a_rebuild_notices_it_after_what_is_read_was_fixed(archive):
+    def context():
+        make_again(archive, STREAM)
+        return archive.context()
+
+    with pytest.raises(TopicChanged, match=f"topic={STREAM}"):
+        rebuild(archive, context)
+    assert built(archive) == []
+
+
+@pytest.mark.timeout(300)
+def test_the_archive_lists_nothing_of_two_topics(archive, changes_after):
+    changes_after("ends", STREAM)
+    with pytest.raises(TopicChanged, match=f"topic={STREAM}"):
+        archive.run()
+    assert STREAM not in {batch.topic for batch in archive.store.batches(STREAM)}
+    archive.run()
+    assert archive.rows(STREAM).num_rows == 2 * BOARDS
+
+
+def test_a_query_does_not_begin_at_offsets_of_another_topic(archive, changes_after):
+    changes_after("earliest", STREAM)
+    with pytest.raises(TopicChanged, match=f"topic={STREAM}"):
+        position_of(OffsetLedger(archive.settings.database), archive.offsets, "join", STREAM)
+
+
+@pytest.mark.timeout(300)
+def test_late_members_are_not_noted_under_the_id_of_another_topic(archive, changes_after):
+    rebuild(archive)
+    archive.send([a_member(7, hours=-11)])
+    changes_after("ends", TABLE)
+    with pytest.raises(TopicChanged, match=f"topic={TABLE}"):
+        find_late_members(archive.settings)
+    assert rows(archive.settings, "SELECT topic_id FROM late_member", role="batch") == []
