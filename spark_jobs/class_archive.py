@@ -78,7 +78,7 @@ def make(spark: SparkSettings) -> Path:
     archive = spark.jars_dir.resolve() / ARCHIVE_NAME
     archive.unlink(missing_ok=True)
     fresh = archive.with_suffix(".new")
-    options = f"{java_options(spark.jars_dir)} -XX:ArchiveClassesAtExit={fresh} -Xlog:disable -Xlog:all=error:stderr"
+    options = f'{java_options(spark.jars_dir)} "-XX:ArchiveClassesAtExit={fresh}" -Xlog:disable -Xlog:all=error:stderr'
     configuration = {**STREAM_CONFIGURATION, "spark.driver.extraJavaOptions": options}
     session = open_session(spark, "class-archive", "1g", configuration)
     session.sparkContext.setLogLevel("OFF")  # of the calls that nobody answers

@@ -17,7 +17,7 @@ from pathlib import Path
 from stack import class_archive, jars
 from stack.errors import StackError, describe_os_error
 from stack.layout import Layout
-from stack.prerequisites import check_disk, check_python, find_java
+from stack.prerequisites import check_disk, check_path, check_python, find_java
 
 LOG_TAIL_LINES = 15
 
@@ -40,6 +40,7 @@ def main() -> int:
 
 def set_up(layout: Layout) -> None:
     """Make the machine ready for every other target. Safe to run at any time and twice at once."""
+    check_path(layout.root)
     check_python(sys.version_info[:2])
     java_home = find_java(os.environ)
     layout.state.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ def ensure(layout: Layout, java_home: Path) -> None:
     log = layout.log_file("class-archive")
     layout.logs.mkdir(mode=0o700, exist_ok=True)
     command = [str(layout.venv / "bin" / "python"), "-m", "spark_jobs.class_archive", str(layout.spark_jars)]
-    environment = {**os.environ, "PYTHONPATH": str(layout.root), "JAVA_HOME": str(java_home)}
+    environment = {**os.environ, "LANG": "C.UTF-8", "PYTHONPATH": str(layout.root), "JAVA_HOME": str(java_home)}
     with log.open("w") as output:
         code = subprocess.run(
             command, cwd=layout.root, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,

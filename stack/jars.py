@@ -124,7 +124,10 @@ class _Ivy:
             command += ["org.apache.ivy.Main", "-settings", str(settings), "-ivy", str(module)]
             command += ["-retrieve", str(pattern)]
             with self.log.open("w") as log:
-                result = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=scratch)
+                environment = {**os.environ, "LANG": "C.UTF-8"}  # Java reads paths in it
+                result = subprocess.run(
+                    command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=scratch, env=environment
+                )
         if result.returncode != 0:
             shutil.rmtree(pattern.parent, ignore_errors=True)
             raise StackError(

@@ -68,8 +68,8 @@ class KafkaBroker:
     def prepare(self) -> None:
         """Write the configuration, and format the data folder on the first start. Raises StackError with the reason."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = (f"{name}={value}\n" for name, value in self.properties().items())
-        self.properties_file.write_text("".join(lines))
+        lines = (f"{name}={_escaped(value)}\n" for name, value in self.properties().items())
+        self.properties_file.write_text("".join(lines), encoding="ascii")
         if (self.data / "meta.properties").exists():
             return
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
@@ -100,3 +100,10 @@ class KafkaBroker:
             "-cp",
             f"{self.jars}/*",
         ]
+
+
+def _escaped(value: str) -> str:
+    """The value for a Java properties file, which is Latin-1: other characters are escaped as UTF-16 units."""
+    units = value.replace("\\", "\\\\").encode("utf-16-be")
+    pairs = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
+    return "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04x}" for unit in pairs)

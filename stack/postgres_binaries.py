@@ -37,20 +37,22 @@ class PostgresBinaries:
 def choose(record: Path, environment: Mapping[str, str]) -> PostgresBinaries:
     """The binaries recorded in `record`, or the first that will do, recorded there for every later run.
 
-    A data folder belongs to one major version, so the choice outlives a change of the machine. Raises StackError when
-    the recorded ones are gone, or none are found.
+    A data folder belongs to one major version, so the choice outlives a change of the machine. Those of a wheel move
+    with the environment: another folder of the same major version takes their place. Raises StackError when the
+    recorded ones are gone and there are no others of their version, or none are found at all.
     """
     if record.exists():
         recorded = json.loads(record.read_text())
-        binaries = inspect(Path(recorded["folder"]))
-        if binaries is None or binaries.major != recorded["major"]:
+        candidates = (inspect(Path(recorded["folder"])), from_wheel(), *map(inspect, _machine_folders(environment)))
+        binaries = next((each for each in candidates if each and each.major == recorded["major"]), None)
+        if binaries is None:
             made_by = f"PostgreSQL {recorded['major']} in {recorded['folder']}"
             raise StackError(
                 f"the data in {record.parent} was made by {made_by}, which is gone or another version now: "
                 "install it again, or `make clean` to start with empty data"
             )
-        return binaries
-    binaries = find(environment)
+    else:
+        binaries = find(environment)
     record.write_text(json.dumps({"folder": str(binaries.folder), "major": binaries.major}))
     return binaries
 

@@ -13,6 +13,8 @@ from stack.errors import StackError
 PYTHON_VERSIONS = ((3, 11), (3, 12))
 JAVA_VERSIONS = (17, 21)
 NEEDED_BYTES = 3 * 1024**3
+# Separators of class paths and of lists, and what shells, option strings and patterns of files give a meaning.
+_UNUSABLE = frozenset(":;,\"'`$\\*?{}()[]")
 _JAVA_FOLDERS = Path("/usr/lib/jvm")
 
 
@@ -22,6 +24,16 @@ def check_python(version: tuple[int, int]) -> None:
         raise StackError(
             f"Python {version[0]}.{version[1]} at {sys.executable} will not do: install Python 3.11 or 3.12, "
             "or name one with `make PYTHON=/path/to/python3.11`"
+        )
+
+
+def check_path(root: Path) -> None:
+    """Raise StackError when the project's path has a character that some part reads as its own syntax."""
+    found = sorted({character for character in str(root) if character in _UNUSABLE or not character.isprintable()})
+    if found:
+        raise StackError(
+            f"the project's path {str(root)!r} has {' '.join(map(repr, found))}, which class paths and configuration "
+            "files take for their own: clone the project to another folder"
         )
 
 

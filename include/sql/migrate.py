@@ -81,7 +81,8 @@ def _make_roles(database: DatabaseSettings) -> None:
 
 def _upgrade(database: DatabaseSettings, revision: str) -> str:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    scripts = str(Path(__file__).parent / "migrations")
+    config.set_main_option("script_location", scripts.replace("%", "%%"))  # which the parser of options interpolates
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg2://", creator=lambda: open_connection(database, "pipeline_owner", "migrate")
     )

@@ -20,7 +20,8 @@ PR_SET_PDEATHSIG = 1
 # Of the long-running application.
 STREAM_CONFIGURATION = {
     "spark.scheduler.mode": "FAIR",  # batches before compaction
-    "spark.scheduler.allocation.file": (Path(__file__).parents[1] / "speed" / "pools.xml").as_uri(),
+    # as Hadoop reads it: a URI with nothing escaped
+    "spark.scheduler.allocation.file": f"file:{Path(__file__).parents[1] / 'speed' / 'pools.xml'}",
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",  # not Kafka: see write_records
     "spark.sql.codegen.hugeMethodLimit": "8000",  # what the JVM would not compile is better not generated
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # the table's partitioning is the plan
@@ -72,7 +73,7 @@ def java_options(jars_dir: Path) -> str:
     archive = jars_dir.resolve() / ARCHIVE_NAME
     # one that does not fit is worth a warning, and not on standard output
     shared = (
-        f" -XX:SharedArchiveFile={archive} -Xlog:all=off:stdout -Xlog:all=warning:stderr" if archive.exists() else ""
+        f' "-XX:SharedArchiveFile={archive}" -Xlog:all=off:stdout -Xlog:all=warning:stderr' if archive.exists() else ""
     )
     return f"{EXIT_OPTION} -XX:+UseParallelGC -Dlog4j2.level=warn {COMPILER_OPTIONS}{shared}"
 

@@ -25,7 +25,7 @@ SERVICES = ("kafka", "postgres")
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     # A folder closed to others, as /root is: PostgreSQL's user must get through all the same.
-    folder = tmp_path_factory.mktemp("stack folder 100%")
+    folder = tmp_path_factory.mktemp("stack folder é 한 100%")
     folder.chmod(0o700)
     scratch = Layout.of(state=folder / "state", env_file=folder / ".env")
     yield scratch

@@ -118,3 +118,36 @@ def test_choice_of_postgresql_is_recorded_and_its_loss_named(tmp_path: Path) -> 
     shutil.rmtree(folder)
     with pytest.raises(StackError, match=r"PostgreSQL 16 .* gone"):
         postgres_binaries.choose(record, {})
+
+
+def test_postgresql_of_an_environment_that_is_gone_is_found_in_the_present_one(tmp_path, monkeypatch):
+    def programs(folder: Path, version: str) -> Path:
+        folder.mkdir()
+        for name in ("initdb", "postgres"):
+            (folder / name).write_text(f"#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n")
+            (folder / name).chmod(0o755)
+        return folder
+
+    old, new = programs(tmp_path / "old", "18.1"), programs(tmp_path / "new", "18.6")
+    record = tmp_path / "binaries.json"
+    postgres_binaries.choose(record, {"POSTGRES_BIN_DIR": str(old)})
+    shutil.rmtree(old)
+    monkeypatch.setattr(postgres_binaries, "from_wheel", lambda: postgres_binaries.inspect(new))
+    assert postgres_binaries.choose(record, {}).folder == new
+    shutil.rmtree(new)
+    programs(new, "19.0")
+    monkeypatch.setattr(postgres_binaries, "_machine_folders", lambda _: iter(()))
+    with pytest.raises(StackError, match=r"PostgreSQL 18 .* gone"):
+        postgres_binaries.choose(record, {})
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "é", "한글", "a+b-c_d.e"])
+def test_path_that_works_passes(name: str) -> None:
+    prerequisites.check_path(Path("/home") / name)
+
+
+@pytest.mark.parametrize("name", ["a:b", "a;b", "a,b", 'a"b', "a'b", "a$b", "a\\b", "a*b", "a\nb", "a{b", "(1)", "[x]"])
+def test_path_that_some_part_reads_as_its_syntax_is_refused(name: str) -> None:
+    with pytest.raises(StackError, match="clone the project to another folder") as caught:
+        prerequisites.check_path(Path("/home") / name)
+    assert "\n" not in str(caught.value)

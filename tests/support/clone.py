@@ -1,0 +1,45 @@
+"""A clone of the project in another folder, with what set-up fetched, for tests of where the project lies."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from stack.layout import Layout
+
+_FOLDERS = ("dags", "include", "plugins", "spark_jobs", "stack")
+_FILES = ("Makefile", "requirements.lock")
+
+
+class Clone:
+    """A copy of the sources and of the jars. Commands in it run with this environment's Python."""
+
+    def __init__(self, root: Path) -> None:
+        project = Layout.of()
+        for name in _FOLDERS:
+            shutil.copytree(project.root / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in _FILES:
+            shutil.copy(project.root / name, root / name)
+        self.layout = Layout.of(root)
+        # the archive of classes belongs to the path that it was made at
+        shutil.copytree(project.jars, self.layout.jars, copy_function=_link, ignore=shutil.ignore_patterns("classes.*"))
+
+    def run(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+        """`python` with these arguments in the clone's folder, its output captured."""
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=self.layout.root, env=_environment(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+
+def _environment() -> dict[str, str]:
+    """Without what would have Python import the project from where the tests are."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")}
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk
+        shutil.copy2(source, target)
