@@ -5,6 +5,7 @@ the day is archived, rebuilt, compared, published, undone and redone by the same
 while these, their JVM, PostgreSQL, its backends and the broker are killed at named places and at seeded random times,
 or are started twice at once; half of the topic's partitions lose their records, a file of the archive is missing or
 truncated, a night is missed. What a step left is finished by running it again. Somebody reads the day all the time.
+With --fault 'topic board' that is deleted and made again when its day is published.
 Then an independent consumer reads the raw topics, and what the day must hold is computed from them in plain Python:
 the published day is that, exactly; every difference from what was shown is a correction that explains it; undo and
 redo show what was shown before and after; nobody ever saw anything else; a day built twice has the same hash.
@@ -19,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.batch_parts import parts_in
-from tests.faults.batch_plan import CHEAP, DEAR, plans
+from tests.faults.batch_plan import BY_NAME, CHEAP, DEAR, plans
 from tests.faults.batch_rounds import RECORDS, Proof, Round
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -34,11 +35,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--records", type=int, default=RECORDS, help="in a round's load")
     parser.add_argument(
+        "--fault", default="", help="only faults in whose names this text is: 'rebuild: killed', 'topic board'"
+    )
+    parser.add_argument(
         "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
     )
     arguments = parser.parse_args()
     if arguments.rounds < 1 or arguments.records < 100:
         parser.error("--rounds takes 1 or more, --records 100 or more")
+    if arguments.rounds > 1 and not any(plans(arguments.seed, arguments.rounds, arguments.fault)):
+        parser.error(f"--fault {arguments.fault!r}: no fault has this text in its name; see tests/faults/batch_plan.py")
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="batch-faults-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
     print(f"seed {arguments.seed}, logs in {folder}", flush=True)
@@ -48,6 +54,7 @@ def main() -> int:
     finally:
         if not good:
             again = f"--seed {arguments.seed} --rounds {arguments.rounds} --records {arguments.records}"
+            again += f" --fault '{arguments.fault}'" if arguments.fault else ""
             print(f"logs and data are in {folder}\nagain: python -m tests.faults.batch {again}")
         elif arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -58,7 +65,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
     with parts_in(folder) as parts:
         proof = Proof(parts, arguments.seed, arguments.records)
-        for number, plan in enumerate(plans(arguments.seed, arguments.rounds)):
+        for number, plan in enumerate(plans(arguments.seed, arguments.rounds, arguments.fault)):
             done.append(proof.run(number, plan))
             _tell(done[-1])
         left_behind = proof.judge_left_behind()
@@ -67,8 +74,9 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     for table in left_behind[:_SHOWN]:
         print(f"BROKEN left behind: {table}")
     named = {f"{step}: {effect} at {place}" for step, effect, place in (*DEAR, *CHEAP) if place is not None}
+    named = {name for name in named if arguments.fault in name}
     missing = named - felt if len(done) >= _ENOUGH_ROUNDS else set()
-    print(f"faults of {len(felt)} kinds, of {len(DEAR) + len(CHEAP)}")
+    print(f"faults of {len(felt)} kinds, of {len(DEAR) + len(CHEAP) + len(BY_NAME)}")
     if missing:
         print(f"no step came to these places, so nothing was proved there: {', '.join(sorted(missing))}")
     return not (missing or left_behind or any(one.verdict.faults for one in done))

@@ -27,6 +27,7 @@ from tests.faults.batch_plan import Effect, Fault
 from tests.faults.batch_verdict import EXPLAINED_BY_COUNT, DayRow, Generation
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_topics import TopicReader, content
+from tests.faults.topic_again import TopicAgain
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.broker import Broker
 from tests.support.pipeline import ROOT, environment, rows, with_topics
@@ -67,6 +68,7 @@ class Parts:
     variables: Mapping[str, str]
     folder: Path
     lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
+    again: TopicAgain
     felt: set[str] = field(default_factory=set)
 
     @property
@@ -91,6 +93,10 @@ class Parts:
             if is_done() or self._start(line).wait(_STEP_S) in _DONE:
                 return
         raise AssertionError(f"{' '.join(line)} fails; see {self.log}")
+
+    def is_refused(self, line: Sequence[str]) -> bool:
+        """Does the step end without having done anything?"""
+        return self._start(line).wait(_STEP_S) not in _DONE
 
     def is_caught_up(self, reader: TopicReader) -> bool:
         """Has the stream taken all that is in its topics, and has no board to send that waited?"""
@@ -302,7 +308,8 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         broker = Broker(kafka)
         try:
             driver.start()
-            yield Parts(broker, postgres, driver, settings, variables, folder / "steps", lane)
+            again = TopicAgain(settings, driver, variables, folder / "steps" / "repair.log")
+            yield Parts(broker, postgres, driver, settings, variables, folder / "steps", lane, again)
         finally:
             broker.mend()
             driver.close()

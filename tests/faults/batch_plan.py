@@ -1,7 +1,7 @@
 """Which faults a round of the batch layer has, at which step: by chance, and the same again for the same seed."""
 
 import random
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,13 +16,15 @@ class Step(StrEnum):
     PUBLISH = "publish"
     UNDO = "undo"
     REDO = "redo"
+    CHANGE = "change"
 
 
 class Effect(StrEnum):
     """What happens meanwhile. The step is run again afterwards, as a retry would.
 
     A file of the archive is missing or truncated during the step, and back afterwards. A night that is missed does not
-    archive, and the next one must take its day.
+    archive, and the next one must take its day. Topic `board` is made again when the day is published: its boards
+    change then, a build of what is left is refused, and everything is sent again.
     """
 
     KILLED = "killed"
@@ -36,6 +38,7 @@ class Effect(StrEnum):
     FILE_MISSING = "archive file missing"
     FILE_TRUNCATED = "archive file truncated"
     NIGHT_MISSED = "night missed"
+    TOPIC_MADE_AGAIN = "topic board made again"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ Plan = tuple[Fault, ...]
 _Kind = tuple[Step, Effect, str | None]
 
 # The longest a step takes before it is over, seconds: a fault without a place comes at some time of it.
-_LASTS_S = {Step.ARCHIVE: 8.0, Step.REBUILD: 9.0, Step.PUBLISH: 1.5, Step.UNDO: 1.5, Step.REDO: 1.5}
+_LASTS_S = {Step.ARCHIVE: 8.0, Step.REBUILD: 9.0, Step.PUBLISH: 1.5, Step.UNDO: 1.5, Step.REDO: 1.5,
+            Step.CHANGE: 1.5}  # fmt: skip
 
 # Each of them once before any comes again, the dear ones (a Spark job is run again) spread over the rounds.
 DEAR: tuple[_Kind, ...] = (
@@ -93,17 +97,28 @@ CHEAP: tuple[_Kind, ...] = (
 )
 
 
-def plans(seed: int, rounds: int) -> Iterator[Plan]:
-    """The faults of each round, in the order of the steps, one a step at most; the first round has none."""
+# Only by name: the archive does not have what the former topic had, so a fault that needs it cannot come later.
+BY_NAME: tuple[_Kind, ...] = ((Step.CHANGE, Effect.TOPIC_MADE_AGAIN, None),)
+
+
+def plans(seed: int, rounds: int, named: str = "") -> Iterator[Plan]:
+    """The faults of each round, in the order of the steps, one a step at most; the first round has none.
+
+    `named`: only those in whose names the text is.
+    """
     chance = random.Random(seed)
-    dear, cheap = _Pool(chance, DEAR), _Pool(chance, CHEAP)
+    dear, cheap, by_name = (
+        _Pool(chance, [kind for kind in kinds if named in Fault(*kind).name]) for kinds in (DEAR, CHEAP, BY_NAME)
+    )
     order = list(Step)
     yield ()
     for _ in range(1, rounds):
         by_step: dict[Step, _Kind] = {}
-        for pool in (dear, cheap, cheap):
+        pools = (dear, cheap, cheap, by_name) if named else (dear, cheap, cheap)
+        for pool in pools:
             kind = pool.draw(by_step.keys())
-            by_step[kind[0]] = kind
+            if kind is not None:
+                by_step[kind[0]] = kind
         yield tuple(
             Fault(*by_step[step], after_s=chance.uniform(0.1, _LASTS_S[step]))
             for step in sorted(by_step, key=order.index)
@@ -113,15 +128,18 @@ def plans(seed: int, rounds: int) -> Iterator[Plan]:
 class _Pool:
     """Gives each kind once before any comes again."""
 
-    def __init__(self, chance: random.Random, kinds: tuple[_Kind, ...]) -> None:
+    def __init__(self, chance: random.Random, kinds: Sequence[_Kind]) -> None:
         self._chance, self._kinds = chance, kinds
         self._left: list[_Kind] = []
 
-    def draw(self, taken: Set[Step]) -> _Kind:
+    def draw(self, taken: Set[Step]) -> _Kind | None:
+        """None when all there are have one of these steps."""
         fitting = [kind for kind in self._left if kind[0] not in taken]
-        if not fitting:
+        if not fitting and len(self._left) <= len(self._kinds):
             more = self._chance.sample(self._kinds, len(self._kinds))
             fitting = [kind for kind in more if kind[0] not in taken]
             self._left += more
+        if not fitting:
+            return None
         self._left.remove(fitting[0])
         return fitting[0]

@@ -8,9 +8,9 @@ from include.contracts.day import Day
 from include.integrity.days import days_to_rebuild
 from tests.faults.batch_parts import Digest, Parts, Watch
 from tests.faults.batch_plan import Effect, Fault, Plan, Step
-from tests.faults.batch_verdict import DayVerdict, judge_corrections, judge_rows
+from tests.faults.batch_verdict import DayVerdict, judge_changes, judge_corrections, judge_rows
 from tests.faults.stream_load import Load
-from tests.faults.stream_topics import Log, TopicReader
+from tests.faults.stream_topics import Log, Record, TopicReader
 from tests.servers import wait_until
 
 RECORDS = 600
@@ -41,6 +41,7 @@ class Proof:
     seed: int
     records: int = RECORDS
     log: Log = field(default_factory=Log)
+    boards: list[Record] = field(default_factory=list)  # all that the topic had that is there
     _last: Load | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +82,10 @@ class Proof:
                 verdict.not_undone.append(f"generation {published}: the day is not what it was after")
             if number % _AGAIN == 0:
                 self._build_again(day, f"{run}-again", generation.content_hash, verdict)
-        verdict.half_days = [f"{count} rows seen" for count, _ in sorted(watch.seen - known)]
+        known_half = watch.seen - known
+        if Step.CHANGE in faults:
+            self._make_boards_again(day, f"{run}-rest", faults[Step.CHANGE], verdict)
+        verdict.half_days = [f"{count} rows seen" for count, _ in sorted(known_half)]
         return Round(number, day, plan, verdict, watch.looks, time.monotonic() - began)
 
     def judge_left_behind(self) -> list[str]:
@@ -103,12 +107,42 @@ class Proof:
         load.stop_after(self.records)
         load.run()
         self._last = load
+        self._read_all()
+
+    def _read_all(self) -> None:
+        """When the stream has taken all."""
         wait_until(lambda: self.parts.is_caught_up(self.reader), _CAUGHT_UP_S,
                    f"everything is taken, see {self.parts.driver.log}")  # fmt: skip
         time.sleep(_SETTLED_S)  # boards that waited are sent after the boards were taken
         wait_until(lambda: self.parts.is_caught_up(self.reader), _CAUGHT_UP_S, "what waited is taken")
         for record in self.reader.read_on(*_RAW):
             self.log.take(record)
+            if record.place.topic == "board":
+                self.boards.append(record)
+
+    def _make_boards_again(self, day: Day, run: str, fault: Fault, verdict: DayVerdict) -> None:
+        """Readers see what comes on the new topic, a build of that alone is refused; then the rest is sent again."""
+        again, load = self.parts.again, self._last
+        assert load is not None
+        before = self.parts.day(day)
+        former_id = again.make()
+        again.wait_until_refused()
+        again.repair()
+        self.log.replace_boards(former_id)
+        self.reader.begin_again("board")
+        boards, self.boards = self.boards, []
+        members = set(self.log.members)
+        load.go_on()
+        self._read_all()
+        after = self.parts.day(day)
+        judge_changes(day, self.log, before, after, self.log.members.keys() - members, verdict)
+        self.parts.run(self._rebuild(day, run))
+        self.parts.run(self._step("verify", day, "--run-id", run))
+        if not self.parts.is_refused(self._step("publish", day, "--run-id", run)) or self.parts.day(day) != after:
+            verdict.rest_published.append(f"run {run}: the day has rows that the new topic does not have")
+        again.send_again(boards)
+        self._read_all()
+        self.parts.felt.add(fault.name)
 
     def _day(self, number: int) -> Day:
         """The day that the round's load falls into."""

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from include.contracts.day import Day
 from tests.faults.promises import Promises
 from tests.faults.stream_topics import Log
-from tests.support.oracle import day_of
+from tests.faults.stream_verdict import authors
+from tests.support.oracle import day_of, in_day
 
 EXPLAINED_BY_COUNT = "duplicate"  # a class that counts copies; the row itself did not change
 
@@ -61,6 +62,9 @@ class DayVerdict(Promises):
     not_undone: list[str] = field(default_factory=list)
     not_made_up_for: list[str] = field(default_factory=list)
     left_behind: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    rest_published: list[str] = field(default_factory=list)
 
 
 def judge_rows(day: Day, log: Log, shown: Sequence[DayRow], generation: Generation, verdict: DayVerdict) -> None:
@@ -98,3 +102,22 @@ def judge_corrections(
     verdict.corrections = len(generation.corrections)
     verdict.uncorrected = [f"board {board}" for board in sorted(differing ^ generation.corrections.keys())]
     verdict.unexplained = [f"board {b}" for b, kind in sorted(generation.corrections.items()) if kind == "unexplained"]
+
+
+def judge_changes(
+    day: Day, log: Log, before: Sequence[DayRow], after: Sequence[DayRow], came: Set[int], verdict: DayVerdict
+) -> None:
+    """Readers see the versions that the new topic has, boards of members that came since, and all else as before."""
+    old, new = ({row.board: row for row in rows} for rows in (before, after))
+    for board, versions in log.boards.items():
+        newest = max(versions, key=lambda each: each.version)
+        is_changed = newest.partition >= 0 or newest.member in came
+        if is_changed and newest.deleted:
+            if board in new:
+                verdict.unseen.append(f"board {board}: deleted at {newest.offset}, and shown")
+        elif is_changed and in_day(newest, day) and None not in authors(newest, log):
+            shown = new[board].board_content if board in new else None
+            if shown != newest.name:
+                verdict.unseen.append(f"board {board}: {newest.name} at {newest.offset}, shown is {shown}")
+        elif not is_changed and old.get(board) != new.get(board):
+            verdict.changed.append(f"board {board}: {old.get(board)}, now {new.get(board)}")

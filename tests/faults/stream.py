@@ -2,8 +2,9 @@
 
 Members and boards, late members, bad records, copies and old versions go straight into the topics, while the driver,
 its JVM, PostgreSQL and its backends are killed and restarted, a second driver is started and the broker is frozen, at
-named places of the driver and at seeded random times. Then an independent consumer reads the raw topics, and what the
-view, the pending boards and the rejects must hold is computed from them in plain Python. The first round has no faults.
+named places of the driver and at seeded random times, and topic `board` is deleted and made again. Then an independent
+consumer reads the raw topics, and what the view, the pending boards and the rejects must hold is computed from them in
+plain Python. The first round has no faults.
 Exit codes: 0 all of it held; 1 something did not. The same seed makes the same faults again, `--only N` a single round.
 """
 

@@ -186,6 +186,12 @@ class Driver:
         with (self._points / f"{place}.{action}").open("a") as armed:
             armed.write(f"{record}\n")
 
+    def disarm_records(self) -> None:
+        """No record ends a driver any more: its place may be another one's by now."""
+        for place in RECORD_PLACES:
+            for action in RECORD_ACTIONS:
+                (self._points / f"{place}.{action}").unlink(missing_ok=True)
+
     def is_killed_at(self, place: str) -> bool:
         """Wait for that. False when none comes there in time."""
         armed = self._points / f"{place}.kill"

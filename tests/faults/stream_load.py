@@ -1,5 +1,6 @@
 """The load of the speed layer: members and boards straight into the topics, seeded, with ids of its own each round."""
 
+import contextlib
 import datetime as dt
 import heapq
 import json
@@ -66,6 +67,7 @@ class Load:
         self._late: list[tuple[float, int, Person]] = []
         self._failed: list[str] = []
         self._stopping = threading.Event()
+        self._wanted_still, self._is_still = threading.Event(), threading.Event()
         kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
         self._kinds: Iterator[str] = iter(lambda: self._random.choices(kinds, weights)[0], "")
 
@@ -79,16 +81,15 @@ class Load:
 
     def run(self) -> None:
         """Until stopped. Raises AssertionError when a record could not be delivered."""
-        self._producer = Producer({
-            "bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2_random", "linger.ms": 2,
-            "enable.idempotence": True, "message.timeout.ms": int(_FLUSH_S * 1000), "log_level": 2,
-        })  # fmt: skip
+        self._open()
         self._people = [self._new_person() for _ in range(MEMBERS)]
         if self.earlier is not None:
             self._go_on_from(self.earlier)
             self.earlier = None
         began = time.monotonic()
         while not self._stopping.is_set():
+            if self._wanted_still.is_set():
+                self._stand_still()
             for kind in self._due(began):
                 self._make(kind)
             while self._late and self._late[0][0] <= time.monotonic():
@@ -96,10 +97,48 @@ class Load:
             self._producer.poll(_PAUSE_S)
         for _, _, person in self._late:
             self._say(person)
+        self._close()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is made meanwhile, and all that was made is in the topics."""
+        self._wanted_still.set()
+        assert self._is_still.wait(_FLUSH_S), "the load does not stand still"
+        try:
+            yield
+        finally:
+            self._is_still.clear()
+            self._wanted_still.clear()
+
+    def go_on(self) -> None:
+        """After it has run: change, delete and send again some of its boards, post a few, and say who strangers are."""
+        self._open()
+        for person in self._some(self.strangers, 0.5):
+            self._say(person)
+        for value in self._some(self._boards, 0.2):
+            self._random.choice((self._change, self._delete, self._replay, self._copy))(value)
+        for person in self._some(self._people, 0.2):
+            self._post(person)
+        self._close()
+
+    def _open(self) -> None:
+        self._producer = Producer({
+            "bootstrap.servers": self.bootstrap_servers, "partitioner": "murmur2_random", "linger.ms": 2,
+            "enable.idempotence": True, "message.timeout.ms": int(_FLUSH_S * 1000), "log_level": 2,
+        })  # fmt: skip
+
+    def _close(self) -> None:
         left = self._producer.flush(_FLUSH_S)
         assert left == 0, f"{left} records were not delivered"
         assert not self._failed, self._failed[:3]
         del self._producer  # it would look for the broker for as long as it lives
+
+    def _stand_still(self) -> None:
+        self._close()
+        self._is_still.set()
+        while self._wanted_still.is_set():
+            time.sleep(_PAUSE_S)
+        self._open()
 
     def _due(self, began: float) -> Iterator[str]:
         passed_s = time.monotonic() - began

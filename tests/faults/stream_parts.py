@@ -22,6 +22,7 @@ from tests.faults.stream_plan import OF_A_RECORD, Effect, Fault, Plan
 from tests.faults.stream_poison import Poison
 from tests.faults.stream_topics import Place, TopicReader, content
 from tests.faults.stream_verdict import Row, Seen
+from tests.faults.topic_again import TopicAgain
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.broker import Broker
 from tests.support.fenced import refuse_unfenced
@@ -57,6 +58,7 @@ class Parts:
     settings: Settings
     proxy: Proxy  # between driver and PostgreSQL
     lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
+    again: TopicAgain
     felt: set[str] = field(default_factory=set)
     poison: set[Place] = field(default_factory=set)  # records that cannot be taken
 
@@ -286,7 +288,8 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         broker = Broker(kafka)
         try:
             driver.start()
-            yield Parts(broker, postgres, driver, settings, proxy, lane)
+            again = TopicAgain(settings, driver, variables, folder / "repair.log")
+            yield Parts(broker, postgres, driver, settings, proxy, lane, again)
         finally:
             driver.close()
             broker.mend()

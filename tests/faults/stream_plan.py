@@ -34,6 +34,7 @@ class Effect(StrEnum):
     TRANSACTION_HUNG = "hung transaction in board"
     RECORD_FAILS = "record that fails"
     RECORD_KILLS = "record that ends the driver"
+    TOPIC_MADE_AGAIN = "topic board made again"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ ONCE: tuple[tuple[Effect, str | None], ...] = (
     (Effect.HOST_LOST, "serve.after_copy"),
     (Effect.HOST_LOST, "serve.before_commit"),
     (Effect.OUT_OF_MEMORY, "serve.before_commit"),
+    (Effect.TOPIC_MADE_AGAIN, "join.after_send"),
+    (Effect.TOPIC_MADE_AGAIN, "serve.before_commit"),
 )
 _LASTS_S = {
     Effect.BROKER_FROZEN: (0.5, 6.0),
@@ -110,6 +113,7 @@ def plans(seed: int, rounds: int, named: str = "") -> list[Plan]:
     if not once:
         return []
     wanted = chance.sample(once, len(once))
+    wanted.sort(key=lambda each: each[0] is not Effect.TOPIC_MADE_AGAIN)  # while there is little to send again
     wanted += chance.choices(once, k=max(0, hard - len(wanted)))
     return [(), *(_plan(chance, wanted[number::hard]) for number in range(hard))]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from tests.faults.stream_load import Load
 from tests.faults.stream_parts import Parts
-from tests.faults.stream_plan import Plan
-from tests.faults.stream_topics import Log, TopicReader
+from tests.faults.stream_plan import Effect, Fault, Plan
+from tests.faults.stream_topics import Log, Record, TopicReader
 from tests.faults.stream_verdict import Row, Seen, Verdict, judge
 from tests.servers import wait_until
 
@@ -43,6 +43,7 @@ class Proof:
     seed: int
     log: Log = field(default_factory=Log)
     settled: dict[int, Row] = field(default_factory=dict)
+    boards: list[Record] = field(default_factory=list)  # all of the topic that is there
     seen: Seen | None = None
 
     def __post_init__(self) -> None:
@@ -60,7 +61,11 @@ class Proof:
         try:
             if not plan:
                 time.sleep(_CALM_S)
-            self.parts.suffer(plan)
+            for fault in plan:
+                if fault.effect is Effect.TOPIC_MADE_AGAIN:
+                    self._make_boards_again(load, fault)
+                else:
+                    self.parts.suffer((fault,))
             time.sleep(_AFTERWARDS_S)
         finally:
             load.stop()
@@ -77,10 +82,42 @@ class Proof:
 
     def judge(self) -> Verdict:
         """The verdict over what is there now."""
-        for record in self.reader.read_on(*_RAW, _OUTPUT):
-            self.log.take(record)
+        self._read(*_RAW, _OUTPUT)
         self.seen = self.parts.look()
         return judge(self.log, self.seen, self.settled)
+
+    def _read(self, *topics: str) -> None:
+        for record in self.reader.read_on(*topics):
+            self.log.take(record)
+            if record.place.topic == "board":
+                self.boards.append(record)
+
+    def _make_boards_again(self, load: Load, fault: Fault) -> None:
+        """All that the former topic had is sent again, whether the stream had taken it or not."""
+        time.sleep(fault.after_s)
+        again, driver = self.parts.again, self.parts.driver
+        if fault.place:
+            driver.arm_pause(fault.place)
+            if not driver.is_paused_at(fault.place):
+                return
+        with load.held():
+            self._read(*_RAW)
+            try:
+                former_id = again.make()
+            finally:
+                if fault.place:
+                    driver.go_on(fault.place)
+            again.wait_until_refused()
+            self._read(_OUTPUT)
+            self.log.replace_boards(former_id)
+            self.reader.begin_again("board")
+            self.settled.clear()  # a row that is made again may name the same places, of the new topic
+            driver.disarm_records()
+            self.parts.poison.clear()
+            boards, self.boards = self.boards, []
+            again.send_again(boards)
+            again.repair()
+        self.parts.felt.add(fault.name)
 
     def _judge_when_settled(self) -> Verdict:
         """Boards that waited for their member are sent after the boards were taken: give that its time."""

@@ -7,7 +7,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -19,6 +19,7 @@ from include.contracts.validation import parse_timestamp, violations
 from tests.support.oracle import Version
 
 KNOWN = "known-member-offset"  # on boards of the load: the newest record of their member that Kafka had acknowledged
+REPLACED_BY = 10**17  # what the tables take from the offsets of a topic that was made again
 _BATCH = 5_000
 _LARGE = 10_000
 _DEADLINE_S = 120.0
@@ -40,6 +41,7 @@ class Record(NamedTuple):
     value: bytes | None
     headers: dict[str, str]
     timestamp: dt.datetime
+    sent_headers: list[tuple[str, bytes | None]] = []  # noqa: RUF012  (of a tuple: never changed)
 
 
 class Detail(NamedTuple):
@@ -79,6 +81,19 @@ class Log:
             if KNOWN in record.headers:
                 self.known[version.partition, version.offset] = int(record.headers[KNOWN])
 
+    def replace_boards(self, topic_id: str) -> None:
+        """Topic `board` of this id was made again: its places are no places of the one that is there.
+
+        They are named as the tables name them, so that every version of the new topic is newer in the same instant.
+        """
+        for key, versions in self.boards.items():
+            places = [_replaced((one.partition, one.offset)) for one in versions]
+            self.boards[key] = [replace(one, partition=partition, offset=offset)
+                                for one, (partition, offset) in zip(versions, places, strict=True)]  # fmt: skip
+        self.known = {_replaced(at): offset for at, offset in self.known.items()}
+        self.details = [detail._replace(board=_replaced(detail.board)) for detail in self.details]
+        self.bad = {Place(f"board@{topic_id}", *place[1:]) if place.topic == "board" else place for place in self.bad}
+
     def _take_detail(self, record: Record) -> None:
         try:
             board = (int(record.headers[h.BOARD_PARTITION]), int(record.headers[h.BOARD_OFFSET]))
@@ -89,6 +104,11 @@ class Log:
         if h.MEMBER_OFFSET in record.headers:
             member = (int(record.headers[h.MEMBER_PARTITION]), int(record.headers[h.MEMBER_OFFSET]))
         self.details.append(Detail(record.place, board, member))
+
+
+def _replaced(at: tuple[int, int]) -> tuple[int, int]:
+    partition, offset = at
+    return at if partition < 0 else (-1 - partition, offset - REPLACED_BY)
 
 
 def understood(record: Record) -> Version | None:
@@ -128,6 +148,11 @@ class TopicReader:
         self._bootstrap_servers = bootstrap_servers
         self._partitions = partitions
         self._next: dict[tuple[str, int], int] = {}
+
+    def begin_again(self, topic: str) -> None:
+        """The topic is another one by now: the next call reads it from its beginning."""
+        for place in [place for place in self._next if place[0] == topic]:
+            del self._next[place]
 
     def ends(self, topic: str) -> dict[int, int]:
         """The offset after the last record, a partition. Raises AssertionError when the broker does not answer."""
@@ -189,7 +214,8 @@ def _record(message: Message) -> Record:
             if (text := read(value)) is not None:
                 headers[name] = text
     timestamp = dt.datetime.fromtimestamp(message.timestamp()[1] / 1000, dt.UTC)
-    return Record(Place(topic, partition, offset), message.key(), message.value(), headers, timestamp)
+    sent = [(name, value) for name, value in message.headers() or []]
+    return Record(Place(topic, partition, offset), message.key(), message.value(), headers, timestamp, sent)
 
 
 def _text(value: bytes | None) -> str:

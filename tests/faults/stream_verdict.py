@@ -72,7 +72,8 @@ def judge(log: Log, seen: Seen, before: Mapping[int, Row]) -> Verdict:
         _judge_board(board, rows.get(board, []), seen.pending.get(board, set()), log, verdict)
     _judge_rows(seen.rows, log, verdict)
     _judge_changes(rows, before, verdict)
-    verdict.rejects_missing = [str(place) for place in sorted(log.bad - seen.rejects)]
+    missing = {place for place in log.bad - seen.rejects if "@" not in place.topic}  # of a former one: sent again
+    verdict.rejects_missing = [str(place) for place in sorted(missing)]
     verdict.rejects_wrong = [str(place) for place in sorted(seen.rejects - log.bad)]
     return verdict
 
@@ -104,7 +105,9 @@ def _judge_board(board: int, rows: Sequence[Row], pending: set[tuple[int, int]],
     else:
         if shown is not None:
             verdict.made_up.append(f"board {board}: there is no record {shown}")
-    verdict.pending_missing += [f"board {board}: {place}" for place in sorted(waiting - pending)]
+    # those of a former topic were sent again, so it need not have been taken
+    missing = {place for place in waiting - pending if place[0] >= 0}
+    verdict.pending_missing += [f"board {board}: {place}" for place in sorted(missing)]
     verdict.pending_left += [f"board {board}: {place}" for place in sorted(pending - waiting)]
 
 

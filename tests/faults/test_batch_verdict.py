@@ -9,8 +9,8 @@ import pytest
 from include.contracts import headers as h
 from include.contracts.day import Day
 from tests.fakes.events import board, member
-from tests.faults.batch_plan import CHEAP, DEAR, plans
-from tests.faults.batch_verdict import DayRow, DayVerdict, Generation, judge_corrections, judge_rows
+from tests.faults.batch_plan import CHEAP, DEAR, Effect, plans
+from tests.faults.batch_verdict import DayRow, DayVerdict, Generation, judge_changes, judge_corrections, judge_rows
 from tests.faults.stream_topics import Log, Place, Record, content
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
@@ -94,12 +94,43 @@ def test_corrections_account_for_every_difference(before, after, corrections, fa
     assert set(verdict.faults) == faults
 
 
+@pytest.mark.parametrize(
+    ("after", "faults"),
+    [
+        ([row(), row(11, finality="live")], set()),
+        ([row()], {"unseen"}),
+        ([row(), row(11, title="alt", finality="live")], {"unseen"}),
+        ([row(nickname="누구"), row(11, finality="live")], {"changed"}),
+        ([row(11, finality="live")], {"changed"}),
+        ([row(), row(11, finality="live"), row(12, finality="live")], {"changed"}),
+        ([row(), row(11, finality="live"), row(13, finality="live")], {"unseen"}),
+    ],
+)
+def test_what_a_topic_made_again_has_is_seen_and_the_rest_stays(log, after, faults):
+    log.replace_boards("former")
+    changes = [("board", 11, board(11, 1, createdAt=AT, modifiedAt="2026-11-20T05:00:00.000Z")), ("board", 13, None)]
+    for offset, (topic, key, value) in enumerate(changes):
+        encoded = None if value is None else json.dumps(value).encode()
+        headers = {h.EVENT_ID: f"new-{offset}", h.ACCEPTED_AT: "2026-11-20T05:00:00.000Z"}
+        log.take(Record(Place(topic, 0, offset), str(key).encode(), encoded, headers, NOW))
+    verdict = DayVerdict()
+    judge_changes(DAY, log, [row()], after, set(), verdict)
+    assert set(verdict.faults) == faults
+
+
 def test_each_fault_comes_once_in_twenty_rounds_and_at_most_one_a_step():
     planned = list(plans(7, 20))
     assert planned[0] == ()
     assert {(f.step, f.effect, f.place) for plan in planned for f in plan} == {*DEAR, *CHEAP}
-    assert all(len({fault.step for fault in plan}) == len(plan) == 3 for plan in planned[1:])
+    assert all(len({fault.step for fault in plan}) == len(plan) for plan in planned)
+    assert [len(plan) for plan in planned] == [0, *[3] * 19]
 
 
 def test_the_same_seed_plans_the_same():
     assert list(plans(3, 9)) == list(plans(3, 9)) != list(plans(4, 9))
+
+
+def test_named_faults_come_in_each_round_but_the_first():
+    assert list(plans(7, 3, "NEVER")) == [(), (), ()]
+    assert [[fault.effect for fault in plan] for plan in plans(7, 3, "topic board")] == [
+        [], [Effect.TOPIC_MADE_AGAIN], [Effect.TOPIC_MADE_AGAIN]]  # fmt: skip

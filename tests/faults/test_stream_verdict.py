@@ -10,7 +10,7 @@ from include.failpoints import STREAM_PLACES
 from tests.fakes.events import board, member
 from tests.faults.stream_load import KEYS_A_ROUND, Load
 from tests.faults.stream_plan import ONCE, Effect, plans
-from tests.faults.stream_topics import KNOWN, Log, Place, Record, TopicReader, content
+from tests.faults.stream_topics import KNOWN, REPLACED_BY, Log, Place, Record, TopicReader, content
 from tests.faults.stream_verdict import Row, Seen, judge
 from tests.support.broker import PARTITIONS, Broker
 
@@ -33,6 +33,10 @@ class Topics:
         named = {name.replace("_", "-"): str(text) for name, text in headers.items()}
         self.log.take(Record(Place(topic, 0, offset), str(key).encode(), encoded, named, NOW))
         return offset
+
+    def next_of(self, topic, offset):
+        """Where the next record of the topic is."""
+        self._next[topic] = offset
 
     def detail(self, key, board_offset, member_offset=None):
         """What the join sends for a board record."""
@@ -70,6 +74,20 @@ def test_all_is_well(topics):
     verdict = judge(topics.log, seen(row()), {10: row()})
     assert verdict.faults == {}
     assert (verdict.boards, verdict.rows, verdict.duplicates) == (1, 1, 0)
+
+
+def test_of_a_topic_made_again_the_newer_record_counts(topics):
+    topics.add("board", 10, b"broken")
+    topics.log.replace_boards("former")
+    former = (-1, -REPLACED_BY)
+    kept = row()._replace(source=former)
+    rejected = [Place("board@former", 0, 1)]
+    assert broken(topics, seen(kept, rejects=rejected)) == set()
+    topics.next_of("board", 0)
+    topics.add("board", 10, board(10, 1, title="v0"))
+    topics.detail(10, 0, 0)
+    assert broken(topics, seen(kept, rejects=rejected)) == {"outdated"}
+    assert broken(topics, seen(row(detail=1), rejects=rejected)) == set()
 
 
 def test_board_that_is_not_shown_is_lost(topics):

@@ -1,0 +1,83 @@
+"""A topic that is deleted and made again beneath the running stream, and what an operator does then."""
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from include.adapters.kafka_admin import create_topics
+from include.adapters.kafka_offsets import OffsetReader
+from include.errors import MISCONFIGURED, PipelineError
+from include.settings import Settings
+from tests.faults.stream_driver import Driver
+from tests.faults.stream_topics import Record
+from tests.servers import wait_until
+from tests.support.pipeline import ROOT
+from tests.support.topic_log import TopicLog
+
+_DEADLINE_S = 120.0
+
+
+class TopicAgain:
+    """Topic `board`, made again. The driver must refuse it, and the repair must make it go on."""
+
+    def __init__(self, settings: Settings, driver: Driver, variables: Mapping[str, str], log: Path) -> None:
+        self._settings = settings
+        self._driver = driver
+        self._variables = variables
+        self._log = log
+        self._ended = 0
+
+    def make(self) -> str:
+        """Delete it, and make it as the contract says. Returns the id of the one that was deleted."""
+        former_id = OffsetReader(self._settings.kafka.bootstrap_servers).topic_id("board")
+        self._ended = len(self._driver.ended)
+        TopicLog(self._settings.kafka.bootstrap_servers).remove("board")
+        wait_until(self._is_made, _DEADLINE_S, "topic board is made again")
+        gc.collect()  # an admin client that lives on tells the terminal of every outage
+        return former_id
+
+    def wait_until_refused(self) -> None:
+        """No driver reads it."""
+        wait_until(lambda: any(code == MISCONFIGURED for _, code in self._driver.ended[self._ended :]), _DEADLINE_S,
+                   f"the driver refuses the topic, see {self._driver.log}")  # fmt: skip
+
+    def send_again(self, records: Sequence[Record]) -> None:
+        """What the former topic had, as a mirror has it: partition, order, headers and time of each stay."""
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, "enable.idempotence": True})
+        for record in records:
+            while len(producer) > 10_000:
+                producer.poll(0.1)
+            producer.produce(record.place.topic, record.value, record.key, partition=record.place.partition,
+                             headers=record.sent_headers, timestamp=int(record.timestamp.timestamp() * 1000),
+                             on_delivery=delivered)  # fmt: skip
+        assert producer.flush(_DEADLINE_S) == 0
+        assert not failed, failed[:3]
+
+    def repair(self) -> None:
+        """As the driver's log says; returns when the stream goes on."""
+        wait_until(self._is_repaired, _DEADLINE_S, f"the repair succeeds, see {self._log}")
+        wait_until(self._driver.is_healthy, _DEADLINE_S, f"the stream goes on, see {self._driver.log}")
+
+    def _is_made(self) -> bool:
+        try:
+            return "board" in create_topics(self._settings.kafka)
+        except PipelineError:  # the former one is still going
+            return False
+
+    def _is_repaired(self) -> bool:
+        with self._log.open("ab") as log:
+            line = [sys.executable, "-m", "spark_jobs.repair"]
+            environment = {**os.environ, **self._variables, "PYTHONPATH": str(ROOT)}
+            return subprocess.run(line, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False,
+                                  timeout=_DEADLINE_S).returncode == 0  # fmt: skip
