@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 BIN := .state/venv/bin
 PY := $(BIN)/python
 STACK := $(PY) -m stack
+# What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
+STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
 .PHONY: help setup env up down status logs clean clean-all demo load test faults bench check lock
 
@@ -25,20 +27,20 @@ env: setup ## make .env, ports and secrets, if there is none; docker compose rea
 up: setup ## start Kafka, PostgreSQL, gateway, stream and Airflow, in the order of their health
 	@$(STACK) up
 
-down: setup ## stop them all and leave no process behind
-	@$(STACK) down
+down: ## stop them all and leave no process behind
+	@$(STACK_AS_IS) down
 
-status: setup ## what runs, where, healthy or not, log file
-	@$(STACK) status
+status: ## what runs, where, healthy or not, log file
+	@$(STACK_AS_IS) status
 
-logs: setup ## the last lines of every log; one service: make logs S=kafka; follow: make logs F=1
-	@$(STACK) logs $(if $(F),--follow) $(S)
+logs: ## the last lines of every log; one service: make logs S=kafka; follow: make logs F=1
+	@$(STACK_AS_IS) logs $(if $(F),--follow) $(S)
 
-clean: setup ## down, then remove the data; the environment, the jars and .env stay; accepted events that wait: FORCE=1
-	@$(STACK) clean $(if $(FORCE),--force)
+clean: ## down, then remove the data; the environment, the jars and .env stay; accepted events that wait: FORCE=1
+	@$(STACK_AS_IS) clean $(if $(FORCE),--force)
 
-clean-all: setup ## clean, then remove .state altogether; the next run downloads again
-	@$(STACK) clean $(if $(FORCE),--force)
+clean-all: ## clean, then remove .state altogether; the next run downloads again
+	@$(STACK_AS_IS) clean $(if $(FORCE),--force)
 	@rm -rf .state
 
 demo: up ## the story of the pipeline, told and checked on the terminal

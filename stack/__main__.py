@@ -1,17 +1,18 @@
-"""The local stack: python -m stack up | down | status | logs | clean | stop | start | kill."""
+"""The local stack: python -m stack up | down | status | logs | clean | stop | start | kill.
+
+`down`, `status`, `logs` and `clean` do without the virtual environment, which may be gone while the stack runs; so what
+it brings is imported where it is used.
+"""
 
 import argparse
 import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
-from stack import control, status
+from stack import leftovers
 from stack.down import clean, down
 from stack.errors import StackError, describe_os_error
 from stack.layout import Layout
-from stack.up import up
 
 _TABLE_WIDTH = 140
 
@@ -29,6 +30,9 @@ def main() -> int:
     except OSError as exc:  # a full disk, or files of another user
         print(f"{arguments.command}: {describe_os_error(exc)}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as exc:
+        print(f"{arguments.command}: there is no {exc.name} without the environment: run `make setup`", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"{arguments.command}: broken off", file=sys.stderr)
         return 130
@@ -37,27 +41,46 @@ def main() -> int:
 def _run(arguments: argparse.Namespace, layout: Layout) -> int:
     match arguments.command:
         case "up":
+            from stack.up import up
+
             up(layout, tuple(name for name in arguments.only.split(",") if name))
         case "down":
             down(layout)
         case "clean":
             clean(layout, force=arguments.force)
         case "status":
-            statuses = status.collect(layout)
-            console = Console()
-            if not console.is_terminal:
-                console.width = _TABLE_WIDTH  # a pipe has no width to fold to
-            status.show(statuses, layout, console)
-            return 0 if all(each.ailment is None for each in statuses) else 1
+            return _status(layout)
         case "logs":
             _logs(layout, arguments.names, arguments.lines, arguments.follow)
-        case "stop":
-            control.stop_service(arguments.name, layout)
-        case "start":
-            control.start_service(arguments.name, layout=layout)
-        case "kill":
-            print(f"killed pid {control.kill_service(arguments.name, layout)}")
+        case "stop" | "start" | "kill":
+            from stack import control
+
+            match arguments.command:
+                case "stop":
+                    control.stop_service(arguments.name, layout)
+                case "start":
+                    control.start_service(arguments.name, layout=layout)
+                case "kill":
+                    print(f"killed pid {control.kill_service(arguments.name, layout)}")
     return 0
+
+
+def _status(layout: Layout) -> int:
+    try:
+        from rich.console import Console
+
+        from stack import status
+    except ModuleNotFoundError:
+        print("there is no environment, so health is not known (`make setup` makes one); these services run:")
+        for name, process in leftovers.find_services(layout.state).items():
+            print(f"  {name:<24} pid {process.pid}")
+        return 1
+    statuses = status.collect(layout)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _TABLE_WIDTH  # a pipe has no width to fold to
+    status.show(statuses, layout, console)
+    return 0 if all(each.ailment is None for each in statuses) else 1
 
 
 def _logs(layout: Layout, names: list[str], lines: int, follow: bool) -> None:

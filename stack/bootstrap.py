@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from stack import class_archive, jars
+from stack import class_archive, jars, leftovers
 from stack.errors import StackError, describe_os_error
 from stack.layout import Layout
 from stack.prerequisites import check_disk, check_path, check_python, find_java
@@ -39,19 +39,48 @@ def main() -> int:
 
 
 def set_up(layout: Layout) -> None:
-    """Make the machine ready for every other target. Safe to run at any time and twice at once."""
+    """Make the machine ready for every other target. Safe to run at any time and twice at once. Raises StackError."""
     check_path(layout.root)
     check_python(sys.version_info[:2])
     java_home = find_java(os.environ)
     layout.state.mkdir(parents=True, exist_ok=True)
     with (layout.state / "setup.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        lock_file = layout.root / "requirements.lock"
-        if not is_current(layout.venv, lock_file):
-            check_disk(layout.state)
-            install(layout, lock_file)
-        jars.ensure(layout, jars.pyspark_jars(layout.venv), java_home)
+        ensure_environment(layout)
+        jars.ensure(layout, jars.pyspark_jars(layout.venv), java_home, require_unused=require_unused)
         class_archive.ensure(layout, java_home)
+
+
+def ensure_environment(layout: Layout) -> None:
+    """Make the environment of the lock file, unless it is there; the caller holds the set-up.
+
+    The one that is there is never replaced while a process uses it, and is put back when the new one cannot be made.
+    Raises StackError.
+    """
+    lock_file = layout.root / "requirements.lock"
+    if is_current(layout.venv, lock_file):
+        return
+    check_disk(layout.state)
+    require_unused(layout.venv)
+    kept = layout.venv.with_name("venv.old")
+    if layout.venv.exists() and not kept.exists():  # else an install was killed: what it left is worth nothing
+        layout.venv.rename(kept)
+    try:
+        install(layout, lock_file)
+    except BaseException:  # Ctrl-C too
+        if kept.exists():
+            shutil.rmtree(layout.venv, ignore_errors=True)
+            kept.rename(layout.venv)
+        raise
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def require_unused(folder: Path) -> None:
+    """Raise StackError when a process uses the folder, which is to be replaced."""
+    if users := leftovers.find_users([folder]):
+        raise StackError(
+            f"{folder} must be replaced and is in use, end that first (`make down`): {leftovers.describe(users[0])}"
+        )
 
 
 def is_current(venv: Path, lock_file: Path) -> bool:

@@ -8,7 +8,6 @@ from stack.errors import StackError
 from stack.layout import DATA_FOLDERS, Layout
 from stack.lock import exclusive
 from stack.services import declare, stop_order
-from stack.supervisor import Supervisor
 
 Say = Callable[[str], None]
 
@@ -19,7 +18,7 @@ def down(layout: Layout, say: Say = print) -> None:
     Nothing running is no error. Raises StackError when a process could not be ended.
     """
     with exclusive(layout):
-        _stop_all(layout, say)
+        stop_all(layout, say)
 
 
 def clean(layout: Layout, say: Say = print, force: bool = False) -> None:
@@ -30,7 +29,7 @@ def clean(layout: Layout, say: Say = print, force: bool = False) -> None:
     """
     with exclusive(layout):
         _require_replaceable(layout, force)  # while everything runs: whoever is refused has lost nothing, nor time
-        _stop_all(layout, say)
+        stop_all(layout, say)
         _require_replaceable(layout, force)
         folders = [layout.state / name for name in DATA_FOLDERS]
         users = leftovers.find_users(folders)
@@ -47,9 +46,12 @@ def _require_replaceable(layout: Layout, force: bool) -> None:
         raise StackError(f"{'; '.join(found)}. To remove them for good: make clean FORCE=1")
 
 
-def _stop_all(layout: Layout, say: Say) -> None:
+def stop_all(layout: Layout, say: Say) -> None:
+    """Stop every process of the stack; the caller holds it. Raises StackError when one could not be ended."""
     try:
         _stop_in_order(layout)
+    except ModuleNotFoundError:
+        say("there is no environment: services are ended without their order")
     except StackError as exc:
         say(f"services are ended without their order: {exc}")
     remaining = leftovers.find(layout.state)
@@ -64,6 +66,8 @@ def _stop_all(layout: Layout, say: Say) -> None:
 
 
 def _stop_in_order(layout: Layout) -> None:
+    from stack.supervisor import Supervisor  # comes with the environment
+
     supervisor = Supervisor(layout)
     if supervisor.is_running():
         for names in stop_order(declare(environment.load_settings(layout))):

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -66,14 +66,24 @@ def read_lock(lock_file: Path = LOCK_FILE) -> list[Jar]:
     return jars
 
 
-def ensure(layout: Layout, spark_jars: Path, java_home: Path, lock_file: Path = LOCK_FILE) -> None:
-    """Make every set complete and equal to the lock. Fetches only what is not so. Raises StackError naming the jar."""
+def ensure(
+    layout: Layout,
+    spark_jars: Path,
+    java_home: Path,
+    lock_file: Path = LOCK_FILE,
+    require_unused: Callable[[Path], None] = lambda _: None,
+) -> None:
+    """Make every set complete and equal to the lock. Fetches only what is not so. Raises StackError naming the jar.
+
+    `require_unused` is called with a folder before it is replaced, and raises when that may not be.
+    """
     by_set: dict[str, list[Jar]] = {}
     for jar in read_lock(lock_file):
         by_set.setdefault(jar.set_name, []).append(jar)
     for set_name, jars in by_set.items():
         folder = layout.jars / set_name
         if first_difference(folder, jars) is not None:
+            require_unused(folder)
             print(f"setup: fetching {len(jars)} jars of {set_name}", flush=True)
             _fetch(layout, folder, jars, spark_jars, java_home)
 

@@ -72,7 +72,7 @@ def memory_bytes(processes: Iterable[Process]) -> int:
 
 
 def find_users(folders: Iterable[Path]) -> list[Process]:
-    """Processes whose command line names a path in one of the folders, or that work in one."""
+    """Processes that name a path in one of the folders in their command, work there, or have a file of it mapped."""
     prefixes = [os.fsencode(folder) for folder in folders]
     users = []
     for process in _others():
@@ -81,7 +81,11 @@ def find_users(folders: Iterable[Path]) -> list[Process]:
         except OSError:
             places = []
         places += _read(process.pid, "cmdline").split(b"\0")
-        if any(place == prefix or place.startswith(prefix + b"/") for place in places for prefix in prefixes):
+        maps = _read(process.pid, "maps")
+        if any(
+            prefix + b"/" in maps or any(place == prefix or place.startswith(prefix + b"/") for place in places)
+            for prefix in prefixes
+        ):
             users.append(process)
     return users
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from include.errors import ConfigurationError
 from include.gateway import token_file
-from stack import environment, leftovers
+from stack import environment, leftovers, version
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.errors import StackError, describe_os_error
 from stack.kafka import KafkaBroker
@@ -116,6 +116,7 @@ def main() -> None:
         launch = prepare(arguments.name, layout, settings)
         variables = {**environment.base_environment(layout, settings), **launch.variables}
         variables[leftovers.SERVICE_MARKER] = arguments.name
+        version.record(layout, arguments.name)
     except StackError as exc:
         sys.exit(f"{arguments.name}: {exc}")
     except OSError as exc:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from stack import env_file, environment, jobs, leftovers
+from stack import env_file, environment, jobs, leftovers, version
+from stack.down import stop_all
 from stack.errors import StackError
 from stack.health import unhealthy_reason
 from stack.layout import Layout
@@ -26,6 +27,8 @@ Say = Callable[[str], None]
 def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
     """Start the named services and all they need, or everything. What runs already is left as it is.
 
+    When the code, the environment or `.env` has changed since a service was started, all that runs is stopped first and
+    started again: no process of an earlier version may meet tables of this one.
     Blocks until all are healthy. Raises StackError, one line, when a port is taken, or when a service dies or is not
     healthy by its deadline; the others stay up then.
     """
@@ -36,10 +39,15 @@ def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
             say(note)
         settings = environment.load_settings(layout)
         nodes = declare(settings)
-        wanted = needed_by(nodes, only)
         supervisor = Supervisor(layout)
+        running = {state.name for state in supervisor.states().values() if state.state in ALIVE}
         if not supervisor.is_running():
             _end_leftovers(layout, say)
+        elif earlier := version.started_with_another(layout, running):
+            say(f"code or settings have changed since the start of {', '.join(earlier)}: all start again")
+            stop_all(layout, say)
+            only = (*only, *running) if only else ()
+        wanted = needed_by(nodes, only)
         _check_ports(wanted, supervisor)
         supervisor.start_daemon(node for node in nodes if isinstance(node, Service) and not node.external)
         _Start(layout, settings, supervisor, say).run(wanted)

@@ -50,6 +50,18 @@ def test_up_twice_leaves_what_runs_as_it_is(running: Layout) -> None:
     assert healthy(running) == set(SERVICES)
 
 
+def test_up_after_a_change_starts_all_again_before_anything_else(running: Layout) -> None:
+    pids = {name: control.service_pid(name, running) for name in SERVICES}
+    with running.env_file.open("a") as file:
+        file.write("MINE=1\n")
+    said: list[str] = []
+    up(running, only=("postgres",), say=said.append)
+    assert said[0] == "code or settings have changed since the start of kafka, postgres: all start again"
+    assert said[1] == "down; no process is left"
+    assert healthy(running) == set(SERVICES)
+    assert not set(pids.values()) & {control.service_pid(name, running) for name in SERVICES}
+
+
 def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
     control.stop_service("kafka", running)
     assert control.service_pid("kafka", running) == 0

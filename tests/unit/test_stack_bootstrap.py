@@ -1,11 +1,15 @@
+import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from stack import jars, postgres_binaries, prerequisites
+from stack import bootstrap, jars, postgres_binaries, prerequisites
 from stack.errors import StackError
 from stack.jars import Jar, first_difference, read_lock
+from stack.layout import Layout
 
 
 def java(home: Path, version: str) -> Path:
@@ -91,6 +95,20 @@ def test_changed_missing_and_foreign_jars_are_named(tmp_path: Path) -> None:
     (tmp_path / "b-1.jar").write_bytes(b"2")
     (tmp_path / "c-1.jar").write_bytes(b"foreign")
     assert first_difference(tmp_path, locked) == "c-1.jar"
+
+
+def test_jars_that_are_in_use_are_not_replaced(tmp_path: Path) -> None:
+    layout = Layout.of(tmp_path)
+    layout.kafka_jars.mkdir(parents=True)
+    lock = tmp_path / "jars.lock"
+    lock.write_text(f"kafka-broker org.apache.kafka:kafka_2.13:9.9 {'0' * 64}\n")
+    broker = ["/bin/sh", "-c", "sleep 60; true", f"{layout.kafka_jars}/*"]  # as a class path names it
+    with subprocess.Popen(broker, start_new_session=True) as process:
+        try:
+            with pytest.raises(StackError, match=f"kafka-broker must be replaced and is in use.*pid {process.pid}"):
+                jars.ensure(layout, tmp_path, tmp_path, lock, bootstrap.require_unused)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def jar_file(folder: Path, artifact: str, content: bytes) -> Jar:

@@ -1,4 +1,4 @@
-"""Commands in situations in which a person needs one line: wrong settings, another user, Ctrl-C."""
+"""Commands in situations in which a person needs one line: no environment, another user, Ctrl-C."""
 
 import fcntl
 import os
@@ -14,6 +14,7 @@ import pytest
 from stack import env_file
 from stack.environment import MARKER
 from stack.layout import PROJECT_ROOT, Layout
+from stack.leftovers import SERVICE_MARKER
 from tests.servers import wait_until
 
 NOBODY = 65534
@@ -38,7 +39,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def service(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
-    marks = {MARKER: str(layout.state)}
+    marks = {MARKER: str(layout.state), SERVICE_MARKER: "stream"}
     with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=True) as started:
         yield started
         started.kill()
@@ -47,6 +48,37 @@ def service(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
 def run(layout: Layout, *arguments: str, python: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *python, "--state", str(layout.state), "--env-file", str(layout.env_file), *arguments]
     return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+def without_environment(layout: Layout, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(layout, *arguments, python=("-S", "-m", "stack"))  # no site-packages
+
+
+def test_status_names_what_runs_without_the_environment(layout, service):
+    shown = without_environment(layout, "status")
+    assert (shown.returncode, shown.stderr) == (1, "")
+    assert "there is no environment, so health is not known (`make setup` makes one)" in shown.stdout
+    assert shown.stdout.splitlines()[1:] == [f"  {'stream':<24} pid {service.pid}"]
+
+
+@pytest.mark.parametrize("command", ["down", "clean"])
+def test_what_runs_is_ended_without_the_environment(layout, service, command):
+    ended = without_environment(layout, command)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "there is no environment: services are ended without their order" in ended.stdout
+    assert service.wait(20) == -signal.SIGTERM
+    assert layout.kafka.exists() == (command == "down")
+
+
+def test_logs_are_shown_without_the_environment(layout):
+    layout.log_file("stream").write_text("the last line\n")
+    assert "the last line" in without_environment(layout, "logs", "stream").stdout
+
+
+def test_up_without_the_environment_names_the_remedy(layout):
+    refused = without_environment(layout, "up")
+    assert refused.returncode == 1
+    assert refused.stderr == "up: there is no psycopg2 without the environment: run `make setup`\n"
 
 
 def test_down_ends_what_runs_whatever_the_settings_say(layout, service):

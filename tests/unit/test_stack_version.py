@@ -1,0 +1,65 @@
+"""The version of what runs: code, environment and settings."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stack import version
+from stack.layout import Layout
+
+SERVICES = ("gateway", "stream")
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout.of(root=tmp_path)
+    made.make_folders()
+    for name in (
+        "include/sql/queries/select.sql",
+        "include/a.py",
+        "stack/jars.lock",
+        "dags/d.py",
+        "include/notes.md",
+        ".env",
+        "requirements.lock",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    for name in SERVICES:
+        version.record(made, name)
+    return made
+
+
+def test_nothing_has_changed(layout):
+    assert version.started_with_another(layout, SERVICES) == []
+
+
+@pytest.mark.parametrize("name", ["include/sql/queries/select.sql", "include/a.py", "stack/jars.lock", ".env"])
+def test_changed_file_makes_every_service_one_of_another_version(layout, name):
+    (layout.root / name).write_text("2")
+    assert version.started_with_another(layout, SERVICES) == ["gateway", "stream"]
+    version.record(layout, "stream")
+    assert version.started_with_another(layout, SERVICES) == ["gateway"]
+
+
+def test_file_that_is_added_or_renamed_makes_another_version(layout):
+    before = version.present(layout)
+    (layout.root / "include" / "a.py").rename(layout.root / "include" / "b.py")
+    assert version.present(layout) != before
+
+
+@pytest.mark.parametrize("name", ["dags/d.py", "include/notes.md"])
+def test_file_that_no_service_keeps_in_memory_makes_none(layout, name):
+    (layout.root / name).write_text("2")
+    assert version.started_with_another(layout, SERVICES) == []
+
+
+def test_other_environment_makes_another_version(layout, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", "/elsewhere")
+    assert version.started_with_another(layout, SERVICES) == ["gateway", "stream"]
+
+
+def test_service_that_an_earlier_release_started_is_of_another_version(layout):
+    (layout.run / "gateway.version").unlink()
+    assert version.started_with_another(layout, SERVICES) == ["gateway"]
