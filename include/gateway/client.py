@@ -73,7 +73,7 @@ class GatewayClient:
         results: list[dict[str, Any]] = []
         for body in _bodies(values, self._limits):
             response = self._call("POST", f"/topics/{topic}/events", self._data, body)
-            content = response.json()
+            content = self._content(response)
             if "results" not in content:
                 self._answer(response)
             results += content["results"]
@@ -120,15 +120,29 @@ class GatewayClient:
         except self._transport_error as exc:
             raise GatewayUnavailable(url=self._url, call=f"{method} {path}", reason=type(exc).__name__) from exc
 
+    def _content(self, response: "httpx.Response") -> dict[str, Any]:
+        """The object that every answer of a gateway is. Raises GatewayUnavailable: another program has its address."""
+        try:
+            content = response.json()
+        except ValueError:
+            content = None
+        is_gateways = isinstance(content, dict) and (response.is_success or bool({"error", "results"} & content.keys()))
+        if not is_gateways:
+            call = f"{response.request.method} {response.request.url.path}"
+            reason = f"HTTP {response.status_code} that is not a gateway's"
+            raise GatewayUnavailable(url=self._url, call=call, reason=reason)
+        answer: dict[str, Any] = content
+        return answer
+
     def _answer(self, response: "httpx.Response") -> dict[str, Any]:
+        content = self._content(response)
         if response.is_success:
-            answer: dict[str, Any] = response.json()
-            return answer
+            return content
         call = f"{response.request.method} {response.request.url.path}"
-        reason = response.json().get("error", "")
+        reason = content["error"]
         if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
             raise GatewayUnavailable(url=self._url, call=call, reason=reason)
-        details = "; ".join(f"{d['pointer'] or '/'}: {d['problem']}, {d['remedy']}" for d in response.json()["details"])
+        details = "; ".join(f"{d['pointer'] or '/'}: {d['problem']}, {d['remedy']}" for d in content["details"])
         raise GatewayRefused(call=call, status=response.status_code, reason=details or reason)
 
 

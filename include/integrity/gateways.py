@@ -57,6 +57,8 @@ def unsent(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, Unsent]:
 def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
     with GatewayClient(gateway, timeout_s) as client:
         held = client.fallback()
+    if not {"backlog", "refused", "lost"} <= held.keys():
+        raise GatewayUnavailable(url=gateway.url, call="GET /fallback", reason="HTTP 200 that is not a gateway's")
     return Unsent(held["backlog"], held["refused"], held["lost"])
 
 

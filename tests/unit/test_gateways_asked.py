@@ -3,6 +3,8 @@
 import json
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -32,15 +34,21 @@ class Gateway(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def urls():
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Gateway) for _ in range(ALL)]
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler], count: int = 1) -> Iterator[list[str]]:
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(count)]
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     yield [f"http://127.0.0.1:{server.server_port}" for server in servers]
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def urls():
+    with serving(Gateway, ALL) as found:
+        yield found
 
 
 def settings(urls: list[str]) -> Settings:
@@ -59,3 +67,19 @@ def test_frozen_ones_are_named_after_one_timeout():
         frozen = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
         with pytest.raises(GatewayUnavailable, match=f"{frozen[0]}.*{frozen[1]}|{frozen[1]}.*{frozen[0]}|ReadTimeout"):
             unsent(settings(frozen), timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(404, b"no such page"), (404, b'{"detail": "Not Found"}'), (200, b"{}"), (200, b"[]"), (200, b"")],
+)
+def test_other_program_at_the_address_is_no_gateway(status, body):
+    class Stranger(Gateway):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with serving(Stranger) as urls, pytest.raises(GatewayUnavailable, match=f"{urls[0]}.*not a gateway's"):
+        unsent(settings(urls))
