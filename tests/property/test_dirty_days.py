@@ -1,45 +1,53 @@
 """Nights that rebuild dirty days alone end with each day as raw says, whatever moved, came late, was undone or redone.
 
-A stateful test on a real PostgreSQL. Boards move between two days, members get older versions, the stream falls behind,
-days are published, undone and redone. Raw and what a build makes of it are plain Python; the members' topic is a list.
+On a real PostgreSQL. Boards move between two days and one that is not over, members get older versions, the stream
+falls behind, days are published, undone and redone. Raw and what a build makes of it are plain Python; the members'
+topic is a list.
+
+SERVING_EXAMPLES=300 is a search. SERVING_MUTATION takes a mend out (tests/support/mutations.py); seen to fail at the
+n-th random example: no-pairs 4 and 25, late-members-dropped 8, no-live-rows 11, no-second-search 1; undo-unchecked at
+none of 50.
 """
 
 import dataclasses
 import datetime as dt
 import itertools
 import json
+import math
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from include.clock import rfc3339
 from include.errors import NothingBuilt, StaleRun
 from include.integrity import late_members
 from include.integrity.covering import cover
 from include.integrity.days import dirty_days
-from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import UndoRefused, redo, undo
+from tests.support import mutations
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
-DAYS = (DAY, DAY.before(1))
-TIMES = st.integers(0, 5)
-EVENTS = st.tuples(st.integers(1, 3), TIMES, st.integers(0, 1), st.sampled_from((False, False, False, True)))
+DAYS = (DAY, DAY.before(1), DAY.before(-1))
+BUILT = DAYS[:2]  # the last one is not over: no night rebuilds it
+NOT_OVER = 2
+BOARDS = 3
 MEMBERS = 2
-VERSIONS = st.tuples(st.integers(0, MEMBERS - 1), TIMES)
+EVENINGS = 10
 NIGHTS = 4  # a night may make another day dirty; not for ever
-MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "4"))
+MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "2"))
+FINDS = {"no-pairs": 503, "late-members-dropped": 607, "no-live-rows": 510, "no-second-search": 500}
 EMPTY = """
 TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation,
          unchecked_day, late_member RESTART IDENTITY CASCADE
 """
+PUBLISHED = "SELECT day FROM day_publication WHERE generation_id IS NOT NULL AND held_reason IS NULL"
 SHOWN = "SELECT board_id, title, nickname FROM board_detail WHERE day = %s"
 _numbers = itertools.count()
 
@@ -52,7 +60,7 @@ def at_minute(number):
 class Event:
     """A version of a board in the raw topic. A copy has another offset and the same event id."""
 
-    at: int
+    at: float  # minutes
     offset: int
     board: int
     day: int
@@ -84,6 +92,9 @@ class MemberTopic:
     def topic_id(self, _):
         return "members"
 
+    def require_ids(self, _):
+        pass
+
     def earliest(self, _):
         return {0: 0}
 
@@ -105,113 +116,130 @@ def _message(member, at, offset):
     return SimpleNamespace(key=lambda: b"%d" % member, value=lambda: value, partition=lambda: 0, offset=lambda: offset)
 
 
-class Nights(RuleBasedStateMachine):
-    database = None
-    topic = None
+class Nights:
+    """Evenings on which much happens, and nights after them.
 
-    @initialize()
-    def begin(self):
-        rows(self.database, EMPTY, role="pipeline_owner")
-        collect_orphans(self.database)
+    In some examples only boards change days, in others only authors change. One cause would hide the other:
+    a day that is rebuilt for a late member needs no mark for a moved board.
+    """
+
+    def __init__(self, database, topic, store, random):
+        self.database, self.topic, self.store, self.random = database, topic, store, random
+        self.only = random.choice(("boards", "members", None))
         self.raw, self.unserved = [], []
         self.topic.records = [(member, 0) for member in range(MEMBERS)]  # known from the start
         self.kafka_offsets = itertools.count()
-        self.store = opened_store(self.database)
 
-    def teardown(self):
-        if hasattr(self, "store"):
-            self.store.close()
+    def pass_evening(self):
+        self._post(2)
+        if self.raw and self._happens(1 / 3):
+            event = self.random.choice(self.raw)
+            self._append(event.at, event.board, event.day, event.title, event.event_id)
+        self._serve(self.random.choice((0, 0, 1, 9)))
+        self._change_member(1 / 2, is_read=self._happens(1 / 2))
+        if self._happens(1 / 2):
+            self._rebuild_days()
+        if self._happens(1 / 2):
+            self._move_day()
+        if self._happens(1 / 2):
+            self.pass_nights()
+
+    def _happens(self, probability):
+        return self.random.random() < probability
 
     def _append(self, at, board, day, title, event_id=None):
         event = Event(at, len(self.raw), board, day, title, event_id or f"e{len(self.raw)}")
         self.raw.append(event)
         self.unserved.append(event)
 
-    @rule(events=st.lists(EVENTS, min_size=1, max_size=3))
-    def boards_are_posted_moved_and_deleted(self, events):
-        for board, at, day, is_deleted in events:
-            self._append(at, board, day, None if is_deleted else f"title {len(self.raw)}")
+    def _post(self, most):
+        """Mostly newer versions than all before, so that most moves count."""
+        for _ in range(self.random.randint(0, most)):
+            board = self.random.randint(1, BOARDS)
+            day = next((one.day for one in reversed(self.raw) if one.board == board), board % 2)
+            what = self.random.choice(("changed", "moved", "moved", "moved", "not over", "deleted"))
+            if self.only != "members":
+                other = board % 2 if day == NOT_OVER else 1 - day
+                day = {"moved": other, "not over": NOT_OVER}.get(what, day)
+            # no two versions of one time: see the known gaps in docs/architecture.md
+            at = max(0, len(self.raw) - self.random.choice((0, 0, 0, 0, 1, 4))) + len(self.raw) / 1000
+            self._append(at, board, day, None if what == "deleted" else f"title {len(self.raw)}")
 
-    @precondition(lambda self: self.raw)
-    @rule(data=st.data())
-    def event_is_replayed(self, data):
-        event = data.draw(st.sampled_from(self.raw))
-        self._append(event.at, event.board, event.day, event.title, event.event_id)
-
-    @rule(version=VERSIONS, is_read=st.booleans())
-    def member_changes(self, version, is_read):
-        self.topic.records.append(version)
-        if is_read:
-            find_late_members(self.database)
-
-    @precondition(lambda self: self.unserved)
-    @rule(count=st.integers(1, 9))
-    def stream_serves(self, count):
+    def _serve(self, count):
         due, self.unserved = self.unserved[:count], self.unserved[count:]
-        serve(self.store, [event.row(self._author(event.board, 99), next(self.kafka_offsets)) for event in due])
+        if due:
+            serve(self.store, [event.row(self._author(event.board), next(self.kafka_offsets)) for event in due])
 
-    @rule(events=st.lists(EVENTS, max_size=3), days=st.sampled_from(((0,), (1,), (0, 1), (1, 0))),
-          late=st.none() | VERSIONS, published=st.sampled_from((True, True, False)))  # fmt: skip
-    def days_are_rebuilt(self, events, days, late, published):
-        """Of what was posted, while the stream may be down; a member may come between a build and its publication."""
-        self.boards_are_posted_moved_and_deleted(events)
-        for number in days:
-            self._rebuild(DAYS[number], late, published)
+    def _change_member(self, probability, is_read=True):
+        """A version that is up to six minutes older than the newest board."""
+        if self.only != "boards" and self._happens(probability):
+            at = max(0, len(self.raw) - self.random.randint(0, 6))
+            self.topic.records.append((self.random.randrange(MEMBERS), at))
+            if is_read:
+                late_members.find_late_members(self.database)
 
-    def _rebuild(self, day, late=None, published=True):
-        listed, left_out = self._built(day)
+    def _rebuild_days(self):
+        """Of what was posted, while the stream may be down; most often the day that a board came to."""
+        last = [number for number in (self.raw[-1].day if self.raw else 0,) if number != NOT_OVER]
+        late = self.random.choice(("at the cut", "after the build", None))
+        is_published = self._happens(2 / 3)
+        for number in self.random.choice((last, last, last, (0,), (1,), (0, 1), (1, 0))):
+            self._rebuild(DAYS[number], late, is_published)
+
+    def _rebuild(self, day, late=None, is_published=True):
+        members, (listed, left_out) = len(self.topic.records), self._built(day)
+        self._change_member(late == "at the cut")
         run_id = f"r{next(_numbers)}"
-        id_ = build(self.database, listed, cut=len(self.raw), run_id=run_id, day=day, members=len(self.topic.records))
+        id_ = build(self.database, listed, cut=len(self.raw), run_id=run_id, day=day, members=members)
         for kind, event in left_out:
             exclude(self.database, id_, kind, event.board, event.offset, at_minute(event.at))
-        if late:
-            self.member_changes(late, is_read=True)
-        if published:
+        self._change_member(late == "after the build")
+        if is_published:
             publish(self.database, day, run_id, accept_vanishing=True)
 
-    @rule(day=st.sampled_from(DAYS), to=st.none() | st.none() | st.integers(0, 5), late=st.none() | VERSIONS,
-          actions=st.sampled_from(("ur", "u", "r", "p", "c", "cu")))  # fmt: skip
-    def somebody_moves_a_day(self, day, to, late, actions):
-        """Undo, redo, publish a build that was left, cover; a member may come after an undo."""
+    def _move_day(self):
+        """Undo, redo, publish a build that was left, cover, serve; boards and a member may come after an undo."""
+        day = self.random.choice(BUILT)
         with suppress(NothingBuilt, StaleRun, UndoRefused):
-            for action in actions:
+            for action in self.random.choice(("ur", "ur", "unr", "usnr", "u", "r", "p", "c")):
                 match action:
                     case "u":
-                        undo(self.database, day, "test", to=to)
-                        if late:
-                            self.member_changes(late, is_read=True)
+                        undo(self.database, day, "test", to=self.random.choice((None, None, self.random.randint(0, 5))))
+                        self._change_member(1 / 2)
+                        self._post(2)
                     case "r":
                         redo(self.database, day, "test")
+                    case "n":  # the next day's turn
+                        other = BUILT[1 - BUILT.index(day)]
+                        self._rebuild(other)
+                        cover(self.database, other)
+                    case "s":
+                        self._serve(len(self.unserved))
                     case "p":
                         publish(self.database, day, accept_vanishing=True)
                     case "c":
                         cover(self.database, day)
 
-    @rule()
-    def nights_go_by(self):
+    def pass_nights(self):
         """The stream catches up; nights rebuild what was never published, then dirty days alone, until none is."""
-        while self.unserved:
-            self.stream_serves(9)
-        find_late_members(self.database)
-        wanted = rows(self.database, "SELECT day FROM day_publication WHERE generation_id IS NULL"
-                      " OR held_reason IS NOT NULL")  # fmt: skip
-        for day in DAYS:
-            if (day.date,) in wanted:
+        self._serve(len(self.unserved))
+        late_members.find_late_members(self.database)
+        published = rows(self.database, PUBLISHED)
+        for day in BUILT:
+            if (day.date,) not in published:
                 self._rebuild(day)
         for _ in range(NIGHTS):
             dirty = {one.day for one in dirty_days(self.database)}
             if not dirty:
                 break
-            for day in DAYS:
+            for day in BUILT:
                 if day.date in dirty:
                     self._rebuild(day)
         else:
             raise AssertionError(f"still dirty: {dirty_days(self.database)}")
-        for day in DAYS:
-            found = rows(
-                self.database, "SELECT board_id, title, nickname FROM board_detail WHERE day = %s", (day.date,)
-            )
+        for day in BUILT:
             listed, _ = self._built(day)
+            found = rows(self.database, SHOWN, (day.date,))
             assert sorted(found) == sorted((one["board_id"], one["title"], one["nickname"]) for one in listed)
 
     def _built(self, day):
@@ -231,7 +259,7 @@ class Nights(RuleBasedStateMachine):
                     if event.title is None or DAYS[event.day] != day]  # fmt: skip
         return listed, left_out
 
-    def _author(self, board, at):
+    def _author(self, board, at=math.inf):
         """The member, and the nickname of the newest version up to that time."""
         member = board % MEMBERS
         found = max((when, offset) for offset, (who, when) in enumerate(self.topic.records)
@@ -240,19 +268,32 @@ class Nights(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
+def topic():
+    """The members' topic, in the place of Kafka."""
+    made = MemberTopic()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(late_members, "OffsetReader", made)
+        monkeypatch.setattr(late_members, "TopicTail", made)
+        yield made
+
+
+@pytest.fixture(scope="module")
 def database(postgres, tmp_path_factory):
     return migrated(None, postgres, "dirty_property", tmp_path_factory.mktemp("dirty-property"))
 
 
-def test_nights_that_rebuild_dirty_days_end_with_what_raw_says(database, monkeypatch):
-    topic_ = MemberTopic()
-    monkeypatch.setattr(late_members, "OffsetReader", topic_)
-    monkeypatch.setattr(late_members, "TopicTail", topic_)
-
-    class Machine(Nights):
-        pass
-
-    Machine.database, Machine.topic = database, topic_
-    run_state_machine_as_test(Machine, settings=settings(
-        max_examples=MAX_EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
-        derandomize="SERVING_EXAMPLES" not in os.environ, phases=(Phase.generate, Phase.shrink)))  # fmt: skip
+# Uniform choices: one strategy for each of them, which Hypothesis varies, took several times as many examples.
+@mutations.examples(FINDS)
+@settings(max_examples=MAX_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck),
+          phases=(Phase.explicit, Phase.generate), derandomize="SERVING_EXAMPLES" not in os.environ,
+          report_multiple_bugs=False)  # fmt: skip
+@given(random=st.randoms(use_true_random=True))
+def test_nights_that_rebuild_dirty_days_end_with_what_raw_says(mutated, topic, random):
+    rows(mutated, EMPTY, role="pipeline_owner")
+    collect_orphans(mutated)
+    with closing(opened_store(mutated)) as store:
+        nights = Nights(mutated, topic, store, random)
+        nights.pass_nights()
+        for _ in range(EVENINGS):
+            nights.pass_evening()
+        nights.pass_nights()

@@ -1,0 +1,100 @@
+"""The product without one of its mends, to see that a property test finds the hole: SERVING_MUTATION=name pytest …
+
+The docstrings of these tests say how many random examples that takes. One that finds it is kept as an explicit example,
+so `make test` finds each of these holes too.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import example
+
+from include.integrity import day_checks, late_members, publication
+from include.integrity.day_turn import in_turn
+from include.settings import Settings
+from include.sql import named
+from tests.support.pipeline import rows
+
+MUTATION = os.environ.get("SERVING_MUTATION")
+
+
+def apply(monkeypatch: pytest.MonkeyPatch, folder: Path, database: Settings) -> None:
+    """Apply the mutation that the environment names to the product and the database; nothing if it names none."""
+    if MUTATION:
+        MUTATIONS[MUTATION](monkeypatch, folder, database)
+
+
+def examples(seeds: dict[str, int]) -> Callable[[Any], Any]:
+    """Explicit examples of a test that takes `random`: of each mutation the seed of one that finds it."""
+
+    def decorated(test: Any) -> Any:
+        for seed in seeds.values():
+            test = example(random=Random(seed))(test)
+        return test
+
+    return decorated
+
+
+def _in_query(name, old, new):
+    """Another text in the place of one in a named query."""
+
+    def mutate(monkeypatch, folder, _):
+        folder = shutil.copytree(named.QUERIES, folder / "queries")
+        text = (folder / f"{name}.sql").read_text()
+        assert text.count(old) == 1, f"{name}: {old!r}"
+        (folder / f"{name}.sql").write_text(text.replace(old, new))
+        monkeypatch.setattr(named, "QUERIES", folder)
+        named.query.cache_clear()
+
+    return mutate
+
+
+def _no_pairs(monkeypatch, *_):
+    monkeypatch.setattr(day_checks, "_goes_beyond", lambda *_: False)
+
+
+def _no_live_rows(monkeypatch, *_):
+    monkeypatch.setattr("include.integrity.days.mark_left_days", lambda _: None)
+
+
+def _undo_unchecked(monkeypatch, *_):
+    plain = publication._in_turn_and_checked
+
+    def unchecked(settings, day, step):
+        return in_turn(settings, day, step) if step.__name__ == "move" else plain(settings, day, step)
+
+    monkeypatch.setattr(publication, "_in_turn_and_checked", unchecked)
+
+
+def _late_members_dropped(monkeypatch, *_):
+    plain = late_members.find_late_members
+
+    def search(settings):
+        plain(settings)
+        day_checks.check_days(settings)
+        rows(settings, "DELETE FROM late_member")
+
+    monkeypatch.setattr(late_members, "find_late_members", search)
+
+
+MUTATIONS = {
+    # a check of a day looks at no other day
+    "no-pairs": _no_pairs,
+    # boards of which only the speed layer knows that they moved: their new day is not published
+    "no-live-rows": _no_live_rows,
+    # a day is checked after publications alone
+    "undo-unchecked": _undo_unchecked,
+    # versions of members are compared with what the days show when they are read, and forgotten
+    "late-members-dropped": _late_members_dropped,
+    # generations begun since the last search are not searched for from their cut on
+    "no-second-search": _in_query("select_kept_generations", "s.generation_id IS NOT NULL", "true"),
+    # a board that moved and was then left out is not known to its new day
+    "left-out-unknown": _in_query("count_moved_boards", "AND version_at IS NOT NULL", "AND false"),
+    # late versions are kept for what the days show, not for what they may show again
+    "kept-for-shown": _in_query("forget_late_members", "'building', 'built', 'published', 'superseded'", "'published'"),
+}
