@@ -146,6 +146,16 @@ def test_what_came_after_the_cut_is_no_difference(settings, store):
     assert set(shown(settings)) == {1, 2}
 
 
+def test_a_row_from_after_the_cut_that_the_build_knows_to_have_moved_is_a_correction(settings, store):
+    serve(store, [row(1, 9)])  # a late copy of the version before the move
+    generation = build(settings, [row(2, 2)], cut=5, run_id="r")
+    exclude(settings, generation, "moved", 1, 3, LATER)
+    verify(settings, DAY, "r")
+    publish(settings, DAY, "r")
+    assert set(shown(settings)) == {2}
+    assert classes(settings, generation) == {1: "moved", 2: "missing"}
+
+
 def test_a_tombstone_after_the_cut_of_a_board_never_shown_is_no_difference(settings, store):
     serve(store, [tombstone(3, 23, LATER), row(1, 1)])
     build(settings, [row(1, 1), row(3, 3)], cut=20, run_id="r")

@@ -22,6 +22,9 @@ WITH this AS (
        AND NOT EXISTS (SELECT 1 FROM built b
                         WHERE b.{{key}} = l.{{key}}
                           AND (b.{{version}}, b.board_offset) >= (l.{{version}}, l.board_offset))
+       AND NOT EXISTS (SELECT 1 FROM generation_excluded e
+                        WHERE e.generation_id = this.id AND e.board_id = l.{{key}}
+                          AND (e.version_at, e.board_offset) >= (l.{{version}}, l.board_offset))
      UNION ALL
     -- and what the publication brings back: newer than the generation's row, and of a topic that was replaced
     SELECT c.{{key}}
