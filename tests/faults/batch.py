@@ -4,8 +4,8 @@ Members, boards, late members, bad records, copies and deletions go into the top
 the day is archived, rebuilt, compared, published, undone and redone by the same commands that a night and a person use,
 while these, their JVM, PostgreSQL, its backends and the broker are killed at named places and at seeded random times,
 or are started twice at once; half of the topic's partitions lose their records, a file of the archive is missing or
-truncated, a night is missed. What a step left is finished by running it again. Somebody reads the day all the time.
-With --fault 'topic board' that is deleted and made again when its day is published.
+truncated, a night is missed, topic `board` is made again. What a step left is finished by running it again. Somebody
+reads the day all the time.
 Then an independent consumer reads the raw topics, and what the day must hold is computed from them in plain Python:
 the published day is that, exactly; every difference from what was shown is a correction that explains it; undo and
 redo show what was shown before and after; nobody ever saw anything else; a day built twice has the same hash.
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.batch_parts import parts_in
-from tests.faults.batch_plan import BY_NAME, CHEAP, DEAR, plans
+from tests.faults.batch_plan import CHEAP, DEAR, LAST, plans
 from tests.faults.batch_rounds import RECORDS, Proof, Round
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -76,7 +76,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     named = {f"{step}: {effect} at {place}" for step, effect, place in (*DEAR, *CHEAP) if place is not None}
     named = {name for name in named if arguments.fault in name}
     missing = named - felt if len(done) >= _ENOUGH_ROUNDS else set()
-    print(f"faults of {len(felt)} kinds, of {len(DEAR) + len(CHEAP) + len(BY_NAME)}")
+    print(f"faults of {len(felt)} kinds, of {len(DEAR) + len(CHEAP) + len(LAST)}")
     if missing:
         print(f"no step came to these places, so nothing was proved there: {', '.join(sorted(missing))}")
     return not (missing or left_behind or any(one.verdict.faults for one in done))

@@ -97,8 +97,8 @@ CHEAP: tuple[_Kind, ...] = (
 )
 
 
-# Only by name: the archive does not have what the former topic had, so a fault that needs it cannot come later.
-BY_NAME: tuple[_Kind, ...] = ((Step.CHANGE, Effect.TOPIC_MADE_AGAIN, None),)
+# In the last round: the archive does not have what the former topic had, so nothing that needs it can come later.
+LAST: tuple[_Kind, ...] = ((Step.CHANGE, Effect.TOPIC_MADE_AGAIN, None),)
 
 
 def plans(seed: int, rounds: int, named: str = "") -> Iterator[Plan]:
@@ -107,14 +107,14 @@ def plans(seed: int, rounds: int, named: str = "") -> Iterator[Plan]:
     `named`: only those in whose names the text is.
     """
     chance = random.Random(seed)
-    dear, cheap, by_name = (
-        _Pool(chance, [kind for kind in kinds if named in Fault(*kind).name]) for kinds in (DEAR, CHEAP, BY_NAME)
+    dear, cheap, last = (
+        _Pool(chance, [kind for kind in kinds if named in Fault(*kind).name]) for kinds in (DEAR, CHEAP, LAST)
     )
     order = list(Step)
     yield ()
-    for _ in range(1, rounds):
+    for number in range(1, rounds):
         by_step: dict[Step, _Kind] = {}
-        pools = (dear, cheap, cheap, by_name) if named else (dear, cheap, cheap)
+        pools = (dear, cheap, cheap, last) if named or number == rounds - 1 else (dear, cheap, cheap)
         for pool in pools:
             kind = pool.draw(by_step.keys())
             if kind is not None:

@@ -9,7 +9,7 @@ import pytest
 from include.contracts import headers as h
 from include.contracts.day import Day
 from tests.fakes.events import board, member
-from tests.faults.batch_plan import CHEAP, DEAR, Effect, plans
+from tests.faults.batch_plan import CHEAP, DEAR, LAST, Effect, plans
 from tests.faults.batch_verdict import DayRow, DayVerdict, Generation, judge_changes, judge_corrections, judge_rows
 from tests.faults.stream_topics import Log, Place, Record, content
 
@@ -121,9 +121,9 @@ def test_what_a_topic_made_again_has_is_seen_and_the_rest_stays(log, after, faul
 def test_each_fault_comes_once_in_twenty_rounds_and_at_most_one_a_step():
     planned = list(plans(7, 20))
     assert planned[0] == ()
-    assert {(f.step, f.effect, f.place) for plan in planned for f in plan} == {*DEAR, *CHEAP}
+    assert {(f.step, f.effect, f.place) for plan in planned for f in plan} == {*DEAR, *CHEAP, *LAST}
     assert all(len({fault.step for fault in plan}) == len(plan) for plan in planned)
-    assert [len(plan) for plan in planned] == [0, *[3] * 19]
+    assert [len(plan) for plan in planned] == [0, *[3] * 18, 4]
 
 
 def test_the_same_seed_plans_the_same():
