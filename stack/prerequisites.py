@@ -14,7 +14,7 @@ PYTHON_VERSIONS = ((3, 11), (3, 12))
 JAVA_VERSIONS = (17, 21)
 NEEDED_BYTES = 3 * 1024**3
 # Separators of class paths and of lists, and what shells, option strings and patterns of files give a meaning.
-_UNUSABLE = frozenset(":;,\"'`$\\*?{}()[]")
+_UNUSABLE = frozenset(":;,\"'`$\\*?{}()[]#")
 _JAVA_FOLDERS = Path("/usr/lib/jvm")
 
 

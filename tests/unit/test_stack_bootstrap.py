@@ -164,7 +164,9 @@ def test_path_that_works_passes(name: str) -> None:
     prerequisites.check_path(Path("/home") / name)
 
 
-@pytest.mark.parametrize("name", ["a:b", "a;b", "a,b", 'a"b', "a'b", "a$b", "a\\b", "a*b", "a\nb", "a{b", "(1)", "[x]"])
+@pytest.mark.parametrize(
+    "name", ["a:b", "a;b", "a,b", 'a"b', "a'b", "a$b", "a\\b", "a*b", "a\nb", "a{b", "(1)", "[x]", "#"]
+)
 def test_path_that_some_part_reads_as_its_syntax_is_refused(name: str) -> None:
     with pytest.raises(StackError, match="clone the project to another folder") as caught:
         prerequisites.check_path(Path("/home") / name)
