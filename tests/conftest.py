@@ -4,12 +4,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer, kafka_server, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# No test asserts a time: a machine may be slow.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -110,10 +110,15 @@ def test_set_up_that_is_broken_off_is_one_line(tmp_path):
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [sys.executable, "-m", "stack.bootstrap"]
-        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as started:
-            wait_until(lambda: has_open(started.pid, path), 30, "set-up waits for its lock")
-            started.send_signal(signal.SIGINT)
-            _, said = started.communicate(timeout=30)
+        # as a shell starts it in the foreground: processes that it starts in the background ignore SIGINT
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as started:  # fmt: skip
+            try:
+                wait_until(lambda: has_open(started.pid, path), 30, "set-up waits for its lock")
+                started.send_signal(signal.SIGINT)
+                _, said = started.communicate(timeout=30)
+            finally:
+                started.kill()
     assert (started.returncode, said) == (130, "setup: broken off; the next run goes on from here\n")
 
 
