@@ -205,12 +205,16 @@ def test_a_database_that_is_out_stops_nothing_and_is_told_of_once(world, caplog)
     world.progress.fault = DatabaseUnavailable(host="db")
     wait_until(lambda: "stream_pending_boards" not in world.get("/metrics")[1], 10, "they are not known")
     assert world.health() == (200, None)
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "monitor-progress" in record.getMessage()]
+
+    wait_until(lambda: told() != [], 10, "saving progress fails")
     saves = len(world.progress.saves)
     world.progress.fault = None
     wait_until(lambda: len(world.progress.saves) > saves + 3, 10, "progress is saved again")
     wait_until(lambda: "stream_pending_boards 2.0" in world.get("/metrics")[1], 10, "and the boards are counted")
-    told = [record.getMessage() for record in caplog.records if "monitor-progress" in record.getMessage()]
-    assert told == [
+    assert told() == [
         "monitor-progress: tries again: PostgreSQL cannot be reached. (host=db)",
         "monitor-progress: works again",
     ]
