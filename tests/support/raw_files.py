@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 
 def file_sources(folder: Path, records: Sequence[Record], files: int = 1) -> Sources:
-    """The records of the topics, in their order, in so many files a topic."""
+    """The records of the topics, in their order, in so many files a topic; no topic stands behind them, so none has an id."""
     splits: dict[str, list[FileSplit]] = {"board": [], "member": [], "board-detail": []}
     for topic, found in splits.items():
         of_topic = [record for record in records if record.topic == topic]
@@ -37,7 +37,6 @@ def file_sources(folder: Path, records: Sequence[Record], files: int = 1) -> Sou
     return Sources(
         boards=tuple(splits["board"]), members=tuple(splits["member"]), details=tuple(splits["board-detail"]),
         cut={"board": {0: 1 << 40}, "member": {0: 1 << 40}}, starts={}, records=len(records),
-        topic_ids={"board": "file", "member": "file"},
     )  # fmt: skip
 
 
