@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 
 def file_sources(folder: Path, records: Sequence[Record], files: int = 1) -> Sources:
-    """The records of the topics, in their order, in so many files a topic; no topic stands behind them, so none has an id."""
+    """The records of the topics, in their order, in so many files a topic. Without a topic there is no id."""
     splits: dict[str, list[FileSplit]] = {"board": [], "member": [], "board-detail": []}
     for topic, found in splits.items():
         of_topic = [record for record in records if record.topic == topic]
