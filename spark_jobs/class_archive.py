@@ -35,7 +35,7 @@ from spark_jobs.batch.blobs import own
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, STREAM_CONFIGURATION, java_options, open_session
 from spark_jobs.schemas import RECORD
-from spark_jobs.transforms.decode import decode, typed, valid, versioned
+from spark_jobs.transforms.decode import decode, valid
 from spark_jobs.transforms.details import to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
@@ -111,12 +111,8 @@ def _run_everything(session: SparkSession, folder: str) -> None:
         session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().select(F.lit(1).alias("_tick"))
     )
     source = ticks.crossJoin(F.broadcast(boards)).drop("_tick")
-    query = (
-        versioned(typed(source, PIPELINE.stream))
-        .writeStream.foreachBatch(join)
-        .option("checkpointLocation", folder)
-        .start()
-    )
+    decoded = decode(source, PIPELINE.stream)
+    query = decoded.writeStream.foreachBatch(join).option("checkpointLocation", folder).start()
     query.awaitTermination(_STREAMING_S)
     query.stop()
     _shuffle(session.sparkContext)

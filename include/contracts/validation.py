@@ -1,8 +1,9 @@
 """Does a value keep its topic's contract? Pure; used by the gateway, and mirrored column-wise by Spark's decode.
 
 `violations` looks at the fields of the contract. What the contract does not name is carried along, but no value may
-hold characters that nobody can store or show, or be nested without end: `hidden_violations` looks everywhere, and
-`suspicious` tells from the bytes, at a fraction of the price, when there is no need to.
+hold characters that nobody can store or show, numbers and names that common JSON parsers refuse, or be nested without
+end: `hidden_violations` looks everywhere, and `suspicious` and `has_more` tell, at a fraction of the price, when there
+is no need to. Readers of a topic look at the fields of the contract and at the nesting (`depth_of`), nowhere else.
 """
 
 import datetime as dt
@@ -10,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from include.contracts.fields import (
     CONTROL_PATTERN,
@@ -24,11 +26,17 @@ from include.contracts.topics import Topic
 
 NO_VERSION = "a tombstone has neither accepted-at nor a timestamp in the years of the contract; send it with the time"
 MAX_DEPTH = 32  # of objects and arrays inside each other; a value of plain fields has 1
+# Of what the contract does not name. Jackson, Python and others have bounds of their own, by default from 1,000 digits
+# and 50,000 characters on; a record beyond one of them could not be read as a whole by such a client.
+MAX_DIGITS = 1_000
+MAX_NAME_LENGTH = 1_000
 
 _TIMESTAMP = re.compile(TIMESTAMP_PATTERN)
 _SURROGATES = "\ud800-\udfff"
 _SURROGATE = re.compile(f"[{_SURROGATES}]")
 _UNWANTED = re.compile(f"{CONTROL_PATTERN[:-1]}{_SURROGATES}]")
+_END_NUMBER = 10**MAX_DIGITS
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 # The same characters in JSON text: written raw (the ASCII ones are no JSON then) or as an escape.
 _UNWANTED_BYTES = re.compile(rb"\\(?:[bf]|u00(?:0[0-8bcefBCEF]|1|7[fF]|[89]))|\x7f|\xc2[\x80-\x9f]")
@@ -76,8 +84,9 @@ def violations(topic: Topic, value: object, *, plain: bool = False) -> list[Viol
 
 
 def suspicious(body: bytes, elsewhere: int = 0) -> bool:
-    """May the JSON text hold what `hidden_violations` finds? False is certain, if a strict decoder took the text.
+    """May the JSON text hold unwanted characters, or be nested too deep? False is certain, if a strict decoder took it.
 
+    Long names and numbers are only in what the contract does not name: `has_more` tells.
     `elsewhere` is how many of its objects and arrays cannot be inside the deepest: for an array of events, how many of
     the events are objects. Not the array's length: numbers beside a deep event would hide it.
     """
@@ -86,12 +95,24 @@ def suspicious(body: bytes, elsewhere: int = 0) -> bool:
     return body.count(b"{") + body.count(b"[") - elsewhere > MAX_DEPTH
 
 
+def has_more(topic: Topic, value: object) -> bool:
+    """True if the value has a field that the contract does not name."""
+    return isinstance(value, dict) and not _names_of(topic).issuperset(value)
+
+
+def depth_of(text: bytes) -> int:
+    """How many objects and arrays of a JSON text are inside each other. Takes no stack, and one look at each byte."""
+    outside = text.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
+    brackets = b"".join(outside).translate(None, _NO_BRACKETS)
+    return max(accumulate(1 if bracket in b"{[" else -1 for bracket in brackets), default=0)
+
+
 def hidden_violations(value: object, topic: Topic | None = None) -> list[Violation]:
-    """Unwanted characters in texts and names, and nesting that is too deep, anywhere in a decoded JSON value.
+    """Unwanted characters, long names and numbers, and nesting that is too deep, anywhere in a decoded JSON value.
 
     What `violations` says of the topic's own fields is left out. At most 20: the rest is of the same kind.
     """
-    known = frozenset(field.name for field in topic.fields) if topic else frozenset[str]()
+    known = _names_of(topic) if topic else frozenset[str]()
     found: list[Violation] = []
     for violation in _walk(value, known):
         found.append(violation)
@@ -141,15 +162,23 @@ def parse_timestamp(text: str) -> dt.datetime:
 
 
 _Check = tuple[str, str, int, Field]
-_checks_of: dict[str, tuple[Topic, tuple[_Check, ...]]] = {}
+_checks_of: dict[str, tuple[Topic, tuple[_Check, ...], frozenset[str]]] = {}
 
 
 def _checks(topic: Topic) -> tuple[_Check, ...]:
+    return _known(topic)[1]
+
+
+def _names_of(topic: Topic) -> frozenset[str]:
+    return _known(topic)[2]
+
+
+def _known(topic: Topic) -> tuple[Topic, tuple[_Check, ...], frozenset[str]]:
     known = _checks_of.get(topic.name)
     if known is None or known[0] is not topic:  # by identity: a topic is slow to compare
         checks = tuple((field.name, field.type, field.max_length or 0, field) for field in topic.fields)
-        known = _checks_of[topic.name] = (topic, checks)
-    return known[1]
+        known = _checks_of[topic.name] = (topic, checks, frozenset(field.name for field in topic.fields))
+    return known
 
 
 def _problem(field: Field, value: object) -> tuple[str, str] | None:
@@ -195,19 +224,32 @@ def _walk(value: object, known: frozenset[str]) -> Iterator[Violation]:
                 if type(each) is str:
                     if _UNWANTED.search(each):
                         yield _in_text(each, f"{place}/{index}")
+                elif type(each) is int:
+                    if not -_END_NUMBER < each < _END_NUMBER:
+                        yield _of_number(f"{place}/{index}")
                 elif type(each) is dict or type(each) is list:
                     waiting.append((each, f"{place}/{index}", depth + 1))
         elif isinstance(container, dict):
             for name, each in container.items():
                 if _UNWANTED.search(name):
                     yield _in_text(name, f"{place}/{pointer_part(name)}", "the field's name ")
+                if len(name) > MAX_NAME_LENGTH:
+                    problem = f"the field's name is longer than {MAX_NAME_LENGTH} characters"
+                    yield Violation(f"{place}/{pointer_part(name)}", problem, "shorten the name")
                 if depth == 1 and name in known:
                     continue
                 if type(each) is str:
                     if _UNWANTED.search(each):
                         yield _in_text(each, f"{place}/{pointer_part(name)}")
+                elif type(each) is int:
+                    if not -_END_NUMBER < each < _END_NUMBER:
+                        yield _of_number(f"{place}/{pointer_part(name)}")
                 elif type(each) is dict or type(each) is list:
                     waiting.append((each, f"{place}/{pointer_part(name)}", depth + 1))
+
+
+def _of_number(place: str) -> Violation:
+    return Violation(place, f"a number of more than {MAX_DIGITS} digits", "send it as a text, or a smaller number")
 
 
 def _in_text(text: str, place: str, what: str = "") -> Violation:

@@ -11,7 +11,7 @@ import msgspec
 from include.clock import Clock, epoch_ms, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY
 from include.contracts.topics import Topic
-from include.contracts.validation import Violation, hidden_violations, violations
+from include.contracts.validation import Violation, has_more, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.event_ids import row_event_id
 from include.gateway.limits import MAX_RECORD_BYTES
@@ -145,7 +145,7 @@ class Intake:
         `plain` says that its bytes were not `suspicious`.
         """
         found = violations(topic, value, plain=plain)
-        if not plain:
+        if not plain or has_more(topic, value):
             found += hidden_violations(value, topic)
         if found or not isinstance(value, dict):
             return Rejected(400, f"the event breaks the contract of {topic.name}", tuple(found))

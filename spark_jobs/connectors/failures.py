@@ -1,6 +1,8 @@
-"""Failures that pass by themselves, whatever records were being taken."""
+"""Failures that pass by themselves, whatever records were being taken, and what is said of the others."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from py4j.java_gateway import JavaGateway, is_instance_of
 from py4j.protocol import Py4JNetworkError
@@ -25,6 +27,9 @@ PASSING = (
     "java.io.IOException",
     "java.lang.InterruptedException",
 )
+_MAX_CAUSES = 20  # causes may be a circle
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
+_MAX_LENGTH = 500
 
 
 def is_passing(error: BaseException) -> bool:
@@ -36,15 +41,35 @@ def is_passing(error: BaseException) -> bool:
         return not isinstance(error, BatchRefused)
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return True
-    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)  # as py4j, as PySpark has it
     gateway = SparkContext._gateway
-    for _ in range(20):  # causes may be a circle
-        if cause is None or gateway is None or _is_any(gateway, cause, OF_A_RECORD):
+    for cause in _iter_causes(error):
+        if gateway is None or _is_any(gateway, cause, OF_A_RECORD):
             return False
         if _is_any(gateway, cause, PASSING):
             return True
-        cause = cause.getCause()
     return False
+
+
+def cause_of(error: BaseException) -> str:
+    """The class and message of the error's deepest cause, in one line; quoted values are left out.
+
+    Of an error of the JVM that is the exception of Java: what Python says of it names the call alone.
+    """
+    name, message = type(error).__name__, str(error)
+    for cause in _iter_causes(error):
+        name, message = cause.getClass().getName(), cause.getMessage() or ""
+    lines = _QUOTED.sub("'…'", message).strip().splitlines()
+    return f"{name}: {lines[0][:_MAX_LENGTH] if lines else 'no message'}".replace("\0", "\\0")
+
+
+def _iter_causes(error: BaseException) -> Iterator[Any]:
+    """The Java exceptions of an error, from the one that was thrown to its deepest cause; none of one of Python."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)  # as py4j, as PySpark has it
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.getCause()
 
 
 def _is_any(gateway: JavaGateway, error: object, names: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from include.adapters.stream_trials import StreamTrials
 from include.adapters.topic_tail import read_as_rejects
 from spark_jobs.connectors.failures import is_passing
 from spark_jobs.speed.figures import Figures
-from spark_jobs.speed.isolation import Isolation
+from spark_jobs.speed.isolation import Isolation, reason_of_reject
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,10 @@ class Isolations:
         """Of a query that reads the topic. `reject` keeps the rejects, and moves the query to these ends."""
 
         def reject_step(step: OffsetRange, reason: str) -> None:
-            rejected = read_as_rejects(self._offsetter.bootstrap_servers, topic, step, reason)
+            rejected = [
+                each._replace(reason=reason_of_reject(topic, each.partition, each.offset, reason))
+                for each in read_as_rejects(self._offsetter.bootstrap_servers, topic, step, reason)
+            ]
             for each in rejected:
                 log.error("%s/%d/%d becomes a reject: %s", topic, each.partition, each.offset, reason)
             reject(rejected, step.end)

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from include.adapters.stream_trials import StreamTrials, Trial
 from include.errors import PipelineError, RecordsRefused
+from spark_jobs.connectors.failures import cause_of
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Isolation(Generic[Records]):
             except Exception as exc:
                 self._raise_unless_counted(exc)
                 log.exception("the batch failed, %d of %d times", failures, MAX_FAILURES)
-                reason = _said(exc)
+                reason = cause_of(exc)
             else:
                 if is_taken:
                     self._rejected = 0
@@ -173,8 +174,8 @@ class Isolation(Generic[Records]):
                 except Exception:
                     self._trials.save(trial._replace(rejected=self._rejected))  # it does not count
                     raise
-                log.warning("%d offsets from %s on failed: %s", step.count, trial.at, _said(exc))
-                trial = failed._replace(reason=_said(exc))
+                log.warning("%d offsets from %s on failed: %s", step.count, trial.at, cause_of(exc))
+                trial = failed._replace(reason=cause_of(exc))
             else:
                 self._rejected = 0
                 return trial._replace(failures=0)
@@ -197,7 +198,7 @@ class Isolation(Generic[Records]):
         self._probe()
 
 
-def _said(exc: Exception) -> str:
-    """The error's type and message, as a reject has them."""
-    lines = str(exc).strip().splitlines()
-    return f"{type(exc).__name__}: {lines[0][:500] if lines else ''}".replace("\0", "\\0")
+def reason_of_reject(topic: str, partition: int, offset: int, cause: str) -> str:
+    """What a reject says that was made of a record which keeps its contract and cannot be taken."""
+    remedy = "find the error in the stream's log; when its cause is mended, send the record again"
+    return f"/: {topic}/{partition}/{offset} cannot be taken: {cause}; {remedy}"

@@ -18,6 +18,7 @@ from include.adapters.kafka_offsets import OffsetRange, Offsets
 from include.adapters.speed_store import Coordinates, PendingBoard, Reject, SpeedStore, StoredBoard
 from include.clock import instant_of
 from include.contracts import headers as h
+from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.errors import DatabaseUnavailable
 from include.failpoints import reached, reached_records
@@ -25,18 +26,18 @@ from include.patience import FOR_EVER, patiently
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.figures import Batch, Figures
-from spark_jobs.speed.isolation import Isolation
+from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending import PendingBatch, PendingPages
-from spark_jobs.transforms.decode import typed, versioned, with_reason
+from spark_jobs.speed.slow_path import read_slow_path
+from spark_jobs.speed.table_records import TableRow, plain_value
+from spark_jobs.transforms.decode import decode
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 
 log = logging.getLogger(__name__)
-
-_FINE = "(deleted OR author_known)"  # of a board that keeps its contract: it can be sent
 
 
 class BoardJoin:
@@ -80,10 +81,11 @@ class BoardJoin:
         self._resolved = 0
         self._join_column = self._stream.field(definition.join_field).column
         self._key_column = self._stream.field(self._stream.key_field).column
+        self._day_column = self._stream.field(definition.day_field).column
 
     def decoded(self, records: DataFrame) -> DataFrame:
         """Records of the source as `process` takes them. Part of the streaming plan, which Spark plans by itself."""
-        return versioned(typed(records, self._stream)).drop("replayed", "accepted_at")
+        return decode(records, self._stream).drop("replayed", "accepted_at")
 
     def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
         """The boards of a range. Boards are sent before anything is recorded: a crash here sends again, never loses."""
@@ -106,7 +108,7 @@ class BoardJoin:
             "settle": settled - done,
             "ledger": time.monotonic() - settled,
         }
-        rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["unclear"]
+        rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["slow_path"]
         newest_ms = sent.counts["newest_ms"]
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
         self._figures.batch("join", Batch(rows, phases, newest_at))
@@ -160,7 +162,7 @@ class BoardJoin:
             self._join_column, "partition", "offset"
         )
         details = board_details_of_newest(placed, self._members.relations(), self._definition)
-        return details.selectExpr("*", f"ok AND {_FINE} AS is_sent")
+        return details.selectExpr("*", "ok AND (deleted OR author_known) AS is_sent")
 
     def _send(self, boards: DataFrame) -> "_Sent":
         counted = Observation()
@@ -187,38 +189,44 @@ class BoardJoin:
             log.warning("sending without a look at the lease: %s", exc)
 
     def _settle(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
-        """Keep what could not be sent: boards that wait, and rejects. Seldom anything."""
-        count = sent.counts["pending"] + sent.counts["unclear"]
+        """Keep what could not be sent: boards that wait, and rejects. Seldom anything.
+
+        A board that looked broken at first sight and is right waits too, in plain JSON: it is sent as soon as pending
+        boards are, if its member is known.
+        """
+        count = sent.counts["pending"] + sent.counts["slow_path"]
         if not count:
             return
-        left = self._left(sent.details)
-        is_reject, is_fine = pc.is_valid(pc.field("reason")), pc.field("is_fine")
-        fine = 0
-        for page in pages(left, self._left_of, range_, count, self._max_bytes):
-            self._save_pending(page.filter(~is_reject & ~is_fine), batch_id)
-            self._keep_rejects([Reject(**row) for row in page.filter(is_reject).select(Reject._fields).to_pylist()])
-            fine += page.filter(~is_reject & is_fine).num_rows
-        if fine:  # a few look broken at first sight and are not
-            self._write(
-                with_reason(sent.details.where("NOT is_sent"), self._stream).where(f"reason IS NULL AND {_FINE}")
-            )
+        for page in pages(self._left(sent.details), self._left_of, range_, count, self._max_bytes):
+            waiting = page.filter(pc.field("ok")).select(PendingBoard._fields).to_pylist()
+            rejected, taken = read_slow_path(page.filter(~pc.field("ok")), self._stream)
+            right = [self._board(record, row) for record, row in taken]
+            self._save_pending([*(PendingBoard(**row) for row in waiting), *right], batch_id)
+            self._pending.note([board.member_id for board in right])
+            self._keep_rejects(rejected)
 
     def _left(self, details: DataFrame) -> DataFrame:
-        """What was not sent of a batch: as a reject with its reason, or as a pending board, or `is_fine`."""
-        day = day_of(F.col(self._stream.field(self._definition.day_field).column), self._timezone).alias("day")
-        return with_reason(details.where("NOT is_sent"), self._stream).select(
+        """What was not sent of a batch: pending boards, and those that are not `ok`."""
+        day = day_of(F.col(self._day_column), self._timezone).alias("day")
+        return details.where("NOT is_sent").select(
             "topic", "partition", "offset", F.col(self._key_column).alias("board_id"),
             F.col(self._join_column).alias("member_id"), day, "key", "value", "kafka_timestamp", "event_id",
-            F.try_to_timestamp("accepted_text").alias("accepted_at"), "version_at", "reason",
-            F.expr(_FINE).alias("is_fine"),
+            "accepted_text", F.try_to_timestamp("accepted_text").alias("accepted_at"), "version_at", "ok",
         )  # fmt: skip
+
+    def _board(self, record: dict[str, Any], row: TableRow) -> PendingBoard:
+        """A board of the slow path. A tombstone is right at first sight or not at all: it has no member to wait for."""
+        columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
+                                                   "event_id", "accepted_at")}  # fmt: skip
+        day = Day.of(row.values[self._day_column], self._timezone).date
+        return PendingBoard(**columns, board_id=row.key, member_id=row.values[self._join_column], day=day,
+                            value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
 
     def _left_of(self, range_: OffsetRange) -> DataFrame:
         return self._left(self._details(self.decoded(self._read(range_))))
 
-    def _save_pending(self, pending: pa.Table, batch_id: int) -> None:
-        if pending.num_rows:
-            boards = [PendingBoard(**row) for row in pending.select(PendingBoard._fields).to_pylist()]
+    def _save_pending(self, boards: Sequence[PendingBoard], batch_id: int) -> None:
+        if boards:
             self._patiently(lambda: self._store.save_pending(boards))
             self._figures.count("pending_kept", len(boards))
             log.info("batch %d: %d boards wait for their member", batch_id, len(boards))
@@ -234,9 +242,10 @@ class BoardJoin:
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
         """Make a reject of a pending board that cannot be sent; it waits no longer."""
         for topic, partition, offset, *_ in batch.boards:
-            log.error("the pending board %s/%s/%s becomes a reject: %s", topic, partition, offset, reason)
             at = Coordinates(topic, partition, offset)
-            self._patiently(lambda at=at: self._store.reject_pending(at, reason))
+            log.error("the pending board %s/%s/%s becomes a reject: %s", *at, reason)
+            said = reason_of_reject(topic, partition, offset, reason)
+            self._patiently(lambda at=at, said=said: self._store.reject_pending(at, said))
             self._figures.count("rejects", 1)
             self._figures.count("isolated", 1)
 
@@ -261,9 +270,10 @@ class BoardJoin:
         """Pending boards as the source gave them. By way of Arrow: tuples would go through a Python worker."""
         rows = []
         for topic, partition, offset, key, value, timestamp, event_id, accepted_at in waiting:
+            accepted = None if accepted_at is None else accepted_at.isoformat()
             headers = [
-                {"key": name, "value": str(text).encode()}
-                for name, text in ((h.EVENT_ID, event_id), (h.ACCEPTED_AT, accepted_at))
+                {"key": name, "value": text.encode()}
+                for name, text in ((h.EVENT_ID, event_id), (h.ACCEPTED_AT, accepted))
                 if text is not None
             ]
             rows.append({"key": key, "value": value, "topic": topic, "partition": partition, "offset": offset,
@@ -276,7 +286,7 @@ def _counts() -> tuple[Column, ...]:
     return (
         F.count_if("is_sent").alias("sent"),
         F.count_if(F.expr("ok AND NOT is_sent")).alias("pending"),
-        F.count_if(F.expr("NOT ok")).alias("unclear"),
+        F.count_if(F.expr("NOT ok")).alias("slow_path"),
         F.unix_millis(F.max("kafka_timestamp")).alias("newest_ms"),
     )
 

@@ -19,6 +19,7 @@ _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.string()}
 _CONTROL = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", CONTROL_PATTERN)  # as RE2 writes code points
 _CONTROL_SIGNS = (b"\\u", b"\\b", b"\\f", b"\x7f", b"\xc2")
 _LONG = 1 << 16
+_NO_NUMBER = re.compile(rb"[:,\[][ \t\r]*-?(?:NaN|Inf)")  # the parser takes it for a number, and JSON has none such
 
 
 class JsonColumns:
@@ -90,6 +91,7 @@ def _are_plain(listed: list[bytes], values: pa.Array, text: bytes) -> bool:
         and pc.max(pc.binary_length(values)).as_py() < _LONG
         and text.count(b"\n") == count - 1
         and (text.count(b"{") + text.count(b"[") < count + MAX_DEPTH or max(map(_brackets, listed)) <= MAX_DEPTH)
+        and not _may_hold_no_number(text)
     )
 
 
@@ -105,7 +107,12 @@ def _is_plain(value: bytes | None) -> bool:
         and b"\n" not in value
         and len(value) < _LONG
         and _brackets(value) <= MAX_DEPTH
+        and not _may_hold_no_number(value)
     )
+
+
+def _may_hold_no_number(text: bytes) -> bool:
+    return (b"NaN" in text or b"Inf" in text) and _NO_NUMBER.search(text) is not None
 
 
 def _may_hold_controls(text: bytes) -> bool:

@@ -25,8 +25,9 @@ from spark_jobs.schemas import stored_type
 from spark_jobs.speed.early_read import EarlyRows
 from spark_jobs.speed.figures import Figures, TableSize
 from spark_jobs.speed.pages import pages
+from spark_jobs.speed.slow_path import read_slow_path
 from spark_jobs.speed.table_records import TableRow, read_record
-from spark_jobs.transforms.decode import decode, rejects, valid
+from spark_jobs.transforms.decode import decode, slow_path, valid
 from spark_jobs.transforms.join_rule import MEMBER_SIDE
 from spark_jobs.transforms.versions import newest_versions
 
@@ -210,15 +211,29 @@ class MemberTable:
     def _read(self, start: Offsets, ends: Offsets) -> _Level:
         whole = OffsetRange(start, ends)
         decoded = self._decoded(whole)
-        rejected = Observation()
+        left = Observation()
         # the observation also keeps the filter behind it: pushed below, it would parse each record once a condition
-        kept = self._narrow(valid(decoded.observe(rejected, F.count("reason").alias("count"))))
+        kept = self._narrow(valid(decoded.observe(left, F.count_if(F.expr("NOT ok")).alias("count"))))
         level = self._level(kept)
-        if count := rejected.get["count"]:  # rare: only then the range is read once more
-            for page in pages(rejects(decoded), lambda part: rejects(self._decoded(part)), whole, count,
-                              self._max_bytes):  # fmt: skip
-                self._keep_rejects([Reject(**row) for row in page.to_pylist()])
+        if count := left.get["count"]:  # rare: only then the range is read once more
+            return self._with_slow_path(level, whole, decoded, count)
         return level
+
+    def _with_slow_path(self, level: _Level, whole: OffsetRange, decoded: DataFrame, count: int) -> _Level:
+        """The level with the right ones among the records of the slow path; the others are rejects."""
+        levels = [level]
+        for page in pages(slow_path(decoded), lambda part: slow_path(self._decoded(part)), whole, count,
+                          self._max_bytes):  # fmt: skip
+            rejected, taken = read_slow_path(page, self._topic)
+            self._keep_rejects(rejected)
+            if taken:
+                levels.append(self._level(self._narrow(self._relation_of([row for _, row in taken]))))
+        if len(levels) == 1:
+            return level
+        merged = self._merged(levels)
+        for each in levels:
+            each.relation.unpersist()
+        return merged
 
     def _decoded(self, part: OffsetRange) -> DataFrame:
         records = read_range(self._session, self._offsetter, self._topic.name, part.start, part.end)

@@ -12,7 +12,14 @@ from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.fields import record_id
 from include.contracts.topics import Topic
-from include.contracts.validation import NO_VERSION, parse_timestamp, undecodable_violations, violations
+from include.contracts.validation import (
+    MAX_DEPTH,
+    NO_VERSION,
+    depth_of,
+    parse_timestamp,
+    undecodable_violations,
+    violations,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +67,8 @@ class Message(Protocol):
 def read_record(message: Message, topic: Topic) -> TableRow | Reject:
     """The row that the record says, or the reason why it says none. Raises nothing, whatever the record holds.
 
-    Reads as `transforms.decode` does, its leniency included: a number where text is wanted is its text.
+    Every reader of a topic takes what this one takes, and nothing else: those by the column leave to it whatever they
+    do not take for right at first sight. Of fields beyond the contract only the nesting counts.
     """
     kafka_timestamp = instant_of(message.timestamp()[1] * 1000)  # any producer may write any number there
 
@@ -90,10 +98,7 @@ def _read(
         return TableRow(key_id, message.partition(), message.offset(), version_at, True, {})
     fields = _fields(value, topic)
     if fields is None:
-        broken = undecodable_violations(value)
-        return reject(
-            str(broken[0]) if broken else f"/: not a JSON object; send an object with the fields of {topic.name}"
-        )
+        return reject(_broken(value, topic))
     found = violations(topic, fields)
     if found:
         return reject(str(found[0]))
@@ -104,21 +109,47 @@ def _read(
     return TableRow(fields[topic.key_field], message.partition(), message.offset(), version_at, False, values)
 
 
+def plain_value(value: bytes, topic: Topic) -> bytes:
+    """A value that `read_record` takes, with the contract's fields alone and in plain JSON: every reader takes it."""
+    return msgspec.json.encode(_fields(value, topic))
+
+
 def _fields(value: bytes, topic: Topic) -> dict[str, Any] | None:
-    """The contract's fields of a JSON object; None when it is none."""
+    """The contract's fields of a JSON object; None when it is none, no UTF-8, or nested too deep.
+
+    The decoder's own bound of nesting depends on the stack that is left, so a record could be taken here and not there.
+    """
+    if _is_too_deep(value):
+        return None
     try:
         value.decode()
         raw = _decoder.decode(value)
-        return {f.name: _plain(raw[f.name], f.type) for f in topic.fields if f.name in raw}
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
+    return {f.name: _decoded(raw[f.name]) for f in topic.fields if f.name in raw}
 
 
-def _plain(raw: msgspec.Raw, kind: str) -> Any:
-    text = bytes(raw)
-    if kind == "string" and text[:1] != b'"' and text != b"null":
-        return text.decode()
-    return msgspec.json.decode(raw)
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except ValueError:  # a number that Python does not hold: of none of the contract's types
+        return raw
+
+
+def _is_too_deep(value: bytes) -> bool:
+    return value.count(b"{") + value.count(b"[") > MAX_DEPTH and depth_of(value) > MAX_DEPTH
+
+
+def _broken(value: bytes, topic: Topic) -> str:
+    """Why `_fields` are none."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return "/: not UTF-8 text; encode the value as UTF-8"
+    if _is_too_deep(value):
+        return f"/: nested deeper than {MAX_DEPTH} levels; send a flatter value"
+    broken = undecodable_violations(value)
+    return str(broken[0]) if broken else f"/: not a JSON object; send an object with the fields of {topic.name}"
 
 
 def _value(value: Any, kind: str) -> Any:

@@ -1,49 +1,56 @@
-"""Kafka records into typed rows; what breaks the contract keeps its reason instead.
+"""Kafka records into typed rows, by the column: those that are right at first sight; all else goes the slow path.
 
-The column-wise twin of `include.contracts.validation`: a test holds both against the same values. Two leniencies are
-known: where text is wanted, `from_json` takes a number, a boolean or an object as its JSON text; and fields beyond the
-contract, which the gateway looks through for control characters and depth, are not read here at all.
+`ok` promises that `spark_jobs.speed.table_records.read_record` takes the record, with the same values. It promises
+nothing of other records: that reader has the last word on them, here as for every other reader.
 """
 
-from functools import cache, reduce
+import secrets
+from functools import cache
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as t
 
 from include.contracts import headers as h
-from include.contracts.fields import (
-    CONTROL_PATTERN,
-    END_INSTANT,
-    FIRST_INSTANT,
-    TIMESTAMP_PATTERN,
-    TIMESTAMP_PROBLEM,
-    TIMESTAMP_REMEDY,
-    Field,
-)
+from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT, TIMESTAMP_PATTERN
 from include.contracts.topics import Topic
-from include.contracts.validation import NO_VERSION
+from include.contracts.validation import MAX_DEPTH
 from spark_jobs.schemas import json_type
 from spark_jobs.transforms.headers import header_text
 
-REJECT_COLUMNS = ("topic", "partition", "offset", "reason", "key", "value", "kafka_timestamp")
-# An escaped surrogate without its other half; from_json would turn it into "?" without a word.
+SLOW_PATH_COLUMNS = ("topic", "partition", "offset", "key", "value", "kafka_timestamp", "event_id", "accepted_text")
+
+# Jackson stops at the end of the first value and takes what follows for granted; a field that it cannot read it makes
+# null. So a value is parsed as the first of two in a list, and the second must be the one that was put there. Nobody
+# who writes to a topic knows the list's name or that second value: a text that closes the list by itself has neither.
+_LIST = f"list_{secrets.token_hex(8)}"
+_LAST = secrets.randbits(62)
+_BROKEN = "_broken"  # where Jackson tells that a field or the text is none; a field of that name is none of the value
+_STRICT = {
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    "maxNestingDepth": str(MAX_DEPTH + 2),  # the list and the object around it
+    "columnNameOfCorruptRecord": _BROKEN,
+}
+
 ESCAPED_BACKSLASH = r"\\\\"
 ESCAPED_CONTROL = r"\\([bf]|u00(0[0-8bcefBCEF]|1|7[fF]|[89]))"
-# An id as its producer writes it: the twin of `include.contracts.fields.record_id`.
-_IS_ID = "string(try_cast(string(key) AS bigint)) = string(key)"
+ESCAPED_LETTER = r"\\u00([46][1-9a-fA-F]|[57][0-9aA])"  # it may hide a field's name from `_no_text`
+# An escaped surrogate without its other half; from_json would turn it into "?" without a word.
 LONE_SURROGATE = (
     r"(?i)\\u d[89ab][0-9a-f]{2}(?!\\u d[c-f][0-9a-f]{2})|(?<!\\u d[89ab][0-9a-f]{2})\\u d[c-f][0-9a-f]{2}"
 ).replace(" ", "")
+# An id as its producer writes it: the twin of `include.contracts.fields.record_id`.
+_IS_ID = "string(try_cast(string(key) AS bigint)) = string(key)"
 
 
 def typed(records: DataFrame, topic: Topic) -> DataFrame:
-    """One row a record of the Kafka source (with headers): the topic's columns, where it came from, and `ok`.
+    """One row a record of the Kafka source (with headers): where it came from, the topic's columns, and `ok`.
 
-    `ok` is true for a record that keeps the contract. Where it is false, `with_reason` has the last word: a few valid
-    records look broken here. A tombstone has `deleted` true and its key as id. `<column>_text` is a time as it was
-    sent. Times of headers are text: `accepted_text`. `kafka_timestamp` is null outside the years of the contract.
+    Where `ok` is false the topic's columns are null: no expression behind this one meets a value that breaks the
+    contract. A tombstone has `deleted` true and its key as id. `<column>_text` is a time as it was sent. Times of
+    headers are text: `accepted_text`. `kafka_timestamp` is null outside the years of the contract.
     """
-    text = F.col("value").cast("string")
     parsed = records.select(
         "topic",
         "partition",
@@ -53,29 +60,17 @@ def typed(records: DataFrame, topic: Topic) -> DataFrame:
         ),
         "key",
         "value",
-        F.from_json(text, json_type(topic)).alias("_json"),
+        _parsed(topic).alias("_parsed"),
         F.col("value").isNull().alias("deleted"),
         header_text(h.EVENT_ID).alias("_event_id"),
         header_text(h.ACCEPTED_AT).alias("_accepted"),
         header_text(h.REPLAYED_AT).isNotNull().alias("replayed"),
     )
-    return parsed.select(
-        "topic", "partition", "offset", "kafka_timestamp", "key", "value", *_header_columns(), "replayed", "deleted",
-        *_typed_columns(topic),
-        _ok(topic).alias("ok"),
-    )  # fmt: skip
-
-
-def with_reason(rows: DataFrame, topic: Topic) -> DataFrame:
-    """`typed` rows with `reason` for `ok`: null for a valid record, else the field (JSON pointer), breach and remedy.
-
-    Every check is made again, one by one, only for rows that are not `ok`.
-    """
-    text = F.col("value").cast("string")
-    json = F.when(~F.col("ok"), F.from_json(text, json_type(topic)))
-    parsed = rows.select("*", text.alias("_text"), F.col("key").cast("string").alias("_key"), json.alias("_json"))
-    reason = F.when(~F.col("ok"), _reason(topic))
-    return parsed.withColumn("reason", reason).drop("_text", "_key", "_json", "ok")
+    carried = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "event_id", "accepted_text",
+               "replayed", "deleted")  # fmt: skip
+    read = parsed.select(*carried[:6], *_header_columns(), *carried[8:], *_value_columns(topic))
+    judged = read.select(*carried, "_json", _ok(topic).alias("ok"))
+    return judged.select(*carried, *_typed_columns(topic), "ok")
 
 
 def versioned(rows: DataFrame) -> DataFrame:
@@ -86,18 +81,35 @@ def versioned(rows: DataFrame) -> DataFrame:
 
 
 def decode(records: DataFrame, topic: Topic) -> DataFrame:
-    """`typed` records with `accepted_at`, `version_at` and `reason`, which is null for a valid record."""
-    return with_reason(versioned(typed(records, topic)), topic)
+    """`typed` records with `accepted_at` and `version_at`."""
+    return versioned(typed(records, topic))
 
 
 def valid(decoded: DataFrame) -> DataFrame:
     """The rows that keep the contract, tombstones among them."""
-    return decoded.where(F.col("reason").isNull()).drop("reason")
+    return decoded.where("ok").drop("ok")
 
 
-def rejects(decoded: DataFrame) -> DataFrame:
-    """The records that break it, whole, with the reason."""
-    return decoded.where(F.col("reason").isNotNull()).select(*REJECT_COLUMNS)
+def slow_path(decoded: DataFrame) -> DataFrame:
+    """The records of the other rows, whole, for `spark_jobs.speed.slow_path`."""
+    return decoded.where("NOT ok").select(*SLOW_PATH_COLUMNS)
+
+
+@cache
+def _parsed(topic: Topic) -> Column:
+    values = t.StructField(_LIST, t.ArrayType(json_type(topic)))
+    last = f',{{"{topic.key_field}":{_LAST}}}]}}'
+    text = F.concat(F.lit(f'{{"{_LIST}":['), F.col("value").cast("string"), F.lit(last))
+    return F.from_json(text, t.StructType([values, t.StructField(_BROKEN, t.StringType())]), _STRICT)
+
+
+@cache
+def _value_columns(topic: Topic) -> tuple[Column, ...]:
+    """The object that the value is, and whether the value is that object and nothing else."""
+    values = F.col("_parsed")[_LIST]
+    is_last = F.get(values, F.lit(1))[topic.key_field] == F.lit(_LAST)
+    is_object = F.col("_parsed")[_BROKEN].isNull() & (F.size(values) == 2) & is_last
+    return F.get(values, F.lit(0)).alias("_json"), F.coalesce(is_object, F.lit(False)).alias("_is_object")
 
 
 @cache
@@ -126,12 +138,13 @@ def _typed_columns(topic: Topic) -> tuple[Column, ...]:
     for field in topic.fields:
         value = F.col("_json")[field.name]
         if field.name == topic.key_field:
-            key_id = F.expr(f"CASE WHEN {_IS_ID} THEN try_cast(string(key) AS bigint) END")
-            columns.append(F.when(F.col("deleted"), key_id).otherwise(value).alias(field.column))
-        elif field.type == "timestamp":
-            columns += [F.try_to_timestamp(value).alias(field.column), value.alias(f"{field.column}_text")]
+            key_id = F.expr("try_cast(string(key) AS bigint)")
+            value = F.when(F.col("deleted"), key_id).otherwise(value)
+        if field.type == "timestamp":
+            columns.append(F.when(F.col("ok"), F.try_to_timestamp(value)).alias(field.column))
+            columns.append(F.when(F.col("ok"), value).alias(f"{field.column}_text"))
         else:
-            columns.append(value.alias(field.column))
+            columns.append(F.when(F.col("ok"), value).alias(field.column))
     return tuple(columns)
 
 
@@ -142,14 +155,16 @@ def _ok(topic: Topic) -> Column:
     Bytes are searched before texts: a text must be made of them first, and searching it takes five times as long.
     """
     unescaped = f"regexp_replace(string(value), {_literal(ESCAPED_BACKSLASH)}, '')"
+    odd_escapes = [f"{unescaped} RLIKE {_literal(each)}" for each in (ESCAPED_CONTROL, LONE_SURROGATE, ESCAPED_LETTER)]
     broken = [
+        "NOT _is_object",
         "NOT is_valid_utf8(string(value))",
-        "NOT startswith(ltrim(string(value)), '{')",
-        "(contains(value, X'5C75') OR contains(value, X'5C62') OR contains(value, X'5C66')) AND"  # \u \b \f
-        f" ({unescaped} RLIKE {_literal(ESCAPED_CONTROL)} OR {unescaped} RLIKE {_literal(LONE_SURROGATE)})",
+        "(contains(value, X'5C75') OR contains(value, X'5C62') OR contains(value, X'5C66'))"  # \u \b \f
+        f" AND ({' OR '.join(odd_escapes)})",
         "contains(value, X'7F')",
         f"contains(value, X'C2') AND string(value) RLIKE {_literal(CONTROL_PATTERN)}",
         f"string(key) IS DISTINCT FROM string(_json.{topic.key_field})",
+        _no_text(topic),
     ]
     for field in topic.fields:
         value = f"_json.{field.name}"
@@ -165,83 +180,19 @@ def _ok(topic: Topic) -> Column:
     return F.expr(f"CASE WHEN deleted THEN {tombstone} ELSE NOT coalesce({is_broken}, true) END")
 
 
+def _no_text(topic: Topic) -> str:
+    """May a field of text be something else? from_json writes any value as a text, and not as it was sent.
+
+    Such a text begins as a number, a boolean, an object, an array, or with the quote of "Infinity". Only then the whole
+    value is searched for a field whose value does not begin with a quote.
+    """
+    names = [field.name for field in topic.fields if field.type == "string"]
+    firsts = ", ".join(f"'{first}'" for first in '-0123456789tf{["')
+    begins = " OR ".join(f"coalesce(left(_json.{name}, 1), '') IN ({firsts})" for name in names)
+    sent = rf'"({"|".join(names)})"\s*:\s*[^"\sn]'
+    return f"({begins}) AND string(value) RLIKE {_literal(sent)}"
+
+
 def _literal(pattern: str) -> str:
     """A regular expression as a literal of Spark's SQL, where a backslash is written twice."""
     return "'" + pattern.replace("\\", "\\\\") + "'"
-
-
-@cache  # a Column is only a description; making this one takes hundreds of calls to the JVM, in every batch
-def _reason(topic: Topic) -> Column:
-    text, key = F.col("_text"), F.col("_key")
-    key_column = F.col(topic.field(topic.key_field).column)
-    tombstone_checks = [
-        (key_column.isNull(), f"/key: a tombstone's key is not a {topic.name} id; use the id as decimal text"),
-        (F.coalesce("accepted_text", F.col("kafka_timestamp").cast("string")).isNull(), f"/timestamp: {NO_VERSION}"),
-    ]
-    unescaped = F.regexp_replace(text, ESCAPED_BACKSLASH, "")
-    nothing_read = F.coalesce(*[F.col("_json")[field.name].cast("string") for field in topic.fields]).isNull()
-    is_object = F.coalesce(F.ltrim(text).startswith("{"), F.lit(False))
-    checks = [
-        (~F.expr("is_valid_utf8(_text)"), "/: not UTF-8 text; encode the value as UTF-8"),
-        (
-            # from_json gives an object of nulls for what is no JSON; parsing again settles it, only then
-            ~is_object | (nothing_read & F.expr("try_parse_json(_text)").isNull()),
-            f"/: not a JSON object; send an object with the fields of {topic.name}",
-        ),
-        (
-            F.contains(F.lower(text), F.lit("\\ud")) & unescaped.rlike(LONE_SURROGATE),
-            "/: contains a lone surrogate; send well-formed Unicode text",
-        ),
-    ]
-    for field in topic.fields:
-        checks += _field_checks(field)
-    checks.append(
-        (
-            F.coalesce(key != key_column.cast("string"), F.lit(True)),
-            f"/key: the record key differs from /{topic.key_field}; use the id as decimal text",
-        )
-    )
-    return F.when(F.col("deleted"), _first(tombstone_checks)).otherwise(_first(checks))
-
-
-def _field_checks(field: Field) -> list[tuple[Column, str]]:
-    raw, typed = F.col("_json")[field.name], F.col(field.column)
-    pointer = f"/{field.name}"
-    checks: list[tuple[Column, str]] = []
-    if not field.nullable:
-        wanted = {
-            "long": "give an integer of at most 64 bits",
-            "string": "give a string",
-            "timestamp": TIMESTAMP_REMEDY,
-        }[field.type]
-        kind = {"long": "an integer", "string": "a string", "timestamp": "a time"}[field.type]
-        checks.append((raw.isNull(), f"{pointer}: missing, null or not {kind}; {wanted}"))
-    if field.type == "timestamp":
-        is_time = raw.rlike(TIMESTAMP_PATTERN) & ~raw.endswith("\n") & typed.isNotNull()
-        problem = f"{pointer}: {TIMESTAMP_PROBLEM}; {TIMESTAMP_REMEDY}"
-        checks.append((raw.isNotNull() & ~F.coalesce(is_time, F.lit(False)), problem))
-    if field.type == "string":
-        checks.append(
-            (
-                F.contains(raw, F.lit("\0")),
-                f"{pointer}: contains the NUL character; remove U+0000: PostgreSQL cannot store it",
-            )
-        )
-        checks.append(
-            (
-                raw.rlike(CONTROL_PATTERN),
-                f"{pointer}: contains a control character; remove it; TAB, LF and CR may stay",
-            )
-        )
-        checks.append(
-            (
-                F.char_length(raw) > F.lit(field.max_length),
-                f"{pointer}: longer than {field.max_length} characters; shorten it",
-            )
-        )
-    return checks
-
-
-def _first(checks: list[tuple[Column, str]]) -> Column:
-    (condition, reason), *rest = checks
-    return reduce(lambda chain, check: chain.when(check[0], F.lit(check[1])), rest, F.when(condition, F.lit(reason)))

@@ -81,7 +81,8 @@ def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(broker, postg
         assert rejects[boards[2]][0].startswith("rejected by hand by ")
         for record in failing.values():
             reason, _, _ = rejects[record]
-            assert reason == f"RecordFailpoint: a failpoint fails on {record}"
+            cause = f"RecordFailpoint: a failpoint fails on {record}"
+            assert reason.startswith(f"/: {record} cannot be taken: {cause}; "), reason
         assert rejects[boards[4]][1:] == (b"4", board(4, KNOWN))
         assert rejects[waiting[1]][1:] == (b"11", board(11, STRANGER))
         wait_until(driver.is_healthy, 60, f"the driver is healthy, see {driver.log}")

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.kafka_offsets import OffsetRange, OffsetReader
+from include.adapters.speed_store import Reject
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -29,10 +30,12 @@ from include.patience import patiently
 from spark_jobs.batch.archive import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.kafka import read_range
+from spark_jobs.speed.table_records import read_record
+from tests.contracts.test_any_record_twin import Message
 from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
 from tests.servers import kafka_server
-from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, records
+from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, records, twisted
 from tests.support.pipeline import rows, with_topics
 from tests.support.publication import publish
 from tests.support.spark import encoded
@@ -40,6 +43,7 @@ from tests.support.spark import encoded
 DAY = Day.of(SystemClock().now(), "Asia/Seoul").before(2)
 NOON = rfc3339(DAY.start.replace(minute=30))
 GOOD = 1_000_000  # ids of the pairs that must come out
+TWISTED = 2_000_000  # ids of boards in every twist of JSON
 _numbers = itertools.count()
 
 
@@ -60,7 +64,8 @@ def of_the_issue():
             key = 500 + number
             made = encoded(board(key, 7 if number % 2 else 99_999, createdAt=NOON, modifiedAt=NOON))
             found.append(AnyRecord("board", b"%d" % key, made, [(name, value)]))
-    return found
+    made_from = [(h.BOARD_PARTITION, b"0"), (h.BOARD_OFFSET, b"1")]
+    return [*found, *twisted(MEMBER), *(record._replace(headers=made_from) for record in twisted(BOARD_DETAIL))]
 
 
 class Chain(Driver):
@@ -173,3 +178,26 @@ def test_no_record_stops_anything(pipeline, chain, drawn):
     chain.serve()
     chain.night(f"r{number}")
     assert rows(pipeline, "SELECT finality FROM board_detail WHERE board_id = %s", (number,)) == [("final",)]
+
+
+@pytest.mark.timeout(600)
+def test_the_night_has_every_twist_of_a_value_as_the_stream_showed_it(pipeline, chain):
+    now = int(SystemClock().now().timestamp() * 1000)
+    boards = [r._replace(timestamp_ms=now) for r in twisted(BOARD, TWISTED, 1, NOON, author=TWISTED)]
+    author = AnyRecord("member", b"%d" % TWISTED, encoded(member(TWISTED, modifiedAt=NOON)), (), now)
+    assert len(send(pipeline, [author, *boards])) == 1 + len(boards)
+    chain.take_boards()
+    chain.resolve()
+    chain.serve()
+    live = rows(pipeline, SHOWN, (TWISTED,))
+    read = [read_record(Message(record, number), BOARD) for number, record in enumerate(boards)]
+    right = [row.key for row in read if not isinstance(row, Reject) and row.values["member_id"] == TWISTED]
+    assert [board_id for board_id, *_ in live] == right
+    assert len(right) > 50
+    chain.night("twisted")
+    assert rows(pipeline, SHOWN, (TWISTED,)) == live
+
+
+SHOWN = """
+    SELECT board_id, nickname, title, body, created_at, modified_at FROM board_detail WHERE member_id = %s ORDER BY 1
+"""

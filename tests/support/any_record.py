@@ -3,8 +3,10 @@
 One place for all tests that ask whether something is total: readers, tables, archive, rebuild, pages.
 """
 
+import datetime as dt
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -44,11 +46,33 @@ EDGE_TIMES = (
     "2261-12-31T23:59:59.999999-14:59", "2262-01-01T00:00:00Z", "2262-01-01T00:00:00+14:59", "2262-04-11T23:47:16Z",
     "9998-12-31T23:59:59Z", "9999-12-17T00:00:00Z", "9999-12-31T20:00:00Z", "9999-12-31T23:59:59.999999Z",
     "9999-12-31T23:59:59.999999-14:59", "+10000-01-01T00:00:00Z", "-0001-01-01T00:00:00Z", "gestern", "",
+    # Spark's largest and smallest instant, in every form that it reads, and what else it reads
+    "+294247-01-10T04:00:54.775807Z", "+294247-01-10T04:00:54.775808Z", "+294247-01-10T18:00:54.775807+14:00",
+    "+294247-01-10 04:00:54.775807", "+294247-1-10T4:0:54.775807UTC", "+294247-01", "+294247", "294247-01-10",
+    "-290308-12-21T19:59:05.224192Z", "-290308-12-21T19:59:05.224191Z", "-290308-12-21T05:59:05.224192-14:00",
+    "-290308-12-22", "+999999-01-01T00:00:00Z", "9999-12-31T23:59:59.999999-18:00", "0000-01-01T00:00:00+18:00",
+    "2026", "2026-11", "2026-11-2", "12:30", "T12:30", "2026-11-20T09:30:00.123456789Z", "2026-11-20T09:30:00 GMT+9",
+    "2026-11-20T09:30:00[Asia/Seoul]", "2026-11-20T09:30:00 Asia/Seoul", " 2026-11-20T09:30:00Z ", "epoch", "now",
 )  # fmt: skip
+_ZONES = ("Z", "", "+14:00", "-14:59", "+18:00", "-18:00", "UTC", "GMT+9", " Asia/Seoul", "+9", "+09:30:15")
+_CYCLE_S, _CYCLE_YEARS = 146_097 * 86_400, 400  # the calendar repeats itself
+
+
+def written(microseconds: int, separator: str, zone: str) -> str:
+    """An instant of any year, as Spark reads it."""
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    cycle, rest = divmod(seconds, _CYCLE_S)
+    at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=rest)
+    year = at.year + cycle * _CYCLE_YEARS
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{at:%m-%d}{separator}{at:%H:%M:%S}.{fraction:06d}{zone}"
+
+
 TIMES = st.one_of(
     st.sampled_from(GOOD_TIMES),
     st.sampled_from(EDGE_TIMES),
     st.datetimes().map(lambda at: at.isoformat() + "Z"),
+    st.builds(written, st.integers(-(2**63), 2**63 - 1), st.sampled_from("T "), st.sampled_from(_ZONES)),
 )
 EDGE_NUMBERS = (0, -1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**19, 10**20, 10**30)
 NUMBERS = st.one_of(st.integers(1, 30), st.sampled_from(EDGE_NUMBERS))
@@ -63,6 +87,88 @@ ODD_VALUES = (
     b"{" * 2_000, b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b'{"id":' + b"9" * 5_000 + b"}", b'{"id":1}{"id":2}',
     b'{"id":1,"id":2}', b"NaN", b'{"id":NaN}', b'{"id":1e400}', b'{"title":"' + b"x" * 900_000 + b'"}',
 )  # fmt: skip
+_NUMBERS = (
+    b"NaN", b"-NaN", b"Infinity", b"-Infinity", b"Inf", b"-Inf", b"+INF", b"01", b"-01", b"1.", b".5", b"+1", b"0x1",
+    b"1e", b"-", b"1_0", b"-0", b"1.50", b"1E+2", b"1e400", b"-1e400", b"0." + b"9" * 1_001, b"1e" + b"9" * 1_001,
+    b"0" * 1_001, *(sign + b"9" * count for count in (23, 1_000, 1_001, 4_300, 4_301) for sign in (b"", b"-")),
+)  # fmt: skip
+_OTHERS = (
+    b"nul", b"tru", b"True", b"None", b"undefined", b"", b'"a\nb"', b'"\0"', b'"\t"', b'"\\q"', b'"\\u12"',
+    b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\xff"', b'"\xed\xa0\x80"', b"'a'", b"[1,]", b"[,1]", b'{"a":1,}', b"[ 1 ]",
+    b'{"a": 1}', b"{}", b"[]", b"true", b"null", b"/* a */ 1", b"// a\n1", b"# a\n1", b'"Infinity"', b'"\\u0007"',
+)  # fmt: skip
+_TOKENS = (*_NUMBERS, *_OTHERS)
+_DEPTHS = (30, 31, 32, 33, 500, 990, 1_000, 1_001, 5_000)
+_COLLIDING = [""]  # names of one hash in Jackson, whatever its seed is
+for _ in range(10):
+    _COLLIDING = [name + end for name in _COLLIDING for end in ("AB", "B!")]
+_NAMES = (
+    *(b"n" * count for count in (1_000, 1_001, 50_000, 50_001, 51_000)), "😀".encode() * 25_001, b"", b"\x7f",
+    b"_broken", b"\\u0061", b"\\ud800", b"a\nb", b"\xff",
+)  # fmt: skip
+AFTER = (
+    b"}", b"]", b"]}", b'"}', b" x", b"\0", b"\f", b"\v", b"\xc2\xa0", b",", b"/* a */", b"// a", b"# a", b",{}", b"{}",
+    b"],[", b'],"x":[', b"\x1e", b"\xef\xbb\xbf", b"\n\t\r ", b"null", b"NaN",
+)  # fmt: skip
+BEFORE = (b"\xef\xbb\xbf", b"\n\t\r ", b"\x1e", b"\f", b"\xc2\xa0", b"[", b"{", b",", b"/* a */", b"{},", b")]}',")
+ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "utf-8-sig", "utf-7", "cp949", "utf-16-be")
+
+
+def with_field(text: bytes, field: bytes) -> bytes:
+    """The text of an object with one more field."""
+    return text[:-1] + b", " + field + b"}"
+
+
+def twists(topic: Topic) -> list[Callable[[bytes], bytes]]:
+    """All that can be done to the text of a value that is right; what comes out may be right all the same."""
+    made: list[Callable[[bytes], bytes]] = [
+        lambda text: text + text,
+        lambda text: text + b"\n" + text,
+        lambda text: text + b"," + text,
+        lambda text: text + b"],[" + text,
+        lambda text: b"[" + text + b"]",
+        lambda text: text[:-1],
+        lambda text: text[:-2],
+        lambda text: text[:-1] + b",}",
+        lambda text: text.replace(b'"', b"'"),
+        lambda text: re.sub(rb'"(\w+)":', rb"\1:", text),
+        lambda text: re.sub(rb'"(\w+)":', rb"'\1':", text),
+        lambda text: text.replace(b":", b"="),
+        lambda text: text.replace(b", ", b"; "),
+        lambda text: text.replace(b": ", b"\n:\t\r"),
+        lambda text: with_field(text, b",".join(b'"%s":1' % name.encode() for name in _COLLIDING)),
+    ]
+    made += [lambda text, more=more: text + more for more in AFTER]
+    made += [lambda text, more=more: more + text for more in BEFORE]
+    made += [lambda text, name=name: text.decode().encode(name, "replace") for name in ENCODINGS]
+    made += [lambda text, each=each: with_field(text, b'"more": ' + each) for each in _TOKENS]
+    made += [lambda text, each=each: with_field(text, b'"more": [{"a": ' + each + b"}]") for each in _TOKENS]
+    made += [lambda text, each=each: with_field(text, b'"' + each + b'": 1') for each in _NAMES]
+    made += [lambda text, each=each: with_field(text, b'"more": {"' + each + b'": [1]}') for each in _NAMES]
+    made += [lambda text, n=n: with_field(text, b'"more": ' + b"[" * n + b"]" * n) for n in _DEPTHS]
+    made += [lambda text, n=n: with_field(text, b'"more": ' + b'{"a":' * n + b"1" + b"}" * n) for n in _DEPTHS]
+    made.append(lambda text: with_field(text, b'"more": "' + b"[{" * 500 + b'"'))
+    for field in topic.fields:
+        name = field.name.encode()
+        escaped = b"\\u%04x" % name[0] + name[1:]
+        made += [lambda text, name=name, each=each: with_token(text, name, each) for each in _TOKENS]
+        made += [lambda text, name=name, each=each: with_field(text, b'"%s": %s' % (name, each))
+                 for each in (b'"again"', b"null", b"7", b"nul", b"{}", b"NaN")]  # fmt: skip
+        made += [lambda text, name=name, other=other: text.replace(b'"%s"' % name, b'"%s"' % other)
+                 for other in (name.upper(), name.title(), name + b" ", escaped)]  # fmt: skip
+        made.append(lambda text, name=name, escaped=escaped: with_token(
+            text.replace(b'"%s"' % name, b'"%s"' % escaped), escaped, b"1.50"))  # fmt: skip
+        made.append(lambda text, name=name: with_field(text, b'"%s": 7' % name.swapcase()))
+    return made
+
+
+def with_token(text: bytes, name: bytes, token: bytes) -> bytes:
+    """The text of a plain object with something else for a field's value."""
+    start = text.index(b'"%s": ' % name) + len(name) + 4
+    end = re.compile(rb'"(?:[^"\\]|\\.)*"|[^,}]*').match(text, start).end()  # type: ignore[union-attr]
+    return text[:start] + token + text[end:]
+
+
 ODD_KEYS = (
     None, b"", b"0", b"-0", b"-1", b"+7", b" 7", b"7 ", b"007", b"7.0", b"7e0", b"0x7", b"1_0", b"\0", b"\xff", b"x",
     b"9223372036854775807", b"9223372036854775808", b"-9223372036854775808", b"-9223372036854775809",
@@ -101,17 +207,32 @@ def _good(field: Field, number: int) -> Any:
     return {"long": number, "timestamp": GOOD_TIMES[0], "string": f"text {number}"}[field.type]
 
 
+def twisted(
+    topic: Topic, first_id: int = 7, step: int = 0, at: str = GOOD_TIMES[0], author: int = 7
+) -> list[AnyRecord]:
+    """One record for each of the `twists`, with an id of its own when there is a step; the first one is right."""
+    made = []
+    for number, twist in enumerate([lambda text: text, *twists(topic)]):
+        row_id = first_id + number * step
+        value = {field.name: at if field.type == "timestamp" else _good(field, author) for field in topic.fields}
+        text = json.dumps(value | {topic.key_field: row_id}).encode()
+        made.append(AnyRecord(topic.name, b"%d" % row_id, twist(text)))
+    return made
+
+
 @st.composite
 def values(draw: st.DrawFn, topic: Topic) -> tuple[object, bytes | None]:
     """The id that the value names, if any, and its bytes; None for a tombstone."""
-    kind = draw(st.integers(0, 9))
+    kind = draw(st.integers(0, 11))
     number = draw(st.integers(1, 30))
     if kind == 0:
         return number, None
     if kind == 1:
         return number, draw(st.one_of(st.sampled_from(ODD_VALUES), st.binary(max_size=40)))
     value = {field.name: _good(field, number) for field in topic.fields}
-    if kind > 3:  # one or two fields are odd: more would hide each other
+    if kind < 5:
+        return number, draw(st.sampled_from(twists(topic)))(json.dumps(value).encode())
+    if kind > 5:  # one or two fields are odd: more would hide each other
         for field in draw(st.lists(st.sampled_from(topic.fields), min_size=1, max_size=2)):
             value[field.name] = draw(_field(field))
             if draw(st.integers(0, 19)) == 0:

@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 from include.contracts.topics import BOARD
 from include.contracts.validation import (
     MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_NAME_LENGTH,
+    depth_of,
+    has_more,
     hidden_violations,
     is_timestamp,
     parse_timestamp,
@@ -234,3 +238,47 @@ def test_the_written_schema_takes_the_same_texts(text):
 def test_a_pointer_shows_names_without_their_characters():
     assert pointer_part("a/b~c\x00") == "a~1b~0c\\u0000"
     assert pointer_part("가" * 100) == "가" * 64
+
+
+LONGEST, LONGEST_NAME = 10**MAX_DIGITS - 1, "n" * MAX_NAME_LENGTH
+
+
+@pytest.mark.parametrize("number", [LONGEST, -LONGEST])
+def test_a_number_has_so_many_digits_and_no_more(number):
+    for extra in ({"more": number}, {"more": [{"a": number}]}):
+        assert hidden_violations(board(**extra), BOARD) == []
+    over = number * 10
+    assert places(hidden_violations(board(more=over, others=[{"a": [over]}]), BOARD)) == [
+        ("/more", "a number of more than 1000 digits"), ("/others/0/a/0", "a number of more than 1000 digits")
+    ]  # fmt: skip
+
+
+def test_a_name_has_so_many_characters_and_no_more():
+    assert hidden_violations(board(**{LONGEST_NAME: {LONGEST_NAME: 1}}), BOARD) == []
+    found = hidden_violations(board(more={LONGEST_NAME + "n": 1}), BOARD)
+    assert places(found) == [(f"/more/{'n' * 64}", "the field's name is longer than 1000 characters")]
+
+
+def test_a_value_of_the_contract_alone_has_no_more():
+    assert not has_more(BOARD, board())
+    assert has_more(BOARD, board(more=1))
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.text('[]{}"\\'),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text('{"\\'), inner),
+    )
+)
+@example('[{"')
+def test_depth_is_told_from_the_text(value):
+    def depth(each):
+        inner = each.values() if isinstance(each, dict) else each if isinstance(each, list) else None
+        return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+    assert depth_of(json.dumps(value).encode()) == depth(value)
+
+
+@pytest.mark.parametrize("text", [b'"' + b'\\"' * 500_000, b"[" * 1_000_000, b"]" * 1_000_000, b'"[', b"\\", b'\\"'])
+def test_depth_of_any_bytes_is_told_in_one_go(text):
+    assert depth_of(text) <= 1_000_000

@@ -5,7 +5,7 @@ from py4j.protocol import Py4JNetworkError
 
 from include.adapters.serving_errors import BatchInterrupted, BatchRefused
 from include.errors import BrokerUnavailable, DriverSuperseded, LedgerConflict
-from spark_jobs.connectors.failures import is_passing
+from spark_jobs.connectors.failures import cause_of, is_passing
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,67 @@ def test_our_own_errors_and_lost_connections_say_nothing_of_the_records(error):
 )
 def test_a_refused_batch_and_errors_of_python_may_be_for_a_record(error):
     assert not is_passing(error)
+
+
+class JavaClass:
+    """As py4j gives the class of an object."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def getName(self):  # noqa: N802  # Java's
+        return self._name
+
+
+class JavaError:
+    """As py4j gives an exception."""
+
+    def __init__(self, name, message, cause=None):
+        self._name, self._message, self._cause = name, message, cause
+
+    def getClass(self):  # noqa: N802
+        return JavaClass(self._name)
+
+    def getMessage(self):  # noqa: N802
+        return self._message
+
+    def getCause(self):  # noqa: N802
+        return self._cause
+
+
+class FailedCall(Exception):
+    """As py4j raises it: its text names the call alone."""
+
+    def __init__(self, java_exception):
+        super().__init__("An error occurred while calling o11737.getResult.")
+        self.java_exception = java_exception
+
+
+def test_the_cause_of_a_failed_call_is_the_deepest_one_of_java():
+    overflow = JavaError("java.lang.ArithmeticException", "long overflow")
+    aborted = JavaError("org.apache.spark.SparkException", "Job aborted due to stage failure", overflow)
+    assert cause_of(FailedCall(aborted)) == "java.lang.ArithmeticException: long overflow"
+    assert cause_of(FailedCall(JavaError("java.lang.NullPointerException", None))) == (
+        "java.lang.NullPointerException: no message"
+    )
+
+
+def test_causes_that_are_a_circle_have_an_end():
+    one = JavaError("a.One", "1")
+    one._cause = JavaError("a.Two", "2", one)
+    assert cause_of(FailedCall(one)).startswith("a.")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("year 10000 is out of range"), "ValueError: year 10000 is out of range"),
+        (ValueError('invalid input syntax for type integer: "010-1234"\nLINE 1'),
+         "ValueError: invalid input syntax for type integer: '…'"),
+        (KeyError("Mina"), "KeyError: '…'"),
+        (RuntimeError(), "RuntimeError: no message"),
+        (ValueError("a\0b"), "ValueError: a\\0b"),
+    ],
+)  # fmt: skip
+def test_a_cause_is_one_line_without_quoted_values(error, text):
+    assert cause_of(error) == text

@@ -97,3 +97,19 @@ def test_a_row_with_such_a_character_is_refused_with_its_place(path):
     place = "/nickname" if path == "/members" else "/title"
     assert response.status_code == 400
     assert (place, "contains the control character U+0007") in places(response.json()["details"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "pointer", "problem"),
+    [
+        ({"more": 10**1_000}, "/more", "a number of more than 1000 digits"),
+        ({"more": [{"a": -(10**4_000)}]}, "/more/0/a", "a number of more than 1000 digits"),
+        ({"n" * 1_001: 1}, f"/{'n' * 64}", "the field's name is longer than 1000 characters"),
+        ({"more": {"n" * 51_000: 1}}, f"/more/{'n' * 64}", "the field's name is longer than 1000 characters"),
+    ],
+)
+def test_what_other_readers_could_not_read_is_refused_with_its_place(extra, pointer, problem):
+    response, delivered = post(EVENTS, json.dumps([board(1), board(2, **extra)]).encode())
+    assert [result["status"] for result in response.json()["results"]] == [201, 400]
+    assert places(response.json()["results"][1]["details"]) == [(pointer, problem)]
+    assert [value["id"] for value in delivered] == [1]
