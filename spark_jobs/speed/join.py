@@ -229,7 +229,7 @@ class BoardJoin:
         if boards:
             self._patiently(lambda: self._store.save_pending(boards))
             self._figures.count("pending_kept", len(boards))
-            log.info("batch %d: %d boards wait for their member", batch_id, len(boards))
+            log.info("batch %d: %d boards wait to be sent", batch_id, len(boards))
 
     def _patiently(self, call: Any) -> None:
         patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)

@@ -14,7 +14,7 @@ from spark_jobs.speed.figures import Count
 COUNTS: dict[Count, tuple[str, str]] = {
     "sent": ("stream_records_sent", "Records sent to board-detail and acknowledged."),
     "rejects": ("stream_rejects", "Records that break their contract; the reasons are in table reject."),
-    "pending_kept": ("stream_pending_kept", "Boards kept because their member was not known."),
+    "pending_kept": ("stream_pending_kept", "Boards kept until their member is known, and those of the slow path."),
     "pending_sent": ("stream_pending_sent", "Kept boards sent after their member had come."),
     "duplicates": ("stream_duplicates", "Records of board-detail whose source coordinates came before."),
     "isolated": ("stream_records_isolated", "Records that became rejects because they could not be taken."),

@@ -11,6 +11,7 @@ from include.adapters.speed_store import Reject
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.topics import MEMBER
+from include.contracts.validation import MAX_DEPTH
 from spark_jobs.speed.table_columns import TableColumns
 from spark_jobs.speed.table_records import read_record
 from spark_jobs.transforms.decode import decode
@@ -115,6 +116,22 @@ def test_both_readers_agree(spark, drawn):
 def test_a_tombstone_without_its_time_of_acceptance_has_kafkas():
     read = read_record(Message(RawRecord("member", 0, 3, "7", None)), MEMBER)
     assert (read.key, read.deleted, read.version) == (7, True, (EPOCH.astimezone(dt.UTC), 3))
+
+
+def called_from(depth, call):
+    """The call's result, with so many calls around it."""
+    return call() if depth == 0 else called_from(depth - 1, call)
+
+
+@pytest.mark.parametrize("callers", [0, 600])
+@pytest.mark.parametrize("arrays", [MAX_DEPTH - 1, MAX_DEPTH, 300, 700])
+def test_nesting_is_bounded_alike_whoever_reads(arrays, callers):
+    value = FINE[:-1] + b', "more": ' + b"[" * arrays + b"]" * arrays + b"}"
+    read = called_from(callers, lambda: read_record(Message(RawRecord("member", 0, 3, "7", value)), MEMBER))
+    if arrays < MAX_DEPTH:
+        assert read.key == 7
+    else:
+        assert read.reason == "/: nested deeper than 32 levels; send a flatter value"
 
 
 @settings(max_examples=100, deadline=None)

@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -119,6 +120,7 @@ def with_field(text: bytes, field: bytes) -> bytes:
     return text[:-1] + b", " + field + b"}"
 
 
+@cache
 def twists(topic: Topic) -> list[Callable[[bytes], bytes]]:
     """All that can be done to the text of a value that is right; what comes out may be right all the same."""
     made: list[Callable[[bytes], bytes]] = [
