@@ -26,6 +26,10 @@ class UnknownRunType(PipelineError):
     """A night's run is `scheduled` or `backfill`; the DAG passes something else."""
 
 
+class NeedsRebuild(PipelineError):
+    """Records reached the published day after it was built: it is certified after its next rebuild."""
+
+
 class NotCertified(PipelineError):
     """The day is published, and a person has to look at it before it can be certified."""
 
@@ -112,11 +116,14 @@ def cover(day: str) -> int:
 def certify(day: str) -> dict[str, Any]:
     """Certify the published day; the answer is its certificate. See `certificate.certify`.
 
-    Raises FallbackNotDrained, which is tried again, and NotCertified.
+    Raises FallbackNotDrained, which is tried again; NeedsRebuild when nothing but newer records stands against the
+    day, which the next night takes; and NotCertified.
     """
     certificate = certify_if_possible(day)
     if certificate.fallback_pending:
         raise FallbackNotDrained(certificate.reason or "", day=day)
+    if certificate.needs_only_rebuild:
+        raise NeedsRebuild(certificate.reason or "", day=day)
     if certificate.reason:
         raise NotCertified(certificate.reason, day=day)
     return asdict(certificate)

@@ -12,7 +12,8 @@ from include.adapters.generation_store import table_name
 from include.adapters.postgres import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
-from include.errors import BalanceBroken, NothingBuilt
+from include.errors import BalanceBroken, NothingBuilt, StaleRun
+from include.integrity.day_checks import check_day
 from include.integrity.gateways import Unsent, unsent
 from include.settings import Settings
 from include.sql.named import query
@@ -39,6 +40,11 @@ COUNTED = (
         "boards that the system of record or the stream had, and raw does not speak of",
     ),
     ("unexplained", "term_unexplained", "differences that nobody can explain; a certified day has none"),
+)
+# Counted last, with the day locked: a batch of the stream that marks the day is in it, or comes after the certificate.
+SINCE = (
+    ("dirty", "term_dirty", "what reached the day since its build; none when it was certified"),
+    ("unchecked", "term_unchecked", "1 while the day waits to be compared with others; not when it was certified"),
 )
 
 
@@ -94,19 +100,28 @@ class Certificate:
         """Events in the gateways' stores that are in no topic: waiting, set aside, or lost."""
         return self.count("fallback_pending")
 
+    @property
+    def needs_only_rebuild(self) -> bool:
+        """True if only newer records stand against the day: the remedy is its rebuild, which the night does."""
+        others = ("fallback_pending", "unaccounted", "unexplained")
+        return any(map(self.count, ("dirty", "unchecked"))) and not any(map(self.count, others))
+
 
 def certify(settings: Settings, day: Day, ask_gateways: AskGateways = unsent) -> Certificate:
     """Count the published day's terms and keep them as its certificate. Certified is what nothing speaks against.
 
-    That is: the balance adds up, no store of a gateway holds or lost events, no difference is unexplained, and neither
-    the system of record nor the stream knows a board of which raw does not speak.
+    That is: the balance adds up, no store of a gateway holds or lost events, no difference is unexplained, neither the
+    system of record nor the stream knows a board of which raw does not speak, and nothing is known to have reached the
+    day since it was built. A record that comes later makes the certified day dirty.
 
     Can run twice: the newest count replaces the one before, and the day's status follows it. Blocks on every gateway,
-    and as long as reading the day's rows takes. Raises DayNotOver; NothingBuilt when the day is not published;
-    BalanceBroken when the terms do not add up or the rows are not those that were built; GatewayUnavailable, which is
-    Retryable.
+    and as long as reading the day's rows takes; the stream waits only while the certificate is saved. Raises
+    DayNotOver; NothingBuilt when the day is not published; StaleRun when it was published or undone meanwhile;
+    BalanceBroken when the terms do not add up or the rows are not those that were built; GatewayUnavailable and
+    DatabaseUnavailable, which are Retryable.
     """
     day.require_over(SystemClock().now())
+    check_day(settings, day.date)
     held = ask_gateways(settings)  # before the transaction: a gateway may let us wait
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_balance"), {"day": day.date})
@@ -115,6 +130,11 @@ def certify(settings: Settings, day: Day, ask_gateways: AskGateways = unsent) ->
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash = row
         terms = _terms(cursor, day, generation_id, held)
+        cursor.execute(query("lock_shown_day"), {"day": day.date})
+        if cursor.fetchone()[0] != generation_id:
+            raise StaleRun("the day shows something else since its terms were counted; certify it again",
+                           day=day, generation=generation_id)  # fmt: skip
+        terms += _counted_terms(cursor, SINCE, {"day": day.date})
         certificate = Certificate(str(day), generation_id, None, terms)
         is_broken = not _adds_up(certificate) or (certificate.row_count, certificate.value("content_hash")) != (
             built_rows,
@@ -139,14 +159,14 @@ def certify(settings: Settings, day: Day, ask_gateways: AskGateways = unsent) ->
 
 def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unsent]) -> list[Term]:
     place = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
-    counted = [_counted(cursor, name, _text(cursor, query(file), place), note) for name, file, note in COUNTED]
+    counted = _counted_terms(cursor, COUNTED, place)
     values = {term.name: term.value for term in counted}
     backlog = sum(each.total for each in held.values())
     accepted = Term(
         "accepted",
         str(int(values["raw_distinct"]) + backlog),
         _text(cursor, query("term_accepted"), place),
-        "raw_distinct + fallback_pending: what was accepted is in raw, or in a gateway's store",
+        "raw_distinct + fallback_pending: what was accepted up to the cut is in raw, or in a gateway's store",
     )
     fallback = Term(
         "fallback_pending",
@@ -162,6 +182,10 @@ def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unse
 def _text(cursor: Cursor, statement: str, parameters: Mapping[str, object]) -> str:
     """The statement with its literals filled in, for people to run."""
     return bytes(cursor.mogrify(statement, parameters)).decode().strip()
+
+
+def _counted_terms(cursor: Cursor, terms: Sequence[tuple[str, str, str]], place: Mapping[str, object]) -> list[Term]:
+    return [_counted(cursor, name, _text(cursor, query(file), place), note) for name, file, note in terms]
 
 
 def _counted(cursor: Cursor, name: str, statement: str, note: str) -> Term:
@@ -194,6 +218,10 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
                        "have lost them: see docs/runbooks/nightly_rebuild.md")  # fmt: skip
     if unexplained := certificate.count("unexplained"):
         reasons.append(f"{unexplained} differences are unexplained: look at them in board_detail_correction")
+    if dirty := certificate.count("dirty"):
+        reasons.append(f"{dirty} records reached the day after it was built (see dirty_day): rebuild the day")
+    if certificate.count("unchecked"):
+        reasons.append("the day waits to be compared with the others that may show its boards: certify it again")
     return "; ".join(reasons) or None
 
 

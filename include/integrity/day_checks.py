@@ -52,6 +52,12 @@ def check_after_move(settings: Settings, day: dt.date) -> None:
         log.warning("day %s: it is left to the next night to compare it with the other days: %s", day, exc)
 
 
+def check_day(settings: Settings, day: dt.date) -> None:
+    """Mark the day if boards left it, and check it if it is entered. Raises DatabaseUnavailable."""
+    mark_left_days(settings, day)
+    check_days(settings, day)
+
+
 def check_days(settings: Settings, day: dt.date | None = None) -> None:
     """Check the days entered into `unchecked_day`, or only that one if it is among them.
 
@@ -68,15 +74,15 @@ def check_days(settings: Settings, day: dt.date | None = None) -> None:
             cursor.execute(query("delete_check"), {"day": unchecked, "request": request})
 
 
-def mark_left_days(settings: Settings) -> None:
+def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
     """Mark published days with boards of which the speed layer knows a newer version that is of another day.
 
-    Raises DatabaseUnavailable.
+    All of them, or only that one. Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_days_left"))
+        cursor.execute(query("select_days_left"), {"day": day})
         found = {}
-        for shown in a_few_at_a_time(cursor, _shown(cursor, [day for (day,) in cursor.fetchall()])):
+        for shown in a_few_at_a_time(cursor, _shown(cursor, [left for (left,) in cursor.fetchall()])):
             found[shown.day] = _count(cursor, query("count_left_boards"), shown._asdict())
         mark_days_dirty(cursor, "moved board", found)
 

@@ -87,6 +87,19 @@ def test_certifies_what_earlier_nights_left_beside_its_own_days(dag_bag):
     assert "days" in dag.get_task("uncertified_days").upstream_task_ids
 
 
+def test_a_day_that_newer_records_reached_meanwhile_is_not_green_and_fails_no_night(dag_bag, monkeypatch):
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    from include.airflow_support import steps
+
+    def refuse(day):
+        raise steps.NeedsRebuild("2 records reached the day after it was built", day=day)
+
+    monkeypatch.setattr(steps, "certify", refuse)
+    with pytest.raises(AirflowSkipException, match="not certified: 2 records reached the day"):
+        dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.certify").python_callable(DAY)
+
+
 class TestBudget:
     @pytest.fixture
     def begin(self, dag_bag, monkeypatch):

@@ -1,23 +1,33 @@
 """Certificates on a real PostgreSQL: each term has a query that counts it again, and what stands against one."""
 
+import datetime as dt
 import json
 import threading
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
+from psycopg2.extras import execute_values
 
+from include.adapters.postgres import connect
+from include.airflow_support import steps
 from include.clock import rfc3339
-from include.errors import BalanceBroken, ConfigurationError, NothingBuilt
+from include.errors import BalanceBroken, ConfigurationError, NothingBuilt, StaleRun
 from include.gateway.client import GatewayUnavailable
+from include.integrity import certificate as certificate_module
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
+from include.integrity.day_checks import request_check
 from include.integrity.gateways import Unsent, gateways, unsent
+from include.integrity.late_members import LateMember
 from include.settings import Settings
+from include.sql.named import query
 from stack.ports import unused
+from tests.servers import wait_until
 from tests.support.pipeline import environment, migrated, rows
-from tests.support.publication import publish
+from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
 
 STATUS = "SELECT status, certified_at IS NOT NULL FROM day_publication"
@@ -105,6 +115,8 @@ def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
             "corrections": "3",
             "unaccounted": "0",
             "unexplained": "0",
+            "dirty": "0",
+            "unchecked": "0",
             "content_hash": rows(settings, "SELECT content_hash FROM generation")[0][0],
         }
         assert [name for name, *_ in stored(settings)] == [term.name for term in certificate.terms]
@@ -189,7 +201,7 @@ def test_a_board_that_the_system_of_record_has_must_be_in_some_term(settings, st
         store.close()
     certificate = certify(settings, DAY, nothing_waits)
     assert certificate.count("unaccounted") == (state == "forgotten")
-    assert bool(certificate.reason) == (state == "forgotten")
+    assert bool(certificate.reason) == (state in ("forgotten", "live"))  # the live one came after the build
 
 
 def test_a_board_that_the_stream_showed_must_be_in_some_term(settings):
@@ -203,6 +215,89 @@ def test_a_board_that_the_stream_showed_must_be_in_some_term(settings):
     publish(settings, DAY, "r", reason="a test", accept_vanishing=True)
     assert "1 boards that the system of record or the stream had" in certify(settings, DAY, nothing_waits).reason
     assert rows(settings, STATUS) == [("rebuilt", False)]
+
+
+def late_board(settings, store):
+    serve(store, [row(5, 50)])
+
+
+def board_that_left(settings, store):
+    """The stream has it on a day that is not published: nobody compared it with the day that shows it."""
+    tomorrow = DAY.date + dt.timedelta(days=1)
+    serve(store, [row(1, 50, modified_at=NOON + dt.timedelta(hours=1), day=tomorrow)])
+
+
+def late_member(settings, store):
+    """A version of the member that the boards did not take; the check that would say so was not made."""
+    late = LateMember("members", 0, 5, 7, NOON - dt.timedelta(hours=1))
+    with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
+        execute_values(cursor, query("insert_late_member"), [late])
+        request_check(cursor, DAY.date)
+
+
+@pytest.mark.parametrize("reach", [late_board, board_that_left, late_member])
+def test_a_day_that_something_reached_since_its_build_is_not_certified(settings, reach):
+    store = opened_store(settings)
+    try:
+        published(settings, [row(1, 1), row(2, 2)])
+        assert certify(settings, DAY, nothing_waits).reason is None
+        reach(settings, store)
+        certificate = certify(settings, DAY, nothing_waits)
+    finally:
+        store.close()
+    assert "records reached the day after it was built" in (certificate.reason or "")
+    assert certificate.needs_only_rebuild
+    assert rows(settings, f"{STATUS} WHERE day = %s", (DAY.date,)) == [("rebuilt", False)]
+
+
+@pytest.mark.parametrize(("difference", "error"), [(False, steps.NeedsRebuild), (True, steps.NotCertified)])
+def test_the_task_of_a_dirty_day_waits_for_a_rebuild_unless_a_person_has_to_look(
+    postgres, settings, tmp_path, monkeypatch, difference, error
+):
+    store = opened_store(settings)
+    try:
+        serve(store, [row(1, 1, title="nobody knows why" if difference else "v1")])
+        published(settings, [row(1, 1)])
+        serve(store, [row(5, 50)])
+    finally:
+        store.close()
+    with gateway_with(0) as url:
+        variables = environment(None, postgres, "certificates", tmp_path)
+        for name, value in {**variables, "GATEWAY_URL": url, "GATEWAY_ADMIN_TOKEN": "admin"}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(error, match="1 records reached the day after it was built"):
+            steps.certify(str(DAY))
+
+
+def test_a_batch_that_marks_the_day_meanwhile_is_waited_for(settings):
+    published(settings, [row(1, 1)])
+    with closing(open_as(settings, "stream")) as batch, ThreadPoolExecutor(1) as pool:
+        with batch.cursor() as cursor:
+            cursor.execute("SELECT FROM day_publication WHERE day = %s FOR SHARE", (DAY.date,))  # as lock_days
+            cursor.execute("INSERT INTO dirty_day (day, cause, count) VALUES (%s, 'late board', 1)", (DAY.date,))
+        certifying = pool.submit(certify, settings, DAY, nothing_waits)
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'certify' AND wait_event_type = 'Lock'"
+        wait_until(lambda: rows(settings, waits, role="pipeline_owner") == [(1,)], 30, "it waits for the batch")
+        batch.commit()
+        assert "1 records reached the day" in (certifying.result(30).reason or "")
+    assert rows(settings, STATUS) == [("rebuilt", False)]
+
+
+def test_a_day_that_moved_on_while_its_terms_were_counted_is_not_certified(settings, monkeypatch):
+    published(settings, [row(1, 1)])
+    plain = certificate_module._terms
+
+    def then_publish(*arguments):
+        counted = plain(*arguments)
+        build(settings, [row(1, 1), row(2, 2)], cut=10, run_id="next")
+        publish(settings, DAY, "next")
+        return counted
+
+    monkeypatch.setattr(certificate_module, "_terms", then_publish)
+    with pytest.raises(StaleRun, match="certify it again"):
+        certify(settings, DAY, nothing_waits)
+    assert rows(settings, STATUS) == [("rebuilt", False)]
+    assert stored(settings) == []
 
 
 def test_a_board_that_got_lost_breaks_the_balance(settings):

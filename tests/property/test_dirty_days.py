@@ -1,4 +1,5 @@
 """Nights that rebuild dirty days alone end with each day as raw says, whatever moved, came late, was undone or redone.
+A day that is certified is as raw says at any time.
 
 On a real PostgreSQL. Boards move between two days and one that is not over, members get older versions, the stream
 falls behind, days are published, undone and redone. Raw and what a build makes of it are plain Python; the members'
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from include.clock import rfc3339
 from include.errors import NothingBuilt, StaleRun
 from include.integrity import late_members
+from include.integrity.certificate import certify
 from include.integrity.covering import cover
 from include.integrity.days import dirty_days
 from include.integrity.pruning import collect_orphans
@@ -141,6 +143,8 @@ class Nights:
             self._rebuild_days()
         if self._happens(1 / 2):
             self._move_day()
+        if self._happens(1 / 3):
+            self.certify_days()
         if self._happens(1 / 2):
             self.pass_nights()
 
@@ -220,6 +224,15 @@ class Nights:
                     case "c":
                         cover(self.database, day)
 
+    def certify_days(self):
+        """A day is certified only if it shows what raw says, as far as the stream and the search for members know."""
+        self._serve(len(self.unserved))
+        late_members.find_late_members(self.database)
+        for day in BUILT:
+            with suppress(NothingBuilt):
+                if certify(self.database, day, lambda _: {}).reason is None:
+                    self._check_shown(day)
+
     def pass_nights(self):
         """The stream catches up; nights rebuild what was never published, then dirty days alone, until none is."""
         self._serve(len(self.unserved))
@@ -238,9 +251,12 @@ class Nights:
         else:
             raise AssertionError(f"still dirty: {dirty_days(self.database)}")
         for day in BUILT:
-            listed, _ = self._built(day)
-            found = rows(self.database, SHOWN, (day.date,))
-            assert sorted(found) == sorted((one["board_id"], one["title"], one["nickname"]) for one in listed)
+            self._check_shown(day)
+
+    def _check_shown(self, day):
+        listed, _ = self._built(day)
+        expected = sorted((one["board_id"], one["title"], one["nickname"]) for one in listed)
+        assert sorted(rows(self.database, SHOWN, (day.date,))) == expected
 
     def _built(self, day):
         """What a build makes of raw: the newest version of each board of the day, its rows, and what it leaves out."""

@@ -1,0 +1,1 @@
+SELECT count(*) FROM unchecked_day WHERE day = %(day)s
