@@ -6,6 +6,7 @@ from typing import Protocol
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 class Clock(Protocol):
@@ -39,5 +40,5 @@ def instant_of(microseconds: int) -> dt.datetime | None:
 
 
 def epoch_ms(instant: dt.datetime) -> int:
-    """Milliseconds since 1970-01-01T00:00:00Z, rounded down."""
-    return int(instant.timestamp() * 1000)
+    """Milliseconds since 1970-01-01T00:00:00Z, rounded down; negative before."""
+    return (instant - _EPOCH) // _MILLISECOND

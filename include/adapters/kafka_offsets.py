@@ -104,7 +104,8 @@ class OffsetReader:
 
     def at(self, topic: str, instant: dt.datetime) -> Offsets:
         """The first offset whose record is not older than the instant; the end where there is none."""
-        found = self._list(topic, OffsetSpec.for_timestamp(epoch_ms(instant)))
+        # Kafka has no time before 1970; a day of that January, less the margin of a rebuild, begins there
+        found = self._list(topic, OffsetSpec.for_timestamp(max(EVER, epoch_ms(instant))))
         ends = self.ends(topic)
         return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 

@@ -1,8 +1,10 @@
 import datetime as dt
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from include.clock import instant_of
+from include.clock import epoch_ms, instant_of
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 
 
@@ -13,6 +15,12 @@ def test_an_instant_is_exact_to_the_microsecond():
 @pytest.mark.parametrize("microseconds", [-1, 9_214_646_400_000_000, 253_402_300_800_000_000, -(2**63), 2**63 - 1])
 def test_beyond_the_years_of_the_contract_there_is_no_instant(microseconds):
     assert instant_of(microseconds) is None
+
+
+@given(st.datetimes(dt.datetime(1969, 12, 30), dt.datetime(2262, 1, 3), timezones=st.just(dt.UTC)))
+def test_milliseconds_are_rounded_down_on_both_sides_of_1970(instant):
+    start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=epoch_ms(instant))
+    assert start <= instant < start + dt.timedelta(milliseconds=1)
 
 
 def test_the_first_and_the_last_instant():
