@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import NamedTuple
 
 from psycopg2 import sql
@@ -136,11 +137,12 @@ class GenerationStore:
 
     def begin(
         self, day: Day, run_id: str, reason: str | None, cut: Cut, topic_ids: Mapping[str, str],
-        starts: Cut | None = None,
+        starts: Cut | None = None, unread: Mapping[str, Mapping[int, Sequence[tuple[int, int]]]] = MappingProxyType({}),
     ) -> int:  # fmt: skip
         """Open a generation with a table of its own; drop what an earlier try of this run left behind.
 
-        The cut is kept with the ids of its topics: an offset says nothing of another topic of that name.
+        The cut is kept with the ids of its topics: an offset says nothing of another topic of that name. With it are
+        the ranges that nobody can read any more; the cut ends before them.
         """
         with self._transaction() as cursor:
             cursor.execute(query("discard_unfinished"), {"day": day.date, "run_id": run_id})
@@ -149,7 +151,8 @@ class GenerationStore:
             cursor.execute(
                 query("insert_generation"),
                 {"day": day.date, "run_id": run_id, "reason": reason,
-                 "cut": json.dumps({**cut, "topic_ids": dict(topic_ids)}), "starts": json.dumps(starts or {})},
+                 "cut": json.dumps({**cut, "topic_ids": dict(topic_ids), "unread": dict(unread)}),
+                 "starts": json.dumps(starts or {})},
             )  # fmt: skip
             generation_id = int(cursor.fetchone()[0])
             cursor.execute(

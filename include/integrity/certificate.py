@@ -44,6 +44,7 @@ COUNTED = (
 # Counted last, with the day locked: a batch of the stream that marks the day is in it, or comes after the certificate.
 SINCE = (
     ("dirty", "term_dirty", "what reached the day since its build; none when it was certified"),
+    ("unread", "term_unread", "boards shown from records that no build can read any more; a certified day has none"),
     ("unchecked", "term_unchecked", "1 while the day waits to be compared with others; not when it was certified"),
 )
 
@@ -103,7 +104,7 @@ class Certificate:
     @property
     def needs_only_rebuild(self) -> bool:
         """True if only newer records stand against the day: the remedy is its rebuild, which the night does."""
-        others = ("fallback_pending", "unaccounted", "unexplained")
+        others = ("fallback_pending", "unaccounted", "unexplained", "unread")
         return any(map(self.count, ("dirty", "unchecked"))) and not any(map(self.count, others))
 
 
@@ -220,6 +221,9 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
         reasons.append(f"{unexplained} differences are unexplained: look at them in board_detail_correction")
     if dirty := certificate.count("dirty"):
         reasons.append(f"{dirty} records reached the day after it was built (see dirty_day): rebuild the day")
+    if unread := certificate.count("unread"):
+        reasons.append(f"{unread} boards are shown, or hidden, as the stream has them, and no rebuild can read their "
+                       "records: they are in an accepted gap of the archive, see docs/runbooks/archive.md")  # fmt: skip
     if certificate.count("unchecked"):
         reasons.append("the day waits to be compared with the others that may show its boards: certify it again")
     return "; ".join(reasons) or None

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 NEAR_DAYS = 3  # so many days before its end, a day's window is spoken of
 MAX_DAYS = 100  # of one night; Airflow expands a task over 1,024 at most
+UNREAD = "unread board"  # the cause that no rebuild takes away: an accepted gap of the archive has the records
 LookUp = Callable[[Settings, Sequence[Day]], Collection[dt.date]]
 
 
@@ -118,7 +119,8 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
 
     `day` is the night's own. It is rebuilt when it is published already too; an own day of which nothing is known has
     nothing to rebuild. Days that a person holds are left alone. Days that can't be rebuilt any more, and those that
-    soon can't be, are logged. A day whose rebuild changes nothing is dirty no more, so none comes back every night.
+    soon can't be, are logged. A day whose rebuild changes nothing is dirty no more, so none comes back every night; one
+    that is dirty only by records that nothing holds any more is left alone.
     Raises DayNotOver for an own day that is not over; BrokerUnavailable, DatabaseUnavailable.
     """
     window = load_window(settings)
@@ -135,6 +137,9 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
                     one, held[one])  # fmt: skip
     first = dict.fromkeys(unpublished, "was never published") | dict.fromkeys(own, "is the run's own")
     then = {one: f"is dirty ({_causes(dirty[one])})" for one in dirty if one not in first}
+    for one in [one for one in then if dirty[one].causes.keys() <= {UNREAD}]:
+        log.warning("day %s %s and is left alone: no rebuild can read these records, see docs/runbooks/archive.md",
+                    one, then.pop(one))  # fmt: skip
     chosen = [one for days in (first, then) for one in _rebuildable(days, held, window)]
     if len(chosen) > MAX_DAYS:
         log.warning("%d days are left for later nights, from %s on", len(chosen) - MAX_DAYS, chosen[MAX_DAYS])

@@ -200,10 +200,14 @@ def _publish_built(
         raise StaleRun("topic board or member was made again since this build began, or the stream still has to be "
                        "repaired (python -m spark_jobs.repair); then rebuild the day",
                        day=day, generation=generation_id)  # fmt: skip
-    cursor.execute(query("select_is_behind"), place)
-    if base_id != shows.generation_id or cursor.fetchone()[0]:
+    if base_id != shows.generation_id:
         raise StaleRun("what the day shows changed after this build began; rebuild it to publish",
                        day=day, generation=generation_id, shown=shows.generation_id, base=base_id)  # fmt: skip
+    cursor.execute(query("select_is_behind"), place)
+    if cursor.fetchone()[0]:
+        raise StaleRun("what the day shows was built from records that this build did not read: it began earlier, or "
+                       "they are in an accepted gap of the archive; rebuild the day, and in a gap keep what is shown",
+                       day=day, generation=generation_id, shown=shows.generation_id)  # fmt: skip
     verified = require_verified(cursor, day, generation_id, shows.generation_id)
     if shows.generation_id is not None:
         cursor.execute(query("select_is_identical"), place)
@@ -211,13 +215,13 @@ def _publish_built(
             for step in ("extend_cut", "discard_identical"):
                 cursor.execute(query(step), place)
             cursor.execute(query("count_on_top"), place)
-            _mark_dirty(cursor, day, cursor.fetchone()[0], cause=None)
+            _mark_dirty(cursor, day, cursor.fetchone()[0], causes=None)
             return Published(shows.generation_id, 0, was_identical=True)
     compare_served_since(cursor, day, generation_id, shows.generation_id, verified)
     if not accept_vanishing:
         refuse_vanishing_rows(cursor, day, generation_id)
     moved, on_top = _point(cursor, shows, day, "publish", generation_id, reason, made_by)
-    _mark_dirty(cursor, day, on_top, cause=None)
+    _mark_dirty(cursor, day, on_top, causes=None)
     return Published(generation_id, moved.covered)
 
 
@@ -230,9 +234,9 @@ def _move_back(
                           day=day, to=target or SPEED_LAYER, kept_since=shows.undoable_since)  # fmt: skip
     moved, on_top = _point(cursor, shows, day, action, target, reason, made_by)
     if target is None:  # the speed layer's day, which the night rebuilds when it is not held
-        cursor.execute(query("clear_dirty_day"), {"day": day.date, "cause": None})
+        cursor.execute(query("clear_dirty_day"), {"day": day.date, "causes": None})
     else:
-        _mark_dirty(cursor, day, on_top, cause="late board")
+        _mark_dirty(cursor, day, on_top, causes=["late board", "unread board"])
     log.info("day %s: %s from generation %s to %s, %d live rows restored, %d covered", day, action,
              moved.from_generation_id, target, moved.restored, moved.covered)  # fmt: skip
     return moved
@@ -276,9 +280,12 @@ def _refuse_broken(cursor: Cursor, day: Day, target: Shown) -> None:
                             pending=pending, rejected=rejected)  # fmt: skip
 
 
-def _mark_dirty(cursor: Cursor, day: Day, on_top: int, cause: str | None) -> None:
-    cursor.execute(query("clear_dirty_day"), {"day": day.date, "cause": cause})
-    cursor.execute(query("mark_day_dirty_again"), {"day": day.date, "on_top": on_top})
+def _mark_dirty(cursor: Cursor, day: Day, on_top: int, causes: list[str] | None) -> None:
+    """Count again what is on top of what the day shows; other causes than these stay, None: none does."""
+    cursor.execute(query("clear_dirty_day"), {"day": day.date, "causes": causes})
+    cursor.execute(query("count_unread"), {"day": day.date})
+    (unread,) = cursor.fetchone()
+    cursor.execute(query("mark_day_dirty_again"), {"day": day.date, "on_top": on_top, "unread": unread})
 
 
 def _trail(cursor: Cursor, day: Day, shows: DayShows) -> Trail:

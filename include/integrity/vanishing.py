@@ -1,7 +1,8 @@
-"""Rows that readers see and a build lacks, although nothing in raw says why: only a person may publish such a build.
+"""Rows that go, or come back, although nothing in raw says why: only a person may publish such a build.
 
-A log that was cut short unseen leaves such rows: raw does not say that the boards were deleted, moved or refused. It
-does not speak of them.
+A log that was cut short unseen leaves such rows. Readers see them and the build lacks them: raw does not say that the
+boards were deleted, moved or refused. It does not speak of them. Or the build has boards again that PostgreSQL knows as
+deleted or moved: raw lost the record that said so.
 """
 
 from psycopg2.extensions import cursor as Cursor
@@ -12,7 +13,7 @@ from include.sql.named import query
 
 
 class RowsWouldVanish(PipelineError):
-    """Readers see rows that the build lacks, and raw does not say why."""
+    """Rows would vanish or come back, and raw does not say why."""
 
 
 def refuse_vanishing_rows(cursor: Cursor, day: Day, generation_id: int) -> None:
@@ -21,7 +22,8 @@ def refuse_vanishing_rows(cursor: Cursor, day: Day, generation_id: int) -> None:
     count, samples = cursor.fetchone()
     if count:
         raise RowsWouldVanish(
-            f"{count} rows that readers see are not in the build, and raw does not say why; look at them (`diff`), and "
-            "if that is right publish by hand with --accept-vanishing and the reason",
+            f"{count} rows that readers see are not in the build, or are in it again after they were deleted or moved, "
+            "and raw does not say why; look at them (`diff`), and if that is right publish by hand with "
+            "--accept-vanishing and the reason",
             day=day, generation=generation_id, boards=samples,
         )  # fmt: skip

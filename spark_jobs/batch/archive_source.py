@@ -18,7 +18,16 @@ from include.errors import MissingRange
 from spark_jobs.batch.archive_extract import PLACED, Archived, DayExtract
 from spark_jobs.batch.archive_files import ArchiveFolder, Origin
 from spark_jobs.batch.raw_columns import longs
-from spark_jobs.batch.sources import MARGIN, Known, Sources, fix_ranges, refuse_lost_day, splits_of, topic_sources
+from spark_jobs.batch.sources import (
+    MARGIN,
+    Known,
+    Sources,
+    Unread,
+    fix_ranges,
+    refuse_lost_day,
+    splits_of,
+    topic_sources,
+)
 from spark_jobs.batch.splits import ColumnsFile, FileSplit, TopicSplit, read_topic
 
 log = logging.getLogger(__name__)
@@ -60,10 +69,13 @@ def archive_sources(
             raise lost
         return _counted(found, members.record_count if members else 0)
     places = archive.places(day, ranges.details[1])
+    unread = archive.unread(day)
     return _counted(
         replace(
             found,
             kind="archive",
+            cut={**found.cut, stream: _before(unread, found.cut[stream])},
+            unread={stream: unread} if unread else {},
             boards=(*boards.files, *splits_of(stream, _tail(boards.ends, ranges.boards), ranges.boards[1])),
             details=splits_of(output, _tail(places.ends, ranges.details), ranges.details[1]),
             place_files=places.files,
@@ -91,6 +103,11 @@ def _tail(ends: Offsets, topic: tuple[Offsets, Offsets]) -> Offsets:
     return {
         partition: min(max(ends.get(partition, start), start), cut[partition]) for partition, start in starts.items()
     }
+
+
+def _before(unread: Unread, cut: Offsets) -> Offsets:
+    """Up to where nothing is unread."""
+    return {partition: min([end, *(first for first, _ in unread.get(partition, ()))]) for partition, end in cut.items()}
 
 
 def _is_after(gap: Gap, day: Day) -> bool:
@@ -134,6 +151,19 @@ class ArchiveSource:
         origin = Origin(topic, topic_id, files.ends)
         ids = self._ids(splits_of(topic, _tail(files.ends, wanted), cut))
         return DayExtract(self._store, self._folder, origin, files, day, starts, cut, ids).archived()
+
+    def unread(self, day: Day) -> Unread:
+        """Accepted gaps of the stream's topic that began after the day: a record there may change or delete its boards.
+
+        One that may hold records of the day itself is refused by `boards`.
+        """
+        topic, topic_id = self._identify(self._definition.stream.name)
+        found: dict[int, list[tuple[int, int]]] = {}
+        for batch in self._store.batches(topic):
+            if batch.topic_id == topic_id and batch.gap and _is_after(batch.gap, day):
+                for partition, lost in batch.gap.offsets.items():
+                    found.setdefault(partition, []).append(lost)
+        return found
 
     def begins(self, day: Day) -> Offsets:
         """No record of the day, less a margin, is before these offsets: where batches of the archive begin."""
@@ -189,7 +219,7 @@ class ArchiveSource:
         return topic, self._offsets.topic_id(topic)
 
     def _refuse_gaps(self, batches: Sequence[Batch], day: Day) -> None:
-        """What came late for a day long past may be lost too; that is what a person accepted."""
+        """What came late for a day long past may be lost too, which a person accepted: see `unread`."""
         for batch in batches:
             gap = batch.gap
             if gap and gap.until > day.start - MARGIN and not _is_after(gap, day):

@@ -114,7 +114,7 @@ def build(
     """
     store = GenerationStore(settings.database)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-    generation_id = store.begin(day, run_id, reason, found.cut, found.topic_ids, found.starts)
+    generation_id = store.begin(day, run_id, reason, found.cut, found.topic_ids, found.starts, found.unread)
     reached("rebuild.after_begin")
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,

@@ -1,6 +1,6 @@
 """What a rebuild reads: which ranges and files, and the check that nothing of the day is gone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
@@ -10,6 +10,8 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.errors import MissingRange
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
+
+Unread = Mapping[int, Sequence[tuple[int, int]]]  # partition → ranges: first offset, end
 
 MARGIN = timedelta(days=1)  # a client's clock may run ahead of the broker's by this much
 MAX_SPLIT = 1_000_000  # records; a reader fetches some MB beyond the end of its split
@@ -23,6 +25,9 @@ class Sources:
 
     Of members and of the output topic there may be columns that the archive read already, for what lies before the
     splits: versions with the columns of `rows.member_schema`, places with those of `splits.PLACES`.
+
+    `unread` has ranges of raw topics that nothing holds any more, a partition. The cut ends before the first of them,
+    although what is after it is read: no generation covers a record that its build did not see.
     """
 
     boards: tuple[Split, ...]
@@ -35,6 +40,7 @@ class Sources:
     place_files: tuple[ColumnsFile, ...] = ()
     kind: Literal["topic", "archive"] = "topic"
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, Unread] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 
 from include.adapters.generation_store import GenerationStore
 from include.adapters.topic_tail import TopicTail
+from include.clock import SystemClock
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from spark_jobs.batch.archive_source import archive_sources
@@ -268,6 +269,29 @@ def test_a_day_in_a_gap_is_refused_and_a_later_one_is_not(archive):
     rows(archive.settings, "UPDATE archive_batch SET gap_until = %s WHERE gap_until IS NOT NULL",
          (DAY.start - dt.timedelta(days=2),))  # fmt: skip
     assert from_archive(archive).kind == "archive"
+
+
+@pytest.mark.timeout(300)
+def test_a_gap_after_the_day_is_read_by_no_build_and_claimed_by_none(archive):
+    """Boards of a day that is archived are deleted; the deletions are gone before the archive takes them."""
+    archive.send([a_member(7), *(a_board(number, memberId=7) for number in range(1, 21))])
+    archive.run()
+    archived = archive.store.ends(STREAM, archive.topic_id(STREAM))
+    archive.send([(STREAM, number, None, event(f"gone {number}")) for number in (1, 2, 3)], SystemClock().now())
+    lost = {p: [(archived[p], end)] for p, end in archive.offsets.ends(STREAM).items() if end > archived[p]}
+    for partition, ((_, end),) in lost.items():
+        archive.log.delete_before(STREAM, partition, end)
+    archive.run(accept_gap="a test")
+
+    sources = from_archive(archive)
+
+    assert sources.unread == {STREAM: lost}
+    assert sources.cut[STREAM] == archived
+    shown, *_ = built(archive, sources)
+    assert len(shown) == 20
+    cut = rows(archive.settings, "SELECT cut -> 'board', cut -> 'unread' FROM generation ORDER BY id DESC LIMIT 1")
+    assert cut == [({str(p): end for p, end in archived.items()},
+                    {"board": {str(p): [list(one) for one in ranges] for p, ranges in lost.items()}})]  # fmt: skip
 
 
 def test_records_between_the_archive_and_the_topic_must_not_be_missing(archive):

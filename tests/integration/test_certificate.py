@@ -116,6 +116,7 @@ def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
             "unaccounted": "0",
             "unexplained": "0",
             "dirty": "0",
+            "unread": "0",
             "unchecked": "0",
             "content_hash": rows(settings, "SELECT content_hash FROM generation")[0][0],
         }

@@ -92,14 +92,16 @@ def build(
     day: Day = DAY,
     members: int = 0,
     topic_ids: Mapping[str, str] = MappingProxyType({}),
+    unread: tuple[int, int] | None = None,
 ) -> int:
     """Build a generation out of the rows, as the rebuild does; returns its id. `pending`: (board, offset).
 
-    `members`: the cut of the members' topic.
+    `members`: the cut of the members' topic. `unread`: offsets of the boards' topic that are in an accepted gap.
     """
     store = GenerationStore(settings.database)
     cuts = {"board": {0: cut}, "member": {0: members}}
-    generation_id = store.begin(day, run_id, None, cuts, topic_ids)
+    lost = {"board": {0: [unread]}} if unread else {}
+    generation_id = store.begin(day, run_id, None, cuts, topic_ids, unread=lost)
     listed = [{**r, "generation_id": generation_id} for r in rows]
     table = pa.Table.from_pylist(listed, schema=_FINAL)
     excluded = [Excluded("pending", str(b), b, 0, offset, None) for b, offset in pending]

@@ -1,7 +1,7 @@
 import datetime as dt
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from include.clock import epoch_ms, instant_of
@@ -17,9 +17,12 @@ def test_beyond_the_years_of_the_contract_there_is_no_instant(microseconds):
     assert instant_of(microseconds) is None
 
 
-@given(st.datetimes(dt.datetime(1969, 12, 30), dt.datetime(2262, 1, 3), timezones=st.just(dt.UTC)))
-def test_milliseconds_are_rounded_down_on_both_sides_of_1970(instant):
-    start = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=epoch_ms(instant))
+@given(st.timedeltas(dt.timedelta(days=-3), dt.timedelta(days=107_000)))
+@example(dt.timedelta(microseconds=-500))
+def test_milliseconds_are_rounded_down_on_both_sides_of_1970(since_1970):
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    instant = epoch + since_1970
+    start = epoch + dt.timedelta(milliseconds=epoch_ms(instant))
     assert start <= instant < start + dt.timedelta(milliseconds=1)
 
 

@@ -1,2 +1,2 @@
--- All causes, or one.
-DELETE FROM dirty_day WHERE day = %(day)s AND (%(cause)s::text IS NULL OR cause = %(cause)s)
+-- All causes, or these.
+DELETE FROM dirty_day WHERE day = %(day)s AND (%(causes)s::text[] IS NULL OR cause = ANY (%(causes)s))

@@ -32,6 +32,20 @@ WITH this AS (
      WHERE c.day = %(day)s AND (c.{{version}}, c.board_offset) > (b.{{version}}, b.board_offset)
        AND NOT is_covered(this.id, this.board_ends, this.member_ends, c.{{key}}, c.board_partition, c.board_offset,
                           c.member_partition, c.member_offset)
+), deleted AS (
+    -- A deletion or a move that is newer than the built row, from a record that the cut claims: raw, which had it, has
+    -- it no more. One from beyond the cut stays on top.
+    SELECT b.{{key}}
+      FROM built b CROSS JOIN this
+     WHERE EXISTS (SELECT 1 FROM board_detail_live l
+                    WHERE l.{{key}} = b.{{key}} AND l.deleted
+                      AND (l.{{version}}, l.board_offset) > (b.{{version}}, b.board_offset))
+        OR EXISTS (SELECT 1 FROM board_detail_covered c
+                    WHERE c.{{key}} = b.{{key}} AND c.deleted
+                      AND (c.{{version}}, c.board_offset) > (b.{{version}}, b.board_offset))
+        OR EXISTS (SELECT 1 FROM generation_excluded e
+                    WHERE e.generation_id = this.shown_id AND e.board_id = b.{{key}}
+                      AND (e.version_at, e.board_offset) > (b.{{version}}, b.board_offset))
 ), shown AS (
     -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each board
     SELECT * FROM board_detail WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT board_id FROM changed_board))
@@ -45,6 +59,7 @@ INSERT INTO board_detail_correction (generation_id, day, board_id, class, shown,
 SELECT %(generation_id)s, %(day)s, d.{{key}},
        CASE
            WHEN (d.b).{{key}} IS NULL THEN COALESCE(e.kind, 'unexplained')
+           WHEN (d.s).{{key}} IS NULL AND d.{{key}} IN (SELECT {{key}} FROM deleted) THEN 'unexplained'
            WHEN (d.s).{{key}} IS NULL AND d.{{key}} = ANY (%(elsewhere)s::bigint[]) THEN 'moved'
            WHEN (d.s).{{key}} IS NULL
                 OR ((d.b).{{version}}, (d.b).board_offset) > ((d.s).{{version}}, (d.s).board_offset)
