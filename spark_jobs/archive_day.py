@@ -1,4 +1,4 @@
-"""Archive the raw topics: `python spark_jobs/archive_day.py --run-id R [--verify]`.
+"""Archive the raw topics: `python -m spark_jobs.archive_day --run-id R [--verify]`.
 
 Takes board, member and the places of board-detail from where the archive ends to their present ends, below ARCHIVE_DIR.
 Each record is archived once, whatever dies and however often this runs. What to do when it refuses:

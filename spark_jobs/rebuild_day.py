@@ -1,4 +1,4 @@
-"""Rebuild one day into a new generation: `python spark_jobs/rebuild_day.py --day 2026-11-20 --run-id R`.
+"""Rebuild one day into a new generation: `python -m spark_jobs.rebuild_day --day 2026-11-20 --run-id R`.
 
 Publishes nothing; `python -m include.integrity publish` does. Can be run again: the same raw gives the same rows.
 Exit codes: 0 it is built; 2 the arguments are wrong; else it is not built, and the last line of the log says why: 1

@@ -1,4 +1,4 @@
-"""The speed layer: one application, two queries. `python spark_jobs/stream.py`, run by a supervisor.
+"""The speed layer: one application, two queries. `python -m spark_jobs.stream`, run by a supervisor.
 
 With `--only join` or `--only serve` it runs that query alone: the other one's work waits in its topic.
 

@@ -64,7 +64,8 @@ def archive_sources(
     boards = archive.boards(day, known, ranges.boards) if from_archive or lost else None
     if boards is None:
         if from_archive:
-            raise MissingRange("nothing of the topic is archived; run spark_jobs/archive_day.py first", topic=stream)
+            raise MissingRange("nothing of the topic is archived; run python -m spark_jobs.archive_day first",
+                               topic=stream)  # fmt: skip
         if lost:
             raise lost
         return _counted(found, members.record_count if members else 0)

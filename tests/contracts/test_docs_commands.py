@@ -1,0 +1,44 @@
+"""Commands of the documents run as written, in the project's folder and with no PYTHONPATH."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.documents import OPERATED, ROOT, commands
+
+OPTION = re.compile(r"--[a-z][a-z-]*")
+# Programs that are only named, without arguments, are looked for by test_docs.py; some have none, and would start.
+COMMANDS = sorted({command for document in OPERATED for command in commands(document)
+                   if len(command) > 2 or command[0] != "-m"})  # fmt: skip
+
+
+def asked_for_help(command):
+    """The program's answer to the command with `--help` behind it: what stands before is checked first."""
+    variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, env=variables, capture_output=True,
+                          text=True, timeout=60)  # fmt: skip
+
+
+def test_documents_have_commands():
+    assert len(COMMANDS) > 20
+    assert any(command[:2] == ("-m", "spark_jobs.archive_day") for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_command_is_one_that_the_program_takes(command):
+    answer = asked_for_help(command)
+    assert answer.returncode == 0, answer.stderr
+    unknown = [word for word in command if OPTION.fullmatch(word) and not re.search(rf"{word}\b", answer.stdout)]
+    assert unknown == []
+
+
+def test_a_wrong_command_is_noticed(tmp_path):
+    document = tmp_path / "runbook.md"
+    document.write_text("`python spark_jobs/stream.py --take-over`\n```sh\npython -m stack stopp stream  # no\n```\n")
+    path, word = sorted(commands(document), reverse=True)
+    assert (path, word) == (("spark_jobs/stream.py", "--take-over"), ("-m", "stack", "stopp", "stream"))
+    assert "No module named 'include'" in asked_for_help(path).stderr
+    assert asked_for_help(word).returncode == 2

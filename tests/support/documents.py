@@ -1,0 +1,64 @@
+"""What the documents tell an operator to type: commands and SQL, as written."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
+OPERATED = [ROOT / "README.md", ROOT / "docs" / "architecture.md", *RUNBOOKS]
+
+FENCED = re.compile(r"^[ \t]*```(\w+)\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+COMMAND = re.compile(r"(?:\.state/venv/bin/)?python[0-9.]* ((?:-m [\w.]+|[\w/]+\.py)\b.*)")
+ROLE = re.compile(r"as role `(\w+)`[^\n]*\n\s*\Z", re.IGNORECASE)
+SELECT = re.compile(r"SELECT .+ FROM .+")
+STATEMENT = re.compile(r"\s*(?:--[^\n]*\n\s*)*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Sql:
+    """Statements of one block, which are run one after the other, as that role."""
+
+    document: str
+    role: str
+    statements: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.document}: {self.statements[0][:60]}"
+
+
+def fenced(document: Path, *languages: str) -> list[tuple[str, str]]:
+    """The blocks in one of the languages, each with the text before it."""
+    text = document.read_text(encoding="utf-8")
+    return [(text[: found.start()], found[2]) for found in FENCED.finditer(text) if found[1] in languages]
+
+
+def inline(document: Path) -> list[str]:
+    """Code in running text."""
+    return INLINE.findall(FENCED.sub("", document.read_text(encoding="utf-8")))
+
+
+def commands(document: Path) -> list[tuple[str, ...]]:
+    """Commands of the project's own programs, each in words: `-m` and the module, or a path, and its arguments."""
+    lines = [line for _, block in fenced(document, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    found = []
+    for line in (*lines, *inline(document)):
+        for part in re.split(r"\s#\s|&&|\||;", line):
+            command = COMMAND.search(part.strip().rstrip("'"))
+            if command:
+                found.append(tuple(shlex.split(command[1])))
+    return list(dict.fromkeys(found))
+
+
+def sql(document: Path, role: str) -> list[Sql]:
+    """What is run on the database: as the role, unless the line above says `as role …`."""
+    found = []
+    for before, block in fenced(document, "sql"):
+        statements = tuple(one.strip() for one in block.split(";\n") if STATEMENT.match(one))
+        named = ROLE.search(before)
+        if statements:
+            found.append(Sql(document.name, named[1] if named else role, statements))
+    found += [Sql(document.name, role, (one,)) for one in inline(document) if SELECT.fullmatch(one)]
+    return found
