@@ -97,6 +97,8 @@ class RecordsRefused(PipelineError):
 class MissingRange(PipelineError):
     """Kafka no longer holds the records that this day needs."""
 
+    exit_code = MISCONFIGURED
+
 
 class DayBusy(Retryable):
     """Another run holds this day."""

@@ -3,7 +3,7 @@
 Takes board, member and the places of board-detail from where the archive ends to their present ends, below ARCHIVE_DIR.
 Each record is archived once, whatever dies and however often this runs. What to do when it refuses:
 docs/runbooks/archive.md. Exit codes: 0 done, or nothing new; 1 refused, with the reason; 75 a server is out or another
-run archives, try again later; 78 a setting is wrong.
+run archives, try again later; 78 a setting is wrong, records are gone or a file is damaged: a person has to look first.
 """
 
 import argparse

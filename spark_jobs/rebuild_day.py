@@ -2,7 +2,8 @@
 
 Publishes nothing; `python -m include.integrity publish` does. Can be run again: the same raw gives the same rows.
 Exit codes: 0 it is built; 2 the arguments are wrong; else it is not built, and the last line of the log says why: 1
-trying again will not help; 75 a server is out or another run has the day, try again later; 78 a setting is wrong.
+trying again will not help; 75 a server is out or another run has the day, try again later; 78 a setting is wrong,
+or records of the day are gone.
 """
 
 import argparse

@@ -65,7 +65,9 @@ def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cance
             process = supervisor.state(service.name)
             first_pid = first_pid or process.pid
             if process.state not in ALIVE or process.pid not in (0, first_pid):
-                raise _failed(service, layout, supervisor, f"died while starting ({process.description})")
+                raise _failed(
+                    service, layout, supervisor, f"died while starting ({process.description or process.state})"
+                )
             pid, started_at = process.pid, process.started_at
         reason = unhealthy_reason(service, pid, started_at)
         if reason is None:

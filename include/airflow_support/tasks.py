@@ -3,11 +3,11 @@
 import datetime as dt
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, Param, task, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow_support.defaults import archive_submission, rebuild_submission
+from include.airflow_support.submit import JobSubmitOperator
 
 RUN_ID = "{{ run_id }}"  # names the build; TaskFlow reserves an argument called run_id
 # the person who pressed the button, else the DAG; and the run, which knows its own changes by it
@@ -52,10 +52,20 @@ def collect_orphans() -> list[dict[str, Any]]:
     return steps.collect_orphans()
 
 
-def archive_raw() -> SparkSubmitOperator:
+def skip_in_backfill(context: Context) -> None:
+    """Leave the archive to the nights: a backfill has a run for each day, and all but the first would find nothing."""
+    if context["dag_run"].run_type == "backfill":
+        raise AirflowSkipException("a backfill archives nothing; the next night does")
+
+
+def archive_raw() -> JobSubmitOperator:
     """Take the new raw records into the archive. It goes before a rebuild that waits for the same pool."""
-    return SparkSubmitOperator(
-        task_id="archive", application_args=["--run-id", RUN_ID], priority_weight=100, **archive_submission()
+    return JobSubmitOperator(
+        task_id="archive",
+        application_args=["--run-id", RUN_ID],
+        priority_weight=100,
+        pre_execute=skip_in_backfill,
+        **archive_submission(),
     )
 
 
@@ -148,7 +158,7 @@ def rebuild_group(is_by_hand: bool) -> Any:
     @task_group(group_id="rebuild_day")
     def rebuild_day(day: str) -> None:
         """One day: build, verify, publish, certify."""
-        rebuild = SparkSubmitOperator(
+        rebuild = JobSubmitOperator(
             task_id="rebuild",
             # the reason is one argument: it may begin with a dash
             application_args=["--day", day, "--run-id", RUN_ID, f"--reason={REASON}"],

@@ -14,7 +14,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from include.adapters.archive_store import ArchivedFile, Kind
-from include.errors import ConfigurationError, PipelineError
+from include.errors import MISCONFIGURED, ConfigurationError, PipelineError
 
 MARKER = "archive.json"
 RANGES = b"archive.ranges"  # in a file's footer: topic id, and the offsets it was made from
@@ -24,6 +24,8 @@ SHOWN = 5
 
 class ArchiveDamaged(PipelineError):
     """The archive does not hold what its catalogue says; see docs/runbooks/archive.md."""
+
+    exit_code = MISCONFIGURED
 
 
 @dataclass(frozen=True)

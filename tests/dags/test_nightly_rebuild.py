@@ -1,6 +1,7 @@
 """The nightly DAG: which day a run is for, and in which order it works."""
 
 import datetime as dt
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -68,6 +69,32 @@ def test_archives_raw_first_and_a_failure_of_that_stops_no_rebuild(dag_bag):
     assert archive.pool == rebuild.pool == "rebuild"
     assert archive.priority_weight > rebuild.priority_weight
     assert archive.downstream_task_ids == set()
+
+
+@pytest.mark.parametrize(("run_type", "is_skipped"), [("scheduled", False), ("backfill", True)])
+def test_a_backfill_does_not_archive_for_each_of_its_days(dag_bag, run_type, is_skipped):
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    hook = dag_bag.dags["nightly_rebuild"].get_task("archive")._pre_execute_hook
+    context = {"dag_run": SimpleNamespace(run_type=run_type)}
+    with pytest.raises(AirflowSkipException) if is_skipped else nullcontext():
+        hook(context)
+
+
+@pytest.mark.parametrize("task_id", ["archive", "rebuild_day.rebuild"])
+@pytest.mark.parametrize(("code", "is_final"), [(78, True), (2, True), (75, False), (1, False), (137, False)])
+def test_a_job_that_a_person_has_to_look_at_is_not_tried_again(dag_bag, monkeypatch, task_id, code, is_final):
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local")
+    monkeypatch.setattr(SparkSubmitHook, "_build_spark_submit_command", lambda *_: ["sh", "-c", f"exit {code}"])
+    task = rendered(dag_bag.dags["nightly_rebuild"].get_task(task_id), "scheduled")
+
+    with pytest.raises(AirflowException, match=f"Error code is: {code}") as raised:
+        task.execute({})
+
+    assert isinstance(raised.value, AirflowFailException) == is_final
 
 
 def test_leaves_days_alone_that_a_person_holds(dag_bag):

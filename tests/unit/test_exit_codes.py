@@ -17,6 +17,7 @@ from include.errors import (
     ContractMismatch,
     DriverSuperseded,
     LedgerConflict,
+    MissingRange,
     PipelineError,
     PositionRefused,
     Retryable,
@@ -24,6 +25,7 @@ from include.errors import (
 )
 from include.integrity.process import RebuildFailed
 from include.settings import Settings
+from spark_jobs.batch.archive_files import ArchiveDamaged
 
 for package in (include, spark_jobs):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -56,7 +58,7 @@ ERRORS = sorted(set(classes(PipelineError)), key=lambda each: each.__name__)
 def test_what_can_pass_by_itself_ends_with_75_and_what_a_person_has_to_set_right_with_78(error):
     if issubclass(error, Retryable | LedgerConflict | DriverSuperseded | TableReplaced):
         assert error.exit_code == TRY_LATER == 75
-    elif issubclass(error, ConfigurationError | ContractMismatch | PositionRefused):
+    elif issubclass(error, ConfigurationError | ContractMismatch | PositionRefused | MissingRange | ArchiveDamaged):
         assert error.exit_code == MISCONFIGURED == 78
     else:
         assert error.exit_code == REFUSED == 1

@@ -1,0 +1,27 @@
+"""A Spark job as a task, which is tried again only when that can help. Imported at parse time."""
+
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from include.errors import MISCONFIGURED, USAGE
+
+
+class JobSubmitOperator(SparkSubmitOperator):
+    """Submits one of our jobs. Their exit codes say what every command's do; spark-submit ends with them.
+
+    With 78 a person has to look first: three more tries would hold the pool of rebuilds for nothing. 1 is tried again,
+    since it is also the code of a Python or a JVM that did not come up.
+    """
+
+    def execute(self, context: Context) -> Any:
+        """Run the job to its end. Raises AirflowFailException when trying again cannot help."""
+        try:
+            return super().execute(context)
+        except AirflowException as exc:
+            process = getattr(self._hook, "_submit_sp", None)
+            if process is not None and process.returncode in (USAGE, MISCONFIGURED):
+                raise AirflowFailException(f"{exc} Trying again cannot help: a person has to look first.") from exc
+            raise
