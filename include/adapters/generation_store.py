@@ -104,6 +104,11 @@ class GenerationStore:
         finally:
             connection.close()
 
+    def count_attempt(self, day: Day, run_id: str) -> None:
+        """Note that the run begins to build the day, whatever becomes of it; its publication forgets it."""
+        with self._transaction() as cursor:
+            cursor.execute(query("count_attempt"), {"day": day.date, "run_id": run_id})
+
     def known_offsets(self, day: Day, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
         """First offsets of the day's records that are known already: of the raw topic, and of the output topic."""
         raw: dict[int, int] = {}

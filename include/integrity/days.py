@@ -19,6 +19,7 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 NEAR_DAYS = 3  # so many days before its end, a day's window is spoken of
+MANY_RUNS = 3  # so many runs began a day and none published it: it makes room for the others
 MAX_DAYS = 100  # of one night; Airflow expands a task over 1,024 at most
 UNREAD = "unread board"  # the cause that no rebuild takes away: an accepted gap of the archive has the records
 LookUp = Callable[[Settings, Sequence[Day]], Collection[dt.date]]
@@ -117,10 +118,11 @@ def days_in_topic(settings: Settings, days: Sequence[Day]) -> set[dt.date]:
 def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topic) -> list[str]:
     """The days a night rebuilds, in order: those never published, the soonest to expire first, then the dirty ones.
 
-    `day` is the night's own. It is rebuilt when it is published already too; an own day of which nothing is known has
-    nothing to rebuild. Days that a person holds are left alone. Days that can't be rebuilt any more, and those that
-    soon can't be, are logged. A day whose rebuild changes nothing is dirty no more, so none comes back every night; one
-    that is dirty only by records that nothing holds any more is left alone.
+    Those that several runs began and none published come last, so that none keeps the others from being built. `day` is
+    the night's own. It is rebuilt when it is published already too; an own day of which nothing is known has nothing to
+    rebuild. Days that a person holds are left alone. Days that can't be rebuilt any more, and those that soon can't be,
+    are logged. A day whose rebuild changes nothing is dirty no more, so none comes back every night; one that is dirty
+    only by records that nothing holds any more is left alone.
     Raises DayNotOver for an own day that is not over; BrokerUnavailable, DatabaseUnavailable.
     """
     window = load_window(settings)
@@ -132,6 +134,8 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
         held: dict[dt.date, str] = dict(cursor.fetchall())
         cursor.execute(query("select_is_published"), {"day": day.date})
         own = {day.date} if cursor.fetchone()[0] else set()
+        cursor.execute(query("select_attempts"), {"runs": MANY_RUNS})
+        failing: dict[dt.date, int] = dict(cursor.fetchall())
     for one in sorted(held.keys() & (dirty.keys() | unpublished | {day.date})):
         log.warning("day %s is left alone: it was undone by hand (%s); publish by hand or redo to go on",
                     one, held[one])  # fmt: skip
@@ -141,6 +145,10 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
         log.warning("day %s %s and is left alone: no rebuild can read these records, see docs/runbooks/archive.md",
                     one, then.pop(one))  # fmt: skip
     chosen = [one for days in (first, then) for one in _rebuildable(days, held, window)]
+    chosen.sort(key=lambda one: failing.get(one, 0))  # the others keep their order
+    for one in [one for one in chosen if one in failing]:
+        log.error("day %s was begun by %d runs and published by none: it goes last; the logs of its tasks say "
+                  "why", one, failing[one])  # fmt: skip
     if len(chosen) > MAX_DAYS:
         log.warning("%d days are left for later nights, from %s on", len(chosen) - MAX_DAYS, chosen[MAX_DAYS])
     return [one.isoformat() for one in chosen[:MAX_DAYS]]

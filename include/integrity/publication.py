@@ -181,6 +181,7 @@ def _publish(
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     if status == "built":
         published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason, accept_vanishing)
+        cursor.execute(query("forget_attempts"), {"day": day.date})
     elif shows.generation_id == (shown := identical_to or generation_id):
         published = Published(shown, 0, was_identical=identical_to is not None)
     else:

@@ -63,6 +63,7 @@ def rebuild_day(
     store = GenerationStore(settings.database)
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     with store.hold(day):
+        store.count_attempt(day, run_id)
         # before anything else is asked of them: looked at again when all is read
         topics = (definition.stream.name, definition.table.name, definition.output.name)
         topic_ids = {topic: offsetter.topic_id(topic) for topic in topics}

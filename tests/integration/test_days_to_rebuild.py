@@ -4,15 +4,18 @@ import datetime as dt
 
 import pytest
 
+from include.adapters.generation_store import GenerationStore
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day, DayNotOver
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.__main__ import main
 from include.integrity.certificate import certify
-from include.integrity.days import MAX_DAYS, days_to_certify, days_to_rebuild, load_window
+from include.integrity.comparison import verify
+from include.integrity.days import MANY_RUNS, MAX_DAYS, days_to_certify, days_to_rebuild, load_window
 from include.integrity.publication import publish
 from spark_jobs.batch.rebuild import rebuild_day
 from tests.support.pipeline import environment, migrated, rows
+from tests.support.serving import DAY, build, row
 
 
 @pytest.fixture
@@ -165,6 +168,42 @@ def test_a_night_has_no_more_days_than_airflow_expands(settings, yesterday, capl
     opened(settings, *(yesterday.before(age) for age in range(MAX_DAYS + 5)))
     assert chosen(settings, yesterday) == [str(yesterday.before(age)) for age in range(MAX_DAYS)]
     assert f"5 days are left for later nights, from {yesterday.before(MAX_DAYS)} on" in caplog.text
+
+
+def begun(settings, day, runs, run_id="night"):
+    for number in range(runs):
+        GenerationStore(settings.database).count_attempt(day, f"{run_id} {number}")
+
+
+def test_days_that_fail_every_night_come_after_all_others(settings, yesterday, caplog):
+    opened(settings, *(yesterday.before(age) for age in range(4)))
+    dirty(settings, yesterday.before(5))
+    begun(settings, yesterday.before(3), MANY_RUNS + 1)
+    begun(settings, yesterday.before(2), MANY_RUNS)
+    begun(settings, yesterday.before(1), MANY_RUNS - 1)
+    assert chosen(settings, yesterday) == [str(yesterday.before(age)) for age in (5, 1, 0, 2, 3)]
+    assert f"day {yesterday.before(3)} was begun by {MANY_RUNS + 1} runs and published by none" in caplog.text
+
+
+def test_any_number_of_days_that_fail_leave_room_for_one_that_does_not(settings, yesterday):
+    archived(settings, None)
+    failing = [yesterday.before(age) for age in range(1, MAX_DAYS + 5)]
+    opened(settings, *failing)
+    for day in failing:
+        begun(settings, day, MANY_RUNS)
+    dirty(settings, yesterday)
+    assert chosen(settings, yesterday)[0] == str(yesterday)
+
+
+def test_a_run_that_tries_again_counts_once_and_a_publication_ends_the_count(settings):
+    for _ in range(2 * MANY_RUNS):
+        begun(settings, DAY, 1)
+    count = "SELECT runs FROM day_attempt"
+    assert rows(settings, count) == [(1,)]
+    build(settings, [row(1, 1)], cut=2, run_id="night 0")
+    verify(settings, DAY, "night 0")
+    publish(settings, DAY, "night 0")
+    assert rows(settings, count) == []
 
 
 def test_a_later_night_certifies_what_is_published_clean_and_not_held(settings, yesterday):

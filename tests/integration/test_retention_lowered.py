@@ -66,6 +66,7 @@ def test_a_rebuild_names_the_topic_that_lost_its_records(archive, topic):
     with pytest.raises(MissingRange, match=f"topic={topic}"):
         rebuild(archive)
     assert built(archive) == []
+    assert rows(archive.settings, "SELECT day, runs FROM day_attempt") == [(DAY.date, 1)]  # a failure leaves a trace
 
 
 @pytest.mark.timeout(300)

@@ -1,0 +1,1 @@
+DELETE FROM day_attempt WHERE day = %(day)s

@@ -1,0 +1,1 @@
+SELECT day, runs FROM day_attempt WHERE runs >= %(runs)s
