@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test faults bench check lock
+.PHONY: help setup env up down status logs clean clean-all demo load test faults bench check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -71,10 +71,23 @@ check: setup ## format, lint, types, import rules, generated docs, unit tests
 	@$(BIN)/lint-imports
 	@$(PY) -m include.contracts.export --check
 	@$(PY) -m include.gateway.openapi --check
+	@$(PY) -m deploy.notice --check
 	@$(PY) -m pytest tests/unit -q
 
-lock: setup ## make requirements.lock and stack/jars.lock again; pins stay unless requirements.txt moves them; needs uv
-	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--custom-compile-command "make lock" --output-file requirements.lock requirements.txt
+# Needs no set-up: Python alone, and the network.
+audit: ## known vulnerabilities of the locked packages and jars; needs the network
+	@"$(PYTHON)" -m venv .state/audit
+	@.state/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+		-r requirements-audit.lock
+	@status=0; \
+	.state/audit/bin/pip-audit --require-hashes --disable-pip --progress-spinner off \
+		-r requirements.lock -r requirements-build.lock -r requirements-audit.lock || status=1; \
+	"$(PYTHON)" -m stack.jar_audit stack/jars.lock benchmarks/stream/jars.lock || status=1; \
+	exit $$status
+
+lock: setup ## make the lock files of packages and jars again; pins stay unless requirements.txt moves them; needs uv
+	@for name in requirements requirements-build requirements-audit; do \
+		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+			--custom-compile-command "make lock" --output-file $$name.lock $$name.txt || exit 1; done
 	@$(PY) -m stack.jars lock
 	@$(PY) -m benchmarks.stream.peers lock

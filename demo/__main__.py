@@ -35,7 +35,7 @@ def main() -> int:
         narrator.say("the logs: make logs; what runs: make status")
         return 1
     narrator.say(f"\n   [bold green]The story came out as told, in {narrator.elapsed_s:.0f} s.[/]")
-    show_addresses(environment, narrator)
+    show_addresses(environment, narrator, is_terminal=sys.stdout.isatty())
     return 0
 
 

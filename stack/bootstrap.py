@@ -20,6 +20,18 @@ from stack.layout import Layout
 from stack.prerequisites import check_disk, check_path, check_python, find_java
 
 LOG_TAIL_LINES = 15
+# Lock files, in the order of their installation. Two packages come as source; the first lock file has what builds them,
+# since pip and uv would fetch the newest there is, whatever it is.
+INSTALLS = (
+    ("requirements-build.lock", ("--only-binary", ":all:")),
+    (
+        "requirements.lock",
+        (
+            *("--only-binary", ":all:", "--no-binary", "pyspark", "--no-binary", "pyspark-client"),
+            "--no-build-isolation",
+        ),
+    ),
+)
 
 
 def main() -> int:
@@ -106,8 +118,7 @@ def install(layout: Layout, lock_file: Path) -> None:
     python = str(layout.venv / "bin" / "python")
     if uv:
         _run([uv, "venv", "--no-project", "--python", sys.executable, str(layout.venv)], log, "making .state/venv")
-        arguments = ["--no-config", "--python", python, "--compile-bytecode", "--require-hashes", "-r", str(lock_file)]
-        _run([uv, "pip", "install", *arguments], log, "installing dependencies")
+        command = [uv, "pip", "install", "--no-config", "--python", python, "--compile-bytecode"]
     else:
         _run(
             [sys.executable, "-m", "venv", str(layout.venv)],
@@ -115,8 +126,10 @@ def install(layout: Layout, lock_file: Path) -> None:
             "making .state/venv",
             "on Debian and Ubuntu the venv module is a package of its own, `apt install python3-venv`",
         )
-        arguments = ["--no-input", "--disable-pip-version-check", "--require-hashes", "-r", str(lock_file)]
-        _run([python, "-m", "pip", "install", *arguments], log, "installing dependencies")
+        command = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+    for name, options in INSTALLS:
+        lock = str(layout.root / name)
+        _run([*command, "--require-hashes", *options, "-r", lock], log, "installing dependencies")
     (layout.venv / "installed.json").write_text(_stamp(lock_file))  # last: a broken-off install is made again
     print(f"setup: dependencies installed in {time.monotonic() - started:.0f} s", flush=True)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from stack import proxy
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.prerequisites import find_java
@@ -130,7 +131,10 @@ class _Ivy:
             settings, module = Path(scratch, "settings.xml"), Path(scratch, "ivy.xml")
             settings.write_text(_ivy_settings(Path(scratch), transitive, os.environ.get("MAVEN_MIRROR_URL", "")))
             module.write_text(_ivy_module(jars, transitive))
-            command = [str(self.java_home / "bin" / "java"), "-Xmx256m", "-cp", str(_ivy_jar(self.spark_jars))]
+            options = Path(scratch, "java.options")  # a proxy's password is for no command line
+            options.write_text("".join(f"{_quoted(option)}\n" for option in proxy.java_options()))
+            command = [str(self.java_home / "bin" / "java"), f"@{options}"]
+            command += ["-Xmx256m", "-cp", str(_ivy_jar(self.spark_jars))]
             command += ["org.apache.ivy.Main", "-settings", str(settings), "-ivy", str(module)]
             command += ["-retrieve", str(pattern)]
             with self.log.open("w") as log:
@@ -141,9 +145,15 @@ class _Ivy:
         if result.returncode != 0:
             shutil.rmtree(pattern.parent, ignore_errors=True)
             raise StackError(
-                f"fetching jars failed, see {self.log}: check the network, "
+                f"fetching jars failed, see {self.log}: check the network and HTTPS_PROXY, "
                 "or set MAVEN_MIRROR_URL to a repository you can reach"
             )
+
+
+def _quoted(option: str) -> str:
+    """As Java reads it in a file of options."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _ivy_settings(cache: Path, transitive: bool, mirror: str) -> str:

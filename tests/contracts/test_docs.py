@@ -13,7 +13,8 @@ ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 FOLDERS = ("include", "spark_jobs", "dags", "plugins", "stack", "demo", "docs", "deploy")
 
 # Variables of the shell that are no settings, and the file that reads them.
-OTHER_VARIABLES = {"MAVEN_MIRROR_URL": "stack/jars.py"}
+PROXIES = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"), "stack/proxy.py")
+OTHER_VARIABLES = {"MAVEN_MIRROR_URL": "stack/jars.py", **PROXIES}
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -1,0 +1,125 @@
+"""NOTICE: what the image redistributes, under which licences. `python -m deploy.notice` writes it, `--check` compares.
+
+Made from the lock files, from the environment that they were installed into, and from the jars. It is in the image,
+beside the packages and jars, which carry their licences' texts.
+"""
+
+import argparse
+import importlib.metadata
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+
+from packaging.markers import Marker
+
+from stack.errors import StackError
+from stack.jars import read_lock
+from stack.layout import PROJECT_ROOT, Layout
+
+TARGET = PROJECT_ROOT / "NOTICE"
+JAR_SET = "spark-kafka"  # the only one that the Dockerfile copies
+
+_LOCKED = re.compile(r"^([\w.-]+)==(\S+)(?: ; (.+?))? \\$", re.MULTILINE)
+_BASE = re.compile(r"^FROM python:([\d.]+)-(\S+)", re.MULTILINE)
+_PLATFORM = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "sys_platform": "linux",
+}
+_HEAD = """\
+NOTICE
+
+The image of board-detail-pipeline redistributes the software below. Made by `python -m deploy.notice` from the lock
+files; the texts of the licences are in the image, with each package and jar.
+"""
+
+
+def render() -> str:
+    """The file's text. Raises StackError naming a package or jar whose licence is not known."""
+    parts = [_HEAD, _base(), "Python packages, below /opt/venv, beside pip and setuptools (MIT)\n", *_packages()]
+    parts += [f"\nJars, in /opt/jars/{JAR_SET}; Spark's own are in the package pyspark, with licenses/\n", *_jars()]
+    return "\n".join(parts) + "\n"
+
+
+def _base() -> str:
+    version, system = _python()
+    return (
+        f"Python {version} on Debian ({system}), with openjdk-17-jre-headless, procps and tzdata of Debian's.\n"
+        "Their licences are in /usr/local/lib/python*/LICENSE.txt and /usr/share/doc/*/copyright.\n"
+    )
+
+
+def _python() -> tuple[str, str]:
+    base = _BASE.search((PROJECT_ROOT / "deploy" / "Dockerfile").read_text())
+    assert base is not None
+    return base.group(1), base.group(2)
+
+
+def _packages() -> Iterator[str]:
+    version = _python()[0]
+    environment = {**_PLATFORM, "python_full_version": version, "python_version": version.rpartition(".")[0]}
+    for name, locked, marker in _LOCKED.findall((PROJECT_ROOT / "requirements.lock").read_text()):
+        if not marker or Marker(marker).evaluate(environment):
+            yield f"{name} {locked}: {_licence(name)}"
+
+
+def _licence(name: str) -> str:
+    try:
+        metadata = importlib.metadata.metadata(name)
+    except importlib.metadata.PackageNotFoundError as exc:
+        raise StackError(f"{name} is locked and not installed: run `make setup`") from exc
+    for expression in metadata.get_all("License-Expression") or []:
+        return str(expression)
+    classifiers = metadata.get_all("Classifier") or []
+    if approved := [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License :: OSI")]:
+        return ", ".join(approved)
+    for text in metadata.get_all("License") or []:
+        if "\n" not in text:
+            return str(text)
+    raise StackError(f"{name} does not say its licence")
+
+
+def _jars() -> Iterator[str]:
+    folder = Layout.of().jars / JAR_SET
+    for jar in read_lock():
+        if jar.set_name == JAR_SET:
+            with zipfile.ZipFile(folder / jar.file_name) as archive:
+                licence = _member(archive, "LICENSE")
+                if "Apache License" not in licence[:200]:
+                    raise StackError(f"{jar.file_name} has another licence than Apache's: add it to deploy/notice.py")
+                yield f"{jar.group}:{jar.artifact}:{jar.version}: Apache-2.0. Its notice:\n"
+                yield "\n".join(f"    {line}".rstrip() for line in _member(archive, "NOTICE").strip().splitlines())
+                yield ""
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> str:
+    for path in (name, f"META-INF/{name}", f"META-INF/{name}.txt"):
+        if path in archive.namelist():
+            return archive.read(path).decode()
+    raise StackError(f"{archive.filename} has no {name}")
+
+
+def main() -> int:
+    """0 when written, or as it should be; 1 with one line otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.notice", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    is_check = parser.parse_args().check
+    try:
+        text = render()
+    except StackError as exc:
+        print(f"notice: {exc}", file=sys.stderr)
+        return 1
+    if is_check and (not TARGET.exists() or TARGET.read_text() != text):
+        print("notice: NOTICE is not what the lock files say: run `python -m deploy.notice`", file=sys.stderr)
+        return 1
+    if not is_check:
+        TARGET.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
