@@ -150,10 +150,11 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """Where Spark runs, and the folder with the Kafka connector's jars."""
+    """Where Spark runs, the folder with the Kafka connector's jars, and where drivers keep their shuffle files."""
 
     master: str
     jars_dir: Path
+    scratch_dir: Path = Path(".state/spark")
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ class Settings:
             spark=SparkSettings(
                 master=env.master("SPARK_MASTER", "local[2]"),
                 jars_dir=Path(env.text("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
+                scratch_dir=Path(env.text("SPARK_SCRATCH_DIR", ".state/spark")),
             ),
         )
         kafka = settings.kafka

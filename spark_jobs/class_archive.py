@@ -62,7 +62,8 @@ def main() -> int:
     jars_dir: Path = parser.parse_args().jars
     began = time.monotonic()
     try:
-        archive = make(SparkSettings("local[2]", jars_dir))
+        with tempfile.TemporaryDirectory() as scratch:
+            archive = make(SparkSettings("local[2]", jars_dir, Path(scratch)))
     except ConfigurationError as exc:
         log.error("%s", exc)
         return 1

@@ -21,6 +21,7 @@ def main() -> int:
     """0 when done, 1 when not or when something is unhealthy, 130 after Ctrl-C."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # progress, also through a pipe
     arguments = _parser().parse_args()
+    os.umask(0o077)  # what the stack writes is for nobody else, wherever its folders are
     layout = Layout.of(state=arguments.state, env_file=arguments.env_file)
     try:
         return _run(arguments, layout)

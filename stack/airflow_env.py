@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from include.adapters.postgres import AUTHENTICATION
 from stack.environment import without_secrets
 
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin
@@ -21,7 +22,7 @@ USERS = {"admin": "admin", "operator": "op", "viewer": "viewer"}
 
 # Log servers are skipped: the API server reads the log files from the same disk, and the servers' ports are fixed.
 COMPONENTS: dict[str, tuple[str, ...]] = {
-    "api-server": ("airflow", "api-server"),
+    "api-server": ("airflow", "api-server", "--proxy-headers"),  # of proxies in FORWARDED_ALLOW_IPS
     "scheduler": ("airflow", "scheduler", "--skip-serve-logs"),
     "dag-processor": ("airflow", "dag-processor"),
     "triggerer": ("airflow", "triggerer", "--skip-serve-logs"),
@@ -98,7 +99,7 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
             "default_timezone": "utc",
         },
         "database": {
-            "sql_alchemy_conn": f"postgresql+psycopg2://{database}",
+            "sql_alchemy_conn": f"postgresql+psycopg2://{database}?require_auth={AUTHENTICATION}",
             "sql_alchemy_conn_async": f"postgresql+asyncpg://{database}",
             "sql_alchemy_pool_size": "3",
         },

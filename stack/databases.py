@@ -6,6 +6,7 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
+from include.adapters.login_roles import save_login_role
 from include.adapters.postgres import SessionLimits, open_session
 from include.errors import DatabaseUnavailable
 from stack.errors import StackError
@@ -35,21 +36,14 @@ def create_databases(settings: Mapping[str, str]) -> None:
         try:
             with connection.cursor() as cursor:
                 # The owner makes the other roles in its migrations.
-                _ensure_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
-                _ensure_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
+                save_login_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
+                save_login_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
                 _ensure_database(cursor, settings["DATABASE_NAME"], OWNER_ROLE)
                 _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
         finally:
             connection.close()
     except (DatabaseUnavailable, psycopg2.Error) as exc:
         raise StackError(f"the databases could not be made: {str(exc).strip().splitlines()[0]}") from exc
-
-
-def _ensure_role(cursor: Cursor, role: str, password: str, attribute: str) -> None:
-    cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,))
-    verb = "ALTER" if cursor.fetchone() else "CREATE"
-    statement = sql.SQL(verb + " ROLE {} LOGIN " + attribute + " PASSWORD {}")
-    cursor.execute(statement.format(sql.Identifier(role), sql.Literal(password)))
 
 
 def _ensure_database(cursor: Cursor, database: str, owner: str) -> None:

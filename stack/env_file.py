@@ -8,6 +8,7 @@ import base64
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,13 @@ from stack.ports import next_free
 
 @dataclass(frozen=True)
 class Variable:
-    """One line of the file. A port is moved to a free one when the file is made; a secret is made then."""
+    """One line of the file. A port is moved to a free one when the file is made; secrets and names are made then."""
 
     name: str
     default: str = ""
     port: bool = False
     make_secret: Callable[[], str] | None = None
+    make_name: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,15 @@ def _secret(name: str, make: Callable[[], str] = _password) -> Variable:
     return Variable(name, make_secret=make)
 
 
+def _project_name() -> str:
+    return f"board-detail-{secrets.token_hex(3)}"
+
+
 SECTIONS = (
+    Section(
+        "The team deployment's project: its containers, volumes and image are named after it.",
+        (Variable("COMPOSE_PROJECT_NAME", make_name=_project_name),),
+    ),
     Section(
         "Services that are yours and not started here: kafka, postgres, or both with a comma. Set their address below.",
         (Variable("STACK_EXTERNAL"),),
@@ -114,8 +124,13 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Spark. Another master is the cluster that jobs run on.",
-        (Variable("SPARK_MASTER", "local[2]"), Variable("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
+        "Spark. Another master is the cluster that jobs run on. The secret is that of the team deployment's cluster.",
+        (
+            Variable("SPARK_MASTER", "local[2]"),
+            Variable("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka"),
+            Variable("SPARK_SCRATCH_DIR", ".state/spark"),
+            _secret("SPARK_AUTH_SECRET"),
+        ),
     ),
     Section(
         "Airflow: users admin, operator and viewer.",
@@ -139,6 +154,7 @@ PATH_VARIABLES = (
     "STREAM_CHECKPOINT_DIR",
     "ARCHIVE_DIR",
     "SPARK_KAFKA_JARS_DIR",
+    "SPARK_SCRATCH_DIR",
     "AIRFLOW_HOME",
 )
 
@@ -149,12 +165,13 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
     """Make the file when it is missing, and add variables it does not have yet; nothing in it is changed.
 
-    A variable that lines of the file use already comes before the first of them, any other at the end. `overrides`
-    replaces defaults. Returns what a person should know, one line each: ports that were moved, variables that were
-    added. Raises StackError as `read` does.
+    A variable that lines of the file use already comes before the first of them, any other at the end. A file that
+    other users could read is closed to them. `overrides` replaces defaults. Returns what a person should know, one line
+    each: ports that were moved, variables that were added, a file that was open. Raises StackError as `read` does.
     """
     existing = _assignments(path) if path.exists() else []
     values, notes = _new_values({each.name: each.value for each in existing}, overrides or {})
+    notes += _close_to_others(path) if existing else []
     if not values:
         return notes
     if existing:
@@ -245,8 +262,9 @@ def _new_values(existing: Mapping[str, str], overrides: Mapping[str, str]) -> tu
     taken = {int(existing[name]) for name in PORT_VARIABLES if existing.get(name, "").isdigit()}
     for variable in (each for section in SECTIONS for each in section.variables if each.name not in existing):
         value = overrides.get(variable.name, variable.default)
-        if variable.make_secret is not None and not value:
-            value = variable.make_secret()
+        make = variable.make_secret or variable.make_name
+        if make is not None and not value:
+            value = make()
         if variable.port:
             port = next_free(int(value), taken)
             if port != int(value):
@@ -263,6 +281,20 @@ def _render(sections: Iterable[Section], values: Mapping[str, str]) -> Iterable[
         yield f"\n# {section.comment}\n"
         for variable in section.variables:
             yield f"{variable.name}={values[variable.name]}\n"
+
+
+def _close_to_others(path: Path) -> list[str]:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & 0o077:
+        return []
+    try:
+        path.chmod(0o600)
+    except PermissionError as exc:
+        raise StackError(f"{path} has mode {mode:04o} and is not yours: its owner must run `chmod 600 {path}`") from exc
+    return [
+        f"{path.name} had mode {mode:04o}: now 0600. Other users of this machine may have read its secrets; "
+        "to change one, see docs/runbooks/stack.md"
+    ]
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -17,6 +17,18 @@ from stack.layout import Layout
 from stack.service import Job
 from stack.services import port_of
 
+# The secrets that a job connects with.
+_SECRETS: Mapping[str, tuple[str, ...]] = {
+    "migrate": (
+        "POSTGRES_SUPERUSER_PASSWORD",
+        "DB_OWNER_PASSWORD",
+        "DB_GATEWAY_PASSWORD",
+        "DB_STREAM_PASSWORD",
+        "DB_BATCH_PASSWORD",
+        "DB_ANALYST_PASSWORD",
+    ),
+}
+
 
 def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
     """Do the job, its output in its log file. Blocks up to its deadline; raises StackError with the end of the log."""
@@ -24,13 +36,18 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
         case "databases":
             create_databases(settings)
         case "migrate":
-            _run(job, layout, settings, "include.sql.migrate")
+            _run(job, layout, variables_of(job.name, settings), "include.sql.migrate")
         case "topics":
-            _run(job, layout, settings, "include.adapters.kafka_admin", "create-topics")
+            _run(job, layout, variables_of(job.name, settings), "include.adapters.kafka_admin", "create-topics")
         case "airflow-migrate":
             _migrate_airflow(job, layout, settings)
         case _:
             raise StackError(f"no job is called {job.name}")
+
+
+def variables_of(job: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a job is given, without the secrets that it has no use for."""
+    return environment.without_secrets(settings, keep=_SECRETS.get(job, ()))
 
 
 def last_lines(path: Path, count: int) -> list[str]:

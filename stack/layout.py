@@ -6,7 +6,7 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # Data of services, in the order people think of them; `clean` removes these and keeps what was downloaded.
-DATA_FOLDERS = ("kafka", "postgres", "fallback", "checkpoints", "archive", "airflow", "logs", "run")
+DATA_FOLDERS = ("kafka", "postgres", "fallback", "checkpoints", "archive", "spark", "airflow", "logs", "run")
 
 # A server that runs as another user must be able to pass through these; it cannot list them.
 _PASSED_THROUGH = 0o711
@@ -57,6 +57,11 @@ class Layout:
     def postgres(self) -> Path:
         """PostgreSQL's data, and the record of which binaries made it."""
         return self.state / "postgres"
+
+    @property
+    def spark(self) -> Path:
+        """Shuffle files of Spark's drivers, a folder each."""
+        return self.state / "spark"
 
     @property
     def airflow(self) -> Path:

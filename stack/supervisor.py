@@ -100,6 +100,7 @@ class Supervisor:
             f"pidfile={_escape(run / 'supervisord.pid')}",
             f"childlogdir={_escape(self._layout.logs)}",
             f"directory={_escape(self._layout.root)}",
+            "umask=077",  # what services write is for them alone, also in folders outside of the state
             *(["user=root"] if os.geteuid() == 0 else []),  # as we are; without the line it warns
             "[unix_http_server]",
             f"file={_escape(self.socket)}",

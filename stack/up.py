@@ -163,5 +163,6 @@ def _own_paths(layout: Layout) -> dict[str, str]:
         "ARCHIVE_DIR": layout.state / "archive",
         "AIRFLOW_HOME": layout.airflow,
         "SPARK_KAFKA_JARS_DIR": layout.spark_jars,
+        "SPARK_SCRATCH_DIR": layout.spark,
     }
     return {name: str(path) for name, path in paths.items()}

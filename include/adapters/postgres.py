@@ -47,6 +47,8 @@ _OF_ROLE: Mapping[Role, SessionLimits] = {
 _CLIENT_KEEPALIVES = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
 }  # fmt: skip
+# libpq would send the password in the clear to any program that holds the port and asks for it
+AUTHENTICATION = "scram-sha-256"
 _SERVER_KEEPALIVES = {
     "tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3, "tcp_user_timeout": 20_000,
     "client_connection_check_interval": 1_000,  # the statement of a client that was killed ends, and frees its locks
@@ -66,6 +68,7 @@ def open_session(
 ) -> Connection:
     """An open connection, the caller's to close; `settings` are more of PostgreSQL's. Raises DatabaseUnavailable.
 
+    A server that asks for the password by any other method than SCRAM is refused before it has it.
     Blocks up to the limit of connecting. A statement can block for longer than its limit only while PostgreSQL itself
     is frozen.
     """
@@ -84,6 +87,7 @@ def open_session(
             dbname=database,
             user=user,
             password=password,
+            require_auth=AUTHENTICATION,
             application_name=application,
             connect_timeout=limits.connect_s,
             options=" ".join(f"-c {name}={value}" for name, value in wanted.items()),

@@ -10,6 +10,7 @@ from alembic.config import Config
 from psycopg2 import sql
 
 from include.adapters.kept_zone import keep_zone
+from include.adapters.login_roles import save_login_role
 from include.adapters.postgres import MIGRATION, connect, open_connection, open_session
 from include.errors import ConfigurationError, PipelineError
 from include.settings import DatabaseSettings, Role, Settings
@@ -57,13 +58,7 @@ def _make_roles(database: DatabaseSettings) -> None:
         with connection, connection.cursor() as cursor:
             cursor.execute(query("lock_migrations"))
             for role in ROLES:
-                cursor.execute(query("select_role"), {"role": role})
-                verb = "ALTER" if cursor.fetchone() else "CREATE"
-                cursor.execute(
-                    sql.SQL(verb + " ROLE {} LOGIN PASSWORD {}").format(
-                        sql.Identifier(role), sql.Literal(database.password(role))
-                    )
-                )
+                save_login_role(cursor, role, database.password(role))
             for group in GROUP_ROLES:
                 cursor.execute(query("select_role"), {"role": group})
                 if cursor.fetchone() is None:

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from include.errors import ConfigurationError
 from include.settings import SparkSettings
+from spark_jobs.connectors.callbacks import require_token
 from spark_jobs.connectors.python_daemon import daemon_configuration
+from spark_jobs.connectors.scratch import make_scratch
 
 PR_SET_PDEATHSIG = 1
 
@@ -97,6 +99,7 @@ def open_session(
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    require_token(session.sparkContext)
     # it warns of each read that has a consumer group of its own: see spark_jobs.connectors.kafka
     jvm = session.sparkContext._jvm
     assert jvm is not None
@@ -139,7 +142,12 @@ def _configuration(spark: SparkSettings, name: str, driver_memory: str) -> dict[
         "spark.executor.extraJavaOptions": EXIT_OPTION,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(make_scratch(spark.scratch_dir)),
     }
+    if spark.master.startswith("local"):
+        # Or the driver's ports give its blocks, rows of members among them, to every local user. Spark makes the secret
+        # itself; a cluster's comes from the spark-defaults.conf of its drivers, as one here would be on a command line.
+        found["spark.authenticate"] = "true"
     if not spark.master.startswith("local") or _is_submitted():
         found["spark.jars"] = ",".join(jars)  # for the executors
     if not _is_submitted():

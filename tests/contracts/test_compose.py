@@ -14,10 +14,11 @@ from stack import env_file
 from stack.layout import PROJECT_ROOT
 from tests.support.compose import COMPOSE_FILE, LOCAL_ONLY, Compose, MissingVariable, parse, references, texts
 from tests.support.compose import generated_variables as make_variables
-from tests.support.image import copy_tree, ignore_rules, is_ignored, read_stages
+from tests.support.image import DOCKERFILE, copy_tree, ignore_rules, is_ignored, read_stages
 
 SECRET = re.compile(r"_(PASSWORD|TOKEN|SECRET|KEY)$")
-OWN_IMAGE = "board-detail-pipeline"
+BUILDER = "databases"
+DEPLOYMENT = PROJECT_ROOT / "docs" / "deployment.md"
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +52,17 @@ def test_docker_itself_accepts_the_file(tmp_path: Path) -> None:
 
 
 def test_every_key_is_one_that_compose_knows() -> None:
-    known = {"build", "cap_drop", "command", "depends_on", "deploy", "environment", "healthcheck", "hostname", "image",
-             "init", "logging", "networks", "ports", "restart", "security_opt", "shm_size", "stop_grace_period",
-             "stop_signal", "ulimits", "volumes"}  # fmt: skip
+    known = {"build", "cap_drop", "command", "configs", "depends_on", "deploy", "environment", "healthcheck",
+             "hostname", "image", "init", "logging", "networks", "ports", "pull_policy", "restart", "security_opt",
+             "shm_size", "stop_grace_period", "stop_signal", "ulimits", "volumes"}  # fmt: skip
     content = parse(written())
-    assert {key for key in content if not key.startswith("x-")} == {"name", "services", "networks", "volumes"}
+    assert {key for key in content if not key.startswith("x-")} == {
+        "services",
+        "networks",
+        "volumes",
+        "configs",
+        "secrets",
+    }
     unknown = {name: service.keys() - known for name, service in content["services"].items() if service.keys() - known}
     assert not unknown
 
@@ -101,15 +108,59 @@ def test_no_secret_is_written_into_the_file() -> None:
 def test_every_image_is_pinned(compose: Compose) -> None:
     for name, service in compose.services.items():
         image, _, tag = service["image"].partition(":")
+        assert image
         assert re.fullmatch(r"\d+\.\d+(\.\d+)?(-[\w.-]+)?", tag), f"{name}: {service['image']}"
-        assert ("build" in service) == (image == OWN_IMAGE)
 
 
-def test_our_image_has_the_projects_version(compose: Compose) -> None:
+def test_one_service_builds_our_image_and_nothing_pulls_it(compose: Compose) -> None:
+    """Several that build one tag at once are refused by the engine; a registry may have an image of that name."""
+    policies = {name: compose.services[name].get("pull_policy") for name in _ours(compose)}
+    assert policies == dict.fromkeys(_ours(compose), "never") | {BUILDER: "build"}
+    assert {name for name, service in compose.services.items() if "build" in service} == {BUILDER}
+
+
+def test_our_image_has_the_projects_version(compose: Compose, variables: dict[str, str]) -> None:
     version = re.search(r'^version = "(.+)"$', (PROJECT_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version
-    tags = {s["image"] for s in compose.services.values() if s["image"].startswith(OWN_IMAGE)}
-    assert tags == {f"{OWN_IMAGE}:{version.group(1)}"}
+    tags = {compose.services[name]["image"] for name in _ours(compose)}
+    assert tags == {f"{variables['COMPOSE_PROJECT_NAME']}-pipeline:{version.group(1)}"}
+
+
+def test_two_clones_share_no_project_volume_or_image(compose: Compose, tmp_path: Path) -> None:
+    other = Compose.load(make_variables(tmp_path))
+    assert "name" not in compose.raw, "COMPOSE_PROJECT_NAME in .env decides"
+    assert all(volume == {} for volume in compose.content["volumes"].values()), "a volume has a name of its own"
+    images = [{each.services[name]["image"] for name in _ours(each)} for each in (compose, other)]
+    assert images[0].isdisjoint(images[1])
+
+
+def test_limits_of_memory_add_up_to_the_documented_ones(compose: Compose) -> None:
+    lasting = [service for name, service in compose.services.items() if name not in compose.once()]
+    for which in ("limits", "reservations"):
+        total = sum(_gigabytes(service["deploy"]["resources"][which]["memory"]) for service in lasting)
+        assert f"{which} of memory add up to {total:g} GB" in " ".join(DEPLOYMENT.read_text().split())
+
+
+def test_spark_speaks_only_with_those_that_know_the_secret(compose: Compose, variables: dict[str, str]) -> None:
+    using = {name for name in compose.services if "SPARK_LOCAL_HOSTNAME" in compose.environment(name)}
+    for name in using:
+        assert compose.environment(name)["SPARK_CONF_DIR"] == "/etc/spark", name
+        (config,) = compose.services[name]["configs"]
+        assert config == {"source": "spark-defaults", "target": "/etc/spark/spark-defaults.conf"}, name
+    assert {name for name, service in compose.services.items() if "configs" in service} == using
+    content = compose.content["configs"]["spark-defaults"]["content"]
+    assert content.splitlines() == [
+        "spark.authenticate true",
+        f"spark.authenticate.secret {variables['SPARK_AUTH_SECRET']}",
+    ]
+
+
+def test_no_secret_is_on_a_command_line(compose: Compose, variables: dict[str, str]) -> None:
+    secret = {variables[v.name] for s in env_file.SECTIONS for v in s.variables if v.make_secret}
+    for name, service in compose.services.items():
+        commands = " ".join([*compose.command(name), *service.get("healthcheck", {}).get("test", [])])
+        options = " ".join(value for key, value in compose.environment(name).items() if key.endswith("_OPTS"))
+        assert not [value for value in secret if value in commands + options], name
 
 
 def test_every_dependency_can_be_met(compose: Compose) -> None:
@@ -194,7 +245,7 @@ def test_ports_are_published_on_this_machine_only(compose: Compose, variables: d
 def test_our_containers_have_no_privileges(compose: Compose) -> None:
     for name, service in compose.services.items():
         assert "no-new-privileges:true" in service["security_opt"], name
-        if "build" in service:
+        if name in _ours(compose):
             assert service["cap_drop"] == ["ALL"], name
             assert service["init"] is True, f"{name}: nobody would bury its dead children"
 
@@ -213,7 +264,7 @@ def test_the_image_runs_as_an_ordinary_user_who_owns_the_data(compose: Compose) 
     assert final.user == "pipeline"
     made = " ".join(final.runs)
     for name, service in compose.services.items():
-        for volume in service.get("volumes", []) if "build" in service else []:
+        for volume in service.get("volumes", []) if name in _ours(compose) else []:
             folder = volume.split(":")[1]
             assert f" {folder} " in f"{made} ", f"{name}: {folder} would belong to root"
 
@@ -233,12 +284,29 @@ def test_secrets_data_and_history_do_not_go_to_the_builder(path: str) -> None:
     assert is_ignored(path, ignore_rules())
 
 
-def test_dependencies_are_installed_by_hash() -> None:
-    install = " ".join(run for stage in read_stages() for run in stage.runs if "pip install" in run)
-    assert "--require-hashes -r /build/requirements.lock" in install
+def test_addresses_that_may_hold_passwords_are_secrets_of_the_build(compose: Compose) -> None:
+    build = compose.services[BUILDER]["build"]
+    assert "args" not in build
+    assert {compose.content["secrets"][name]["environment"] for name in build["secrets"]} == {
+        "PIP_INDEX_URL",
+        "MAVEN_MIRROR_URL",
+    }
+    assert "ARG" not in {line.split(" ")[0] for line in DOCKERFILE.read_text().splitlines()}
+    runs = " ".join(run for stage in read_stages() for run in stage.runs)
+    for name in build["secrets"]:
+        assert f"--mount=type=secret,id={name} " in runs
+        assert f"/run/secrets/{name}" in runs
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _ours(compose: Compose) -> set[str]:
+    return {name for name, service in compose.services.items() if service.get("init")}
+
+
+def _gigabytes(memory: str) -> float:
+    return int(memory[:-1]) / {"g": 1, "m": 1024}[memory[-1]]
 
 
 def _references() -> list[Any]:

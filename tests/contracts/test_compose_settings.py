@@ -39,6 +39,7 @@ DIFFERENT_SETTINGS = {
         "STREAM_CHECKPOINT_DIR",
         "ARCHIVE_DIR",
         "SPARK_KAFKA_JARS_DIR",
+        "SPARK_SCRATCH_DIR",
         "AIRFLOW_HOME",
     ),  # paths
     *("KAFKA_REPLICATION_FACTOR", "KAFKA_MIN_INSYNC_REPLICAS"),  # three brokers
@@ -228,7 +229,10 @@ def test_airflows_addresses_agree_with_the_services(compose: Compose, variables:
     assert environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == f"http://airflow-api-server:{port}/execution/"
     assert environment["AIRFLOW__API__BASE_URL"] == f"http://127.0.0.1:{variables['AIRFLOW_PORT']}"
     database = f"airflow:{variables['DB_AIRFLOW_PASSWORD']}@postgres:5432/airflow"
-    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"postgresql+psycopg2://{database}"
+    assert (
+        environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+        == f"postgresql+psycopg2://{database}?require_auth=scram-sha-256"
+    )
     assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == f"postgresql+asyncpg://{database}"
 
 

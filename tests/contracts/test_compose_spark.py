@@ -19,6 +19,7 @@ from stack.service import HttpHealth
 from tests.servers import KafkaServer, ServerProcess, wait_until
 from tests.support.compose import Compose, generated_variables
 from tests.support.image import copy_tree, read_stages
+from tests.support.other_user import fetch_block
 
 BIN = Path(sys.executable).parent
 HOSTS = ("spark-master", "spark-worker-1")
@@ -55,6 +56,12 @@ class SparkCluster:
         self.compose = compose
         self.folder = folder
         self.image = copy_tree(read_stages()[-1], folder / "image")
+        self.configuration = folder / "conf"
+        self.configuration.mkdir()
+        for service in (*HOSTS, "stream", "airflow-scheduler"):
+            for config in compose.services[service]["configs"]:
+                content = compose.content["configs"][config["source"]]["content"]
+                (self.configuration / Path(config["target"]).name).write_text(content)
         self.ports = dict(zip(("7077", "7078", "8080", "8081"), map(str, unused(4)), strict=True))
 
     def moved(self, text: str) -> str:
@@ -81,6 +88,7 @@ class SparkCluster:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_KAFKA_JARS_DIR": str(Layout.of().spark_jars),
+            "SPARK_CONF_DIR": str(self.configuration),
         }
 
     def command(self, name: str) -> list[str]:
@@ -166,3 +174,8 @@ def test_a_driver_runs_our_code_on_the_workers(
     for row in answer["rows"]:
         assert row["file"].startswith(str(cluster.image)), "executors run other code than the driver"
         assert row["tz"] == "UTC"
+
+
+@pytest.mark.parametrize("port", ["7077", "7078"])
+def test_master_and_worker_answer_nobody_without_the_secret(cluster: SparkCluster, port: str) -> None:
+    assert b"Expected SaslMessage" in fetch_block(int(cluster.ports[port]), "rdd_0_0")

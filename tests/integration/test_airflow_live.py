@@ -259,6 +259,11 @@ class TestIntegrityPage:
         assert page.status_code == 200
         assert "<h1>Integrity</h1>" in page.text
 
+    def test_no_other_site_frames_a_page_of_airflows(self, pipeline):
+        for path in ("/", "/api/v2/monitor/health", "/auth/login"):
+            policy = httpx.get(f"{pipeline.airflow_url}{path}").headers.get("Content-Security-Policy", "")
+            assert "frame-ancestors 'self'" in policy, path
+
     def test_is_in_the_navigation(self, pipeline):
         with pipeline.airflow("admin") as admin:
             plugins = httpx.get(f"{pipeline.airflow_url}/api/v2/plugins", headers=admin.authorization()).json()[

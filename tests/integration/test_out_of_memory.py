@@ -32,8 +32,8 @@ print(jvm.wait(30))
 
 
 @pytest.mark.parametrize("which", OPEN)
-def test_a_drivers_jvm_out_of_memory_ends(which, tmp_path):
-    variables = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path), "PYTHONPATH": str(ROOT)}
+def test_a_drivers_jvm_out_of_memory_ends(which):
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run([sys.executable, "-c", SESSION + OPEN[which] + EXHAUST], cwd=ROOT, env=variables, text=True,
                          capture_output=True, timeout=120, check=False)  # fmt: skip
     assert ran.stdout.split()[-1:] == [str(JVM_RAN_OUT)], f"{ran.stdout} {ran.stderr[-300:]}"

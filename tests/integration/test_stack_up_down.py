@@ -62,6 +62,13 @@ def test_up_after_a_change_starts_all_again_before_anything_else(running: Layout
     assert not set(pids.values()) & {control.service_pid(name, running) for name in SERVICES}
 
 
+def test_services_write_for_nobody_else(running: Layout) -> None:
+    written = [path for folder in (running.kafka, running.logs, running.run) for path in folder.rglob("*")]
+    assert running.log_file("kafka") in written
+    open_to_others = [path for path in written if not path.is_symlink() and path.stat().st_mode & 0o077]
+    assert open_to_others == []
+
+
 def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
     control.stop_service("kafka", running)
     assert control.service_pid("kafka", running) == 0

@@ -31,6 +31,7 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "ARCHIVE_DIR": "a path in the container",
     "SPARK_MASTER": "an address",
     "SPARK_KAFKA_JARS_DIR": "a path in the image",
+    "SPARK_SCRATCH_DIR": "a path in the container",
     "AIRFLOW_HOME": "a path in the container",
     "JAVA_HOME": "the image's",
 }

@@ -35,7 +35,7 @@ def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, databas
         "SPARK_MASTER": "local[2]",
         "SPARK_KAFKA_JARS_DIR": str(Layout.of().spark_jars),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(state / "spark"),  # a driver that is killed leaves its files there
+        "SPARK_SCRATCH_DIR": str(state / "spark"),
     }
 
 

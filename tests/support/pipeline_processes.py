@@ -14,11 +14,12 @@ from include.settings import Settings
 from stack import env_file, leftovers
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.databases import create_databases
-from stack.environment import MARKER, load_settings
+from stack.environment import MARKER, load_settings, without_secrets
 from stack.layout import Layout
 from stack.ports import unused
 from tests.servers import kafka_server, postgres_server, wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.other_user import no_secret_on_command_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 120.0
@@ -55,6 +56,7 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
         gateway_port, airflow_port = unused(2)
         overrides = {
             "ARCHIVE_DIR": str(layout.state / "archive"),
+            "SPARK_SCRATCH_DIR": str(layout.spark),
             "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "DATABASE_PORT": str(postgres.port),
             "POSTGRES_SUPERUSER_PASSWORD": postgres.superuser_password,
@@ -73,7 +75,9 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
         gateway = GatewayProcess.over(folder, kafka.bootstrap_servers, **variables)
         try:
             gateway.start()
-            with _airflow(variables, layout, folder):
+            made = env_file.read(layout.env_file)
+            secrets = [value for name, value in made.items() if name not in without_secrets(made)]
+            with no_secret_on_command_lines(secrets), _airflow(variables, layout, folder):
                 yield BatchSide(variables, gateway)
         finally:
             gateway.kill()

@@ -181,3 +181,22 @@ def test_variable_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> 
 def with_value(path: Path, name: str, value: str) -> None:
     lines = path.read_text().splitlines()
     path.write_text("".join(f"{name}={value}\n" if line.startswith(f"{name}=") else f"{line}\n" for line in lines))
+
+
+def test_a_file_that_others_could_read_is_closed_and_said_so(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    env_file.ensure(path)
+    path.chmod(0o644)
+    (note,) = env_file.ensure(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert ".env had mode 0644: now 0600" in note
+    assert env_file.ensure(path) == []
+
+
+def test_each_clone_is_a_compose_project_of_its_own(tmp_path: Path) -> None:
+    names = []
+    for clone in ("one", "two"):
+        (tmp_path / clone).mkdir()
+        env_file.ensure(tmp_path / clone / ".env")
+        names.append(env_file.read(tmp_path / clone / ".env")["COMPOSE_PROJECT_NAME"])
+    assert names[0] != names[1]
