@@ -24,6 +24,7 @@ _SOCKET_PATH_LIMIT = 100  # the kernel takes 107 bytes, and supervisord adds a s
 _DAEMON_DEADLINE_S = 20
 _SHUTDOWN_DEADLINE_S = 120
 _POLL_S = 0.1
+_UMASK = 0o077  # what services write is for them alone, also in folders outside of the state
 
 STOPPED = frozenset({"STOPPED", "FATAL", "UNKNOWN"})  # for good; EXITED and BACKOFF are about to be started again
 ALIVE = frozenset({"STARTING", "RUNNING"})
@@ -80,6 +81,7 @@ class Supervisor:
             text=True,
             stdin=subprocess.DEVNULL,
             check=False,
+            umask=_UMASK,
         )
         if result.returncode != 0:
             raise StackError(f"supervisord did not start: {(result.stderr or result.stdout).strip()}")
@@ -100,7 +102,7 @@ class Supervisor:
             f"pidfile={_escape(run / 'supervisord.pid')}",
             f"childlogdir={_escape(self._layout.logs)}",
             f"directory={_escape(self._layout.root)}",
-            "umask=077",  # what services write is for them alone, also in folders outside of the state
+            f"umask={_UMASK:03o}",  # of its services; its own until here is that of its start
             *(["user=root"] if os.geteuid() == 0 else []),  # as we are; without the line it warns
             "[unix_http_server]",
             f"file={_escape(self.socket)}",

@@ -64,6 +64,7 @@ def test_nobody_else_reads_shuffle_files_and_a_killed_drivers_go(open_folder):
         assert [path for path in files if can_read(path)] == []
         assert all(path.is_relative_to(scratch) for path in files)
         assert readable_below(scratch) == []
+        os.kill(told["jvm"], signal.SIGKILL)  # or it would remove the files when it sees that its driver is gone
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
