@@ -19,7 +19,9 @@ def check(settings: Mapping[str, str]) -> None:
     variables = [variable for section in env_file.SECTIONS for variable in section.variables]
     if missing := [variable.name for variable in variables if variable.name not in settings]:
         raise StackError(f".env has no {', '.join(missing)}: `make up` adds what is missing")
-    may_be_empty = {variable.name for variable in variables if not (variable.default or variable.make_secret or variable.make_name)}
+    may_be_empty = {
+        variable.name for variable in variables if not (variable.default or variable.make_secret or variable.make_name)
+    }
     if "postgres" in external_services(settings):
         may_be_empty.add(SUPERUSER_PASSWORD)  # an administrator may have kept it
     for variable in variables:
