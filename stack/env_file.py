@@ -54,10 +54,6 @@ def _project_name() -> str:
 
 SECTIONS = (
     Section(
-        "The team deployment's project: its containers, volumes and image are named after it.",
-        (Variable("COMPOSE_PROJECT_NAME", make_name=_project_name),),
-    ),
-    Section(
         "Services that are yours and not started here: kafka, postgres, or both with a comma. Set their address below.",
         (Variable("STACK_EXTERNAL"),),
     ),
@@ -143,6 +139,10 @@ SECTIONS = (
             _secret("AIRFLOW_FERNET_KEY", _fernet_key),
             Variable("AIRFLOW_HOME", ".state/airflow"),
         ),
+    ),
+    Section(
+        "The team deployment's project: its containers, volumes and image are named after it.",
+        (Variable("COMPOSE_PROJECT_NAME", make_name=_project_name),),
     ),
     Section("Java 17 or 21; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
 )
