@@ -114,15 +114,15 @@ def test_every_image_is_pinned(compose: Compose) -> None:
 
 def test_one_service_builds_our_image_and_nothing_pulls_it(compose: Compose) -> None:
     """Several that build one tag at once are refused by the engine; a registry may have an image of that name."""
-    policies = {name: compose.services[name].get("pull_policy") for name in _ours(compose)}
-    assert policies == dict.fromkeys(_ours(compose), "never") | {BUILDER: "build"}
+    policies = {name: compose.services[name].get("pull_policy") for name in compose.ours()}
+    assert policies == dict.fromkeys(compose.ours(), "never") | {BUILDER: "build"}
     assert {name for name, service in compose.services.items() if "build" in service} == {BUILDER}
 
 
 def test_our_image_has_the_projects_version(compose: Compose, variables: dict[str, str]) -> None:
     version = re.search(r'^version = "(.+)"$', (PROJECT_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version
-    tags = {compose.services[name]["image"] for name in _ours(compose)}
+    tags = {compose.services[name]["image"] for name in compose.ours()}
     assert tags == {f"{variables['COMPOSE_PROJECT_NAME']}-pipeline:{version.group(1)}"}
 
 
@@ -130,7 +130,7 @@ def test_two_clones_share_no_project_volume_or_image(compose: Compose, tmp_path:
     other = Compose.load(make_variables(tmp_path))
     assert "name" not in compose.raw, "COMPOSE_PROJECT_NAME in .env decides"
     assert all(volume == {} for volume in compose.content["volumes"].values()), "a volume has a name of its own"
-    images = [{each.services[name]["image"] for name in _ours(each)} for each in (compose, other)]
+    images = [{each.services[name]["image"] for name in each.ours()} for each in (compose, other)]
     assert images[0].isdisjoint(images[1])
 
 
@@ -245,7 +245,7 @@ def test_ports_are_published_on_this_machine_only(compose: Compose, variables: d
 def test_our_containers_have_no_privileges(compose: Compose) -> None:
     for name, service in compose.services.items():
         assert "no-new-privileges:true" in service["security_opt"], name
-        if name in _ours(compose):
+        if name in compose.ours():
             assert service["cap_drop"] == ["ALL"], name
             assert service["init"] is True, f"{name}: nobody would bury its dead children"
 
@@ -264,7 +264,7 @@ def test_the_image_runs_as_an_ordinary_user_who_owns_the_data(compose: Compose) 
     assert final.user == "pipeline"
     made = " ".join(final.runs)
     for name, service in compose.services.items():
-        for volume in service.get("volumes", []) if name in _ours(compose) else []:
+        for volume in service.get("volumes", []) if name in compose.ours() else []:
             folder = volume.split(":")[1]
             assert f" {folder} " in f"{made} ", f"{name}: {folder} would belong to root"
 
@@ -299,10 +299,6 @@ def test_addresses_that_may_hold_passwords_are_secrets_of_the_build(compose: Com
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
-
-
-def _ours(compose: Compose) -> set[str]:
-    return {name for name, service in compose.services.items() if service.get("init")}
 
 
 def _gigabytes(memory: str) -> float:

@@ -73,10 +73,9 @@ def run(image: Path, command: list[str], environment: Mapping[str, str]) -> subp
 
 
 def test_every_program_is_one_of_the_image_that_these_tests_start(compose: Compose) -> None:
-    for name, service in compose.services.items():
-        if "build" in service:
-            assert compose.command(name)[0] in PROGRAMS, name
-            assert (BIN / compose.command(name)[0]).exists()
+    for name in compose.ours():
+        assert compose.command(name)[0] in PROGRAMS, name
+        assert (BIN / compose.command(name)[0]).exists()
 
 
 @pytest.mark.parametrize(
@@ -147,9 +146,9 @@ class TestHealthChecks:
 
     def checks(self, compose: Compose) -> dict[str, list[str]]:
         found = {}
-        for name, service in compose.services.items():
-            if "build" in service and "healthcheck" in service:
-                kind, *command = service["healthcheck"]["test"]
+        for name in compose.ours():
+            if "healthcheck" in compose.services[name]:
+                kind, *command = compose.services[name]["healthcheck"]["test"]
                 assert kind == "CMD", name
                 found[name] = command
         return found

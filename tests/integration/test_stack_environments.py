@@ -37,6 +37,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def layout(tmp_path_factory: pytest.TempPathFactory, index: Callable[[str], str]) -> Layout:
     made = Layout.of(tmp_path_factory.mktemp("clones") / "clone")
     made.state.mkdir(parents=True)
+    (made.root / "requirements-build.lock").write_text(index("1.0"))
     (made.root / "requirements.lock").write_text(index("1.0"))
     ensure_environment(made)
     return made

@@ -9,7 +9,7 @@ from pathlib import Path
 from stack.layout import Layout
 
 _FOLDERS = ("dags", "include", "plugins", "spark_jobs", "stack")
-_FILES = ("Makefile", "requirements.lock")
+_FILES = ("Makefile", "requirements-build.lock", "requirements.lock")
 
 
 class Clone:

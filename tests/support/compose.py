@@ -203,6 +203,10 @@ class Compose:
         assert isinstance(command, list)
         return [str(part) for part in command]
 
+    def ours(self) -> set[str]:
+        """Services of the project's own image."""
+        return {name for name, service in self.services.items() if service.get("init")}
+
     def once(self) -> set[str]:
         """Services that end by themselves."""
         return {name for name, service in self.services.items() if service["restart"] == "no"}
