@@ -27,6 +27,7 @@ HOSTS = ("spark-master", "spark-worker-1")
 TOPIC = "compose-spark"
 DRIVER = """
 import json, sys, time
+from pathlib import Path
 import pyarrow as pa
 from include.settings import Settings
 from spark_jobs.connectors.session import open_session
@@ -42,9 +43,10 @@ settings = Settings.from_environment()
 session = open_session(settings.spark, "compose-test", "512m")
 records = read_range(session, OffsetReader(settings.kafka.bootstrap_servers), "compose-spark", {0: 0}, {0: 3})
 rows = records.mapInArrow(on_executor, "file string, tz string, rows long").collect()
-print(json.dumps({"rows": [row.asDict() for row in rows], "master": session.sparkContext.master,
-                  "host": session.conf.get("spark.driver.host"),
-                  "executors": session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1}))
+answer = {"rows": [row.asDict() for row in rows], "master": session.sparkContext.master,
+          "host": session.conf.get("spark.driver.host"),
+          "executors": session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1}
+Path(sys.argv[1]).write_text(json.dumps(answer))  # a container's standard output is its log's
 session.stop()
 """
 
@@ -152,11 +154,12 @@ def test_a_driver_runs_our_code_on_the_workers(
     launch: Callable[[SparkCluster, Path], list[str]],
 ) -> None:
     script = tmp_path / "driver.py"
+    answered = tmp_path / "answer.json"
     script.write_text(DRIVER)
     environment = {**cluster.environment(service), "KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers}
 
     result = subprocess.run(
-        launch(cluster, script),
+        [*launch(cluster, script), str(answered)],
         cwd=cluster.image,
         env=environment,
         capture_output=True,
@@ -166,7 +169,7 @@ def test_a_driver_runs_our_code_on_the_workers(
     )
 
     assert result.returncode == 0, result.stderr[-3000:]
-    answer = json.loads(result.stdout.splitlines()[-1])
+    answer = json.loads(answered.read_text())
     assert answer["master"] == cluster.moved("spark://spark-master:7077")
     assert answer["host"] == "localhost", "executors could not find the driver by its service's name"
     assert answer["executors"] == 1
