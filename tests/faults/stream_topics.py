@@ -85,7 +85,10 @@ class Log:
         """Topic `board` of this id was made again: its places are no places of the one that is there.
 
         They are named as the tables name them, so that every version of the new topic is newer in the same instant.
+        Two former topics can share a name: the details of the later one count, as it was sent the same records again.
         """
+        renamed = {_replaced(detail.board) for detail in self.details if detail.board[0] >= 0}
+        self.details = [detail for detail in self.details if detail.board not in renamed]
         for key, versions in self.boards.items():
             places = [_replaced((one.partition, one.offset)) for one in versions]
             self.boards[key] = [replace(one, partition=partition, offset=offset)

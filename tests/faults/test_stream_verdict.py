@@ -90,6 +90,17 @@ def test_of_a_topic_made_again_the_newer_record_counts(topics):
     assert broken(topics, seen(row(detail=1), rejects=rejected)) == set()
 
 
+def test_of_a_topic_made_again_twice_the_row_names_the_detail_of_the_second(topics):
+    topics.log.replace_boards("first")
+    topics.next_of("board", 0)
+    topics.add("board", 10, board(10, 1, title="v0"))
+    topics.detail(10, 0, 0)
+    topics.log.replace_boards("second")
+    former = row(detail=1)._replace(source=(-1, -REPLACED_BY))
+    assert broken(topics, seen(former)) == set()
+    assert broken(topics, seen(former._replace(detail=(0, 0)))) == {"wrong_place"}
+
+
 def test_board_that_is_not_shown_is_lost(topics):
     assert broken(topics, seen()) == {"lost"}
 
