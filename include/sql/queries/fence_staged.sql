@@ -16,6 +16,11 @@ WITH fenced AS (
                         WHERE e.generation_id = %(generation_id)s AND e.board_id = s.{{key}}
                           AND (e.version_at, ordered_offset(e.board_offset, p.board_ends))
                               >= (s.{{version}}, s.board_offset)))
+), superseded AS (
+    -- An older row on top of the generation is no news either. It may be there when topic board was made again.
+    DELETE FROM board_detail_live l USING fenced f
+     WHERE l.day = date '1970-01-01' + %(day_number)s AND l.{{key}} = f.{{key}}
+       AND (l.{{version}}, l.board_offset) < (f.{{version}}, f.board_offset)
 ), kept AS (
     INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
     SELECT {{served}}, day, deleted, now(), %(generation_id)s FROM fenced ORDER BY {{key}}
