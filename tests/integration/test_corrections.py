@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.integrity import comparison
+from include.integrity import comparison, publication
 from include.integrity.comparison import diff, verify
 from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.vanishing import RowsWouldVanish
@@ -15,6 +15,7 @@ from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_s
 
 LATER = NOON + dt.timedelta(minutes=1)
 COLUMNS = ", ".join(PIPELINE.relational_columns)
+TITLE = PIPELINE.relational_columns.index("title")
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ def classes(settings, generation):
             (generation,),
         )
     )
+
+
+def corrections(settings, generation):
+    """Board → class and both titles."""
+    found = rows(
+        settings,
+        "SELECT board_id, class, shown ->> 'title', rebuilt ->> 'title' FROM board_detail_correction"
+        " WHERE generation_id = %s",
+        (generation,),
+    )
+    return {board_id: tuple(rest) for board_id, *rest in found}
 
 
 def shown(settings):
@@ -154,6 +166,52 @@ def test_a_row_from_after_the_cut_that_the_build_knows_to_have_moved_is_a_correc
     publish(settings, DAY, "r")
     assert set(shown(settings)) == {2}
     assert classes(settings, generation) == {1: "moved", 2: "missing"}
+
+
+BETWEEN = NOON + dt.timedelta(seconds=30)
+FORMER = {"board_partition": -1, "kafka_offset": 50}  # of a topic that was made again since
+
+
+def served_late(title, at):
+    return row(1, -100, title=title, modified_at=at, **FORMER)
+
+
+@pytest.mark.parametrize("is_compared_again", [True, False])
+@pytest.mark.parametrize(
+    ("late", "known", "expected"),
+    [
+        (served_late("shown", LATER), [row(1, 1)], {}),
+        (served_late("shown", LATER), [], {}),
+        (served_late("between", BETWEEN), [row(1, 1)], {1: ("unexplained", "shown", "between")}),
+        (served_late("between", BETWEEN), [], {1: ("unexplained", "shown", "between")}),
+    ],
+)
+def test_a_row_that_the_publication_brings_back_is_compared(settings, store, late, known, expected, is_compared_again):
+    """It was served after the build of what is shown, which knows it or something newer, and the new build does not."""
+    build(settings, [row(1, 5, title="shown", modified_at=LATER)], cut=10, run_id="shown")
+    publish(settings, DAY, "shown")
+    generation = build(settings, known, cut=11, run_id="r")
+    if is_compared_again:
+        verify(settings, DAY, "r")
+        serve(store, [late])
+        publication.publish(settings, DAY, "r")
+    else:
+        serve(store, [late])
+        publish(settings, DAY, "r")
+    assert [columns[TITLE] for columns in shown(settings).values()] == [late["title"]]
+    assert corrections(settings, generation) == expected
+
+
+def test_a_board_that_the_publication_alone_brings_back_is_refused(settings, store):
+    """Nobody sees it, and the build does not have it."""
+    exclude(settings, build(settings, [], cut=10, run_id="shown"), "deleted", 1, 5, LATER)
+    publish(settings, DAY, "shown")
+    generation = build(settings, [row(2, 6)], cut=11, run_id="r")
+    serve(store, [served_late("between", BETWEEN)])
+    with pytest.raises(RowsWouldVanish):
+        publish(settings, DAY, "r")
+    publish(settings, DAY, "r", accept_vanishing=True)
+    assert corrections(settings, generation)[1] == ("unexplained", None, "between")
 
 
 def test_a_tombstone_after_the_cut_of_a_board_never_shown_is_no_difference(settings, store):

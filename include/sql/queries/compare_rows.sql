@@ -23,3 +23,10 @@ SELECT COALESCE(b.{{key}}, s.{{key}}) AS board_id
          WHERE day = %(day)s AND generation_id = %(generation_id)s) b
   FULL JOIN shown s ON s.{{key}} = b.{{key}}
  WHERE b.content IS DISTINCT FROM s.content
+ UNION
+-- and rows that were set aside since the day shows something newer: the publication may bring them back
+SELECT c.{{key}}
+  FROM board_detail_covered c JOIN generation g ON g.id = %(generation_id)s
+ WHERE c.day = %(day)s
+   AND NOT is_covered(g.id, g.board_ends, g.member_ends, c.{{key}}, c.board_partition, c.board_offset,
+                      c.member_partition, c.member_offset)

@@ -1,5 +1,6 @@
 -- Boards with a record that was served since the comparison and may make the day read otherwise, before the publication
--- or after: one of the day, a deletion without a day, and one that went to another day. Each is compared again.
+-- or after: one of the day, a deletion without a day, and one that went to another day; and one that was set aside, as
+-- the day shows something newer, since the publication may bring it back. Each is compared again.
 -- Made by SELECT alone, so that the live rows are read in parallel.
 CREATE TEMPORARY TABLE changed_board ON COMMIT DROP AS
 SELECT l.{{key}} AS board_id
@@ -12,3 +13,8 @@ SELECT l.{{key}} AS board_id
                     WHERE f.day = %(day)s AND f.generation_id = %(shown_id)s AND f.{{key}} = l.{{key}})
         OR EXISTS (SELECT 1 FROM board_detail_correction c
                     WHERE c.generation_id = %(generation_id)s AND c.board_id = l.{{key}}))
+ UNION
+SELECT c.{{key}}
+  FROM board_detail_covered c
+ WHERE c.day = %(day)s
+   AND COALESCE(c.kafka_offset >= COALESCE((%(since)s::bigint[])[c.kafka_partition + 1], 0), true)

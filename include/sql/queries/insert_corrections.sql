@@ -25,13 +25,22 @@ WITH this AS (
        AND NOT EXISTS (SELECT 1 FROM generation_excluded e
                         WHERE e.generation_id = this.id AND e.board_id = l.{{key}}
                           AND (e.version_at, e.board_offset) >= (l.{{version}}, l.board_offset))
-     UNION ALL
-    -- and what the publication brings back: newer than the generation's row, and of a topic that was replaced
-    SELECT c.{{key}}
-      FROM board_detail_covered c CROSS JOIN this JOIN built b ON b.{{key}} = c.{{key}}
-     WHERE c.day = %(day)s AND (c.{{version}}, c.board_offset) > (b.{{version}}, b.board_offset)
+), brought_back AS (
+    -- What the publication brings back, see restore_covered: it is read afterwards, whatever the generation has.
+    SELECT c.*
+      FROM board_detail_covered c CROSS JOIN this
+     WHERE c.day = %(day)s AND c.{{key}} IN (SELECT board_id FROM changed_board)
        AND NOT is_covered(this.id, this.board_ends, this.member_ends, c.{{key}}, c.board_partition, c.board_offset,
                           c.member_partition, c.member_offset)
+       AND NOT EXISTS (SELECT 1 FROM built b
+                        WHERE b.{{key}} = c.{{key}}
+                          AND (b.{{version}}, b.board_offset) >= (c.{{version}}, c.board_offset))
+       AND NOT EXISTS (SELECT 1 FROM generation_excluded e
+                        WHERE e.generation_id = this.id AND e.board_id = c.{{key}}
+                          AND (e.version_at, e.board_offset) >= (c.{{version}}, c.board_offset))
+       AND NOT EXISTS (SELECT 1 FROM board_detail_live l
+                        WHERE l.{{key}} = c.{{key}}
+                          AND (l.{{version}}, l.board_offset) >= (c.{{version}}, c.board_offset))
 ), deleted AS (
     -- A deletion or a move that is newer than the built row, from a record that the cut claims: raw, which had it, has
     -- it no more. One from beyond the cut stays on top.
@@ -54,6 +63,7 @@ WITH this AS (
       FROM built b FULL JOIN shown s ON s.{{key}} = b.{{key}}
      WHERE (b.{{key}} IS NULL OR s.{{key}} IS NULL OR ROW({{columns_b}}) IS DISTINCT FROM ROW({{columns_s}}))
        AND NOT EXISTS (SELECT 1 FROM staying y WHERE y.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
+       AND NOT EXISTS (SELECT 1 FROM brought_back r WHERE r.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
 )
 INSERT INTO board_detail_correction (generation_id, day, board_id, class, shown, rebuilt)
 SELECT %(generation_id)s, %(day)s, d.{{key}},
@@ -79,4 +89,14 @@ SELECT %(generation_id)s, %(day)s, d.{{key}},
        CASE WHEN (d.s).{{key}} IS NOT NULL THEN d.shown END,
        CASE WHEN (d.b).{{key}} IS NOT NULL THEN d.built END
   FROM differing d LEFT JOIN excluded e ON e.board_id = d.{{key}}
+ UNION ALL
+SELECT %(generation_id)s, %(day)s, l.{{key}},
+       CASE WHEN l.event_id = s.event_id THEN 'member_version_changed' ELSE 'unexplained' END,
+       CASE WHEN s.{{key}} IS NOT NULL THEN to_jsonb(s) END,
+       CASE WHEN NOT l.deleted THEN to_jsonb(l) END
+  FROM brought_back l LEFT JOIN shown s ON s.{{key}} = l.{{key}}
+ WHERE CASE
+           WHEN l.deleted THEN s.{{key}} IS NOT NULL
+           ELSE s.{{key}} IS NULL OR ROW({{columns_l}}) IS DISTINCT FROM ROW({{columns_s}})
+       END
 ON CONFLICT DO NOTHING
