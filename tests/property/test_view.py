@@ -1,28 +1,26 @@
 """The view is what was served and what is published say, whatever is served, published, undone, covered and forgotten.
 
-A stateful test on a real PostgreSQL. The expectation is plain Python: the newest version of each board that was ever
-served, and of each generation its rows, its deletions and its cut. An offset is one of a topic: when that is made
-again, its records are newer than those of the former one in the same version, and no cut covers records of another.
-Some records may be lost to an accepted gap of the archive: builds lack them, and what the stream served of them stays.
+On a real PostgreSQL. The expectation is plain Python: the newest version of each board that was ever served, and of
+each generation its rows, the boards that it left out, and its cut. Boards wait for their member, one moves between the
+days, and some generations are of a release that kept no versions of what it left out. An offset is one of a topic: when
+that is made again, its records are newer than those of the former one in the same version, and no cut covers records of
+another. Some records may be lost to an accepted gap of the archive: builds lack them, and what the stream served of
+them stays.
+
+SERVING_EXAMPLES=300 is a search. SERVING_MUTATION takes a mend out (tests/support/mutations.py); seen to fail at the
+n-th seed from 300 on: fence-without-left-out 5, deletions-forgotten 4, pending-covered 39, covered-unknown 4,
+older-row-stays 50.
 """
 
 import dataclasses
 import datetime as dt
 import itertools
 import os
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from include.adapters.offset_ledger import OffsetLedger, Output
 from include.errors import NothingBuilt, StaleRun
@@ -33,41 +31,45 @@ from include.integrity.publication import UndoRefused, publish, redo, undo
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.integrity.vanishing import RowsWouldVanish
 from include.integrity.verified import NotVerified
+from tests.support import mutations
 from tests.support.pipeline import migrated, rows
-from tests.support.serving import DAY, NOON, TOPIC_ID, build, exclude, opened_store, row, serve, tombstone
+from tests.support.publication import open_as
+from tests.support.serving import DAY, NOON, TOPIC_ID, build, exclude, opened_store, pending, row, serve, tombstone
 from tests.support.topic_log import taken_lease
 
 DAYS = (DAY, DAY.before(1))
-BOARDS = st.integers(1, 4)  # an even one is of the first day, an odd one of the second
-TIMES = st.integers(0, 5)
-EVENTS = st.tuples(BOARDS, TIMES, st.booleans())  # the last: is it a deletion?
+MOVER = 4  # it moves between the days, and is not deleted; the others stay on theirs, and may be
+BOARDS = range(1, MOVER + 1)
+STEPS = 12
 CORRECTED = """
 SELECT board_id, shown ->> 'title', rebuilt ->> 'title'
   FROM board_detail_correction c JOIN day_publication p USING (generation_id)
  WHERE p.day = %s AND class <> 'duplicate'
 """
-# Few and the same in `make test`; SERVING_EXAMPLES=500 for a search.
-MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "4"))
+SHOWN = "SELECT board_id, title FROM board_detail WHERE day = %s"
+POINTER = """
+SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication WHERE day = %s AND generation_id IS NOT NULL
+"""
+MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "2"))
+FINDS = {"fence-without-left-out": 304, "deletions-forgotten": 303, "covered-unknown": 303, "pending-covered": 338,
+         "older-row-stays": 349}  # fmt: skip
 AGE = "interval '30 days'"
 EMPTY = """
-TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation
-    RESTART IDENTITY CASCADE
+TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation,
+         pending_board, unchecked_day RESTART IDENTITY CASCADE
 """
 _numbers = itertools.count()
-
-
-def day_of(board):
-    return DAYS[board % 2]
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Event:
     """A version of a board in the raw topic. A copy has another offset and the same event id."""
 
-    at: int
+    at: float  # minutes
     topic: int  # how often the topic had been made again
     offset: int
     board: int
+    day: int
     title: str | None  # None: it was deleted
     event_id: str
 
@@ -75,146 +77,203 @@ class Event:
     def version(self):
         return self.at, self.topic, self.offset
 
-    def served(self, kafka_offset):
-        at = NOON + dt.timedelta(minutes=self.at)
+    @property
+    def version_at(self):
+        return NOON + dt.timedelta(minutes=self.at)
+
+    def row(self, member_offset, kafka_offset=None):
         if self.title is None:
-            return tombstone(self.board, self.offset, at) | {"kafka_offset": kafka_offset}
-        return row(self.board, self.offset, title=self.title, modified_at=at, day=day_of(self.board).date,
-                   kafka_offset=kafka_offset, event_id=self.event_id, created_at=day_of(self.board).start)  # fmt: skip
+            return tombstone(self.board, self.offset, self.version_at) | {
+                "kafka_offset": kafka_offset, "member_partition": None, "member_offset": None}  # fmt: skip
+        return row(self.board, self.offset, title=self.title, modified_at=self.version_at, day=DAYS[self.day].date,
+                   created_at=DAYS[self.day].start, member_offset=member_offset, kafka_offset=kafka_offset,
+                   event_id=self.event_id)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What a build found: the newest version of each board of its day."""
+    """What a build knows of its day's boards: the version of each, unless it waits for its member."""
 
-    newest: dict[int, Event]
-
-
-def built_of(day, raw):
-    first = {}
-    for event in raw:  # one record an event: its first copy
-        first.setdefault(event.event_id, event)
-    newest = {}
-    for event in first.values():
-        if day_of(event.board) == day:
-            newest[event.board] = max(event, newest.get(event.board, event), key=lambda e: e.version)
-    seen = {event.board for event in first.values() if event.title is not None}
-    return Generation({board: event for board, event in newest.items() if board in seen})
+    known: dict[int, Event]
+    waiting: set[int]
 
 
-class Serving(RuleBasedStateMachine):
-    database = None
+NOTHING = Generation({}, set())
 
-    @initialize()
-    def begin(self):
-        rows(self.database, EMPTY, role="pipeline_owner")
-        collect_orphans(self.database)
-        self.raw, self.unserved, self.newest, self.generations = [], [], {}, {}
+
+class Serving:
+    """In some examples the topic is made again, in others it loses records. There all members are known, no board
+    moves, every generation keeps the versions of what it left out, and no weeks go by: rows that were forgotten are
+    kept by no one, if the topic lacks them too.
+    """
+
+    def __init__(self, database, random, reader):
+        self.database, self.random, self.reader = database, random, reader
+        self.store = opened_store(database)
+        self.raw, self.unserved, self.served, self.newest, self.generations = [], [], [], {}, {}
+        self.waiting = {}  # offset: event
+        self.members = {board: board for board in BOARDS}
         self.topic = self.details = 0
-        self.weeks_went_by = False
         self.lost = None  # first offset and end
-        self.store = opened_store(self.database)
+        self.damage = random.choice((*[None] * 3, *[self._replace_topic] * 2, self._lose_records))
+        if self.damage is None:
+            for board in random.sample(BOARDS, random.choice((0, 0, 1, 2))):
+                del self.members[board]
 
-    def teardown(self):
-        if hasattr(self, "store"):
-            self.store.close()
+    def step(self):
+        """One thing happens, most often a night."""
+        if self.damage and self.topic == 0 and self.lost is None and self._happens(1 / 6):
+            self.damage()
+        steps = (self.post, self.replay, self.serve, self.serve_again, self.member_comes, self.publish_older,
+                 self.undo, self.redo, self.cover, self.weeks_go_by)  # fmt: skip
+        self.random.choice((*[self.night] * 5, *steps))()
+        self.check()
 
-    def _append(self, at, board, title, event_id=None):
-        event = Event(at, self.topic, len(self.raw), board, title, event_id or f"e{self.topic}-{len(self.raw)}")
+    def night(self):
+        """Days are rebuilt, verified, and published at once, later or never; more is posted and served before that.
+
+        Weeks later older versions may come again.
+        """
+        served = self.random.choice((99, 99, 1, 0))
+        keeps_versions = self.damage is not None or self._happens(2 / 3)
+        is_published = self._happens(3 / 4)
+        self.post(0, 3)
+        self.serve(served)
+        for number in self.random.choice(((0,), (1,), (0, 1), (1, 0))):
+            run_id = self._build(number, keeps_versions)
+            verify(self.database, DAYS[number], run_id)
+            self.post(0, 2)
+            self.serve(served)
+            self.check()
+            if is_published:
+                self._publish(DAYS[number], run_id)
+        if self._happens(1 / 2):
+            self.serve(99)
+            self.check()
+            self.weeks_go_by()
+        self.check()
+        newest = {event.board: max(one.version for one in self.raw if one.board == event.board) for event in self.raw}
+        old = [event for event in self.raw if event.title and event.version < newest[event.board]]
+        for event in self.random.sample(old, min(len(old), self.random.randint(0, 2))):
+            self._replay(event)
+        self.serve(served)
+
+    def _happens(self, probability):
+        return self.random.random() < probability
+
+    def post(self, fewest=1, most=1):
+        """Mostly newer versions than all before."""
+        for _ in range(self.random.randint(fewest, most)):
+            board, flag = self.random.choice(BOARDS), self._happens(1 / 2)
+            moves = board == MOVER and self.damage is None
+            is_deleted = flag and not moves
+            day = int(flag) if moves else board % 2
+            at = len(self.raw) - self.random.choice((0, 0, 0, 0, 1, 4))
+            if self.damage:  # then no two versions of one time: see the known gaps in docs/architecture.md
+                at += len(self.raw) / 1000
+            self._append(at, board, day, None if is_deleted else f"title {self.topic}-{len(self.raw)}")
+
+    def _append(self, at, board, day, title, event_id=None):
+        event = Event(at, self.topic, len(self.raw), board, day, title, event_id or f"e{self.topic}-{len(self.raw)}")
         self.raw.append(event)
         self.unserved.append(event)
 
-    @rule(event=EVENTS)
-    def board_is_posted_or_deleted(self, event):
-        self.post(*event)
+    def replay(self):
+        if self.raw:
+            self._replay(self.random.choice(self.raw))
 
-    def post(self, board, at, is_deleted):
-        self._append(at, board, None if is_deleted else f"title {len(self.raw)}")
+    def _replay(self, event):
+        self._append(event.at, event.board, event.day, event.title, event.event_id)
 
-    @precondition(lambda self: self.raw)
-    @rule(data=st.data())
-    def event_is_replayed(self, data):
-        event = data.draw(st.sampled_from(self.raw))
-        self._append(event.at, event.board, event.title, event.event_id)
-
-    @precondition(lambda self: self.unserved)
-    @rule(count=st.integers(1, 9))
-    def stream_serves(self, count):
-        self.serve_due(count)
-
-    def serve_due(self, count):
+    def serve(self, count=None):
+        count = self.random.randint(1, 9) if count is None else count
         due, self.unserved = self.unserved[:count], self.unserved[count:]
-        if due:
-            self._serve(due)
+        for event in due:
+            if event.title and event.board not in self.members:
+                self.waiting[event.offset] = event
+                pending(self.database, event.board, event.offset, event.version_at)
+        self._serve([event for event in due if event.offset not in self.waiting])
 
-    # rows that were forgotten are kept by no one, if the topic lacks them too
-    @precondition(lambda self: self.topic == 0 and not self.weeks_went_by and self.lost is None)
-    @rule()
-    def topic_is_made_again(self):
-        """And the stream is repaired; what it had not served yet comes afterwards."""
-        self.store.close()
-        lease = taken_lease(self.database)
-        self.topic, self.raw = self.topic + 1, []
-        take_out_of_cuts(self.database, "board", self.topic_id)
-        former = Output("board-detail", TOPIC_ID, {0: self.details + len(self.unserved)})
-        OffsetLedger(self.database.database).repair("join", "board", self.topic_id, [], [], "test", lease,
-                                           made_from_replaced=former)  # fmt: skip
-        lease.release()
-        self.store = opened_store(self.database)
+    def serve_again(self):
+        present = [event for event in self.served if event.topic == self.topic]
+        if present and all(event.topic == self.topic for event in self.unserved):
+            self._serve([self.random.choice(present)])
 
-    @property
-    def topic_id(self):
-        return f"board-{self.topic}"
-
-    @precondition(lambda self: self.topic == 0 and not self.weeks_went_by and self.lost is None
-                  and len(self.raw) > len(self.unserved))  # fmt: skip
-    @rule(data=st.data())
-    def records_are_lost_to_an_accepted_gap(self, data):
+    def _lose_records(self):
         """Some that were served: the topic dropped them before they were archived."""
         served = len(self.raw) - len(self.unserved)
-        first = data.draw(st.integers(0, served - 1))
-        self.lost = first, data.draw(st.integers(first + 1, served))
+        if served:
+            first = self.random.randrange(served)
+            self.lost = first, self.random.randint(first + 1, served)
 
-    def _read(self):
+    def _read_raw(self):
         """What a build reads, and its cut."""
         first, end = self.lost or (len(self.raw), len(self.raw))
         return [event for event in self.raw if not first <= event.offset < end], first
 
-    @precondition(lambda self: len(self.raw) > len(self.unserved) and all(
-        event.topic == self.topic for event in self.unserved))  # fmt: skip
-    @rule(data=st.data())
-    def stream_serves_again(self, data):
-        self._serve([data.draw(st.sampled_from(self.raw[: len(self.raw) - len(self.unserved)]))])
+    def _replace_topic(self):
+        """And the stream is repaired; what it had not served yet comes afterwards."""
+        self.store.close()
+        lease = taken_lease(self.database)
+        self.topic, self.raw = self.topic + 1, []
+        take_out_of_cuts(self.database, "board", self._topic_id)
+        former = Output("board-detail", TOPIC_ID, {0: self.details + len(self.unserved)})
+        OffsetLedger(self.database.database).repair("join", "board", self._topic_id, [], [], "test", lease,
+                                                    made_from_replaced=former)  # fmt: skip
+        lease.release()
+        self.store = opened_store(self.database)
+
+    @property
+    def _topic_id(self):
+        return f"board-{self.topic}"
 
     def _serve(self, events):
-        serve(self.store, [event.served(self.details + number) for number, event in enumerate(events)])
-        self.details += len(events)
+        if events:
+            details = itertools.count(self.details)
+            serve(self.store, [event.row(self.members.get(event.board), next(details)) for event in events])
+            self.details += len(events)
         for event in events:
+            self.served.append(event)
             self.newest[event.board] = max(event, self.newest.get(event.board, event), key=lambda e: e.version)
 
-    @rule(day=st.sampled_from(DAYS), published=st.booleans(), between=st.lists(EVENTS, max_size=4),
-          served=st.sampled_from((99, 1, 0)))  # fmt: skip
-    def night_rebuilds(self, day, published, between, served):
-        """Verified, and published at once, later or never; before that more is posted, deleted and served."""
-        raw, cut = self._read()
-        generation = built_of(day, raw)
-        run_id = f"r{next(_numbers)}"
-        listed = [event.served(None) for event in generation.newest.values() if event.title is not None]
-        id_ = build(self.database, listed, cut=cut, run_id=run_id, day=day, unread=self.lost,
-                    topic_ids={"board": self.topic_id, "member": "member"})  # fmt: skip
-        for board, event in generation.newest.items():
-            if event.title is None:
-                exclude(self.database, id_, "deleted", board, event.offset, NOON + dt.timedelta(minutes=event.at))
-        self.generations[id_] = generation
-        verify(self.database, day, run_id)
-        for board, at, is_deleted in between:
-            self.post(board, at, is_deleted)
-        self.serve_due(served)
-        if published:
-            self._publish(day, run_id)
+    def member_comes(self):
+        """And the boards that waited for it are sent."""
+        if len(self.members) < len(BOARDS):
+            board = self.random.choice(sorted({*BOARDS} - self.members.keys()))
+            self.members[board] = self._members_end()
+            due = [event for event in self.waiting.values() if event.board == board]
+            self.waiting = {event.offset: event for event in self.waiting.values() if event.board != board}
+            self._serve(due)
 
-    @rule(day=st.sampled_from(DAYS))
-    def older_build_is_published(self, day):
+    def _members_end(self):
+        return max(self.members.values()) + 1
+
+    def _build(self, number, keeps_versions):
+        raw, cut = self._read_raw()
+        first, newest = {}, {}
+        for event in raw:  # one record an event: its first copy
+            first.setdefault(event.event_id, event)
+        for event in first.values():
+            newest[event.board] = max(event, newest.get(event.board, event), key=lambda e: e.version)
+        boards = {event.board for event in first.values() if event.title and event.day == number}
+        newest = {board: newest[board] for board in sorted(boards)}
+        left_out = [event for event in newest.values() if event.title is None or event.day != number]
+        waiting = [event for event in newest.values() if event not in left_out and event.board not in self.members]
+        listed = [event for event in newest.values() if event not in left_out and event not in waiting]
+        run_id = f"r{next(_numbers)}"
+        id_ = build(self.database, [event.row(self.members[event.board]) for event in listed], cut=cut,
+                    run_id=run_id, day=DAYS[number], members=self._members_end(), unread=self.lost,
+                    topic_ids={"board": self._topic_id, "member": "member"},
+                    pending=[(event.board, event.offset) for event in waiting])  # fmt: skip
+        for event in left_out:
+            exclude(self.database, id_, "moved" if event.title else "deleted", event.board, event.offset,
+                    event.version_at if keeps_versions else None)  # fmt: skip
+        known = [*listed, *left_out] if keeps_versions else listed
+        self.generations[id_] = Generation({e.board: e for e in known}, {e.board for e in waiting})
+        return run_id
+
+    def publish_older(self):
+        day = self.random.choice(DAYS)
         with suppress(NothingBuilt, StaleRun):
             try:
                 self._publish(day, None)
@@ -224,79 +283,95 @@ class Serving(RuleBasedStateMachine):
 
     def _publish(self, day, run_id):
         """Publish; every board that reads otherwise since, and no other one, is a correction with both values."""
-        before, was_shown = self._view(day), self._pointer(day)
+        before, (was_shown, cut) = self._view(day), self._pointer(day)
         try:
             publish(self.database, day, run_id)
         except RowsWouldVanish:
-            assert self.topic  # the former topic had them
+            assert self.topic or self.lost  # the former topic had them, or the gap
             return
         except StaleRun:
-            if self.lost is None or was_shown[1] <= self.lost[0]:
+            if self.lost is None or cut <= self.lost[0]:
                 raise
             return  # the day shows what was built from records that are lost since
         after = self._view(day)
-        if self.topic == 0:
-            known = self.generations[self._pointer(day)[0]].newest
-            back = [self.newest[board] for board in after.keys() - before.keys() if board in self.newest]
-            assert not [event for event in back if event.title is None and event.version > known[event.board].version]
-        if self._pointer(day) == was_shown:
+        if self._pointer(day)[0] == was_shown:  # the build has the same content: its cut is taken, not its corrections
             assert after == before
             return
         changed = {board: (before.get(board), after.get(board)) for board in before | after}
-        corrected = rows(self.database, CORRECTED, (day.date,))
+        corrected = self._read(CORRECTED, day)
         assert {board: titles for board, *titles in corrected} == {
             board: list(titles) for board, titles in changed.items() if titles[0] != titles[1]}  # fmt: skip
 
-    @rule(day=st.sampled_from(DAYS), to=st.none() | st.integers(0, 5))
-    def day_is_undone(self, day, to):
+    def undo(self):
+        with suppress(UndoRefused, StaleRun):  # stale: it shows that already
+            undo(self.database, self.random.choice(DAYS), "test",
+                 to=self.random.choice((None, None, self.random.randint(0, 5))))  # fmt: skip
+
+    def redo(self):
         with suppress(UndoRefused):
-            undo(self.database, day, "test", to=to)
+            redo(self.database, self.random.choice(DAYS), "test")
 
-    @rule(day=st.sampled_from(DAYS))
-    def day_is_redone(self, day):
-        with suppress(UndoRefused):
-            redo(self.database, day, "test")
+    def cover(self):
+        cover(self.database, self.random.choice(DAYS))
 
-    @rule(day=st.sampled_from(DAYS))
-    def day_is_covered(self, day):
-        cover(self.database, day)
-
-    @precondition(lambda self: self.topic == 0 and self.lost is None)
-    @rule()
     def weeks_go_by(self):
-        self.weeks_went_by = True
-        rows(self.database, f"UPDATE board_detail_covered SET covered_at = covered_at - {AGE}")
-        rows(self.database, f"UPDATE publication SET made_at = made_at - {AGE}")
-        rows(self.database, f"UPDATE day_publication SET published_at = published_at - {AGE}")
+        if self.damage:
+            return
+        rows(self.database, f"UPDATE board_detail_covered SET covered_at = covered_at - {AGE};"
+                            f"UPDATE publication SET made_at = made_at - {AGE};"
+                            f"UPDATE day_publication SET published_at = published_at - {AGE}")  # fmt: skip
         collect_orphans(self.database)
 
-    @invariant()
-    def view_is_what_was_served_and_published(self):
-        if not hasattr(self, "raw"):
-            return
-        for day in DAYS:
-            assert self._view(day) == self._expected(day)
+    def check(self):
+        """The view is what was served and published; a board that was taken is in the view or waits."""
+        for number, day in enumerate(DAYS):
+            self._check(number, day)
+        waits = {event.offset for event in self.waiting.values()
+                 if event.board not in self.newest or event.version > self.newest[event.board].version}  # fmt: skip
+        found = {offset for (offset,) in self._read('SELECT "offset" FROM pending_board')}
+        assert waits <= found <= self.waiting.keys()
+
+    def _check(self, number, day):
+        id_, cut = self._pointer(day)
+        generation = self.generations.get(id_, NOTHING)
+        shown, expected = self._view(day), {}
+        for board, event in generation.known.items():
+            if event.title and event.day == number:
+                expected[board] = event.title
+        on_top = {event.board: event for event in self.newest.values()
+                  if event.day == number and self._is_on_top(event, generation, cut)}  # fmt: skip
+        expected |= {board: event.title for board, event in on_top.items()}
+        mover, _ = shown.pop(MOVER, None), expected.pop(MOVER, None)
+        assert shown == {board: title for board, title in expected.items() if title}
+        # Its newest version may be of the other day, and that day forget it: older ones are shown, but none that the
+        # generation knows to be older.
+        known = generation.known.get(MOVER)
+        served = {event.title for event in self.served
+                  if event.day == number and self._is_on_top(event, generation, cut)}  # fmt: skip
+        if MOVER in on_top:
+            assert mover == on_top[MOVER].title
+        assert mover in served | {known.title if known and known.day == number else None, None}
+
+    def _is_on_top(self, event, generation, cut):
+        """Without a cut nothing is covered: its topic is gone."""
+        is_read = cut is not None and event.topic == self.topic and event.offset < cut
+        is_covered = is_read and not (event.title and event.board in generation.waiting)
+        known = generation.known.get(event.board)
+        return not is_covered and (known is None or event.version > known.version)
 
     def _pointer(self, day):
-        pointer = rows(self.database, "SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication "
-                       "WHERE day = %s AND generation_id IS NOT NULL", (day.date,))  # fmt: skip
+        pointer = self._read(POINTER, day)
         return pointer[0] if pointer else (None, 0)
 
     def _view(self, day):
-        found = rows(self.database, "SELECT board_id, title FROM board_detail WHERE day = %s", (day.date,))
+        found = self._read(SHOWN, day)
         assert len(found) == len(dict(found))
         return dict(found)
 
-    def _expected(self, day):
-        id_, cut = self._pointer(day)
-        known = self.generations[id_].newest if id_ is not None else {}
-        shown = dict(known)
-        for board, event in self.newest.items():
-            is_newer = board not in known or event.version > known[board].version
-            is_covered = cut is not None and event.topic == self.topic and event.offset < cut
-            if day_of(board) == day and is_newer and not is_covered:
-                shown[board] = event
-        return {board: event.title for board, event in shown.items() if event.title is not None}
+    def _read(self, statement, day=None):
+        with self.reader.cursor() as cursor:
+            cursor.execute(statement, day and (day.date,))
+            return cursor.fetchall()
 
 
 @pytest.fixture(scope="module")
@@ -304,28 +379,41 @@ def database(postgres, tmp_path_factory):
     return migrated(None, postgres, "serving_property", tmp_path_factory.mktemp("serving-property"))
 
 
-def test_the_view_is_what_was_served_and_published(database):
-    class Machine(Serving):
-        pass
+@contextmanager
+def begun(database, random):
+    """Nothing was served yet."""
+    rows(database, EMPTY, role="pipeline_owner")
+    collect_orphans(database)
+    with closing(open_as(database, "batch")) as reader:
+        reader.autocommit = True
+        serving = Serving(database, random, reader)
+        try:
+            yield serving
+        finally:
+            serving.store.close()
 
-    Machine.database = database
-    run_state_machine_as_test(Machine, settings=settings(
-        max_examples=MAX_EXAMPLES, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck),
-        derandomize="SERVING_EXAMPLES" not in os.environ, phases=(Phase.generate, Phase.shrink)))  # fmt: skip
+
+# Uniform choices: see test_dirty_days.
+SEARCH = settings(
+    max_examples=MAX_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate), derandomize="SERVING_EXAMPLES" not in os.environ,
+    report_multiple_bugs=False)  # fmt: skip
 
 
-@settings(max_examples=5 * MAX_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck),
-          derandomize="SERVING_EXAMPLES" not in os.environ, phases=(Phase.generate,))  # fmt: skip
-@given(before=st.lists(EVENTS, max_size=4), served=st.integers(0, 4), between=st.lists(EVENTS, max_size=4))
-def test_corrections_are_the_difference_whatever_is_served_since_verify(database, before, served, between):
-    machine = Serving()
-    machine.database = database
-    machine.begin()
-    try:
-        for board, at, is_deleted in before:
-            machine.post(board, at, is_deleted)
-        machine.serve_due(served)
-        machine.night_rebuilds(DAY, published=True, between=between, served=len(before) + len(between))
-        machine.view_is_what_was_served_and_published()
-    finally:
-        machine.teardown()
+@mutations.examples(FINDS)
+@SEARCH
+@given(random=st.randoms(use_true_random=True))
+def test_the_view_is_what_was_served_and_published(mutated, random):
+    with begun(mutated, random) as serving:
+        serving.night()
+        serving.check()
+        for _ in range(STEPS):
+            serving.step()
+
+
+@settings(SEARCH, max_examples=5 * MAX_EXAMPLES)
+@given(random=st.randoms(use_true_random=True))
+def test_corrections_are_the_difference_whatever_is_served_since_verify(mutated, random):
+    with begun(mutated, random) as serving:
+        serving.night()
+        serving.check()
