@@ -13,7 +13,7 @@ from confluent_kafka import Producer as LibrdkafkaProducer
 from include.adapters.partitioner import Partitioner
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, Partition, Record
-from include.gateway.supervision import CLOSED, DEADLINE
+from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("include.adapters.librdkafka")
@@ -117,7 +117,7 @@ class KafkaProducer:
         except BufferError:
             future.set_result(Failure("_QUEUE_FULL", "the producer's buffer is full", generation=self._generation))
         except KafkaException as exc:
-            future.set_result(_failure(exc.args[0], self._generation))
+            future.set_result(_failure(exc.args[0], self._generation, is_of_record=True))
         else:
             self._in_flight.append((self._loop.time() + self._deadline_s, future))
             if not self._is_poll_near:
@@ -214,9 +214,14 @@ class KafkaProducer:
             self._failed(generation, exc.args[0])
             return 1
 
-    def _reported(self, future: Settled, generation: int, error: KafkaError | None, _message: Message) -> None:
-        if not future.done():
-            future.set_result(None if error is None else _failure(error, generation))
+    def _reported(self, future: Settled, generation: int, error: KafkaError | None, message: Message) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            is_of_record = len(message.value() or b"") > _BATCH_BYTES  # it was a batch of its own
+            future.set_result(_failure(error, generation, is_of_record))
 
     def _failed(self, generation: int, error: KafkaError) -> None:
         # an error of the client itself, of no record in particular; not in the middle of a poll
@@ -242,5 +247,8 @@ class KafkaProducer:
                 future.set_result(failure)
 
 
-def _failure(error: KafkaError, generation: int) -> Failure:
-    return Failure(error.name(), error.str(), fatal=error.fatal(), generation=generation)
+def _failure(error: KafkaError, generation: int, is_of_record: bool = False) -> Failure:
+    # else the batch was too large that it was in, and the topic's limit is far below the contract's
+    is_too_large = is_of_record and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+    kind = RECORD_TOO_LARGE if is_too_large else error.name()
+    return Failure(kind, error.str(), fatal=error.fatal(), generation=generation)

@@ -46,9 +46,10 @@ class Rule:
     of_topic: bool = False
 
 
-# Our own kinds. Deadline and closed are settled by the producer adapter, the rest never reach Kafka.
+# Our own kinds. Deadline, closed and too large are settled by the producer adapter, the rest never reach Kafka.
 DEADLINE = "gateway.deadline"
 CLOSED = "gateway.closed"
+RECORD_TOO_LARGE = "gateway.record_too_large"
 CIRCUIT_OPEN = "gateway.circuit_open"
 PARTITION_OUT = "gateway.partition_out"
 KEY_WAITING = "gateway.key_waiting"
@@ -120,6 +121,10 @@ _GROUPS: tuple[_Rules, ...] = (
     _outage("the broker's policy refuses what is written to the topic", "POLICY_VIOLATION", of_topic=True),
     _outage("the broker refuses the gateway's time", "INVALID_TIMESTAMP", of_topic=True),
     _outage("the broker refuses the topic's name", "TOPIC_EXCEPTION", of_topic=True),
+    # of a batch, not of a record that is larger than one: the topic's limits were made smaller than a batch
+    _outage(
+        "the topic takes less than its contract says", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", of_topic=True
+    ),
     # one record or one topic; the others go on
     _kept("the circuit is open: kept without asking Kafka", CIRCUIT_OPEN, ambiguous=False),
     _kept("the record's partition is out: kept without asking Kafka", PARTITION_OUT, ambiguous=False),
@@ -142,7 +147,7 @@ _GROUPS: tuple[_Rules, ...] = (
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_COMPRESSION_TYPE"),
     # this record, for ever: what it is, and nothing that anybody could repair around it
-    _refused(413, "larger than the broker takes", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"),
+    _refused(413, "larger than Kafka takes", RECORD_TOO_LARGE, "INVALID_MSG_SIZE"),
     _refused(422, "the broker refuses the record", "INVALID_RECORD"),
     _refused(422, "the client library refuses the record", "_INVALID_ARG", "_INVALID_TYPE"),
     _refused(422, "the client library refuses the record", "_KEY_SERIALIZATION", "_VALUE_SERIALIZATION"),

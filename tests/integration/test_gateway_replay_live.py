@@ -87,7 +87,7 @@ def test_what_kafka_refuses_is_set_aside_listed_and_sent_again_on_request(broker
     [line] = out.splitlines()
     row_id, topic, identity, kept_at, reason = line.split("\t")
     assert (int(row_id), topic, identity, kept_at) == (2, "board", "aside-large", "2026-11-20T09:30:00.000Z")
-    assert reason.startswith("MSG_SIZE_TOO_LARGE")
+    assert reason.startswith("gateway.record_too_large")
     assert "1 records set aside" in log
     assert LARGE[:100] not in out + log
 

@@ -159,6 +159,19 @@ def test_small_events_of_one_array_are_not_taken_for_a_large_one(admin, start):
     assert {(result["status"], result["keptIn"]) for result in results} == {(201, "kafka")}
 
 
+def test_topic_that_takes_less_than_a_batch_costs_no_small_event(broker, admin, start):
+    gateway = start(GATEWAY_DEADLINE_S="5")
+    same_partition = [board(1, extra=noise(600)) for _ in range(20)]
+    with gateway.client() as client:
+        with admin.limited("board", 5_000):
+            wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
+            results = [result for _ in range(5) for result in client.post_events("board", same_partition)]
+        assert {result["status"] for result in results} == {201}
+        is_drained(gateway)
+        assert client.fallback()["refused"] == 0
+    assert {result["eventId"] for result in results} <= ids_in(broker, "board")
+
+
 def test_backlog_waits_while_the_topic_may_not_be_written_to_and_none_of_it_is_set_aside(broker, admin, start):
     gateway = start()
     with gateway.client() as client:

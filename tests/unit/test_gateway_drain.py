@@ -109,7 +109,9 @@ def test_store_that_cannot_be_read_does_not_keep_the_circuit_open_and_is_told_of
 def test_sets_aside_what_kafka_refuses_for_ever_and_goes_on():
     async def scenario():
         gateway = await filled("a", "poison", "c")
-        gateway.producer.refuses = lambda r: Failure("MSG_SIZE_TOO_LARGE", "no") if r.event_id == "poison" else None
+        gateway.producer.refuses = lambda r: (
+            Failure("gateway.record_too_large", "no") if r.event_id == "poison" else None
+        )
         report = await gateway.services.drain.once()
         backlog = gateway.store.backlog()
         gateway.producer.refuses = lambda r: None

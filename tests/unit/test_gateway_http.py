@@ -297,8 +297,8 @@ def test_what_nobody_expected_is_a_500_without_the_payload(caplog):
 
 def test_failure_is_counted_by_kind_and_decision():
     def out(gateway):
-        gateway.producer.refuses = lambda record: Failure("MSG_SIZE_TOO_LARGE", "no")
+        gateway.producer.refuses = lambda record: Failure("gateway.record_too_large", "no")
 
     gateway, response = call("POST", EVENTS, gateway_setup=out, json=board())
     assert response.status_code == 413
-    assert gateway.services.counters.failures == {("MSG_SIZE_TOO_LARGE", "resume"): 1}
+    assert gateway.services.counters.failures == {("gateway.record_too_large", "resume"): 1}

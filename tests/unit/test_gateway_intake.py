@@ -108,7 +108,7 @@ def test_nothing_durable_is_not_kept():
     assert broken == NotKept("e-1", "the fallback store cannot write")
 
 
-@pytest.mark.parametrize(("kind", "status"), [("MSG_SIZE_TOO_LARGE", 413), ("INVALID_RECORD", 422)])
+@pytest.mark.parametrize(("kind", "status"), [("gateway.record_too_large", 413), ("INVALID_RECORD", 422)])
 def test_what_kafka_refuses_for_ever_is_the_senders_to_hear_and_is_not_spilled(kind, status):
     async def scenario():
         gateway = FakeGateway().start()
@@ -120,6 +120,26 @@ def test_what_kafka_refuses_for_ever_is_the_senders_to_hear_and_is_not_spilled(k
     assert outcome.status == status
     assert gateway.store.rows == []
     assert not gateway.services.circuit.is_open
+
+
+def test_batch_or_setting_that_is_too_small_keeps_the_events_and_spares_the_topic():
+    async def scenario():
+        gateway = FakeGateway().start()
+        gateway.producer.topics = {"board": 4}
+        await gateway.producer.is_reachable(1)
+        gateway.producer.refuses = lambda record: Failure("MSG_SIZE_TOO_LARGE", "no")
+        outcomes = await gateway.services.intake.keep_all([record(n, f"e-{n}") for n in range(20)])
+        assert gateway.services.circuit.partitions_out == [("board", -1)]
+        gateway.producer.refuses = lambda record: None
+        for now_s in range(1, 100):
+            gateway.services.circuit._clock = lambda: now_s * 1e9  # noqa: B023
+            await gateway.services.drain.tend()
+        return gateway, outcomes
+
+    gateway, outcomes = asyncio.run(scenario())
+    assert outcomes == [Kept(f"e-{n}", "fallback") for n in range(20)]
+    assert set(gateway.producer.event_ids()) == {f"e-{n}" for n in range(20)}
+    assert gateway.store.backlog().refused == 0
 
 
 def test_fatal_error_restarts_the_producer_once_and_keeps_every_event():
@@ -150,7 +170,7 @@ def test_array_has_an_outcome_for_each_event_in_order():
     async def scenario():
         gateway = FakeGateway().start()
         await gateway.store.put(record(3, "first"), "test", may_be_in_kafka=False)
-        gateway.producer.refuses = lambda r: Failure("MSG_SIZE_TOO_LARGE", "no") if r.key == b"4" else None
+        gateway.producer.refuses = lambda r: Failure("gateway.record_too_large", "no") if r.key == b"4" else None
         values = [board(1), board(2, title=None), board(3), board(4)]
         return await gateway.services.intake.accept_all(BOARD, values, ["a", "b", "c", "d"])
 

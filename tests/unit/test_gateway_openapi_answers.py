@@ -27,7 +27,7 @@ def nothing_durable(gateway):
 
 
 def too_large(gateway):
-    gateway.producer.refuses = lambda record: Failure("MSG_SIZE_TOO_LARGE", "no")
+    gateway.producer.refuses = lambda record: Failure("gateway.record_too_large", "no")
 
 
 def broken(gateway):

@@ -1,0 +1,33 @@
+"""The producer adapter, as far as it needs no broker."""
+
+import asyncio
+
+import pytest
+from confluent_kafka import KafkaError
+
+from include.adapters.kafka_producer import KafkaProducer, _failure
+from tests.fakes.events import record
+
+
+def test_record_that_the_client_itself_refuses_for_its_size_is_too_large_for_ever():
+    async def scenario():
+        producer = KafkaProducer("127.0.0.1:9", 1.0)
+        producer.start(lambda failure: None)
+        try:
+            return await producer.send(record(1, "e-1", body="x" * 2_000_000))
+        finally:
+            await producer.close(0)
+
+    assert asyncio.run(scenario()).kind == "gateway.record_too_large"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_of_record", "kind"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, True, "gateway.record_too_large"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, False, "MSG_SIZE_TOO_LARGE"),
+        (KafkaError.INVALID_RECORD, True, "INVALID_RECORD"),
+    ],
+)
+def test_too_large_is_the_records_only_where_the_record_is(code, is_of_record, kind):
+    assert _failure(KafkaError(code), 3, is_of_record).kind == kind
