@@ -65,7 +65,7 @@ def wait_until_healthy(name: str, layout: Layout | None = None) -> None:
 
 
 def _own_service(name: str, layout: Layout) -> Service:
-    for node in declare(environment.load_settings(layout)):
+    for node in declare(environment.load_settings(layout), layout):
         if isinstance(node, Service) and node.name == name:
             if node.external:
                 raise StackError(f"{name} is your own (STACK_EXTERNAL): it is not started or stopped here")

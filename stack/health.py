@@ -6,12 +6,14 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.postgres import SessionLimits, open_session
 from include.errors import DatabaseUnavailable
+from stack.kafka import cluster_id
 from stack.leftovers import find_family
 from stack.ports import holder
 from stack.service import AirflowHealth, Health, HttpHealth, KafkaHealth, PostgresHealth, Service
@@ -45,8 +47,8 @@ def probe(health: Health, started_at: float = 0.0) -> str | None:
     `started_at` is when the process started (Unix time): an older heartbeat is another process's.
     """
     match health:
-        case KafkaHealth(bootstrap_servers):
-            return _probe_kafka(bootstrap_servers)
+        case KafkaHealth(bootstrap_servers, data):
+            return _probe_kafka(bootstrap_servers, data)
         case PostgresHealth(host, port, role, password):
             return _probe_postgres(host, port, role, password)
         case HttpHealth(url):
@@ -55,7 +57,7 @@ def probe(health: Health, started_at: float = 0.0) -> str | None:
             return _probe_airflow(url, component, started_at)
 
 
-def _probe_kafka(bootstrap_servers: str) -> str | None:
+def _probe_kafka(bootstrap_servers: str, data: Path | None) -> str | None:
     host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
     try:  # librdkafka retries a refused connection silently until the timeout; this is quicker
         socket.create_connection((host, int(port)), timeout=TIMEOUT_S).close()
@@ -63,10 +65,13 @@ def _probe_kafka(bootstrap_servers: str) -> str | None:
         return exc.strerror or str(exc)
     client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, "socket.timeout.ms": 3000})
     try:
-        brokers = client.list_topics(timeout=TIMEOUT_S).brokers
+        found = client.list_topics(timeout=TIMEOUT_S)
     except KafkaException as exc:
         return str(exc.args[0].str()) if exc.args else "no answer"
-    return None if brokers else "no broker has joined"
+    own = cluster_id(data) if data else None
+    if own not in (None, found.cluster_id):
+        return f"another Kafka cluster answers, {found.cluster_id} in place of {own}"
+    return None if found.brokers else "no broker has joined"
 
 
 def _probe_postgres(host: str, port: int, role: str, password: str) -> str | None:

@@ -102,6 +102,15 @@ class KafkaBroker:
         ]
 
 
+def cluster_id(data: Path) -> str | None:
+    """The id of the cluster that a log folder was formatted for; None before that."""
+    try:
+        lines = (data / "meta.properties").read_text("iso-8859-1").splitlines()
+    except OSError:
+        return None
+    return next((line.partition("=")[2].strip() for line in lines if line.startswith("cluster.id=")), None)
+
+
 def _escaped(value: str) -> str:
     """The value for a Java properties file, which is Latin-1: other characters are escaped as UTF-16 units."""
     units = value.replace("\\", "\\\\").encode("utf-16-be")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 Signal = Literal["TERM", "INT"]
@@ -9,9 +10,13 @@ Signal = Literal["TERM", "INT"]
 
 @dataclass(frozen=True)
 class KafkaHealth:
-    """Healthy when the broker answers with its list of topics."""
+    """Healthy when the broker answers with its list of topics, and is of the cluster that `data` was formatted for.
+
+    Another stack's broker may hold the port. Without a folder any broker will do.
+    """
 
     bootstrap_servers: str
+    data: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
 from stack.errors import StackError
+from stack.layout import Layout
 from stack.postgres import SUPERUSER
 from stack.service import AirflowHealth, HttpHealth, Job, KafkaHealth, Node, PostgresHealth, Service
 
@@ -12,9 +13,10 @@ EXTERNAL_CAPABLE = ("kafka", "postgres")
 SUPERUSER_PASSWORD = "POSTGRES_SUPERUSER_PASSWORD"  # noqa: S105  # its name
 
 
-def declare(settings: Mapping[str, str]) -> list[Node]:
+def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[Node]:
     """Every service and job, in an order that can be started one after another.
 
+    With the layout, Kafka's health tells its own cluster from another one.
     Raises StackError for a port that is none, or that two services want.
     """
     external = external_services(settings)
@@ -40,7 +42,10 @@ def declare(settings: Mapping[str, str]) -> list[Node]:
         ),
         Service(
             "kafka",
-            KafkaHealth(settings["KAFKA_BOOTSTRAP_SERVERS"]),
+            KafkaHealth(
+                settings["KAFKA_BOOTSTRAP_SERVERS"],
+                layout.kafka / "data" if layout and "kafka" not in external else None,
+            ),
             address=settings["KAFKA_BOOTSTRAP_SERVERS"],
             ports=ports("KAFKA_PORT", "KAFKA_CONTROLLER_PORT"),
             stop_deadline_s=40,

@@ -39,7 +39,7 @@ class ServiceStatus:
 
 def collect(layout: Layout) -> list[ServiceStatus]:
     """Ask every service at once. Blocks a few seconds at most. Raises StackError when there is no `.env` yet."""
-    services = [node for node in declare(environment.load_settings(layout)) if isinstance(node, Service)]
+    services = [node for node in declare(environment.load_settings(layout), layout) if isinstance(node, Service)]
     states = Supervisor(layout).states()
     orphans = {} if states else leftovers.find_services(layout.state)
 

@@ -38,7 +38,7 @@ def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
         for note in env_file.ensure(layout.env_file, _own_paths(layout)):
             say(note)
         settings = environment.load_settings(layout)
-        nodes = declare(settings)
+        nodes = declare(settings, layout)
         supervisor = Supervisor(layout)
         running = {state.name for state in supervisor.states().values() if state.state in ALIVE}
         if not supervisor.is_running():

@@ -125,7 +125,7 @@ class KafkaServer:
         layout = Layout.of()
         java = find_java(os.environ)
         self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more, proxied)
-        health = KafkaHealth(self._broker.bootstrap_servers)
+        health = KafkaHealth(self._broker.bootstrap_servers, self._broker.data)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
 
     @property

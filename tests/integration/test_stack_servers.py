@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from pathlib import Path
 
 import psycopg2
 import pytest
@@ -9,7 +10,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from stack.errors import StackError
+from stack.health import probe
 from stack.postgres_binaries import from_wheel
+from stack.service import KafkaHealth
 from tests.servers import KafkaServer, PostgresTestServer
 
 
@@ -48,6 +51,16 @@ def test_kafka_keeps_what_it_acknowledged_over_stop_and_kill(kafka: KafkaServer,
     kafka.start()
     produce(kafka, topic, b"3")
     assert read_all(kafka, topic, 3) == [b"1", b"2", b"3"]
+
+
+def test_broker_of_another_cluster_is_not_healthy(kafka: KafkaServer, tmp_path: Path) -> None:
+    answering = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20).cluster_id
+    health = KafkaHealth(kafka.bootstrap_servers, tmp_path)
+    assert probe(health) is None  # not formatted yet
+    (tmp_path / "meta.properties").write_text(f"version=1\ncluster.id={answering}\nnode.id=1\n")
+    assert probe(health) is None
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=IL4irDsLRYGw9bkmk4v-2w\nnode.id=1\n")
+    assert probe(health) == f"another Kafka cluster answers, {answering} in place of IL4irDsLRYGw9bkmk4v-2w"
 
 
 def test_postgres_is_the_wheels_and_serves_tcp_with_a_password(postgres: PostgresTestServer) -> None:

@@ -104,3 +104,12 @@ def test_broker_listens_on_loopback_only_and_makes_no_topic_by_itself(tmp_path: 
     assert properties["auto.create.topics.enable"] == "false"
     addresses = properties["listeners"].split(",") + properties["advertised.listeners"].split(",")
     assert all("//127.0.0.1:" in address for address in addresses)
+
+
+def test_kafka_of_the_stack_is_known_by_its_cluster_and_yours_is_not(settings, tmp_path):
+    layout = Layout.of(state=tmp_path)
+    healths = [
+        next(node.health for node in declare(found, layout) if isinstance(node, Service) and node.name == "kafka")
+        for found in (settings, {**settings, "STACK_EXTERNAL": "kafka"})
+    ]
+    assert [health.data for health in healths] == [layout.kafka / "data", None]
