@@ -68,6 +68,10 @@ class TableReplaced(PipelineError):
     exit_code = TRY_LATER
 
 
+class ForeignCluster(ConfigurationError):
+    """Another Kafka cluster answers than the one that the gateway's events belong to; see runbook gateway-cluster."""
+
+
 class TopicChanged(Retryable):
     """A topic was deleted and made again while it was read; the next try reads the one that is there."""
 

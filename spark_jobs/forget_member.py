@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pyspark import SparkContext
 
 from include.adapters.archive_store import ArchiveStore
+from include.adapters.cluster_file import require_own_cluster
 from include.adapters.forgotten import ForgottenStore
 from include.clock import SystemClock, rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
@@ -55,7 +56,13 @@ def count(settings: Settings, member_id: int) -> Mapping[str, int]:
 def forget(
     start_context: StartContext, settings: Settings, member_id: int, reason: str, made_by: str
 ) -> Mapping[str, int]:
-    """Remove the member; returns how much, by place. Raises DayBusy, ArchiveBusy, and what archiving raises."""
+    """Remove the member; returns how much, by place.
+
+    Raises ForeignCluster, where the gateway's store lies on this machine; DayBusy, ArchiveBusy, and what archiving
+    raises.
+    """
+    # tombstones in another cluster would be counted as sent
+    require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     tables = ForgottenStore(settings.database, PIPELINE)
     archive = ArchiveForgetting(store, folder, PIPELINE, member_id)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
+from include.adapters.cluster_file import require_own_cluster
 from include.contracts.topics import TOPICS, Topic
 from include.errors import BrokerUnavailable, ContractMismatch, PipelineError
 from include.patience import patiently
@@ -120,13 +121,19 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
 
 
 def main() -> int:
-    """Create the topics. Exit codes: 75 the broker does not answer; 78 a topic differs from its contract."""
+    """Create the topics.
+
+    Exit codes: 75 the broker does not answer; 78 a topic differs from its contract, or another cluster answers.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     parser = argparse.ArgumentParser(description="Topics of the pipeline.")
     parser.add_argument("action", choices=["create-topics"])
     parser.parse_args()
     try:
-        created = create_topics(Settings.from_environment().kafka)
+        settings = Settings.from_environment()
+        # where the gateway's store lies on this machine: no topics are made in another stack's cluster
+        require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir], TIMEOUT_S)
+        created = create_topics(settings.kafka)
     except PipelineError as exc:
         log.error("%s", exc)
         return exc.exit_code

@@ -25,6 +25,7 @@ Settled = asyncio.Future[Failure | None]
 _RETIRED = -1  # the generation of failures that must restart nothing
 _POLL_S = 0.001  # while records are in flight
 _IDLE_POLL_S = 0.1  # else: for errors of the client itself
+_CLUSTER_CHANGED = "CLUSTERID"
 _PURGE_S = 1.0  # to report what was purged
 _BATCH_BYTES = 128 * 1024  # a broker refuses a batch as a whole: more than a topic takes, and all of it is "too large"
 _BUFFER_KIB = 64 * 1024  # memory bound of what waits for the broker; beyond it records go to the fallback store
@@ -73,6 +74,19 @@ class _Seldom(logging.Filter):
 client_log.addFilter(_Seldom(interval_s=30))
 
 
+class _ClientLog:
+    """The logger of one client. librdkafka tells only here that another cluster answers: facility CLUSTERID."""
+
+    def __init__(self, on_cluster_change: Callable[[], None]) -> None:
+        self._on_cluster_change = on_cluster_change
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        """As of logging.Logger; the first argument is the facility. Called in the middle of a poll."""
+        if arguments and arguments[0] == _CLUSTER_CHANGED:
+            self._on_cluster_change()
+        client_log.log(level, message, *arguments)
+
+
 class KafkaProducer:
     """Keeps the promises of `ports.Producer`. The event loop polls librdkafka, whose own threads do the sending.
 
@@ -84,6 +98,7 @@ class KafkaProducer:
         self._bootstrap_servers = bootstrap_servers
         self._deadline_s = deadline_s
         self._on_failure: Callable[[Failure], None] = lambda failure: None
+        self._on_cluster_change: Callable[[], None] = lambda: None
         self._generation = 0
         self._producer: LibrdkafkaProducer | None = None
         self._retired: list[LibrdkafkaProducer] = []
@@ -92,10 +107,13 @@ class KafkaProducer:
         self._is_poll_near = False
         self._partitioner = Partitioner()
 
-    def start(self, on_failure: Callable[[Failure], None]) -> None:
+    def start(
+        self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
+    ) -> None:
         """See ports.Producer.start."""
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
+        self._on_cluster_change = on_cluster_change
         self._producer = self._new_producer()
         self._poll()
 
@@ -145,18 +163,19 @@ class KafkaProducer:
         self._fail_in_flight(Failure("_PURGE_INFLIGHT", "the producer was restarted", generation=generation))
         return True
 
-    async def is_reachable(self, timeout_s: float) -> bool:
-        """See ports.Producer.is_reachable."""
+    async def cluster_id(self, timeout_s: float) -> str | None:
+        """See ports.Producer.cluster_id."""
         producer = self._producer
         if producer is None:
-            return False
+            return None
         try:
             metadata = await asyncio.to_thread(producer.list_topics, timeout=timeout_s)
         except KafkaException as exc:
             log.debug("broker not reachable: %s", exc.args[0].name())
-            return False
+            return None
         self._partitioner.learn({name: len(topic.partitions) for name, topic in metadata.topics.items()})
-        return True
+        found: str | None = metadata.cluster_id
+        return found
 
     async def close(self, timeout_s: float) -> None:
         """See ports.Producer.close."""
@@ -182,6 +201,7 @@ class KafkaProducer:
     def _new_producer(self) -> LibrdkafkaProducer:
         config = producer_config(self._bootstrap_servers, self._deadline_s)
         config["error_cb"] = partial(self._failed, self._generation)
+        config["logger"] = _ClientLog(self._on_cluster_change)
         return LibrdkafkaProducer(config)
 
     def _poll_in(self, delay_s: float) -> None:

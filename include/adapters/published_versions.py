@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from include.adapters import fallback_schema as sql
 from include.adapters.kafka_offsets import OffsetReader
@@ -33,14 +32,6 @@ class PublishedVersion:
 
     row_id: int
     modified_at: dt.datetime | None
-
-
-def require_broker(bootstrap_servers: str, timeout_s: float = 5.0) -> None:
-    """Raises BrokerUnavailable when none answers in time: sooner than the look-ups that follow would tell."""
-    try:
-        AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=timeout_s)
-    except KafkaException as exc:
-        raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, reason=str(exc)) from exc
 
 
 def iter_topic(bootstrap_servers: str, topic: Topic, since: dt.datetime | None) -> Iterator[PublishedVersion]:

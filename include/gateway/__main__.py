@@ -16,6 +16,7 @@ import sys
 import uvloop
 
 from include.adapters.call_journal import SqliteCallJournal
+from include.adapters.cluster_file import ClusterFile
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_admin import topics_below
 from include.adapters.kafka_producer import KafkaProducer
@@ -109,16 +110,21 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         loop.add_signal_handler(number, end, OK)
     loop.add_signal_handler(signal.SIGHUP, tokens.reload)
 
-    producer.start(services.on_client_failure)
-    if not await producer.is_reachable(_PROBE_S):
-        services.circuit.open("no broker at the start")
-    elif faults := await _topic_faults(settings):
+    store.open()  # first: it is the holder of the store who may say which cluster its events belong to
+    try:
+        services.home.remember_in(ClusterFile(gateway.fallback_dir))
+        producer.start(services.on_client_failure, services.home.changed)
+        if not await services.home.confirm(_PROBE_S):
+            services.circuit.open("no broker of the own cluster at the start")
+        elif faults := await _topic_faults(settings):
+            raise ConfigurationError("; ".join(faults))
+    except PipelineError:
         await producer.close(0)
-        raise ConfigurationError("; ".join(faults))
-    store.open()
+        await store.close()
+        raise
     services.idempotency.open()
     draining = asyncio.create_task(services.drain.run())
-    watching = asyncio.create_task(_watch_topics(settings, services))
+    watching = [asyncio.create_task(_watch_topics(settings, services)), asyncio.create_task(services.home.run())]
     gc.freeze()
     await server.start(listener)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
@@ -128,7 +134,8 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
             log.warning("requests are still open after %g s; what Kafka has not taken is kept", gateway.deadline_s)
     finally:
         # then who sends, then who is sent to: what Kafka did not take in time fails there, and is kept by its request
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         services.drain.end()
         await asyncio.wait({draining}, timeout=gateway.deadline_s + _PROBE_S)
         draining.cancel()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from include.clock import Clock, rfc3339
 from include.contracts.headers import REPLAYED_AT
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.home_cluster import HomeCluster
 from include.gateway.metrics import Counters
 from include.gateway.pace import Pace
 from include.gateway.ports import Failure, FallbackStore, Partition, Producer, Record, StoreUnavailable, Waiting
@@ -69,6 +70,7 @@ class Drain:
     Live events of a key with waiting records go behind these (see Intake), so a batch that is acknowledged before the
     next is sent keeps each key's order. A record is forgotten only after its acknowledgement: a crash between the two
     sends it again under the same event id, and loses nothing. While the store cannot forget, nothing more is sent.
+    Before each pass the cluster that answers is compared with the own one.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Drain:
         supervisor: Supervisor,
         clock: Clock,
         counters: Counters,
+        home: HomeCluster,
         max_rate: float = DEFAULT_MAX_RATE,
         interval_s: float = 0.5,
         monotonic: Callable[[], float] = time.monotonic,
@@ -89,6 +92,7 @@ class Drain:
         self._supervisor = supervisor
         self._clock = clock
         self._counters = counters
+        self._home = home
         self._pace = Pace(max_rate)
         self._interval_s = interval_s
         self._monotonic = monotonic
@@ -147,8 +151,8 @@ class Drain:
     async def _tend(self, is_probe: bool) -> None:
         if is_probe:
             self._supervisor.replace_producer()
-            if not await self._producer.is_reachable(_PROBE_TIMEOUT_S):
-                return
+        if not await self._home.confirm(_PROBE_TIMEOUT_S) and (is_probe or not self._home.is_trusted):
+            return  # else nobody answers, which the records will tell
         try:
             report, is_outage = await self._pass()
         except StoreUnavailable:
@@ -285,7 +289,8 @@ class Drain:
             if not held or (row.record.topic, row.record.key) not in held:
                 batch.acknowledged.append(row.id)
             # else: an earlier record of the key failed; this one is sent again behind it, for the order
-        return batch
+        # not trusted: another cluster may have acknowledged these; sent again, in order, once the own one answers
+        return batch if self._home.is_trusted else _Sent(has_failed=True)
 
     async def _settle(self) -> None:
         done, self._unsettled = self._unsettled, _Sent()

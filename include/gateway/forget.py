@@ -38,7 +38,7 @@ async def _produce(bootstrap_servers: str, records: Sequence[Record]) -> int:
     producer = KafkaProducer(bootstrap_servers, _DELIVERY_S)
     producer.start(lambda failure: None)
     try:
-        if not await producer.is_reachable(_REACH_S):
+        if await producer.cluster_id(_REACH_S) is None:
             raise BrokerUnavailable(bootstrap_servers=bootstrap_servers)
         sent = 0
         for first in range(0, len(records), _AT_ONCE):

@@ -14,6 +14,7 @@ from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.event_ids import row_event_id
+from include.gateway.home_cluster import NOT_BELIEVED, HomeCluster
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, Saved, StoreFull, StoreUnavailable
@@ -121,6 +122,7 @@ class Intake:
         supervisor: Supervisor,
         clock: Clock,
         counters: Counters,
+        home: HomeCluster,
     ) -> None:
         self._producer = producer
         self._store = store
@@ -128,6 +130,7 @@ class Intake:
         self._supervisor = supervisor
         self._clock = clock
         self._counters = counters
+        self._home = home
         self._is_refusing = False
         self._accepted = Accepted(-1, (ACCEPTED_AT, b""))
 
@@ -200,9 +203,9 @@ class Intake:
             if bypass is not None:
                 return await self._stored(record, self._store.put(record, bypass, may_be_in_kafka=False))
             failure = await self._producer.send(record)
-            if failure is None:
+            if failure is None and self._home.is_trusted:
                 return self._in_kafka(record)
-            return await self._failed(record, failure)
+            return await self._failed(record, failure or NOT_BELIEVED)
         finally:
             self._counters.in_flight -= 1
 
@@ -227,6 +230,8 @@ class Intake:
         for index, delivery in sent.items():
             record = records[index]
             failure = await delivery
+            if failure is None and not self._home.is_trusted:
+                failure = NOT_BELIEVED
             if failure is None:
                 outcomes[index] = self._in_kafka(record)
                 if behind and (record.topic, record.key) in behind:

@@ -106,6 +106,7 @@ class GatewayMetrics(Collector):
         self._registry = CollectorRegistry()
         self._load: Load | None = None
         self._is_degraded: Callable[[], bool] = lambda: False
+        self._clusters: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
 
     def watch(self, load: Load) -> None:
         """Show this server's figures too."""
@@ -114,6 +115,10 @@ class GatewayMetrics(Collector):
     def watch_store(self, is_degraded: Callable[[], bool]) -> None:
         """Show whether the fallback store is of full use, too."""
         self._is_degraded = is_degraded
+
+    def watch_cluster(self, clusters: Callable[[], tuple[str | None, str | None]]) -> None:
+        """Show the own cluster, and another one that answers instead of it, too."""
+        self._clusters = clusters
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -160,6 +165,12 @@ class GatewayMetrics(Collector):
             yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for others.", value=evicted)
             refused = self._load.refused_connections
             yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
+        own, foreign = self._clusters()
+        labels = ("own", "answering")
+        text = "1 while another Kafka cluster answers."
+        cluster = GaugeMetricFamily("gateway_foreign_cluster", text, labels=labels)
+        cluster.add_metric((own or "", foreign or own or ""), foreign is not None)
+        yield cluster
         degraded = self._is_degraded()
         yield GaugeMetricFamily("gateway_fallback_degraded", "1 while the store cannot be read.", value=degraded)
         backlog = self._backlog()

@@ -59,10 +59,15 @@ Partition = tuple[str, int]
 class Producer(Protocol):
     """Sends records to Kafka, acknowledged by all in-sync replicas."""
 
-    def start(self, on_failure: Callable[[Failure], None]) -> None:
+    def start(
+        self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
+    ) -> None:
         """Begin, bound to the running event loop. Connects in the background; never raises for an absent broker.
 
         `on_failure` is called in the loop for failures that belong to no single record, such as no broker reachable.
+        `on_cluster_change` is called there when a broker of another cluster answered than before: before the future of
+        nearly any record settles that this cluster acknowledged, and within milliseconds of it at the latest. A client
+        that is new, after the start or a restart, does not know which cluster was before, and tells nothing.
         """
         ...
 
@@ -89,8 +94,11 @@ class Producer(Protocol):
         """Replace the producer if it still is that generation; what was in flight fails. Tells whether it did."""
         ...
 
-    async def is_reachable(self, timeout_s: float) -> bool:
-        """Does a broker answer within the timeout? Does not block the loop. Yes does not promise a delivery."""
+    async def cluster_id(self, timeout_s: float) -> str | None:
+        """The id of the cluster that answers within the timeout; None when no broker does. Does not block the loop.
+
+        An answer does not promise a delivery.
+        """
         ...
 
     async def close(self, timeout_s: float) -> None:

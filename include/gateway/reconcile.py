@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from include.adapters.cluster_file import require_own_cluster
 from include.adapters.kafka_producer import KafkaProducer
 from include.adapters.postgres import LONG, open_connection
-from include.adapters.published_versions import iter_store, iter_topic, require_broker
+from include.adapters.published_versions import iter_store, iter_topic
 from include.adapters.unpublished_rows import UnpublishedRow, UnpublishedRows
 from include.clock import Clock, SystemClock, rfc3339
 from include.contracts.topics import RAW_TOPICS, Topic
@@ -42,6 +43,7 @@ DEFAULT_MIN_AGE_S = 60.0  # beyond every deadline of a gateway: what is younger 
 _SLACK = dt.timedelta(minutes=10)  # between the clocks of database, gateway and broker
 _DELIVERY_S = 30.0  # nobody waits for an answer here
 _REACH_S = 10.0
+_LOOK_S = 5.0  # sooner than the look-ups that follow would tell that no broker answers
 _PROGRESS_S = 5.0
 _SHOWN = 20  # ids in the log; the count tells the rest
 
@@ -77,7 +79,7 @@ def reconcile_sources(settings: Settings, scope: Scope, clock: Clock | None = No
     Raises DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, ContractMismatch for a topic that does not exist.
     """
     clock = clock or SystemClock()
-    require_broker(settings.kafka.bootstrap_servers)
+    require_own_cluster(settings.kafka.bootstrap_servers, scope.stores, _LOOK_S)
     with closing(open_connection(settings.database, "gateway", "reconcile", LONG)) as connection:
         rows = UnpublishedRows(connection)
         until = rows.settled_until(scope.min_age_s)  # before anything is read, so that what it covers is settled
@@ -126,7 +128,7 @@ async def _produce(
                 if producer is None:  # most runs need none
                     producer = KafkaProducer(settings.kafka.bootstrap_servers, _DELIVERY_S)
                     producer.start(lambda failure: None)
-                    if not await producer.is_reachable(_REACH_S):
+                    if await producer.cluster_id(_REACH_S) is None:
                         raise BrokerUnavailable(bootstrap_servers=settings.kafka.bootstrap_servers)
                 _show(topic, batch, unpublished)
                 unpublished += len(batch)

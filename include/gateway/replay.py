@@ -4,8 +4,9 @@ For a machine or a gateway that died. Takes the store's lock, so it refuses whil
 is; running it again is safe. `--list-refused` shows what Kafka refused for ever, and why, and what was lost to damage,
 and changes nothing; `--retry-refused` sends the first again too; `--give-up REASON` forgets it and acknowledges the
 second, for good, and keeps the reason; with `--id` only these of the records set aside. `--salvage FILE` sends what can
-be read of a damaged file, which is left as it is. Exit codes: 0 nothing waits any more; 75 something does, or the store
-or the broker is not available; 78 a setting is wrong.
+be read of a damaged file, which is left as it is. `--move-to-cluster ID` says that the events belong to another Kafka
+cluster from now on: nothing is sent to one that nobody has named so, but for the first. Exit codes: 0 nothing waits any
+more; 75 something does, or the store or the broker is not available; 78 a setting is wrong, or another cluster answers.
 """
 
 import argparse
@@ -19,16 +20,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from include.adapters.cluster_file import ClusterFile
 from include.adapters.fallback_rows import waiting_of
 from include.adapters.fallback_salvage import Salvage
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
 from include.clock import SystemClock, rfc3339
-from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, PipelineError
+from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster, PipelineError
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain, DrainReport
+from include.gateway.home_cluster import HomeCluster
 from include.gateway.metrics import Counters
-from include.gateway.ports import FallbackStore, SetAside
+from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
 from include.settings import Settings
 
 log = logging.getLogger("include.gateway.replay")
@@ -50,14 +53,18 @@ async def drain_store(
     producer = KafkaProducer(bootstrap_servers, min(_DELIVERY_S, timeout_s))
     supervisor = Supervisor(producer, circuit, counters, stop=lambda kind: None)
     async with _opened(store_dir) as store:
-        drain = Drain(producer, store, circuit, supervisor, SystemClock(), counters, max_rate)
+        home = HomeCluster(producer, circuit, supervisor)
+        home.remember_in(ClusterFile(store_dir))
+        drain = Drain(producer, store, circuit, supervisor, SystemClock(), counters, home, max_rate)
         try:
             if retry_refused:
                 log.info("%d refused records wait again", await store.retry_refused())
             if damaged is not None:
                 await _salvage(damaged, store, store_dir)
-            producer.start(lambda failure: None)
-            if not await producer.is_reachable(timeout_s):
+            producer.start(lambda failure: None, home.changed)
+            if not await home.confirm(timeout_s):
+                if home.problem is not None:
+                    raise ForeignCluster(home.problem)
                 raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, waiting=store.backlog().waiting)
             log.info("%d records wait in %s", store.backlog().waiting, store_dir)
             report = await drain.once()
@@ -66,6 +73,25 @@ async def drain_store(
             return DrainReport(counters.replayed, counters.set_aside, report.left)
         finally:
             await producer.close(1.0)
+
+
+async def move_to_cluster(store_dir: Path, cluster_id: str) -> str | None:
+    """Let the store's events belong to that cluster from now on; tells to which one they belonged.
+
+    Raises StoreInUse, StoreUnavailable.
+    """
+    async with _opened(store_dir):  # for its lock: a gateway that runs knows the id already
+        file = ClusterFile(store_dir)
+        try:
+            former = file.read()
+        except ConfigurationError as exc:
+            log.warning("%s", exc)
+            former = None
+        try:
+            file.write(cluster_id)
+        except OSError as exc:
+            raise StoreUnavailable(path=store_dir, reason=exc.strerror) from exc
+        return former
 
 
 async def give_up(store_dir: Path, reason: str, ids: list[int] | None) -> int:
@@ -139,6 +165,10 @@ def main() -> int:
             count = asyncio.run(give_up(store_dir, arguments.give_up, arguments.id))
             log.info("%d records are given up: %s", count, arguments.give_up)
             return OK
+        if arguments.move_to_cluster:
+            former = asyncio.run(move_to_cluster(store_dir, arguments.move_to_cluster))
+            log.info("the events belong to Kafka cluster %s, before to %s", arguments.move_to_cluster, former or "none")
+            return OK
         max_rate = arguments.max_rate or settings.gateway.replay_max_rate
         servers = settings.kafka.bootstrap_servers
         wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
@@ -164,6 +194,10 @@ def _arguments() -> argparse.Namespace:
     more.add_argument(
         "--give-up", metavar="REASON", help="forget what Kafka refused, acknowledge what was lost; send nothing"
     )
+    more.add_argument(
+        "--move-to-cluster", metavar="ID", type=_cluster_id,
+        help="say that the events belong to the Kafka cluster of this id from now on; send nothing",
+    )  # fmt: skip
     parser.add_argument("--id", type=int, action="append", metavar="N", help="with --give-up: only this record")
     return parser.parse_args()
 
@@ -173,6 +207,12 @@ def _rate(text: str) -> int:
     if rate < 1:
         raise argparse.ArgumentTypeError("not at least 1")
     return rate
+
+
+def _cluster_id(text: str) -> str:
+    if not text.isascii() or len(text.split()) != 1 or text != text.strip():
+        raise argparse.ArgumentTypeError("no id of a cluster; the gateway's log and /readyz have it")
+    return text
 
 
 if __name__ == "__main__":

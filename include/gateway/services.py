@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from include.clock import Clock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain
+from include.gateway.home_cluster import HomeCluster
 from include.gateway.idempotency import Idempotency
 from include.gateway.intake import Intake
 from include.gateway.metrics import Counters, GatewayMetrics
@@ -21,6 +22,7 @@ class Services:
 
     intake: Intake
     drain: Drain
+    home: HomeCluster
     producer: Producer
     store: FallbackStore
     system_of_record: SystemOfRecord
@@ -44,7 +46,8 @@ class Services:
             f"{held.refused} events are set aside": held.refused > 0,
             f"{held.lost} events were lost to damage of the fallback store": held.lost > 0,
         }
-        return [reason for reason, holds in reasons.items() if holds] + self.topic_faults
+        foreign = [self.home.problem] if self.home.problem else []
+        return foreign + [reason for reason, holds in reasons.items() if holds] + self.topic_faults
 
     def on_client_failure(self, failure: Failure) -> None:
         """For the producer: a failure that belongs to no record."""
@@ -67,12 +70,15 @@ def join(
     counters, circuit = Counters(), Circuit(settings.circuit_failures)
     supervisor = Supervisor(producer, circuit, counters, stop)
     idempotency = Idempotency(clock, settings.idempotency_window_s, settings.idempotency_max_keys, journal)
-    drain = Drain(producer, store, circuit, supervisor, clock, counters, settings.replay_max_rate)
+    home = HomeCluster(producer, circuit, supervisor)
+    drain = Drain(producer, store, circuit, supervisor, clock, counters, home, settings.replay_max_rate)
     metrics = GatewayMetrics(counters, store.backlog, circuit, idempotency, clock)
     metrics.watch_store(lambda: drain.waits_for_store)
+    metrics.watch_cluster(lambda: (home.own, home.foreign))
     return Services(
-        intake=Intake(producer, store, circuit, supervisor, clock, counters),
+        intake=Intake(producer, store, circuit, supervisor, clock, counters, home),
         drain=drain,
+        home=home,
         producer=producer,
         store=store,
         system_of_record=system_of_record,

@@ -56,6 +56,7 @@ KEY_WAITING = "gateway.key_waiting"
 STORE_FULL = "gateway.store_full"
 STORE_UNAVAILABLE = "gateway.store_unavailable"
 DATABASE_UNAVAILABLE = "gateway.database_unavailable"
+FOREIGN_CLUSTER = "gateway.foreign_cluster"
 
 _KEPT = 201
 
@@ -116,6 +117,9 @@ _GROUPS: tuple[_Rules, ...] = (
     ),
     _outage("too few in-sync replicas", "_ISR_INSUFF", "NOT_ENOUGH_REPLICAS"),
     _outage("appended, but on too few replicas", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"),
+    _outage(
+        "another Kafka cluster answers, or none says which it is: its acknowledgement does not count", FOREIGN_CLUSTER
+    ),
     # the topic is out for every record: rights and settings are repaired, and clocks are set
     _outage("the gateway may not write to this topic", "TOPIC_AUTHORIZATION_FAILED", of_topic=True),
     _outage("the broker's policy refuses what is written to the topic", "POLICY_VIOLATION", of_topic=True),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from include.adapters.archive_store import ArchiveStore, Batch, Gap, Position
+from include.adapters.cluster_file import require_own_cluster
 from include.adapters.kafka_offsets import OffsetReader, Offsets
 from include.adapters.kept_zone import require_zone
 from include.clock import Clock, SystemClock
@@ -53,7 +54,7 @@ def archive_topics(
 
     Can be run again at any time: what is listed is not taken twice, and what was not listed is taken again. Raises
     ArchiveBusy, ArchiveTaskFailed, ArchiveDamaged, RangeExpired (unless `accept_gap` says why that is right),
-    LedgerBeyondEnd, LedgerConflict, BrokerUnavailable, DatabaseUnavailable, ConfigurationError.
+    LedgerBeyondEnd, LedgerConflict, BrokerUnavailable, DatabaseUnavailable, ConfigurationError, ForeignCluster.
     """
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     require_zone(settings, "batch")
@@ -62,6 +63,7 @@ def archive_topics(
     folder.claim(store.identity())
     with store.hold():
         remove_leftovers(store, folder)
+        require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
         run = _Run(start_context, settings, definition, store, folder, run_id, accept_gap, clock or SystemClock())
         topics = (definition.table, definition.stream, definition.output)
         batches = [run.archive(topic.name) for topic in topics]

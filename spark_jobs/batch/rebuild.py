@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import Accumulator, SparkContext
 
 from include.adapters.archive_store import ArchiveStore
+from include.adapters.cluster_file import require_own_cluster
 from include.adapters.generation_store import Built, Counts, GenerationStore
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.kept_zone import require_zone
@@ -55,8 +56,8 @@ def rebuild_day(
 
     `from_archive`: also where the topic still holds the day.
 
-    Raises DayNotOver, ConfigurationError, ArchiveDamaged, DayBusy, MissingRange, TopicChanged, BrokerUnavailable,
-    DatabaseUnavailable, StaleRun, TaskFailed.
+    Raises DayNotOver, ConfigurationError, ForeignCluster, ArchiveDamaged, DayBusy, MissingRange, TopicChanged,
+    BrokerUnavailable, DatabaseUnavailable, StaleRun, TaskFailed.
     """
     day.require_over(SystemClock().now())
     require_zone(settings, "batch")
@@ -64,6 +65,7 @@ def rebuild_day(
     offsetter = OffsetReader(settings.kafka.bootstrap_servers)
     with store.hold(day):
         store.count_attempt(day, run_id)
+        require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
         # before anything else is asked of them: looked at again when all is read
         topics = (definition.stream.name, definition.table.name, definition.output.name)
         topic_ids = {topic: offsetter.topic_id(topic) for topic in topics}

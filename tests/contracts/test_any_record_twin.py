@@ -238,7 +238,7 @@ def admitted(topic, body):
         value = decode_body(body, GatewayLimits())
     except Fault:
         return None
-    intake = Intake(None, None, None, None, SystemClock(), None)
+    intake = Intake(None, None, None, None, SystemClock(), None, None)
     record = intake.admit(topic, value, "e-1", plain=not suspicious(body))
     return None if isinstance(record, Rejected) else record
 

@@ -84,7 +84,7 @@ def run(world, scenario: Callable[[Producer], Awaitable[object]]) -> object:
         producer.start(lambda failure: None)
         try:
             async with asyncio.timeout(30):
-                assert await producer.is_reachable(10)
+                assert await producer.cluster_id(10)
                 while await producer.send(event()) is not None:
                     pass  # a broker that has only just begun gives no producer id yet
                 return await scenario(producer)
@@ -137,7 +137,7 @@ def test_abandon_settles_what_is_in_flight_before_its_deadline(world):
         failures = await asyncio.gather(*waiting)
         took_s = loop.time() - began
         world.thaw()
-        assert await producer.is_reachable(10)
+        assert await producer.cluster_id(10)
         return failures, took_s, await producer.send(event())
 
     failures, took_s, afterwards = run(world, scenario)
@@ -165,14 +165,33 @@ def test_restart_settles_what_is_in_flight(world):
     assert rule_for(run(world, scenario)).keep
 
 
-def test_is_reachable_says_no_to_silence_and_does_not_block_the_loop(world):
+def test_cluster_id_is_none_for_silence_and_does_not_block_the_loop(world):
     async def scenario(producer):
         world.freeze()
-        asked = asyncio.create_task(producer.is_reachable(0.3))
+        asked = asyncio.create_task(producer.cluster_id(0.3))
         await asyncio.sleep(0)
         return await asked
 
-    assert run(world, scenario) is False
+    assert run(world, scenario) is None
+
+
+def test_cluster_has_one_id_which_a_restart_does_not_change(world):
+    async def main():
+        producer, changes = world.producer(), []
+        producer.start(lambda failure: None, lambda: changes.append("changed"))
+        try:
+            first = await producer.cluster_id(10)
+            again = await producer.cluster_id(10)
+            assert (first, changes) == (again, [])
+            assert producer.restart(0)
+            return first, await producer.cluster_id(10), changes
+        finally:
+            await producer.close(1)
+
+    before, after, changes = asyncio.run(main())
+    assert before == after
+    assert before
+    assert changes == []
 
 
 def test_partition_of_a_key_is_known_once_a_broker_has_told_of_its_topics(world):
@@ -181,7 +200,7 @@ def test_partition_of_a_key_is_known_once_a_broker_has_told_of_its_topics(world)
         producer.start(lambda failure: None)
         try:
             before = producer.partition_of(event(b"21"))
-            assert await producer.is_reachable(10)
+            assert await producer.cluster_id(10)
             missing = Record("no-such-topic", b"21", b"{}", [], 0)
             return before, [producer.partition_of(one) for one in (event(b"21"), event(None), missing)]
         finally:
@@ -227,7 +246,7 @@ def test_fatal_error_of_the_client_is_told_and_a_restart_mends_it():
         producer.start(told.append)
         try:
             async with asyncio.timeout(30):
-                assert await producer.is_reachable(10)
+                assert await producer.cluster_id(10)
                 while await producer.send(event()) is not None:
                     pass
                 brokers.answer(PRODUCE, [KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER] * 100)

@@ -28,6 +28,7 @@ from include.gateway.ports import (
 from include.gateway.supervision import CLOSED, DEADLINE
 
 ROW_BYTES = 100
+OWN_CLUSTER = "own"
 
 
 class FixedClock:
@@ -51,20 +52,32 @@ class MemoryProducer:
 
     def __init__(self, deadline_s: float = 0.05) -> None:
         self.is_up = True
+        self.cluster = OWN_CLUSTER
         self.refuses: Callable[[Record], Failure | None] = lambda record: None
         self.is_silent: Callable[[Record], bool] = lambda record: False
         self.topics: dict[str, int] = {}
         self.records: list[Record] = []
+        self.elsewhere: list[Record] = []  # what another cluster acknowledged
         self.generation = 0
         self._deadline_s = deadline_s
         self._is_closed = False
         self._partitioner = Partitioner()
         self._in_flight: list[asyncio.Future[Failure | None]] = []
         self._on_failure: Callable[[Failure], None] = lambda failure: None
+        self._on_cluster_change: Callable[[], None] = lambda: None
 
-    def start(self, on_failure: Callable[[Failure], None]) -> None:
+    def start(
+        self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
+        self._on_cluster_change = on_cluster_change
+
+    def move_to(self, cluster: str, is_told: bool = True) -> None:
+        """Another cluster answers from now on, on a new connection; `is_told`: the client warns of it."""
+        self.cluster = cluster
+        if is_told:
+            self._on_cluster_change()
 
     def report(self, failure: Failure) -> None:
         """As if the client had met a failure that belongs to no record."""
@@ -81,7 +94,7 @@ class MemoryProducer:
             return future
         failure = self.refuses(record)
         if failure is None:
-            self.records.append(record)
+            (self.records if self.cluster == OWN_CLUSTER else self.elsewhere).append(record)
         else:
             failure = replace(failure, generation=self.generation)
         self._loop.call_soon(lambda: future.done() or future.set_result(failure))
@@ -102,11 +115,11 @@ class MemoryProducer:
         self.abandon()
         return True
 
-    async def is_reachable(self, timeout_s: float) -> bool:
+    async def cluster_id(self, timeout_s: float) -> str | None:
         if not self.is_up or self._is_closed:
-            return False
+            return None
         self._partitioner.learn(dict(self.topics))
-        return True
+        return self.cluster
 
     async def close(self, timeout_s: float) -> None:
         self._is_closed = True

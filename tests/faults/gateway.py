@@ -1,14 +1,14 @@
 """The gateway's proof: `python -m tests.faults.gateway --rounds 20 --seed 7`.
 
-Every event answered 2xx is logged, fsynced, while gateway and broker are killed, the broker is frozen, the right to
-write is lost, the disk of the fallback store is full and its file is damaged, at seeded random times under load by two
-senders whose Idempotency-Keys are the same. Then every logged event must be in the topic, or be counted by the gateway
-as lost or set aside, and then no day is certified. Every duplicate must have the event id of its first copy and no
-other event that id, nothing that was refused may be there, and the events of each key must be in the order of their
-acceptance. Where Kafka's answers are lost, members are changed without a key, and `reconcile` runs meanwhile: each
-version of a row must have one event id, and be there. The first round has no faults. Exit codes: 0 all of it held; 1
-something did not; the same command with the same seed makes the same rounds again, `--only N` a single one, and
-`--fault NAME` rounds that all have that fault.
+Every event answered 2xx is logged, fsynced, while gateway and broker are killed, the broker is frozen, another cluster
+answers at its address, the right to write is lost, the disk of the fallback store is full and its file is damaged, at
+seeded random times under load by two senders whose Idempotency-Keys are the same. Then every logged event must be in
+the topic, or be counted by the gateway as lost or set aside, and then no day is certified. Every duplicate must have
+the event id of its first copy and no other event that id, nothing that was refused may be there, and the events of each
+key must be in the order of their acceptance. Where Kafka's answers are lost, members are changed without a key, and
+`reconcile` runs meanwhile: each version of a row must have one event id, and be there. The first round has no faults.
+Exit codes: 0 all of it held; 1 something did not; the same command with the same seed makes the same rounds again,
+`--only N` a single one, and `--fault NAME` rounds that all have that fault.
 """
 
 import argparse

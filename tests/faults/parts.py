@@ -1,4 +1,4 @@
-"""The parts that faults happen to: a broker behind a proxy, and a gateway whose store is on a small disk."""
+"""The parts that faults happen to: a broker of two behind a proxy, and a gateway whose store is on a small disk."""
 
 import contextlib
 import datetime as dt
@@ -17,14 +17,14 @@ from include.gateway import token_file
 from include.gateway.client import GatewayUnavailable
 from include.gateway.token_file import Entry, digest
 from include.settings import Settings
-from stack.ports import LOOPBACK, unused
 from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, Fault, Plan, Span
-from tests.servers import PostgresTestServer, kafka_server, wait_until
+from tests.servers import PostgresTestServer, wait_until
 from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import Broker
 from tests.support.database import database_environment, migrated
 from tests.support.full_disk import GatewayOnDisk, SmallDisk, small_disk
-from tests.support.proxy import Proxy, proxy_to
+from tests.support.proxy import Proxy
+from tests.support.two_clusters import TwoClusters, two_clusters
 
 OTHER_TOKEN = "other-token"  # of a second sender, whose keys are those of the first
 _DISK_BYTES = 256 << 20  # only a fault fills it
@@ -57,8 +57,7 @@ class Parts:
     The gateway speaks to the broker through the proxy, everybody else does not.
     """
 
-    broker: Broker
-    proxy: Proxy
+    clusters: TwoClusters
     disk: SmallDisk
     gateway: GatewayOnDisk
     lanes: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a broker with the thread that started it
@@ -66,6 +65,16 @@ class Parts:
     cuts: int = 0  # replays that were cut short
     damages: list[str] = field(default_factory=list)  # what was done to the store's file
     reconciled: int = 0  # runs of reconcile that ended well while answers were lost
+
+    @property
+    def broker(self) -> Broker:
+        """The one that the gateway's events belong to."""
+        return self.clusters.own
+
+    @property
+    def proxy(self) -> Proxy:
+        """Between the gateway and whichever broker answers."""
+        return self.clusters.proxy
 
     def suffer(self, faults: Plan) -> None:
         """Live through all faults of a round; healthy again on return. Raises AssertionError if it is not."""
@@ -151,6 +160,8 @@ class Parts:
                 Access(self.broker.bootstrap_servers).deny("board")
             case Fault.ANSWERS_LOST:
                 self.proxy.lose_answers()
+            case Fault.OTHER_CLUSTER:
+                self.clusters.swap()
             case Fault.DISK_FULL:
                 self.disk.fill()
 
@@ -164,6 +175,8 @@ class Parts:
                 Access(self.broker.bootstrap_servers).allow("board")
             case Fault.ANSWERS_LOST:
                 self.proxy.bring_answers()
+            case Fault.OTHER_CLUSTER:
+                self.clusters.restore()
             case Fault.DISK_FULL:
                 self.disk.free()
 
@@ -226,30 +239,26 @@ def _sleep_until(moment: float) -> None:
 @contextlib.contextmanager
 def parts_in(folder: Path, postgres: PostgresTestServer) -> Iterator[Parts]:
     """The parts, running and healthy, with their logs in the folder; gone at the end."""
-    kafka, gateway = folder / "kafka", folder / "gateway"
+    gateway = folder / "gateway"
     gateway.mkdir(parents=True)
     migrated(postgres, _DATABASE)
-    [behind_proxy] = unused(1)
     with (
         ThreadPoolExecutor(3) as lanes,
-        proxy_to(LOOPBACK, behind_proxy) as proxy,
-        kafka_server(kafka, AUTHORIZER, proxied=(behind_proxy, proxy.port)) as server,
+        two_clusters(folder / "kafka", AUTHORIZER) as clusters,
         small_disk(folder / "disk", _DISK_BYTES) as disk,
     ):
-        broker = Broker(server)
-        broker.make_topics()
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         more = {"GATEWAY_REPLAY_MAX_RATE": str(_REPLAY_RATE), **database_environment(postgres, _DATABASE)}
-        on_disk = disk.gateway(gateway, f"{LOOPBACK}:{proxy.port}", **more)
+        on_disk = disk.gateway(gateway, clusters.bootstrap_servers, **more)
         tokens = Path(on_disk.environment["GATEWAY_TOKENS_FILE"])
         other = Entry("other", (digest(OTHER_TOKEN),), topics=("board",))
         token_file.write(tokens, token_file.add(token_file.read(tokens), other))
         try:
             on_disk.start()
-            parts = Parts(broker, proxy, disk, on_disk, lanes)
+            parts = Parts(clusters, disk, on_disk, lanes)
             parts.wait_until_healthy()
             yield parts
         finally:
             if on_disk.process is not None:
                 on_disk.kill()
-            broker.mend()
+            clusters.own.mend()

@@ -17,6 +17,7 @@ class Fault(StrEnum):
     PAGE_DAMAGED = "page damaged"
     ROW_CHANGED = "row changed on disk"
     ANSWERS_LOST = "reconcile while answers are lost"
+    OTHER_CLUSTER = "another cluster answers"
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.BROKER_KILLED,),
     (Fault.BROKER_FROZEN,),
     (Fault.RIGHT_LOST,),
-    (Fault.BROKER_KILLED, Fault.RIGHT_LOST),
+    (Fault.OTHER_CLUSTER,),
     (Fault.GATEWAY_KILLED, Fault.RIGHT_LOST, Fault.DISK_FULL),
     (Fault.BROKER_KILLED, Fault.DISK_FULL),
     (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED),
-    (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN),
-    (Fault.BROKER_FROZEN, Fault.DISK_FULL),
-    (Fault.BROKER_KILLED, Fault.REPLAY_CUT),
+    (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.OTHER_CLUSTER),
+    (Fault.BROKER_FROZEN, Fault.OTHER_CLUSTER, Fault.DISK_FULL),
+    (Fault.BROKER_KILLED, Fault.OTHER_CLUSTER, Fault.REPLAY_CUT),
     (Fault.BROKER_FROZEN, Fault.DISK_FULL, Fault.REPLAY_CUT),
     (Fault.GATEWAY_KILLED, Fault.BROKER_KILLED, Fault.DISK_FULL),
     (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.BROKER_KILLED, Fault.DISK_FULL, Fault.REPLAY_CUT),
@@ -55,7 +56,9 @@ THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.ANSWERS_LOST, Fault.DISK_FULL),
     (Fault.ANSWERS_LOST, Fault.GATEWAY_KILLED),
 )
-OF_THE_BROKER = (Fault.BROKER_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST, Fault.ANSWERS_LOST)
+OF_THE_BROKER = (
+    Fault.BROKER_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST, Fault.ANSWERS_LOST, Fault.OTHER_CLUSTER,
+)  # fmt: skip
 OF_THE_FILE = (Fault.ROW_CHANGED, Fault.PAGE_DAMAGED)  # the gateway is killed, and started on it
 _FIRST_S = 1.0  # of load before anything happens
 _DOWN_S = {
@@ -68,6 +71,7 @@ _DOWN_S = {
     Fault.PAGE_DAMAGED: (0.05, 1.0),
     Fault.ROW_CHANGED: (0.05, 1.0),
     Fault.ANSWERS_LOST: (3.0, 6.0),  # a run of reconcile takes its time
+    Fault.OTHER_CLUSTER: (0.3, 5.0),  # from hardly a connection to an outage
 }
 
 

@@ -8,14 +8,15 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
+from include.adapters.cluster_file import ClusterFile
 from include.adapters.generation_store import GenerationStore
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import DayBusy
+from include.errors import DayBusy, ForeignCluster
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
 from spark_jobs.batch.archive_check import verify_archive
 from spark_jobs.batch.archive_source import archive_sources
-from spark_jobs.batch.rebuild import build
+from spark_jobs.batch.rebuild import build, rebuild_day
 from spark_jobs.batch.sources import Known, fix_ranges, splits_of, topic_sources
 from spark_jobs.batch.splits import read_topic
 from spark_jobs.forget_member import count, forget
@@ -188,3 +189,16 @@ def test_builds_that_were_given_up_go_with_their_corrections(archive):
     assert rows(settings, "SELECT run_id FROM generation WHERE run_id = %s", (run_id,)) == []
     assert rows(settings, "SELECT count(*) FROM generation") == [(1,)]  # the shown one, with its corrections
     assert rows(settings, "SELECT count(*) > 0 FROM board_detail_correction") == [(True,)]
+
+
+def test_jobs_refuse_another_cluster_than_that_of_the_gateways_store(archive):
+    settings = archive.settings
+    settings.gateway.fallback_dir.mkdir(parents=True, exist_ok=True)
+    ClusterFile(settings.gateway.fallback_dir).write("former")
+    for job in (
+        archive.run,
+        lambda: rebuild_day(archive.context, settings, PIPELINE, DAY, "foreign", None),
+        lambda: forget(archive.context, settings, PERSON, "asked", "tester"),
+    ):
+        with pytest.raises(ForeignCluster, match="former"):
+            job()

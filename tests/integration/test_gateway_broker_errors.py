@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 from include.adapters.kafka_producer import KafkaProducer
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain
+from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Outcome
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, Record
@@ -61,7 +62,8 @@ class Gateway:
         self.circuit = Circuit(failures)
         self.producer = KafkaProducer(brokers.bootstrap_servers, DEADLINE_S)
         self.supervisor = Supervisor(self.producer, self.circuit, self.counters, self.stops.append)
-        parts = (self.producer, self.store, self.circuit, self.supervisor, FixedClock(), self.counters)
+        home = HomeCluster(self.producer, self.circuit, self.supervisor)
+        parts = (self.producer, self.store, self.circuit, self.supervisor, FixedClock(), self.counters, home)
         self.intake, self.drain = Intake(*parts), Drain(*parts)
 
     def on_client_failure(self, failure: Failure) -> None:
@@ -82,7 +84,7 @@ async def running(brokers: MockBrokers, failures: int = 1000, time_s: float = 30
     gateway.producer.start(gateway.on_client_failure)
     try:
         async with asyncio.timeout(time_s):
-            assert await gateway.producer.is_reachable(10)
+            assert await gateway.producer.cluster_id(10)
             for partition in range(PARTITIONS):
                 while not await gateway.is_sent(of_partition(gateway, partition)):
                     pass

@@ -13,6 +13,7 @@ THEMES = {
     2: (Fault.GATEWAY_KILLED, Fault.BROKER_FROZEN, Fault.RIGHT_LOST),
     3: (Fault.BROKER_KILLED, Fault.REPLAY_CUT, Fault.ROW_CHANGED),
     4: (Fault.ANSWERS_LOST, Fault.PAGE_DAMAGED),
+    5: (Fault.OTHER_CLUSTER,),
 }
 UNDAMAGED = [number for number, theme in THEMES.items() if not {*theme} & {*OF_THE_FILE}]
 LOST, FOREIGN = "lost: answered 2xx, not in the topic", "foreign: copies, or the answer, have different event ids"

@@ -31,6 +31,7 @@ def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, databas
         "KAFKA_MIN_INSYNC_REPLICAS": "1",
         **database_environment(postgres, database),
         "STREAM_CHECKPOINT_DIR": str(state / "checkpoints"),
+        "GATEWAY_FALLBACK_DIR": str(state / "fallback"),
         "STREAM_TRIGGER_INTERVAL_S": "0.2",
         "SPARK_MASTER": "local[2]",
         "SPARK_KAFKA_JARS_DIR": str(Layout.of().spark_jars),

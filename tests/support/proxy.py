@@ -1,4 +1,4 @@
-"""A TCP proxy that may fall silent, as if the other host were gone without a word, lose answers, and hold requests."""
+"""A TCP proxy that may fall silent, as if the other host were gone, lose answers, hold requests, and lead elsewhere."""
 
 import contextlib
 import socket
@@ -65,6 +65,14 @@ class Proxy:
     def let_requests_go(self) -> None:
         """Pass on what was held, and what comes."""
         self._lets_requests_go.set()
+
+    def lead_to(self, host: str, port: int) -> None:
+        """Serve new connections by another server; those that are open are closed, which both ends hear."""
+        with self._lock:
+            self._target = (host, port)
+            former, self._open = self._open, []
+        for each in former:
+            _close(each)
 
     def close(self) -> None:
         """Close everything."""

@@ -7,6 +7,7 @@ import pytest
 
 from include.gateway.circuit import Breaker, Circuit, State, Supervisor
 from include.gateway.drain import Drain
+from include.gateway.home_cluster import HomeCluster
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, Record
 from include.gateway.supervision import rule_for
@@ -265,7 +266,7 @@ def test_failure_of_no_record_opens_at_once_and_abandons_what_is_in_flight():
 def test_what_is_in_flight_goes_on_until_the_failures_are_enough():
     async def scenario():
         supervised = Supervised(failures=3)
-        assert await supervised.producer.is_reachable(1)
+        assert await supervised.producer.cluster_id(1)
         supervised.producer.is_up = False
         waiting = supervised.producer.send(record())
         steps = []
@@ -280,7 +281,7 @@ def test_what_is_in_flight_goes_on_until_the_failures_are_enough():
 def test_a_partition_that_fails_spares_its_records_and_no_others():
     async def scenario():
         supervised = Supervised(failures=3)
-        assert await supervised.producer.is_reachable(1)
+        assert await supervised.producer.cluster_id(1)
         failing = on_one_partition(supervised, 4)
         for one in failing[:3]:
             supervised.act("_MSG_TIMED_OUT", one)
@@ -335,7 +336,8 @@ def test_broker_that_answers_and_takes_nothing_does_not_close_the_circuit(clock)
         supervised.supervisor = Supervisor(supervised.producer, supervised.circuit, Counters(), supervised.stops.append)
         store = MemoryFallbackStore(FixedClock())
         store.open()
-        parts = (supervised.producer, store, supervised.circuit, supervised.supervisor, FixedClock(), Counters())
+        home = HomeCluster(supervised.producer, supervised.circuit, supervised.supervisor)
+        parts = (supervised.producer, store, supervised.circuit, supervised.supervisor, FixedClock(), Counters(), home)
         drain = Drain(*parts, monotonic=clock)
         supervised.producer.refuses = lambda one: Failure("NOT_ENOUGH_REPLICAS", "1 of 3")
         for n in range(20):

@@ -44,7 +44,7 @@ def test_partition_that_is_out_holds_up_no_other_and_is_sent_in_order_later():
     async def scenario():
         gateway = await with_backlog(320, *keys)
         gateway.producer.topics = {"board": 4}
-        await gateway.producer.is_reachable(1)  # so that it knows of them
+        await gateway.producer.cluster_id(1)  # so that it knows of them
         partition_of, is_out = gateway.producer.partition_of, [True]
         out = partition_of(record(1))
         no_leader = Failure("_MSG_TIMED_OUT", "its leader is gone")
@@ -70,7 +70,7 @@ def test_long_backlog_of_a_partition_that_is_out_is_passed_over_in_steps(monkeyp
     async def scenario():
         gateway = await with_backlog(60, 1)
         gateway.producer.topics = {"board": 4}
-        await gateway.producer.is_reachable(1)
+        await gateway.producer.cluster_id(1)
         out = gateway.producer.partition_of(record(1))
         elsewhere = next(key for key in range(2, 9) if gateway.producer.partition_of(record(key)) != out)
         await gateway.store.put(record(elsewhere, "other"), "test", may_be_in_kafka=False)
@@ -93,7 +93,7 @@ def test_probe_never_overtakes_a_record_of_its_key():
     async def scenario():
         gateway = await filled("a", "b")
         gateway.producer.topics = {"board": 4}
-        await gateway.producer.is_reachable(1)
+        await gateway.producer.cluster_id(1)
         places = {key: gateway.producer.partition_of(record(key)) for key in range(1, 9)}
         elsewhere = next(key for key in places if places[key] != places[1])
         await gateway.store.put(record(elsewhere, "other"), "test", may_be_in_kafka=False)

@@ -126,7 +126,7 @@ def test_batch_or_setting_that_is_too_small_keeps_the_events_and_spares_the_topi
     async def scenario():
         gateway = FakeGateway().start()
         gateway.producer.topics = {"board": 4}
-        await gateway.producer.is_reachable(1)
+        await gateway.producer.cluster_id(1)
         gateway.producer.refuses = lambda record: Failure("MSG_SIZE_TOO_LARGE", "no")
         outcomes = await gateway.services.intake.keep_all([record(n, f"e-{n}") for n in range(20)])
         assert gateway.services.circuit.partitions_out == [("board", -1)]

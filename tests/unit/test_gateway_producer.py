@@ -1,11 +1,12 @@
 """The producer adapter, as far as it needs no broker."""
 
 import asyncio
+import logging
 
 import pytest
 from confluent_kafka import KafkaError
 
-from include.adapters.kafka_producer import KafkaProducer, _failure
+from include.adapters.kafka_producer import KafkaProducer, _ClientLog, _failure
 from tests.fakes.events import record
 
 
@@ -31,3 +32,15 @@ def test_record_that_the_client_itself_refuses_for_its_size_is_too_large_for_eve
 )
 def test_too_large_is_the_records_only_where_the_record_is(code, is_of_record, kind):
     assert _failure(KafkaError(code), 3, is_of_record).kind == kind
+
+
+def test_warning_of_another_cluster_is_acted_on_by_its_facility_and_logged_as_any_other(caplog):
+    changes = []
+    log = _ClientLog(lambda: changes.append(1))
+    text = 'Broker b/1 reports different ClusterId "B" than previously known "A"'
+    with caplog.at_level(logging.WARNING):
+        log.log(logging.WARNING, "%s [%s] %s", "FAIL", "rdkafka#producer-1", "CLUSTERID")
+        assert changes == []
+        log.log(logging.WARNING, "%s [%s] %s", "CLUSTERID", "rdkafka#producer-1", text)
+    assert changes == [1]
+    assert text in caplog.text
