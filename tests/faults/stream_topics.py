@@ -48,6 +48,7 @@ class Detail(NamedTuple):
     """A record of board-detail: the board record it was made from, and the member's; null for a deletion."""
 
     place: Place
+    key: int | None
     board: tuple[int, int]
     member: tuple[int, int] | None
 
@@ -58,7 +59,7 @@ class Log:
 
     boards: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
     members: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
-    known: dict[tuple[int, int], int] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], int] = field(default_factory=dict)  # by board, partition and offset
     bad: set[Place] = field(default_factory=set)
     refused: set[Place] = field(default_factory=set)  # that keep their contract, and cannot be taken
     details: list[Detail] = field(default_factory=list)
@@ -79,21 +80,22 @@ class Log:
         else:
             self.boards[version.key].append(version)
             if KNOWN in record.headers:
-                self.known[version.partition, version.offset] = int(record.headers[KNOWN])
+                self.known[version.key, version.partition, version.offset] = int(record.headers[KNOWN])
 
     def replace_boards(self, topic_id: str) -> None:
         """Topic `board` of this id was made again: its places are no places of the one that is there.
 
         They are named as the tables name them, so that every version of the new topic is newer in the same instant.
-        Two former topics can share a name: the details of the later one count, as it was sent the same records again.
+        Two former topics can share a name, so places are told apart by their boards; and the details of the later
+        topic count, as it was sent the same records again.
         """
-        renamed = {_replaced(detail.board) for detail in self.details if detail.board[0] >= 0}
-        self.details = [detail for detail in self.details if detail.board not in renamed]
+        renamed = {(detail.key, _replaced(detail.board)) for detail in self.details if detail.board[0] >= 0}
+        self.details = [detail for detail in self.details if (detail.key, detail.board) not in renamed]
         for key, versions in self.boards.items():
             places = [_replaced((one.partition, one.offset)) for one in versions]
             self.boards[key] = [replace(one, partition=partition, offset=offset)
                                 for one, (partition, offset) in zip(versions, places, strict=True)]  # fmt: skip
-        self.known = {_replaced(at): offset for at, offset in self.known.items()}
+        self.known = {(key, *_replaced((at, offset))): known for (key, at, offset), known in self.known.items()}
         self.details = [detail._replace(board=_replaced(detail.board)) for detail in self.details]
         self.bad = {Place(f"board@{topic_id}", *place[1:]) if place.topic == "board" else place for place in self.bad}
 
@@ -106,7 +108,7 @@ class Log:
         member = None
         if h.MEMBER_OFFSET in record.headers:
             member = (int(record.headers[h.MEMBER_PARTITION]), int(record.headers[h.MEMBER_OFFSET]))
-        self.details.append(Detail(record.place, board, member))
+        self.details.append(Detail(record.place, record_id(record.key), board, member))
 
 
 def _replaced(at: tuple[int, int]) -> tuple[int, int]:

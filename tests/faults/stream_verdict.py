@@ -63,7 +63,7 @@ def judge(log: Log, seen: Seen, before: Mapping[int, Row]) -> Verdict:
         rows=len(seen.rows),
         pending=sum(map(len, seen.pending.values())),
         rejects=len(seen.rejects),
-        duplicates=sum(count - 1 for count in Counter(each.board for each in log.details).values()),
+        duplicates=sum(count - 1 for count in Counter((each.key, each.board) for each in log.details).values()),
     )
     rows: dict[int, list[Row]] = defaultdict(list)
     for row in seen.rows:
@@ -114,30 +114,30 @@ def _judge_board(board: int, rows: Sequence[Row], pending: set[tuple[int, int]],
 def authors(version: Version, log: Log) -> set[Version | None]:
     """The member's versions that the board may show; None: it may wait."""
     assert version.member is not None
-    known_until = log.known.get((version.partition, version.offset), -1)
+    known_until = log.known.get((version.key, version.partition, version.offset), -1)
     return stream_authors(version, log.members.get(version.member, []), known_until)
 
 
 def _judge_rows(rows: Iterable[Row], log: Log, verdict: Verdict) -> None:
-    boards = _by_place(log.boards.values())
-    members = _by_place(log.members.values())
-    first: dict[tuple[int, int], tuple[int, int]] = {}
+    boards = {(each.key, each.partition, each.offset): each for each in _flat(log.boards.values())}
+    members = {(each.partition, each.offset): each for each in _flat(log.members.values())}
+    first: dict[tuple[int | None, tuple[int, int]], tuple[int, int]] = {}
     made_from = {}
     for detail in log.details:  # in the order of each partition; copies of a board are in one partition
-        first.setdefault(detail.board, detail.place[1:])
+        first.setdefault((detail.key, detail.board), detail.place[1:])
         made_from[detail.place[1:]] = detail.member
     for row in rows:
-        board, author = boards.get(row.source), members.get(row.author)
-        if board is None or author is None or board.key != row.board:
+        board, author = boards.get((row.board, *row.source)), members.get(row.author)
+        if board is None or author is None:
             verdict.made_up.append(f"board {row.board}: made from {row.source} and {row.author}")
             continue
         if author not in authors(board, log):
             verdict.wrong_author.append(f"board {row.board}: made from {row.source} with member record {row.author}")
         if (row.board_content, row.author_content, row.member) != (board.name, author.name, board.member):
             verdict.wrong_content.append(f"board {row.board}: made from {row.source} and {row.author}")
-        if first.get(row.source) != row.detail or made_from.get(row.detail) != row.author:
+        if first.get((row.board, row.source)) != row.detail or made_from.get(row.detail) != row.author:
             verdict.wrong_place.append(f"board {row.board}: names {row.detail} of {_OUTPUT}, first is "
-                                       f"{first.get(row.source)}")  # fmt: skip
+                                       f"{first.get((row.board, row.source))}")  # fmt: skip
 
 
 def _judge_changes(rows: Mapping[int, Sequence[Row]], before: Mapping[int, Row], verdict: Verdict) -> None:
@@ -146,10 +146,6 @@ def _judge_changes(rows: Mapping[int, Sequence[Row]], before: Mapping[int, Row],
         for row in rows.get(board, ()):
             if row.source == old.source and row != old:
                 verdict.changed.append(f"board {board}: {old.author} at {old.detail}, now {row.author} at {row.detail}")
-
-
-def _by_place(versions: Iterable[Iterable[Version]]) -> dict[tuple[int, int], Version]:
-    return {(each.partition, each.offset): each for each in _flat(versions)}
 
 
 def _flat(versions: Iterable[Iterable[Version]]) -> Iterator[Version]:

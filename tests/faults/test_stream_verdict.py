@@ -101,6 +101,16 @@ def test_of_a_topic_made_again_twice_the_row_names_the_detail_of_the_second(topi
     assert broken(topics, seen(former._replace(detail=(0, 0)))) == {"wrong_place"}
 
 
+def test_of_a_topic_made_again_twice_two_boards_may_be_named_alike(topics):
+    topics.log.replace_boards("first")
+    topics.next_of("board", 0)
+    topics.add("board", 11, board(11, 1, title="v1"))
+    topics.detail(11, 0, 0)
+    topics.log.replace_boards("second")
+    first, second = (-1, -REPLACED_BY), row(board_id=11, detail=1, title="v1")
+    assert broken(topics, seen(row()._replace(source=first), second._replace(source=first))) == set()
+
+
 def test_board_that_is_not_shown_is_lost(topics):
     assert broken(topics, seen()) == {"lost"}
 
