@@ -22,7 +22,7 @@ def refuse_vanishing_rows(cursor: Cursor, day: Day, generation_id: int) -> None:
     count, samples = cursor.fetchone()
     if count:
         raise RowsWouldVanish(
-            f"{count} rows that readers see are not in the build, or are in it again after they were deleted or moved, "
+            f"{count} rows that readers see are not in the build, or come back after they were deleted or moved, "
             "and raw does not say why; look at them (`diff`), and if that is right publish by hand with "
             "--accept-vanishing and the reason",
             day=day, generation=generation_id, boards=samples,

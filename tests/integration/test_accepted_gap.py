@@ -117,7 +117,7 @@ def test_a_deleted_board_that_comes_back_is_published_by_a_person_only(settings,
     assert before == [(2, "v2"), (3, "v3")]
     build(settings, BOARDS, cut=7, run_id="second")
     assert verify(settings, DAY, "second").corrections == {"unexplained": 1}
-    with pytest.raises(RowsWouldVanish, match="in it again after they were deleted"):
+    with pytest.raises(RowsWouldVanish, match="come back after they were deleted"):
         publish(settings, DAY, "second")
     assert shown(settings) == before
     publish(settings, DAY, "second", accept_vanishing=True)
