@@ -35,7 +35,10 @@ def main() -> int:
         print(f"{arguments.command}: there is no {exc.name} without the environment: run `make setup`", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{arguments.command}: broken off", file=sys.stderr)
+        ways_on = (
+            "; `make up` goes on from here, `make down` ends what has started" if arguments.command == "up" else ""
+        )
+        print(f"{arguments.command}: broken off{ways_on}", file=sys.stderr)
         return 130
 
 
@@ -72,8 +75,10 @@ def _status(layout: Layout) -> int:
 
         from stack import status
     except ModuleNotFoundError:
-        print("there is no environment, so health is not known (`make setup` makes one); these services run:")
-        for name, process in leftovers.find_services(layout.state).items():
+        services = leftovers.find_services(layout.state)
+        running = "these services run:" if services else "no service runs"
+        print(f"there is no environment, so health is not known (`make setup` makes one); {running}")
+        for name, process in services.items():
             print(f"  {name:<24} pid {process.pid}")
         return 1
     statuses = status.collect(layout)

@@ -13,7 +13,7 @@ import pytest
 
 from stack import env_file
 from stack.environment import MARKER
-from stack.layout import PROJECT_ROOT, Layout
+from stack.layout import DATA_FOLDERS, PROJECT_ROOT, Layout
 from stack.leftovers import SERVICE_MARKER
 from tests.servers import wait_until
 
@@ -59,6 +59,27 @@ def test_status_names_what_runs_without_the_environment(layout, service):
     assert (shown.returncode, shown.stderr) == (1, "")
     assert "there is no environment, so health is not known (`make setup` makes one)" in shown.stdout
     assert shown.stdout.splitlines()[1:] == [f"  {'stream':<24} pid {service.pid}"]
+
+
+def test_status_says_that_nothing_runs_without_the_environment(layout):
+    shown = without_environment(layout, "status")
+    assert (shown.returncode, shown.stderr) == (1, "")
+    assert shown.stdout == (
+        "there is no environment, so health is not known (`make setup` makes one); no service runs\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["up", "down", "clean", "status"])
+@pytest.mark.parametrize("folder", ["", *DATA_FOLDERS])
+def test_file_where_a_folder_must_be_is_named(layout, command, folder):
+    path = layout.state / folder
+    if path.exists():
+        shutil.rmtree(path)
+    path.write_text("a file")
+    ran = run(layout, command, python=("-m", "stack"))
+    named = f"{command}: {path}: a file stands where a folder must be: move it away\n"
+    if command == "up" or ran.stderr:  # the others may do without the folder
+        assert (ran.returncode, ran.stderr) == (1, named)
 
 
 @pytest.mark.parametrize("command", ["down", "clean"])
@@ -120,6 +141,23 @@ def test_set_up_that_is_broken_off_is_one_line(tmp_path):
             finally:
                 started.kill()
     assert (started.returncode, said) == (130, "setup: broken off; the next run goes on from here\n")
+
+
+BROKEN_OFF = """
+import sys
+import stack.up
+def up(*given):
+    raise KeyboardInterrupt
+stack.up.up = up
+from stack.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_up_that_is_broken_off_names_the_ways_on(layout):
+    ended = run(layout, "up", python=("-c", BROKEN_OFF))
+    said = "up: broken off; `make up` goes on from here, `make down` ends what has started\n"
+    assert (ended.returncode, ended.stderr) == (130, said)
 
 
 def has_open(pid: int, path: Path) -> bool:
