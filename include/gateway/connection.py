@@ -178,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         elif body.is_dear:
             self._unread = rest
             self._pause_reading()
-            self._loop.call_soon(self._go_on)
+            self._server.in_turn(self._go_on)
 
     def _hold(self, size: int) -> None:
         self._held += size

@@ -6,7 +6,8 @@ Why not a ready server: docs/adr/0009. Heads and chunks are read by httptools' p
 import asyncio
 import logging
 import socket
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from include.gateway.answer import Answer, unavailable
@@ -17,6 +18,7 @@ from include.settings import GatewayLimits
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 0.25  # how late a deadline may be noticed
+_PAUSE_S = 0.001  # after each step that is dear
 
 
 class Admitted(Protocol):
@@ -77,6 +79,8 @@ class Server:
         self._stalled: OrderedDict[Connection, None] = OrderedDict()
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._dear: deque[Callable[[], None]] = deque()
+        self._next: asyncio.TimerHandle | None = None
 
     @property
     def open_connections(self) -> int:
@@ -113,8 +117,9 @@ class Server:
 
     def close(self) -> None:
         """End every connection now."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for timer in (self._sweeper, self._next):
+            if timer is not None:
+                timer.cancel()
         for connection in list(self.connections):
             connection.abort()
 
@@ -130,6 +135,22 @@ class Server:
         self._extra[connection] = None
         if len(self._extra) > self.limits.reserved_connections:
             self._evict(next(iter(self._extra)))
+
+    def in_turn(self, step: Callable[[], None]) -> None:
+        """Take the step after those given before, with a pause before each: all together leave the loop to the others.
+
+        A loop that is never idle is slower than its share says: each time another thread, such as the fallback store's,
+        wants the interpreter, it waits for the switch interval.
+        """
+        self._dear.append(step)
+        if self._next is None:
+            self._next = self.loop.call_later(_PAUSE_S, self._step)
+
+    def _step(self) -> None:
+        self._next = None
+        self._dear.popleft()()
+        if self._dear and self._next is None:
+            self._next = self.loop.call_later(_PAUSE_S, self._step)
 
     def left(self, connection: Connection) -> None:
         """A connection that is no more."""

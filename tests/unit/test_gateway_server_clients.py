@@ -5,9 +5,11 @@ import json
 import socket
 import struct
 import time
+from itertools import pairwise
 
 import pytest
 
+from include.gateway.body import ChunkedBody
 from include.gateway.metrics import GatewayMetrics
 from tests.fakes.events import board
 from tests.fakes.harness import ADMIN_TOKEN, DATA_TOKEN
@@ -301,6 +303,25 @@ def test_byte_of_a_long_head_costs_no_more_than_one_of_a_short_head():
         return drip(2000) / short_s
 
     assert against(scenario) < 4
+
+
+def test_small_chunks_of_all_clients_together_leave_the_loop_idle_between_their_steps(monkeypatch):
+    async def scenario(gateway, connect):
+        steps, take = [], ChunkedBody.take
+
+        def record(body, data):
+            if body.content:  # the first step comes with the bytes
+                steps.append(asyncio.get_running_loop().time())
+            return take(body, data)
+
+        monkeypatch.setattr(ChunkedBody, "take", record)
+        clients = [await connect() for _ in range(8)]
+        for each in clients:
+            each.send(request(b"2\r\nxx\r\n" * 2_000 + b"0\r\n\r\n", "Transfer-Encoding: chunked"))
+        statuses = {(await each.answer())[0] for each in clients}
+        return statuses, len(steps) > 8 * 10, min(after - before for before, after in pairwise(steps)) > 0
+
+    assert against(scenario) == ({400}, True, True)  # it is no JSON
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
