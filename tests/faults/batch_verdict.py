@@ -110,7 +110,9 @@ def judge_changes(
     """Readers see the versions that the new topic has, boards of members that came since, and all else as before."""
     old, new = ({row.board: row for row in rows} for rows in (before, after))
     for board, versions in log.boards.items():
-        newest = max(versions, key=lambda each: each.version)
+        # of those that need not wait for their author; a deletion needs none
+        readable = [one for one in versions if one.deleted or authors(one, log) != {None}]
+        newest = max(readable or versions, key=lambda each: each.version)
         is_changed = newest.partition >= 0 or newest.member in came
         if is_changed and newest.deleted:
             if board in new:

@@ -118,6 +118,18 @@ def test_what_a_topic_made_again_has_is_seen_and_the_rest_stays(log, after, faul
     assert set(verdict.faults) == faults
 
 
+@pytest.mark.parametrize(
+    ("after", "faults"), [([row(), row(12, title="alt", finality="live")], set()), ([row()], {"unseen"})]
+)
+def test_of_a_topic_made_again_an_older_version_is_seen_while_the_newest_waits(log, after, faults):
+    log.replace_boards("former")
+    older = board(12, 1, title="alt", createdAt=AT, modifiedAt="2026-11-20T02:00:00.000Z")
+    log.take(Record(Place("board", 0, 0), b"12", json.dumps(older).encode(), {h.EVENT_ID: "new"}, NOW))
+    verdict = DayVerdict()
+    judge_changes(DAY, log, [row()], after, set(), verdict)
+    assert set(verdict.faults) == faults
+
+
 def test_each_fault_comes_once_in_twenty_rounds_and_at_most_one_a_step():
     planned = list(plans(7, 20))
     assert planned[0] == ()
