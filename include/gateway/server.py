@@ -148,9 +148,11 @@ class Server:
 
     def _step(self) -> None:
         self._next = None
-        self._dear.popleft()()
-        if self._dear and self._next is None:
-            self._next = self.loop.call_later(_PAUSE_S, self._step)
+        try:
+            self._dear.popleft()()
+        finally:  # one that fails must not hold up the others
+            if self._dear and self._next is None:
+                self._next = self.loop.call_later(_PAUSE_S, self._step)
 
     def left(self, connection: Connection) -> None:
         """A connection that is no more."""

@@ -28,6 +28,7 @@ PLACES = pa.schema([
 
 ROWS = 16_384  # of a table: some ten MB with texts
 READ_TIMEOUT_S = 60.0  # between two lots
+RENEWAL_S = 5.0  # without a lot, until another client tries
 POLL_S = 0.2
 
 
@@ -102,16 +103,22 @@ def _schema(columns: Collection[str]) -> pa.Schema:
 def _read_partitions(
     splits: Mapping[int, TopicSplit], bootstrap_servers: str, schema: pa.Schema, all_headers: bool
 ) -> Iterator[pa.Table]:
-    consumer = _consumer(bootstrap_servers)
-    consumer.assign([TopicPartition(split.topic, split.partition, split.start) for split in splits.values()])
     places = {partition: split.start for partition, split in splits.items() if split.start < split.end}
-    deadline = time.monotonic() + READ_TIMEOUT_S
+    consumer = _assigned(bootstrap_servers, splits, places)
+    last_lot = last_renewal = time.monotonic()
     try:
         while places:
-            if time.monotonic() > deadline:
+            if time.monotonic() > last_lot + READ_TIMEOUT_S:
                 raise BrokerUnavailable(
                     "Kafka did not give the records in time", wanted=places, splits=[*splits.values()]
                 )
+            if time.monotonic() > max(last_lot, last_renewal) + RENEWAL_S:
+                # librdkafka ignores a leader epoch smaller than one that it saw: after a topic was deleted and made
+                # again, a client that read the former one waits forever
+                consumer.close()
+                _consumer.cache_clear()
+                consumer = _assigned(bootstrap_servers, splits, places)
+                last_renewal = time.monotonic()
             left = sum(splits[partition].end - place for partition, place in places.items())
             messages = _consume(consumer, min(ROWS, left), splits)
             records = _taken(messages, splits, places)
@@ -119,12 +126,18 @@ def _read_partitions(
                 del places[partition]
                 consumer.pause([TopicPartition(splits[partition].topic, partition)])
             if records:
-                deadline = time.monotonic() + READ_TIMEOUT_S
+                last_lot = time.monotonic()
                 yield _table(records, schema, all_headers)
     finally:
         # it would stay paused; and the connections stay for what this worker reads next
         consumer.resume([TopicPartition(split.topic, partition) for partition, split in splits.items()])
         consumer.unassign()
+
+
+def _assigned(bootstrap_servers: str, splits: Mapping[int, TopicSplit], places: Mapping[int, int]) -> Consumer:
+    consumer = _consumer(bootstrap_servers)
+    consumer.assign([TopicPartition(splits[partition].topic, partition, place) for partition, place in places.items()])
+    return consumer
 
 
 @cache

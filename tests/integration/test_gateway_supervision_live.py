@@ -300,3 +300,18 @@ def test_killed_broker_costs_no_event_its_deadline(broker, start):
     assert {answer["eventId"] for answer in answers} <= ids_in(broker, "board")
     page = httpx.get(f"{gateway.url}/metrics", trust_env=False).text
     assert 'action="stop"' not in page
+
+
+def test_topic_made_again_is_reached_by_a_gateway_that_saw_larger_leader_epochs_in_the_former(broker, admin, start):
+    gateway = start()
+    with gateway.client() as client:
+        broker.kill()
+        broker.start()  # its partitions have a new leader epoch
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 60, "Kafka is used again")
+        is_drained(gateway)
+        admin.delete("board")
+        admin.make("board")
+        accepted = {client.post_event("board", board(next(ids)))["eventId"] for _ in range(20)}
+        wait_until(lambda: in_kafka(client, "board", board(next(ids))), 60, "Kafka is used again")
+        is_drained(gateway)
+    assert accepted <= ids_in(broker, "board")

@@ -17,7 +17,6 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
-from spark_jobs.batch import splits
 from spark_jobs.batch.archive_source import archive_sources
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.sources import Known, Taken
@@ -34,7 +33,6 @@ SEEDS = 6
 
 @pytest.fixture
 def archive(kafka, postgres, spark, tmp_path):
-    splits._consumer.cache_clear()  # this process's saw former topics of these names
     return Archive(kafka, postgres, spark, "log_cut_short", tmp_path, rows_per_task=40)
 
 

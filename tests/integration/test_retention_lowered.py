@@ -11,7 +11,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from include.adapters.offset_ledger import OffsetLedger
 from include.errors import MissingRange, RangeExpired
-from spark_jobs.batch import splits
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of, refuse_misfits, starting_position
 from tests.servers import kafka_server, wait_until
@@ -33,13 +32,11 @@ def broker(tmp_path_factory):
 
 @pytest.fixture
 def archive(broker, postgres, spark, tmp_path):
-    splits._consumer.cache_clear()  # this process's saw former topics of these names
     archive = Archive(broker, postgres, spark, "retention_lowered", tmp_path, rows_per_task=40)
     before = NOON - dt.timedelta(days=2)  # so that the log begins before the day, as one that lost nothing of it
     archive.send([a_member(7), *(a_board(number, hours=-48, memberId=7) for number in range(1000, 1040))], before)
     archive.send([a_board(number, memberId=7) for number in range(1, BOARDS + 1)])
-    yield archive
-    splits._consumer.cache_clear()
+    return archive
 
 
 def lower(archive, topic):

@@ -6,7 +6,6 @@ from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.offset_ledger import OffsetLedger
 from include.errors import TopicChanged
 from include.integrity.late_members import find_late_members
-from spark_jobs.batch import splits
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of
 from tests.support.archive import DAY, OUTPUT, PIPELINE, STREAM, TABLE, Archive, a_board, a_member
@@ -17,11 +16,9 @@ BOARDS = 40
 
 @pytest.fixture
 def archive(kafka, postgres, spark, tmp_path):
-    splits._consumer.cache_clear()  # this process's saw former topics of these names
     archive = Archive(kafka, postgres, spark, "topic_changed", tmp_path, rows_per_task=40)
     archive.send(records())
-    yield archive
-    splits._consumer.cache_clear()
+    return archive
 
 
 def records():
@@ -32,7 +29,6 @@ def make_again(archive, topic):
     """With the same records and more, so that every offset is there."""
     archive.log.make(topic, archive.settings.kafka.partitions)
     archive.send([record for record in 2 * records() if record[0] == topic])
-    splits._consumer.cache_clear()
 
 
 @pytest.fixture

@@ -324,6 +324,18 @@ def test_small_chunks_of_all_clients_together_leave_the_loop_idle_between_their_
     assert against(scenario) == ({400}, True, True)  # it is no JSON
 
 
+def test_step_that_fails_does_not_hold_up_those_behind_it(caplog):
+    async def scenario(gateway, connect):
+        done = asyncio.Event()
+        gateway.server.in_turn(lambda: 1 / 0)
+        gateway.server.in_turn(done.set)
+        await until(done.is_set)
+        return True
+
+    assert against(scenario)
+    assert "ZeroDivisionError" in caplog.text
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("flaw", [b"A: b\nC: d", b"A: b\n\r\n", b"\nA: b"])
 def test_bare_line_feed_is_refused_wherever_a_head_is_cut(size, flaw):
