@@ -28,7 +28,7 @@ PLACES = pa.schema([
 
 ROWS = 16_384  # of a table: some ten MB with texts
 READ_TIMEOUT_S = 60.0  # between two lots
-RENEWAL_S = 5.0  # without a lot, until another client tries
+RENEWAL_S = 5.0  # without a lot, until another client tries; twice as long each time
 POLL_S = 0.2
 
 
@@ -105,20 +105,22 @@ def _read_partitions(
 ) -> Iterator[pa.Table]:
     places = {partition: split.start for partition, split in splits.items() if split.start < split.end}
     consumer = _assigned(bootstrap_servers, splits, places)
-    last_lot = last_renewal = time.monotonic()
+    renewal_s = RENEWAL_S
+    deadline, renewal = time.monotonic() + READ_TIMEOUT_S, time.monotonic() + renewal_s
     try:
         while places:
-            if time.monotonic() > last_lot + READ_TIMEOUT_S:
+            if time.monotonic() > deadline:
                 raise BrokerUnavailable(
                     "Kafka did not give the records in time", wanted=places, splits=[*splits.values()]
                 )
-            if time.monotonic() > max(last_lot, last_renewal) + RENEWAL_S:
+            if time.monotonic() > renewal:
                 # librdkafka ignores a leader epoch smaller than one that it saw: after a topic was deleted and made
                 # again, a client that read the former one waits forever
                 consumer.close()
                 _consumer.cache_clear()
                 consumer = _assigned(bootstrap_servers, splits, places)
-                last_renewal = time.monotonic()
+                renewal_s *= 2
+                renewal = time.monotonic() + renewal_s
             left = sum(splits[partition].end - place for partition, place in places.items())
             messages = _consume(consumer, min(ROWS, left), splits)
             records = _taken(messages, splits, places)
@@ -126,8 +128,8 @@ def _read_partitions(
                 del places[partition]
                 consumer.pause([TopicPartition(splits[partition].topic, partition)])
             if records:
-                last_lot = time.monotonic()
                 yield _table(records, schema, all_headers)
+                deadline, renewal = time.monotonic() + READ_TIMEOUT_S, time.monotonic() + renewal_s
     finally:
         # it would stay paused; and the connections stay for what this worker reads next
         consumer.resume([TopicPartition(split.topic, partition) for partition, split in splits.items()])

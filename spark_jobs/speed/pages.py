@@ -69,8 +69,9 @@ def _size(schema: t.StructType) -> str:
 
 def _size_of(field: t.StructField) -> str:
     if isinstance(field.dataType, t.ArrayType):  # headers
-        sum_of_one = "s + coalesce(octet_length(h.key), 0) + coalesce(octet_length(h.value), 0)"
-        return f"coalesce(aggregate(`{field.name}`, 0L, (s, h) -> {sum_of_one}), 0L)"
+        # joined as texts: a lambda would be interpreted
+        texts = (f"`{field.name}`.key", f"cast(`{field.name}`.value AS array<string>)")
+        return " + ".join(f"coalesce(octet_length(array_join({each}, '')), 0)" for each in texts)
     return f"coalesce(octet_length(`{field.name}`), 0)"
 
 

@@ -12,12 +12,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from include.contracts import headers as h
-from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT, TIMESTAMP_PATTERN
+from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT, TIMESTAMP_PATTERN, Field
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 from spark_jobs.schemas import json_type
 from spark_jobs.transforms.headers import header_text
 
+_CARRIED = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "deleted", "replayed")
+_OF_HEADERS = ("event_id", "accepted_text", "accepted_at")
 SLOW_PATH_COLUMNS = ("topic", "partition", "offset", "key", "value", "kafka_timestamp", "event_id", "accepted_text")
 
 # Jackson stops at the end of the first value and takes what follows for granted; a field that it cannot read it makes
@@ -44,45 +46,33 @@ LONE_SURROGATE = (
 _IS_ID = "string(try_cast(string(key) AS bigint)) = string(key)"
 
 
-def typed(records: DataFrame, topic: Topic) -> DataFrame:
+def decode(records: DataFrame, topic: Topic) -> DataFrame:
     """One row a record of the Kafka source (with headers): where it came from, the topic's columns, and `ok`.
 
     Where `ok` is false the topic's columns are null: no expression behind this one meets a value that breaks the
-    contract. A tombstone has `deleted` true and its key as id. `<column>_text` is a time as it was sent. Times of
-    headers are text: `accepted_text`. `kafka_timestamp` is null outside the years of the contract.
+    contract. A tombstone has `deleted` true and its key as id. `<column>_text` is a time as it was sent;
+    `accepted_text` is that of a header, `accepted_at` the same as a time. `version_at` is when a version was made; a
+    tombstone's is when it was accepted. `kafka_timestamp` is null outside the years of the contract.
+
+    Every step copies all values of a row, which takes longer than most checks: there are four.
     """
+    in_years = (F.col("timestamp") >= FIRST_INSTANT) & (F.col("timestamp") < END_INSTANT)
     parsed = records.select(
         "topic",
         "partition",
         "offset",
-        F.when((F.col("timestamp") >= FIRST_INSTANT) & (F.col("timestamp") < END_INSTANT), F.col("timestamp")).alias(
-            "kafka_timestamp"
-        ),
+        F.when(in_years, F.col("timestamp")).alias("kafka_timestamp"),
         "key",
         "value",
-        _parsed(topic).alias("_parsed"),
         F.col("value").isNull().alias("deleted"),
+        header_text(h.REPLAYED_AT).isNotNull().alias("replayed"),
         header_text(h.EVENT_ID).alias("_event_id"),
         header_text(h.ACCEPTED_AT).alias("_accepted"),
-        header_text(h.REPLAYED_AT).isNotNull().alias("replayed"),
+        _parsed(topic).alias("_parsed"),
     )
-    carried = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "event_id", "accepted_text",
-               "replayed", "deleted")  # fmt: skip
-    read = parsed.select(*carried[:6], *_header_columns(), *carried[8:], *_value_columns(topic))
-    judged = read.select(*carried, "_json", _ok(topic).alias("ok"))
-    return judged.select(*carried, *_typed_columns(topic), "ok")
-
-
-def versioned(rows: DataFrame) -> DataFrame:
-    """The rows with `accepted_at` and `version_at`: when a version was made; a tombstone's is when it was accepted."""
-    accepted = F.try_to_timestamp("accepted_text")
-    version = F.when(F.col("deleted"), F.coalesce(accepted, "kafka_timestamp")).otherwise(F.col("modified_at"))
-    return rows.select("*", accepted.alias("accepted_at"), version.alias("version_at"))
-
-
-def decode(records: DataFrame, topic: Topic) -> DataFrame:
-    """`typed` records with `accepted_at` and `version_at`."""
-    return versioned(typed(records, topic))
+    read = parsed.select(*_CARRIED, *_header_columns(), *_value_columns(topic))
+    judged = read.select(*_CARRIED, *_OF_HEADERS, "_json", *_times(topic), _ok(topic).alias("ok"))
+    return judged.select(*_CARRIED, *_OF_HEADERS, *_typed_columns(topic), "ok")
 
 
 def valid(decoded: DataFrame) -> DataFrame:
@@ -105,47 +95,65 @@ def _parsed(topic: Topic) -> Column:
 
 @cache
 def _value_columns(topic: Topic) -> tuple[Column, ...]:
-    """The object that the value is, and whether the value is that object and nothing else."""
+    """The object that the value is, its times, and whether the value is that object and nothing else."""
     values = F.col("_parsed")[_LIST]
     is_last = F.get(values, F.lit(1))[topic.key_field] == F.lit(_LAST)
     is_object = F.col("_parsed")[_BROKEN].isNull() & (F.size(values) == 2) & is_last
-    return F.get(values, F.lit(0)).alias("_json"), F.coalesce(is_object, F.lit(False)).alias("_is_object")
+    first = F.get(values, F.lit(0))
+    times = [F.try_to_timestamp(first[each.name]).alias(_time(each)) for each in topic.fields if _is_a_time(each)]
+    return first.alias("_json"), *times, F.coalesce(is_object, F.lit(False)).alias("_is_object")
 
 
 @cache
 def _header_columns() -> tuple[Column, ...]:
     """The twins of `include.contracts.headers`: what counts of two headers."""
-    event_id = (
-        f"is_valid_utf8(_event_id) AND char_length(_event_id) BETWEEN 1 AND {h.MAX_EVENT_ID_LENGTH}"
+    event_id = (  # without BETWEEN, of which Spark makes a step of its own
+        f"is_valid_utf8(_event_id) AND _event_id != '' AND char_length(_event_id) <= {h.MAX_EVENT_ID_LENGTH}"
         f" AND NOT _event_id RLIKE {_literal(h.UNPRINTABLE_PATTERN)}"
     )
+    accepted = f"{_looks_like_a_time('_accepted')} AND try_to_timestamp(_accepted) IS NOT NULL"
     return (
         F.expr(f"CASE WHEN {event_id} THEN _event_id END").alias("event_id"),
-        F.expr(f"CASE WHEN {_is_time('_accepted')} THEN _accepted END").alias("accepted_text"),
+        F.expr(f"CASE WHEN {accepted} THEN _accepted END").alias("accepted_text"),
+        F.expr(f"CASE WHEN {accepted} THEN try_to_timestamp(_accepted) END").alias("accepted_at"),
     )
 
 
-def _is_time(text: str) -> str:
-    """Is it a time as the contract writes them? A pattern's $ stands before a last line's end, too."""
-    return rf"{text} RLIKE {_literal(TIMESTAMP_PATTERN)} AND NOT endswith({text}, '\n')" + (
-        f" AND try_to_timestamp({text}) IS NOT NULL"
-    )
+def _looks_like_a_time(text: str) -> str:
+    """Is it written as the contract's times are? A pattern's $ stands before a last line's end, too."""
+    return rf"{text} RLIKE {_literal(TIMESTAMP_PATTERN)} AND NOT endswith({text}, '\n')"
+
+
+def _is_a_time(field: Field) -> bool:
+    return field.type == "timestamp"
+
+
+def _time(field: Field) -> str:
+    """The column of the field's text as a time, whether or not it is written as the contract's times are."""
+    return f"_{field.column}"
+
+
+def _times(topic: Topic) -> list[str]:
+    return [_time(field) for field in topic.fields if _is_a_time(field)]
 
 
 @cache
 def _typed_columns(topic: Topic) -> tuple[Column, ...]:
+    """The topic's columns and `version_at`: when a version was made; a tombstone's is when it was accepted."""
     columns = []
     for field in topic.fields:
         value = F.col("_json")[field.name]
         if field.name == topic.key_field:
             key_id = F.expr("try_cast(string(key) AS bigint)")
             value = F.when(F.col("deleted"), key_id).otherwise(value)
-        if field.type == "timestamp":
-            columns.append(F.when(F.col("ok"), F.try_to_timestamp(value)).alias(field.column))
+        if _is_a_time(field):
+            columns.append(F.when(F.col("ok"), F.col(_time(field))).alias(field.column))
             columns.append(F.when(F.col("ok"), value).alias(f"{field.column}_text"))
         else:
             columns.append(F.when(F.col("ok"), value).alias(field.column))
-    return tuple(columns)
+    made_at = F.when(F.col("ok"), F.col("_modified_at"))
+    version = F.when(F.col("deleted"), F.coalesce("accepted_at", "kafka_timestamp")).otherwise(made_at)
+    return *columns, version.alias("version_at")
 
 
 @cache
@@ -173,8 +181,8 @@ def _ok(topic: Topic) -> Column:
         if field.type == "string":
             longer = f"coalesce(octet_length({value}), 0) > {field.max_length}"
             broken.append(f"{longer} AND char_length({value}) > {field.max_length}")
-        if field.type == "timestamp":
-            broken.append(f"NOT ({_is_time(value)})")
+        if _is_a_time(field):
+            broken.append(f"NOT ({_looks_like_a_time(value)}) OR {_time(field)} IS NULL")
     is_broken = " OR ".join(f"({each})" for each in broken)
     tombstone = f"coalesce({_IS_ID}, false) AND coalesce(accepted_text, string(kafka_timestamp)) IS NOT NULL"
     return F.expr(f"CASE WHEN deleted THEN {tombstone} ELSE NOT coalesce({is_broken}, true) END")

@@ -50,8 +50,13 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
     return (
         F.col(key).cast("string").cast("binary").alias("key"),
         F.when(~F.col("deleted"), value).cast("binary").alias("value"),
-        F.array_compact(headers).alias("headers"),
+        # most records have all of their headers; array_compact is a lambda, which Spark interprets
+        F.when(_are_there(accepted), headers).otherwise(F.array_compact(headers)).alias("headers"),
     )
+
+
+def _are_there(accepted: Column) -> Column:
+    return F.col("event_id").isNotNull() & accepted.isNotNull() & F.col("member_offset").isNotNull()
 
 
 def _output_field(definition: Definition, column: OutputColumn) -> Column:

@@ -6,8 +6,8 @@ from pyspark.sql import functions as F
 
 def header_text(name: str) -> Column:
     """The first header of that name as text; null when there is none."""
-    matching = F.filter("headers", lambda header: header["key"] == name)
-    return F.try_element_at(matching, F.lit(1))["value"].cast("string")
+    place = F.array_position(F.col("headers")["key"], name).cast("int")  # from 1 on; no lambda, which Spark interprets
+    return F.get(F.col("headers")["value"], place - 1).cast("string")
 
 
 def header(name: str, value: Column) -> Column:

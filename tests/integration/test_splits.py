@@ -1,11 +1,24 @@
 """A worker's reader of topics, over the whole life of its client."""
 
+import os
+import signal
+import time
+
+import pytest
 from confluent_kafka import Producer
 
-from spark_jobs.batch.splits import TopicSplit, read_topic
+from include.errors import BrokerUnavailable
+from spark_jobs.batch import splits
+from spark_jobs.batch.splits import ROWS, TopicSplit, read_topic
+from tests.support.freezing import freeze
 from tests.support.topic_log import TopicLog
 
 TOPIC = "split"
+
+
+@pytest.fixture(autouse=True)
+def topic(kafka):
+    TopicLog(kafka.bootstrap_servers).make(TOPIC)
 
 
 def send(kafka, *values):
@@ -16,17 +29,42 @@ def send(kafka, *values):
 
 
 def read(kafka, count):
-    splits = [TopicSplit(TOPIC, 0, 0, 0), TopicSplit(TOPIC, 1, 0, count)]
-    return [value for table in read_topic(splits, kafka.bootstrap_servers) for value in table["value"].to_pylist()]
+    wanted = [TopicSplit(TOPIC, 0, 0, 0), TopicSplit(TOPIC, 1, 0, count)]
+    for table in read_topic(wanted, kafka.bootstrap_servers, ("value",)):
+        yield table["value"].to_pylist()
 
 
 def test_topic_made_again_is_read_by_a_client_that_saw_larger_leader_epochs_in_the_former(kafka):
-    TopicLog(kafka.bootstrap_servers).make(TOPIC)
     send(kafka, b"former")
     kafka.stop()
     kafka.start()  # its partitions have a new leader epoch
-    assert read(kafka, 1) == [b"former"]
+    assert [*read(kafka, 1)] == [[b"former"]]
 
     TopicLog(kafka.bootstrap_servers).make(TOPIC)
     send(kafka, b"one", b"two")
-    assert read(kafka, 2) == [b"one", b"two"]
+    assert [value for values in read(kafka, 2) for value in values] == [b"one", b"two"]
+
+
+def test_time_that_the_caller_takes_for_a_table_is_not_kafkas(kafka, monkeypatch):
+    monkeypatch.setattr(splits, "READ_TIMEOUT_S", 2.0)
+    sent = [b"%d" % number for number in range(2 * ROWS)]
+    send(kafka, *sent)
+    found = []
+    for values in read(kafka, len(sent)):
+        found += values
+        time.sleep(0 if len(found) == len(sent) else 2.5)
+    assert found == sent
+
+
+def test_broker_that_says_nothing_is_named_when_the_time_is_up(kafka, monkeypatch):
+    monkeypatch.setattr(splits, "READ_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(splits, "RENEWAL_S", 0.5)
+    send(kafka, b"one")
+    assert [*read(kafka, 1)] == [[b"one"]]
+    freeze([kafka.pid])
+    try:
+        with pytest.raises(BrokerUnavailable, match="in time"):
+            [*read(kafka, 1)]
+    finally:
+        os.kill(kafka.pid, signal.SIGCONT)
+    assert [*read(kafka, 1)] == [[b"one"]]
