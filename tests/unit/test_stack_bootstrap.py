@@ -10,6 +10,7 @@ from stack import bootstrap, jars, postgres_binaries, prerequisites
 from stack.errors import StackError
 from stack.jars import Jar, first_difference, read_lock
 from stack.layout import Layout
+from tests.servers import wait_until
 
 
 def java(home: Path, version: str) -> Path:
@@ -105,6 +106,8 @@ def test_jars_that_are_in_use_are_not_replaced(tmp_path: Path) -> None:
     broker = ["/bin/sh", "-c", "sleep 60; true", f"{layout.kafka_jars}/*"]  # as a class path names it
     with subprocess.Popen(broker, start_new_session=True) as process:
         try:
+            command_line = Path(f"/proc/{process.pid}/cmdline")  # empty for a moment while the program is loaded
+            wait_until(lambda: str(layout.kafka_jars) in command_line.read_text(), 10, "the broker runs")
             with pytest.raises(StackError, match=f"kafka-broker must be replaced and is in use.*pid {process.pid}"):
                 jars.ensure(layout, tmp_path, tmp_path, lock, bootstrap.require_unused)
         finally:
