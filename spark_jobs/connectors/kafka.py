@@ -28,7 +28,7 @@ CONSUMER_OPTIONS = {
     "kafka.fetch.max.wait.ms": "20",
     # A consumer is kept for each partition, with the records that it polled last and those that it fetched since:
     # large posts would fill the heap with them.
-    "kafka.max.poll.records": "250",
+    "kafka.max.poll.records": "500",
     "kafka.max.partition.fetch.bytes": "1048576",
 }
 # Reads of a topic's ranges share their consumers. With a group for each read, which is Spark's default, every read

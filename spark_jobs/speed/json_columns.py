@@ -1,7 +1,6 @@
 """JSON values of a topic, many at once, as columns: those that are evidently right."""
 
 import re
-from itertools import compress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,7 @@ _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.string()}
 _CONTROL = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", CONTROL_PATTERN)  # as RE2 writes code points
 _CONTROL_SIGNS = (b"\\u", b"\\b", b"\\f", b"\x7f", b"\xc2")
 _LONG = 1 << 16
-_NO_NUMBER = re.compile(rb"[:,\[][ \t\r]*-?(?:NaN|Inf)")  # the parser takes it for a number, and JSON has none such
+_NO_NUMBER = re.compile(rb"[:,\[][ \t\r\n]*-?(?:NaN|Inf)")  # the parser takes it for a number, and JSON has none such
 
 
 class JsonColumns:
@@ -28,7 +27,8 @@ class JsonColumns:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._schema = pa.schema([(field.name, _TYPES[field.type]) for field in topic.fields])
-        self._parsing = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore")
+        self._known = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
+        self._any = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore")
 
     def read(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         """The right ones' fields by their JSON names (times as text), and which they are: a mask of the values.
@@ -43,17 +43,16 @@ class JsonColumns:
         return pa.concat_tables(tables), pa.concat_arrays(masks)
 
     def _read_lot(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
-        listed = values.to_pylist()
-        text = b"" if None in listed else b"\n".join(listed)
-        if _are_plain(listed, values, text):  # as nearly always
-            lines, is_plain = listed, pa.repeat(True, len(values))
-        else:
-            flags = [_is_plain(value) for value in listed]
-            lines, is_plain = list(compress(listed, flags)), pa.array(flags, pa.bool_())
-            text = b"\n".join(lines)
+        is_plain = pa.repeat(True, len(values))
         try:
             values.cast(pa.string())  # UTF-8? The parser below looks only at what it keeps
-            parsed = self._parsed(text, len(lines))
+            text = _lines(values)
+            parsed = self._of_known_fields(text, len(values)) if _are_objects(values) else None
+            if parsed is None:
+                if not _are_plain(text, values):
+                    is_plain = pa.array(map(_is_plain, values.to_pylist()), pa.bool_())
+                    text = _lines(values.filter(is_plain))
+                parsed = self._parsed(text, is_plain.true_count, self._any)
             is_right = self._are_right(parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text))
         except ArrowInvalid:  # one of them spoils the lot
             return self._schema.empty_table(), pa.repeat(False, len(values))
@@ -61,11 +60,21 @@ class JsonColumns:
             return parsed, is_plain
         return parsed.filter(is_right), pc.replace_with_mask(is_plain, is_plain, is_right)
 
-    def _parsed(self, text: bytes, count: int) -> pa.Table:
+    def _of_known_fields(self, text: bytes, count: int) -> pa.Table | None:
+        """None when one of the lines holds anything but the fields of the contract, each of its type.
+
+        The parser stops at the first other thing, before it descends: it needs no bounds.
+        """
+        try:
+            return self._parsed(text, count, self._known)
+        except ArrowInvalid:
+            return None
+
+    def _parsed(self, text: bytes, count: int, options: pa_json.ParseOptions) -> pa.Table:
         if not count:
             return self._schema.empty_table()
-        options = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
-        parsed = pa_json.read_json(pa.BufferReader(text), options, self._parsing)
+        reading = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        parsed = pa_json.read_json(pa.BufferReader(text), reading, options)
         if parsed.num_rows != count:
             raise ArrowInvalid("a value holds more than one object")
         return parsed.combine_chunks()
@@ -82,33 +91,48 @@ def times(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return texts.cast(TIMES)
 
 
-def _are_plain(listed: list[bytes], values: pa.Array, text: bytes) -> bool:
-    """Is each of the values, which the text holds in a line each, one that `_is_plain` takes? Asked for all at once."""
-    count = len(values)
-    return (
-        bool(text)
-        and pc.all(pc.starts_with(values, b"{")).as_py()
+def _lines(values: pa.Array) -> bytes:
+    """The values, a line each; nothing when one is null."""
+    return b"" if values.null_count else b"\n".join(values.to_pylist())
+
+
+def _are_objects(values: pa.Array) -> bool:
+    """Does each value begin and end as an object, and is none long?
+
+    Then no two of them make one object: after a `}` that is not the last of its object no `{` may come.
+    """
+    return bool(
+        len(values)
+        and not values.null_count
+        and pc.all(pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}"))).as_py()
         and pc.max(pc.binary_length(values)).as_py() < _LONG
-        and text.count(b"\n") == count - 1
-        and (text.count(b"{") + text.count(b"[") < count + MAX_DEPTH or max(map(_brackets, listed)) <= MAX_DEPTH)
+    )
+
+
+def _are_plain(text: bytes, values: pa.Array) -> bool:
+    """Is each of the values one that `_is_plain` takes? Asked for all at once."""
+    few = len(values) + MAX_DEPTH
+    return (
+        _are_objects(values)
+        and (text.count(b"{") + text.count(b"[") < few or max(map(_brackets, values.to_pylist())) <= MAX_DEPTH)
         and not _may_hold_no_number(text)
+    )
+
+
+def _is_plain(value: bytes | None) -> bool:
+    """Does it begin and end as an object, neither long nor deep? The parser has no bounds of its own."""
+    return (
+        value is not None
+        and value[:1] == b"{"
+        and value[-1:] == b"}"
+        and len(value) < _LONG
+        and _brackets(value) <= MAX_DEPTH
+        and not _may_hold_no_number(value)
     )
 
 
 def _brackets(value: bytes) -> int:
     return value.count(b"[") + value.count(b"{")
-
-
-def _is_plain(value: bytes | None) -> bool:
-    """Is it one line that begins an object, neither long nor deep? The parser has no bounds of its own."""
-    return (
-        value is not None
-        and value[:1] == b"{"
-        and b"\n" not in value
-        and len(value) < _LONG
-        and _brackets(value) <= MAX_DEPTH
-        and not _may_hold_no_number(value)
-    )
 
 
 def _may_hold_no_number(text: bytes) -> bool:

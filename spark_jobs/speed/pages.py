@@ -22,7 +22,7 @@ def pages(
     than their share; as long as no row is, that is all. Otherwise the sizes, which are known by then, say what fits
     into a page, and each page is a job of its own. The pages are in the order of the log.
     """
-    share = max_bytes // max(1, count)
+    share = share_of(count, max_bytes)
     schema = rows.schema
     sized = rows.selectExpr("*", f"bigint({_size(schema)}) AS {SIZE}")
     looked = sized.selectExpr(*_cut(schema, share), SIZE).toArrow()
@@ -34,6 +34,15 @@ def pages(
     del looked
     for part in parts_of(partitions, offsets, sizes, range_, max_bytes):
         yield read(part).toArrow()
+
+
+def share_of(count: int, max_bytes: int) -> int:
+    """The bytes that a row may have when there are so many, rounded down by less than a quarter.
+
+    The number stands in the code that Spark generates. Each other number would be compiled anew, with each batch.
+    """
+    share = max_bytes // max(1, count)
+    return share & -1 << max(0, share.bit_length() - 3)
 
 
 def parts_of(

@@ -107,8 +107,10 @@ def _value_columns(topic: Topic) -> tuple[Column, ...]:
 @cache
 def _header_columns() -> tuple[Column, ...]:
     """The twins of `include.contracts.headers`: what counts of two headers."""
+    most = h.MAX_EVENT_ID_LENGTH
     event_id = (  # without BETWEEN, of which Spark makes a step of its own
-        f"is_valid_utf8(_event_id) AND _event_id != '' AND char_length(_event_id) <= {h.MAX_EVENT_ID_LENGTH}"
+        f"is_valid_utf8(_event_id) AND _event_id != ''"
+        f" AND (octet_length(_event_id) <= {most} OR char_length(_event_id) <= {most})"
         f" AND NOT _event_id RLIKE {_literal(h.UNPRINTABLE_PATTERN)}"
     )
     accepted = f"{_looks_like_a_time('_accepted')} AND try_to_timestamp(_accepted) IS NOT NULL"
@@ -167,7 +169,8 @@ def _ok(topic: Topic) -> Column:
     broken = [
         "NOT _is_object",
         "NOT is_valid_utf8(string(value))",
-        "(contains(value, X'5C75') OR contains(value, X'5C62') OR contains(value, X'5C66'))"  # \u \b \f
+        # \, then \u \b \f
+        "contains(value, X'5C') AND (contains(value, X'5C75') OR contains(value, X'5C62') OR contains(value, X'5C66'))"
         f" AND ({' OR '.join(odd_escapes)})",
         "contains(value, X'7F')",
         f"contains(value, X'C2') AND string(value) RLIKE {_literal(CONTROL_PATTERN)}",
@@ -195,8 +198,9 @@ def _no_text(topic: Topic) -> str:
     value is searched for a field whose value does not begin with a quote.
     """
     names = [field.name for field in topic.fields if field.type == "string"]
-    firsts = ", ".join(f"'{first}'" for first in '-0123456789tf{["')
-    begins = " OR ".join(f"coalesce(left(_json.{name}, 1), '') IN ({firsts})" for name in names)
+    firsts = b'-0123456789tf{["'.hex()
+    # the first letter of a text would cost a look at all of them
+    begins = " OR ".join(f"coalesce(contains(X'{firsts}', left(binary(_json.{name}), 1)), false)" for name in names)
     sent = rf'"({"|".join(names)})"\s*:\s*[^"\sn]'
     return f"({begins}) AND string(value) RLIKE {_literal(sent)}"
 

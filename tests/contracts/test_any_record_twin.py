@@ -3,6 +3,7 @@
 Spark's SQL, the reader of single records, and those by the column: of changes, of the sink, of the rebuild and archive.
 """
 
+import itertools
 import json
 from dataclasses import dataclass
 
@@ -217,6 +218,28 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
         assert decided.distinct >= 0
     else:
         assert places(dated).num_rows <= len(drawn)
+
+
+@st.composite
+def fragments(draw, topic):
+    """Objects in pieces, a record each, that begin like objects: broken ones may fit together."""
+    ids = range(1, 1 + draw(st.integers(2, 5)))
+    value = {**json.loads(twisted(topic)[0].value), "more": {"a": [{"b": {}}]}}
+    text = b"".join(encoded({**value, topic.key_field: number}) for number in ids)
+    cuts = [at for at, each in enumerate(text) if each == ord("{") and at]
+    chosen = sorted(draw(st.lists(st.sampled_from(cuts), min_size=len(ids) - 1, max_size=len(ids) - 1, unique=True)))
+    bounds = itertools.pairwise([0, *chosen, len(text)])
+    return [AnyRecord(topic.name, b"%d" % draw(st.sampled_from(ids)), text[first:end]) for first, end in bounds]
+
+
+@settings(max_examples=2_000, deadline=None)
+@given(drawn=st.sampled_from([BOARD, MEMBER, BOARD_DETAIL]).flatmap(fragments))
+def test_records_that_are_broken_do_not_become_right_beside_others(drawn):
+    topic = TOPICS[drawn[0].topic]
+    read = [read_single(Message(record, number), topic) for number, record in enumerate(drawn)]
+    found, _ = RawColumns(topic, "modifiedAt", {"modified_at"}).read(raw(drawn))
+    keys = {one.offset: one.key for one in read if not isinstance(one, Reject)}
+    assert dict(zip(found["offset"].to_pylist(), found[0].to_pylist(), strict=True)) == keys
 
 
 @settings(max_examples=300, deadline=None)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.adapters.kafka_offsets import OffsetRange
-from spark_jobs.speed.pages import parts_of
+from spark_jobs.speed.pages import parts_of, share_of
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(0, 5_000))
 
@@ -38,3 +38,14 @@ def test_parts_are_the_range_and_no_larger_than_asked_for(drawn, max_bytes):
         assert (parts[0].start, parts[-1].end) == (range_.start, range_.end)
         assert all(one.end == next_one.start for one, next_one in itertools.pairwise(parts))
         assert all(part.start[p] <= part.end[p] for part in parts for p in range_.end)
+
+
+@given(count=st.integers(0, 1 << 20), max_bytes=st.integers(1, 1 << 30))
+def test_rows_of_their_share_fit(count, max_bytes):
+    exact = max_bytes // max(1, count)
+    assert exact * 3 / 4 < share_of(count, max_bytes) <= exact or exact == share_of(count, max_bytes)
+
+
+def test_batches_of_similar_counts_have_the_same_share():
+    assert len({share_of(count, 64 << 20) for count in range(1, 50_001)}) < 70
+    assert share_of(49_996, 64 << 20) == share_of(49_998, 64 << 20)
