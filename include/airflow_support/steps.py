@@ -22,6 +22,10 @@ class FallbackNotDrained(Retryable):
     """A gateway's fallback store still holds events; a rebuild now would miss them."""
 
 
+class StreamBehind(Retryable):
+    """The stream has not taken all that was accepted, and that may be of the day."""
+
+
 class UnknownRunType(PipelineError):
     """A night's run is `scheduled` or `backfill`; the DAG passes something else."""
 
@@ -116,12 +120,14 @@ def cover(day: str) -> int:
 def certify(day: str) -> dict[str, Any]:
     """Certify the published day; the answer is its certificate. See `certificate.certify`.
 
-    Raises FallbackNotDrained, which is tried again; NeedsRebuild when nothing but newer records stands against the
-    day, which the next night takes; and NotCertified.
+    Raises FallbackNotDrained and StreamBehind, which are tried again; NeedsRebuild when nothing but newer records
+    stands against the day, which the next night takes; and NotCertified.
     """
     certificate = certify_if_possible(day)
     if certificate.fallback_pending:
         raise FallbackNotDrained(certificate.reason or "", day=day)
+    if certificate.behind:
+        raise StreamBehind(certificate.reason or "", day=day)
     if certificate.needs_only_rebuild:
         raise NeedsRebuild(certificate.reason or "", day=day)
     if certificate.reason:

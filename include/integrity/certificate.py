@@ -15,12 +15,14 @@ from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, StaleRun
 from include.integrity.day_checks import check_day
 from include.integrity.gateways import Unsent, unsent
+from include.integrity.settled import Settled, catch_up
 from include.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
 AskGateways = Callable[[Settings], Mapping[str, Unsent]]
+CatchUp = Callable[[Settings], Settled]
 
 # Term, its query, what it means. A query's last column is the term. Their order is that of a certificate.
 COUNTED = (
@@ -102,35 +104,46 @@ class Certificate:
         return self.count("fallback_pending")
 
     @property
+    def behind(self) -> int:
+        """Records that the speed layer had not taken: what they say of the day is not known."""
+        return self.count("behind")
+
+    @property
     def needs_only_rebuild(self) -> bool:
         """True if only newer records stand against the day: the remedy is its rebuild, which the night does."""
-        others = ("fallback_pending", "unaccounted", "unexplained", "unread")
+        others = ("fallback_pending", "behind", "unaccounted", "unexplained", "unread")
         return any(map(self.count, ("dirty", "unchecked"))) and not any(map(self.count, others))
 
 
-def certify(settings: Settings, day: Day, ask_gateways: AskGateways = unsent) -> Certificate:
+def certify(
+    settings: Settings, day: Day, ask_gateways: AskGateways = unsent, catch_up: CatchUp = catch_up
+) -> Certificate:
     """Count the published day's terms and keep them as its certificate. Certified is what nothing speaks against.
 
     That is: the balance adds up, no store of a gateway holds or lost events, no difference is unexplained, neither the
-    system of record nor the stream knows a board of which raw does not speak, and nothing is known to have reached the
-    day since it was built. A record that comes later makes the certified day dirty.
+    system of record nor the stream knows a board of which raw does not speak, and nothing that was accepted before the
+    call has reached the day since it was built: the members' topic is searched and the stream has caught up, so both
+    have marked the day. A record that comes later makes the certified day dirty.
 
     Can run twice: the newest count replaces the one before, and the day's status follows it. Blocks on every gateway,
-    and as long as reading the day's rows takes; the stream waits only while the certificate is saved. Raises
-    DayNotOver; NothingBuilt when the day is not published; StaleRun when it was published or undone meanwhile;
-    BalanceBroken when the terms do not add up or the rows are not those that were built; GatewayUnavailable and
-    DatabaseUnavailable, which are Retryable.
+    up to a minute on a stream that is behind, and as long as reading the members' topic and the day's rows takes; the
+    stream waits only while the certificate is saved. Raises DayNotOver; NothingBuilt when the day is not published;
+    StaleRun when it was published or undone meanwhile; BalanceBroken when the terms do not add up or the rows are not
+    those that were built; GatewayUnavailable, BrokerUnavailable, TopicChanged and DatabaseUnavailable, which are
+    Retryable.
     """
     day.require_over(SystemClock().now())
+    # before the transaction, for both may let us wait; what a gateway sends after its answer, the topics have
+    held = ask_gateways(settings)
+    settled = catch_up(settings)
     check_day(settings, day.date)
-    held = ask_gateways(settings)  # before the transaction: a gateway may let us wait
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_balance"), {"day": day.date})
         row = cursor.fetchone()
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash = row
-        terms = _terms(cursor, day, generation_id, held)
+        terms = [*_terms(cursor, day, generation_id, held), _behind(settled)]
         cursor.execute(query("lock_shown_day"), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
             raise StaleRun("the day shows something else since its terms were counted; certify it again",
@@ -180,6 +193,15 @@ def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unse
     return [counted[0], accepted, fallback, *counted[1:], hashed]
 
 
+def _behind(settled: Settled) -> Term:
+    return Term(
+        "behind",
+        str(settled.behind),
+        "python -m include.integrity settle --timeout 0",
+        "boards and details that the stream had not taken; of any day, so a certified day has none",
+    )
+
+
 def _text(cursor: Cursor, statement: str, parameters: Mapping[str, object]) -> str:
     """The statement with its literals filled in, for people to run."""
     return bytes(cursor.mogrify(statement, parameters)).decode().strip()
@@ -214,6 +236,9 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
                 f"{each.lost} events were lost to damage of the store of {url}: look for them with "
                 "include.gateway.reconcile, then acknowledge them with include.gateway.replay"
             )
+    if certificate.behind:
+        reasons.append(f"the stream is {certificate.behind} records behind, which may be of the day: certify it again "
+                       "when it has caught up")  # fmt: skip
     if unaccounted := certificate.count("unaccounted"):
         reasons.append(f"{unaccounted} boards that the system of record or the stream had are in no term, so raw may "
                        "have lost them: see docs/runbooks/nightly_rebuild.md")  # fmt: skip

@@ -82,10 +82,10 @@ def find_late_members(settings: Settings) -> int:
 
     Reads the members' topic from where the last call ended, and for each generation that was begun since, from its cut.
     No transaction is open meanwhile: versions are saved as they come, and the place moves in a transaction after the
-    last one, which also has the days checked. A call that ends before is made up for by the next. Versions that only
-    decide while a board's author is unknown are not looked for. Records that are gone from the topic are logged, and
-    mark the days that show a generation without them: a rebuild reads them from the archive. Blocks as long as reading
-    takes; raises BrokerUnavailable, TopicChanged, LedgerConflict, DatabaseUnavailable.
+    last one, which also has the days checked. A call that ends before is made up for by the next; several may search
+    at once. Versions that only decide while a board's author is unknown are not looked for. Records that are gone from
+    the topic are logged, and mark the days that show a generation without them: a rebuild reads them from the archive.
+    Blocks as long as reading takes; raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
     reader = OffsetReader(settings.kafka.bootstrap_servers)
     topic_id = reader.topic_id(TOPIC)
@@ -115,6 +115,9 @@ def find_late_members(settings: Settings) -> int:
                 found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
     reader.require_ids({TOPIC: topic_id})
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
+        # another search may have moved the place, and found what lies before it
+        cursor.execute(query("lock_ledger"), {"consumer": CONSUMER, "topic_id": topic_id})
+        places = dict(cursor.fetchall())
         mark_days_dirty(cursor, "unread member", gone)
         _request_checks(cursor, [*found.values()])
         cursor.execute(query("insert_searched"), {"ids": [one.generation_id for one in new]})
@@ -162,7 +165,8 @@ def _save(settings: Settings, late: Sequence[LateMember]) -> int:
     if not late:
         return 0
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
-        execute_values(cursor, query("insert_late_member"), late, page_size=len(late))
+        # in one order: searches at once must not wait for each other's rows
+        execute_values(cursor, query("insert_late_member"), sorted(late), page_size=len(late))
         return int(cursor.rowcount)
 
 

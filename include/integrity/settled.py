@@ -1,4 +1,4 @@
-"""Has the speed layer caught up with what is in Kafka? The comparison of a rebuild is fairer when it has."""
+"""Has the speed layer caught up with what is in Kafka? Only then a rebuild compares fairly, and a day is certified."""
 
 import logging
 import time
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.postgres import connect
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.late_members import find_late_members
 from include.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.5
+CATCH_UP_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,20 @@ class Settled:
     is_settled: bool
     join_lag: int
     serve_lag: int
+
+    @property
+    def behind(self) -> int:
+        """Boards and details that the speed layer has not taken."""
+        return self.join_lag + self.serve_lag
+
+
+def catch_up(settings: Settings) -> Settled:
+    """Learn what the topics say of published days: find late members, and wait up to a minute for the speed layer.
+
+    Raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
+    """
+    find_late_members(settings)
+    return wait_until_settled(settings, CATCH_UP_S)
 
 
 def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
@@ -35,6 +51,7 @@ def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
     stream_id, output_id = offsets.topic_id(PIPELINE.stream.name), offsets.topic_id(PIPELINE.output.name)
     # records behind an open transaction were accepted too, and nobody has read them
     boards = offsets.high_watermarks(PIPELINE.stream.name)
+    has_said = False
     while True:
         join_lag = _behind(boards, _ledger(settings, "join", stream_id))
         # taken after the join's ledger, which moves after its acknowledgements: what it sent by then is counted
@@ -45,6 +62,10 @@ def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
         if time.monotonic() > deadline:
             log.warning("the speed layer is %d boards and %d details behind; going on without it", join_lag, serve_lag)
             return Settled(False, join_lag, serve_lag)
+        if not has_said:
+            log.info("the speed layer is %d boards and %d details behind; waiting up to %g s", join_lag, serve_lag,
+                     timeout_s)  # fmt: skip
+            has_said = True
         time.sleep(POLL_S)
 
 

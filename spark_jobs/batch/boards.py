@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -147,7 +148,7 @@ def without_members(versions: pa.Table, forgotten: Collection[int]) -> pa.Table:
 
 def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
     """First copy of each event, newest version of each board; every version of a board must be among these."""
-    events = _first_of_each_event(versions)
+    events = _first_copies(versions)
     newest = _newest(events)
     of_day = pc.unique(events.filter(events["in_day"])["board_id"])
     is_row = newest["in_day"]  # a tombstone is in no day
@@ -167,17 +168,20 @@ def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
     )
 
 
-def _first_of_each_event(versions: pa.Table) -> pa.Table:
-    """One row an event and board: its first copy in the log. A record without an event id is an event of its own.
+_COPY = ("board_id", "event_id", "version_at", "deleted")
 
-    The key belongs to the identity: a client that uses one Idempotency-Key for two boards has two boards.
+
+def _first_copies(versions: pa.Table) -> pa.Table:
+    """One row an event and version of a board: its first copy in the log. A record without an event id has no copies.
+
+    Records that share an event id are copies only if they are of one board and one version: a producer that gives two
+    boards, or two versions of a board, one event id has sent two events.
     """
     single, repeated = _by_repetition(versions)
     known = repeated.filter(pc.is_valid(repeated["event_id"]))
-    known = known.sort_by([(name, "ascending") for name in ("board_id", "event_id", "partition", "offset")])
-    ids, events = array(known["board_id"]), array(known["event_id"])
-    known = known.filter(pc.or_(begins_run(ids), begins_run(events)))
-    return pa.concat_tables([single, repeated.filter(pc.is_null(repeated["event_id"])), known])
+    known = known.sort_by([(name, "ascending") for name in (*_COPY, "partition", "offset")])
+    is_first = reduce(pc.or_, (begins_run(array(known[name])) for name in _COPY))
+    return pa.concat_tables([single, repeated.filter(pc.is_null(repeated["event_id"])), known.filter(is_first)])
 
 
 def _newest(events: pa.Table) -> pa.Table:

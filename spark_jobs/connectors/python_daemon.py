@@ -3,7 +3,6 @@
 import ast
 import logging
 from collections.abc import Mapping
-from importlib.abc import InspectLoader
 from importlib.util import find_spec
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,9 @@ def daemon_configuration() -> Mapping[str, str]:
 def difference() -> str:
     """How Spark's daemon differs from the one that is known; empty where it does not. It is read, not imported."""
     spec = find_spec(SPARKS)
-    source = spec.loader.get_source(SPARKS) if spec and isinstance(spec.loader, InspectLoader) else None
+    # under spark-submit PySpark is a zip file, whose loader has the method and none of the abstract classes
+    get_source = getattr(spec.loader, "get_source", None) if spec else None
+    source = get_source(SPARKS) if get_source else None
     if source is None:
         return f"there is no {SPARKS}"
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]

@@ -79,7 +79,7 @@ class DetailColumns:
         match read_record(record, self._topic):
             case Reject() as rejected:
                 reason: str | None = rejected.reason
-            case row if (reason := _reason(source)) is None:
+            case row if (reason := _reason(record, source)) is None:
                 key, version = self._definition.key_column, self._definition.version_column
                 values = {**row.values, key: row.key, version: row.version_at}
                 return {**values, **source, **place, "day": self._day(row), "deleted": row.deleted}
@@ -125,10 +125,14 @@ class _Record:
         return [(header["key"], header["value"]) for header in self._row["headers"].as_py() or ()]
 
 
-def _reason(source: dict[str, Any]) -> str | None:
-    if source["board_partition"] is None or source["board_offset"] is None:
-        return "headers: board-partition or board-offset is missing; only the join writes here"
-    return None
+def _reason(record: _Record, source: dict[str, Any]) -> str | None:
+    given = [name for name, value in record.headers() if value is not None]
+    wrong = [
+        f"headers/{_NUMBERS[column]}: {'not a whole number' if _NUMBERS[column] in given else 'missing'}"
+        for column in ("board_partition", "board_offset")
+        if source[column] is None
+    ]
+    return f"{'; '.join(wrong)}; only the join writes here" if wrong else None
 
 
 def _sources(headers: pa.Array) -> pa.Table:

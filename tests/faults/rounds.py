@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from include.integrity.certificate import certify
 from include.integrity.comparison import verify
+from include.integrity.gateways import unsent
 from include.integrity.publication import publish
 from tests.faults.journal import Entry, read_journal
 from tests.faults.load import Summary
@@ -22,6 +22,7 @@ from tests.faults.rows import RowLoad, Version, judge_rows, missing_versions, sa
 from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import Copy, Verdict, judge
 from tests.servers import wait_until
+from tests.support.certifying import certify_alone
 from tests.support.gateway_process import ROOT
 from tests.support.serving import DAY, build
 
@@ -134,11 +135,12 @@ class Proof:
     def _held(self) -> Held:
         """What the gateway holds when its store is drained: no day is certified until a person gives it up."""
         held = self.parts.wait_until_drained()
-        assert (certify(self.parts.settings, DAY).reason is None) == (held.total == 0), f"certified over {held}"
+        reason = certify_alone(self.parts.settings, DAY, unsent).reason
+        assert (reason is None) == (held.total == 0), f"{held}: {reason}"
         if held.total:
             self.parts.give_up()
             self.parts.wait_until_healthy()
-            assert certify(self.parts.settings, DAY).reason is None
+            assert certify_alone(self.parts.settings, DAY, unsent).reason is None
         return held
 
     def _judge(self, number: int) -> Verdict:

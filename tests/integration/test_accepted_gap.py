@@ -9,11 +9,11 @@ from contextlib import closing
 import pytest
 
 from include.errors import StaleRun
-from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.days import DirtyDay, days_to_rebuild, dirty_days
 from include.integrity.vanishing import RowsWouldVanish
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
@@ -71,7 +71,7 @@ def test_a_day_that_only_a_gap_makes_dirty_is_not_rebuilt_every_night_and_not_ce
     publish(settings, DAY, "second")
     assert days_to_rebuild(settings, DAY.before(1), lambda *_: []) == []
     assert f"day {DAY} is dirty (3 unread board) and is left alone" in caplog.text
-    certificate = certify(settings, DAY, lambda _: {})
+    certificate = certify_alone(settings, DAY)
     assert "3 boards are shown, or hidden, as the stream has them" in certificate.reason
     assert not certificate.needs_only_rebuild
 
@@ -86,7 +86,7 @@ def test_a_deletion_that_is_sent_again_ends_it(settings, store, published):
     publish(settings, DAY, "third")
     assert shown(settings) == [(3, "v3")]
     assert dirty_days(settings) == []
-    assert certify(settings, DAY, lambda _: {}).reason is None
+    assert certify_alone(settings, DAY).reason is None
 
 
 def test_a_build_without_records_that_the_day_shows_is_refused(settings, published):

@@ -9,11 +9,11 @@ from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day, DayNotOver
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.__main__ import main
-from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.days import MANY_RUNS, MAX_DAYS, days_to_certify, days_to_rebuild, load_window
 from include.integrity.publication import publish
 from spark_jobs.batch.rebuild import rebuild_day
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, build, row
 
@@ -116,7 +116,7 @@ def test_a_day_that_is_not_over_is_refused_and_no_night_takes_it(settings, yeste
 
 WAYS = {
     "publish": lambda settings, day: publish(settings, day),
-    "certify": lambda settings, day: certify(settings, day, lambda _: {}),
+    "certify": certify_alone,
     "rebuild": lambda settings, day: rebuild_day(pytest.fail, settings, PIPELINE, day, "r", None),
 }
 

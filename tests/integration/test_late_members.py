@@ -1,6 +1,7 @@
 """A member's version that comes after a publication and is older makes its boards' days dirty: real Kafka."""
 
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,11 +11,15 @@ from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.topic_tail import TopicTail
 from include.clock import rfc3339
 from include.errors import DatabaseUnavailable
+from include.integrity.certificate import certify
 from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.late_members import CONSUMER, find_late_members
 from include.integrity.publication import redo, undo
-from tests.fakes.events import member
-from tests.servers import kafka_server
+from include.integrity.settled import wait_until_settled
+from include.sql.named import query
+from tests.fakes.events import board, member
+from tests.servers import kafka_server, wait_until
+from tests.support.certifying import nothing_waits
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, row
@@ -131,6 +136,64 @@ def test_without_a_published_day_nothing_is_read(broker, postgres, tmp_path):
     made = with_topics(broker, postgres, "late_members", tmp_path)
     assert find_late_members(made) == 0
     assert rows(made, "SELECT count(*) FROM offset_ledger") == [(0,)]
+
+
+def test_several_search_at_once(settings):
+    for number in range(20):
+        send(settings, 7, MORNING, nickname=f"v{number}")
+    with ThreadPoolExecutor(4) as pool:
+        for search in [pool.submit(find_late_members, settings) for _ in range(8)]:
+            search.result(60)
+    assert dirty_days(settings) == LATE
+    assert rows(settings, "SELECT count(*) FROM late_member") == [(20,)]
+    assert find_late_members(settings) == 0
+
+
+class TestCertifying:
+    """A certificate is about all that was accepted before it, whoever has read it by then."""
+
+    def test_finds_late_versions_itself(self, settings):
+        assert settled_certificate(settings).reason is None
+        send(settings, 7, MORNING)
+        certificate = settled_certificate(settings)
+        assert "1 records reached the day" in certificate.reason
+        assert certificate.needs_only_rebuild
+
+    def test_refuses_while_the_stream_is_behind(self, settings):
+        produce(settings, [("board", 5, board(5, 7)), ("board", 6, board(6, 7))])
+        certificate = certify(settings, DAY, nothing_waits, catch_up_at_once)
+        assert "the stream is 2 records behind" in certificate.reason
+        assert (certificate.behind, certificate.needs_only_rebuild) == (2, False)
+        take_all(settings)
+        assert certify(settings, DAY, nothing_waits, catch_up_at_once).reason is None
+
+    def test_waits_for_the_stream(self, settings, caplog):
+        caplog.set_level("INFO")
+        produce(settings, [("board", 5, board(5, 7))])
+        with ThreadPoolExecutor(1) as pool:
+            certifying = pool.submit(certify, settings, DAY, nothing_waits)
+            wait_until(lambda: "waiting up to" in caplog.text, 30, "it waits")
+            take_all(settings)
+            assert certifying.result(60).reason is None
+
+
+def settled_certificate(settings):
+    take_all(settings)
+    return certify(settings, DAY, nothing_waits)
+
+
+def catch_up_at_once(settings):
+    find_late_members(settings)
+    return wait_until_settled(settings, 0)
+
+
+def take_all(settings):
+    """Move the stream's ledgers to the ends of their topics, as if it had taken everything."""
+    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    for consumer, topic in (("join", "board"), ("serve", "board-detail")):
+        for partition, end in offsets.high_watermarks(topic).items():
+            place = {"consumer": consumer, "topic": topic, "topic_id": offsets.topic_id(topic)}
+            rows(settings, query("set_ledger_entry"), place | {"partition": partition, "to_offset": end})
 
 
 class TestADayThatMoves:

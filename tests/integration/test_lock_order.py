@@ -9,10 +9,10 @@ import psycopg2.extensions
 import pytest
 
 from include.adapters import postgres as connections
-from include.integrity.certificate import certify
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
 from include.integrity.publication import redo, undo
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, opened_store, pending, row, serve, tombstone
@@ -80,7 +80,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         publish(settings, DAY, "a", accept_vanishing=True)
         serve(store, [row(3, 5), row(8, 8), row(9, 9), tombstone(2, 10, LATER), tombstone(77, 11, LATER)])
         cover(settings, DAY)
-        certify(settings, DAY, lambda _: {})
+        certify_alone(settings, DAY)
         undo(settings, DAY, "r")
         redo(settings, DAY, "r")
         rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")

@@ -15,13 +15,13 @@ from include.adapters.topic_tail import TopicTail
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
-from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from spark_jobs.batch.archive_source import archive_sources
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.sources import Known, Taken
 from spark_jobs.batch.splits import TopicSplit, read_split
 from tests.support.archive import DAY, NOON, STREAM, TABLE, Archive, a_board, a_member
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows
 from tests.support.publication import publish
 
@@ -215,7 +215,7 @@ def test_a_cut_that_neither_the_log_nor_a_row_tells_is_found_by_the_system_of_re
     verify(archive.settings, DAY, "r")
     publish(archive.settings, DAY, "r")
 
-    certificate = certify(archive.settings, DAY, lambda _: {})
+    certificate = certify_alone(archive.settings, DAY)
 
     assert certificate.count("unaccounted") == lost > 0
     assert f"{lost} boards that the system of record or the stream had are in no term" in certificate.reason

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
@@ -13,7 +14,6 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy, MissingRange, StaleRun
-from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.days import days_to_certify, days_to_rebuild, dirty_days
@@ -24,6 +24,7 @@ from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
 from spark_jobs.batch.splits import FileSplit, TopicSplit, read_split
 from tests.fakes.events import board, member
 from tests.servers import kafka_server
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, produce, rows
 from tests.support.topic_log import TopicLog
 
@@ -192,7 +193,7 @@ def test_one_run_certifies_five_days_that_were_never_published(spark, settings):
         lambda day: rebuild_day(lambda: spark.sparkContext, settings, PIPELINE, day, "night", None),
         lambda day: verify(settings, day, "night"),
         lambda day: publish(settings, day, "night", automatic=True),
-        lambda day: certify(settings, day, lambda _: {}),
+        partial(certify_alone, settings),
         lambda day: cover(settings, day),
     )
     for step in steps:

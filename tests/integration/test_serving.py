@@ -7,11 +7,11 @@ import pytest
 
 from include.adapters.generation_store import GenerationStore, Part
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
-from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
 from include.integrity.publication import SPEED_LAYER, Published, redo, undo
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
@@ -230,7 +230,7 @@ def test_a_late_board_is_told_from_a_missing_one(settings):
 def test_a_day_is_certified_when_its_balance_adds_up(settings):
     build(settings, [row(1, 0), row(2, 1)], cut=5, run_id="r")
     publish(settings, DAY, "r")
-    assert certify(settings, DAY, lambda _: {}).row_count == 2
+    assert certify_alone(settings, DAY).row_count == 2
     assert rows(settings, "SELECT status, row_count FROM day_status") == [("certified", 2)]
 
 
@@ -261,7 +261,7 @@ def test_a_published_day_that_lost_a_board_is_not_certified(settings):
     publish(settings, DAY, "r")
     rows(settings, "UPDATE generation SET raw_distinct = 2")
     with pytest.raises(BalanceBroken):
-        certify(settings, DAY, lambda _: {})
+        certify_alone(settings, DAY)
     assert rows(settings, "SELECT status FROM day_status") == [("rebuilt",)]
 
 

@@ -14,13 +14,13 @@ from include.adapters.stream_progress import StreamProgressStore
 from include.adapters.system_of_record import PostgresSystemOfRecord
 from include.contracts.topics import MEMBER
 from include.errors import DatabaseUnavailable
-from include.integrity.certificate import certify
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.page_model import load_rows
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import undo
 from include.sql.migrate import migrate
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
@@ -57,7 +57,7 @@ def use_all(settings):
         build(settings, [row(1, 1), row(2, 2)], cut=9, run_id="r")
     diff(settings, DAY, "r")
     publish(settings, DAY, "r")
-    certify(settings, DAY, lambda _: {})
+    certify_alone(settings, DAY)
     undo(settings, DAY, "test")
     ArchiveStore(database).ends("board", "id")
     load_rows(settings, "analyst")

@@ -20,7 +20,6 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
-from include.integrity.certificate import certify
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.late_members import find_late_members
@@ -36,6 +35,7 @@ from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
 from tests.servers import kafka_server
 from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, records, twisted
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows, with_topics
 from tests.support.publication import publish
 from tests.support.spark import encoded
@@ -102,7 +102,7 @@ class Chain(Driver):
         assert again.content_hash == built.content_hash
         found = diff(settings, DAY, f"{run_id}-archive")
         published = publish(settings, DAY, f"{run_id}-archive")
-        certificate = certify(settings, DAY, lambda _: {})
+        certificate = certify_alone(settings, DAY)
         shown = load_rows(settings, "analyst", limit=100_000)
         for result in (found, published, certificate, shown):
             assert text_of(result)

@@ -41,7 +41,8 @@ def histories(draw):
     for offset in range(draw(st.integers(1, 14))):
         topic = draw(st.sampled_from(["member", "board", "board"]))
         key, hour = draw(KEYS), draw(HOURS)
-        event = Version(topic, key, offset, at(hour), f"e{offset}", name=f"{topic}{key}v{offset}",
+        of_event = draw(st.integers(0, offset)) if draw(st.integers(0, 4)) == 0 else offset  # no gateway gave it
+        event = Version(topic, key, offset, at(hour), f"e{of_event}", name=f"{topic}{key}v{offset}",
                         deleted=draw(st.integers(0, 9)) == 0)  # fmt: skip
         if topic == "board":
             first = created.setdefault(key, at(draw(HOURS)))

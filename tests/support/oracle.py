@@ -95,8 +95,8 @@ def in_day(board: Version, day: Day) -> bool:
 
 
 def first_copies(events: Sequence[Version]) -> list[Version]:
-    """One record an event id and key: the first in the log."""
-    seen: dict[tuple[str, int], Version] = {}
+    """One record an event id, key and version: the first in the log."""
+    seen: dict[tuple[object, ...], Version] = {}
     for event in sorted(events, key=lambda e: e.offset):
-        seen.setdefault((event.event_id, event.key), event)
+        seen.setdefault((event.event_id, event.key, event.at, event.deleted), event)
     return list(seen.values())

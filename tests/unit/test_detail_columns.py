@@ -90,18 +90,22 @@ def test_a_repeated_header_counts_the_first_time():
     assert (row["board_offset"], row["event_id"]) == (70, "e")
 
 
+MISSING = [f"headers/{name}: missing" for name in (h.BOARD_PARTITION, h.BOARD_OFFSET)]
+NO_NUMBER = f"headers/{h.BOARD_OFFSET}: not a whole number"
+
+
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "wrong"),
     [
-        [],
-        PLACE[:3],
-        [*PLACE[:3], (h.BOARD_OFFSET, b"x")],
-        [*PLACE[:3], (h.BOARD_OFFSET, b"\xff")],
-        [*PLACE[:3], (h.BOARD_OFFSET, None)],
+        ([], MISSING),
+        (PLACE[:3], MISSING[1:]),
+        ([*PLACE[:3], (h.BOARD_OFFSET, b"x")], [NO_NUMBER]),
+        ([*PLACE[:3], (h.BOARD_OFFSET, b"\xff")], [NO_NUMBER]),
+        ([*PLACE[:3], (h.BOARD_OFFSET, None)], MISSING[1:]),
     ],
 )
-def test_a_record_without_its_source_is_rejected_whole(headers):
-    expected = "headers: board-partition or board-offset is missing; only the join writes here"
+def test_a_record_without_its_source_is_rejected_whole(headers, wrong):
+    expected = "; ".join([*wrong, "only the join writes here"])
     [row] = read((b"8", detail(), headers))
     assert (row["reason"], row["record_key"], row["record_value"]) == (expected, b"8", encoded(detail()))
 

@@ -72,6 +72,21 @@ def test_one_event_id_for_two_boards_is_two_boards_and_for_one_its_first_copy():
     assert found.distinct == 2
 
 
+@pytest.mark.parametrize("newer_at", [0, 2])
+def test_versions_that_share_an_event_id_are_no_copies_and_the_newest_counts(newer_at):
+    older, newer = SEOUL.start, SEOUL.start + dt.timedelta(hours=1)
+    versions = [created(1, older)] * 3
+    versions[newer_at] = created(1, newer)
+    found = decided(SEOUL, *[(n, 1, value, {"event": "x"}) for n, value in enumerate(versions)])
+    assert offsets(found) == [newer_at]
+
+
+def test_a_deletion_that_shares_its_event_id_with_the_board_is_no_copy():
+    at = SEOUL.start
+    found = decided(SEOUL, (0, 1, created(1, at), {"event": "x", "at": at}), (1, 1, None, {"event": "x", "at": at}))
+    assert (offsets(found), [one.kind for one in found.excluded]) == ([], ["deleted"])
+
+
 def test_boards_whose_clock_was_wrong_are_placed_by_contract_and_counted():
     years = dt.timedelta(days=3 * 365)
     found = decided(SEOUL, (0, 1, created(1, SEOUL.start), {"at": SEOUL.start - years}),
