@@ -70,6 +70,7 @@ class PostgresServer:
             "work_mem": "16MB",
             "maintenance_work_mem": "128MB",
             "max_wal_size": "2GB",
+            "jit": "off",  # it compiles each partition of a query: seconds for one that takes milliseconds
             "timezone": "UTC",
             "log_timezone": "UTC",
         }

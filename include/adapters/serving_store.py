@@ -35,7 +35,7 @@ Offsets = Mapping[int, int]
 
 # What was given up is written again. A driver that stands still would keep a later one from taking over.
 LIMITS = SessionLimits(statement_s=120.0)
-SESSION = {"temp_buffers": "64MB", "jit": "off"}
+SESSION = {"temp_buffers": "64MB"}
 
 
 class ServingStore:

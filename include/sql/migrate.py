@@ -25,7 +25,8 @@ GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to t
 def migrate(settings: Settings, revision: str = "head") -> str:
     """Bring the database to a revision, else to the newest, and return its name.
 
-    Raises ConfigurationError when the time zone is another one than days were filed under.
+    Raises ConfigurationError when the time zone is another one than days were filed under, or where an administrator
+    has to make a role or give the database to pipeline_owner first.
 
     With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
     """
@@ -38,6 +39,13 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                 cursor.execute(query("select_role"), {"role": role})
                 if cursor.fetchone() is None:
                     raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} NOLOGIN")
+            cursor.execute(query("select_is_database_owner"))
+            if cursor.fetchone() != (True,):
+                name = settings.database.name
+                raise ConfigurationError(
+                    f"pipeline_owner does not own database {name}, so it may not change its settings;"
+                    f' as a superuser: ALTER DATABASE "{name}" OWNER TO pipeline_owner'
+                )
         reached = _upgrade(settings.database, revision)
         with connection.cursor() as cursor:
             if revision == "head":

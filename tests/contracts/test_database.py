@@ -108,6 +108,31 @@ def test_a_database_without_the_group_role_is_told_how_to_make_it(settings, post
         superuser.close()
 
 
+def test_a_database_of_another_owner_is_told_how_to_give_it_away(settings, postgres):
+    superuser = psycopg2.connect(postgres.superuser_dsn("schema"))
+    superuser.autocommit = True
+    without = dataclasses.replace(settings, database=dataclasses.replace(settings.database, superuser_password=""))
+    try:
+        with superuser.cursor() as cursor:
+            cursor.execute("ALTER DATABASE schema OWNER TO CURRENT_USER")
+            try:
+                with pytest.raises(ConfigurationError, match='ALTER DATABASE "schema" OWNER TO pipeline_owner'):
+                    migrate(without)
+            finally:
+                cursor.execute("ALTER DATABASE schema OWNER TO pipeline_owner")
+    finally:
+        superuser.close()
+
+
+@pytest.mark.parametrize("role", ["analyst", "batch", "stream", "gateway", "pipeline_owner"])
+def test_no_query_is_compiled(settings, role):
+    """A server without the compiler has the setting all the same, and another server may have it on."""
+    found = rows(settings, "SELECT setting, source FROM pg_settings WHERE name = 'jit'", role=role)
+    assert found == [("off", "database")]
+    plan = rows(settings, "SET jit_above_cost = 0; EXPLAIN SELECT count(*) FROM pg_class", role=role)
+    assert [line for (line,) in plan if "JIT" in line] == []
+
+
 @pytest.mark.parametrize(
     ("role", "statement"),
     [

@@ -1,0 +1,1 @@
+SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()
