@@ -1,5 +1,6 @@
 """The time zone that days were filed under. Rows, generations and files of one zone are wrong in another."""
 
+from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres import connect
@@ -9,9 +10,14 @@ from include.sql.named import query
 
 
 def keep_zone(cursor: Cursor, zone: str) -> None:
-    """Write down the zone when nothing is filed yet. Raises ConfigurationError when days are, under another one."""
+    """Write down the zone when nothing is filed yet, and make it the database's, for whoever asks by `created_at`.
+
+    Raises ConfigurationError when days are filed under another one.
+    """
     cursor.execute(query("keep_zone"), {"zone": zone})
     _refuse_other(cursor, zone)
+    name = sql.Identifier(cursor.connection.info.dbname)
+    cursor.execute(sql.SQL("ALTER DATABASE {} SET timezone = {}").format(name, sql.Literal(zone)))
 
 
 def require_zone(settings: Settings, role: Role) -> None:

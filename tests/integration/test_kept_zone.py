@@ -1,8 +1,11 @@
 """The zone that days were filed under, on a real PostgreSQL: it can be changed until a day is filed."""
 
 import dataclasses
+import datetime as dt
 import threading
+from contextlib import closing
 
+import psycopg2
 import pytest
 
 from include.contracts.day import Day
@@ -13,6 +16,8 @@ from spark_jobs.batch.archive import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.stream import run
 from tests.support.pipeline import migrated, rows
+from tests.support.serving import DAY as SEOUL
+from tests.support.serving import opened_store, row, serve
 
 FILED = {
     "a day of the stream": "INSERT INTO day_publication (day) VALUES ('2026-11-20')",
@@ -35,6 +40,20 @@ STARTS = {
 @pytest.fixture
 def settings(postgres, tmp_path):
     return migrated(None, postgres, "kept_zone", tmp_path)
+
+
+def test_an_analysts_session_is_in_the_zone_of_the_days(settings, postgres):
+    """Of a board of the first hours of a day another date is read in UTC."""
+    with closing(opened_store(settings)) as store:
+        serve(store, [row(1, 1, created_at=SEOUL.start), row(2, 2, created_at=SEOUL.end - dt.timedelta(seconds=1))])
+    session = psycopg2.connect(
+        host=settings.database.host, port=settings.database.port, dbname=settings.database.name, user="analyst",
+        password=settings.database.password("analyst"))  # fmt: skip
+    with closing(session), session.cursor() as cursor:
+        cursor.execute("SHOW timezone")
+        assert cursor.fetchone() == ("Asia/Seoul",)
+        cursor.execute("SELECT count(*), count(*) FILTER (WHERE created_at::date = day) FROM board_detail_masked")
+        assert cursor.fetchone() == (2, 2)
 
 
 def moved(settings):

@@ -18,6 +18,7 @@ DAYS = 1_100
 A_DAY = DAY.before(500)
 LOCKS_A_DAY = 20  # the views, their tables and indexes, the generation and its key; the catalogue that is asked
 LOCKS_A_BATCH = 60
+LOCKS_OF_STATUS = 40  # corrections, dirt and boards that wait, too
 LATER = NOON + dt.timedelta(days=1)
 
 
@@ -50,6 +51,16 @@ def test_a_query_of_one_day_locks_that_days_tables(settings, view, statements):
         reader.commit()
         cursor.execute(statements[-1].format(view=view, day=A_DAY))
         assert locks_held(reader) <= LOCKS_A_DAY
+
+
+def test_the_status_of_one_day_locks_that_days_tables(settings):
+    with closing(open_as(settings, "batch")) as reader, reader.cursor() as cursor:
+        for _ in range(7):
+            cursor.execute("SELECT shown_rows FROM day_status WHERE day = %s", (A_DAY.date,))
+        assert cursor.fetchone() == (10,)
+        reader.commit()
+        cursor.execute("SELECT * FROM day_status WHERE day = %s", (A_DAY.date,))
+        assert locks_held(reader) <= LOCKS_OF_STATUS
 
 
 def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings):

@@ -46,7 +46,8 @@ SELECT board_id, shown ->> 'title', rebuilt ->> 'title'
   FROM board_detail_correction c JOIN day_publication p USING (generation_id)
  WHERE p.day = %s AND class <> 'duplicate'
 """
-SHOWN = "SELECT board_id, title FROM board_detail WHERE day = %s"
+SHOWN = "SELECT board_id, title, finality, shown_since FROM board_detail WHERE day = %s"
+COUNTED = "SELECT shown_rows(%s)"
 POINTER = """
 SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication WHERE day = %s AND generation_id IS NOT NULL
 """
@@ -114,6 +115,7 @@ class Serving:
         self.store = opened_store(database)
         self.raw, self.unserved, self.served, self.newest, self.generations = [], [], [], {}, {}
         self.waiting = {}  # offset: event
+        self.seen = {}  # day: what was shown at the last look, and when that was
         self.members = {board: board for board in BOARDS}
         self.topic = self.details = 0
         self.lost = None  # first offset and end
@@ -373,8 +375,16 @@ class Serving:
 
     def _view(self, day):
         found = self._read(SHOWN, day)
-        assert len(found) == len(dict(found))
-        return dict(found)
+        shown = {board: (title, finality) for board, title, finality, _ in found}
+        assert len(found) == len(shown)
+        assert self._read(COUNTED, day)[0][0] in (len(found), None)
+        before, at = self.seen.get(day, ({}, None))
+        for board, *values, since in found:
+            # a row of the mover shows again when the row on top of it goes to the other day
+            assert at is None or before.get(board) == tuple(values) or since > at or board == MOVER
+        [(now,)] = self._read("SELECT clock_timestamp()")
+        self.seen[day] = (shown, now)
+        return {board: title for board, (title, _) in shown.items()}
 
     def _read(self, statement, day=None):
         with self.reader.cursor() as cursor:
