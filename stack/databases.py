@@ -40,6 +40,10 @@ def create_databases(settings: Mapping[str, str]) -> None:
                 save_login_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
                 _ensure_database(cursor, settings["DATABASE_NAME"], OWNER_ROLE)
                 _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
+                # By default every role may connect to every database. That of the pipeline is the migration's.
+                for database in (AIRFLOW_DATABASE, "postgres", "template1"):
+                    statement = sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC")
+                    cursor.execute(statement.format(sql.Identifier(database)))
         finally:
             connection.close()
     except (DatabaseUnavailable, psycopg2.Error) as exc:

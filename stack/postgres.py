@@ -74,6 +74,10 @@ class PostgresServer:
             "timezone": "UTC",
             "log_timezone": "UTC",
         }
+        if self.binaries.major >= 16:
+            settings["reserved_connections"] = 60  # for the pipeline's roles and Airflow's
+        if self.binaries.major >= 17:
+            settings["max_notify_queue_pages"] = 64  # half a megabyte; any role may notify, nothing here does
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._prefix(death_signal), str(self.binaries.postgres), "-D", str(self.data), *options]
 

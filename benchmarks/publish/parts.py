@@ -103,5 +103,8 @@ def bench(rows: int) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="bench-publish-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # PostgreSQL runs as another user when we are root
-        with postgres_server(folder, {"max_connections": str(CONNECTIONS)}) as server:
-            yield Bench(server, migrated(None, server, "bench", folder), rows)
+        with postgres_server(folder, {"max_connections": str(CONNECTIONS), "reserved_connections": "0"}) as server:
+            found = Bench(server, migrated(None, server, "bench", folder), rows)
+            with psycopg2.connect(server.superuser_dsn()) as connection, connection.cursor() as cursor:
+                cursor.execute("ALTER ROLE analyst CONNECTION LIMIT -1")
+            yield found

@@ -46,6 +46,12 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                     f"pipeline_owner does not own database {name}, so it may not change its settings;"
                     f' as a superuser: ALTER DATABASE "{name}" OWNER TO pipeline_owner'
                 )
+            cursor.execute(query("select_is_limited"))
+            if cursor.fetchone() != (True,):
+                log.warning(
+                    "analysts can take the pipeline's locks and fill the disk; as a superuser, in database %s: "
+                    "\\i include/sql/queries/limit_analysts.sql", settings.database.name,
+                )  # fmt: skip
         reached = _upgrade(settings.database, revision)
         with connection.cursor() as cursor:
             if revision == "head":
@@ -71,13 +77,11 @@ def _make_roles(database: DatabaseSettings) -> None:
                 cursor.execute(query("select_role"), {"role": group})
                 if cursor.fetchone() is None:
                     cursor.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(group)))
-            name = sql.Identifier(database.name)
             cursor.execute(sql.SQL("GRANT batch TO pipeline_owner"))
+            name = sql.Identifier(database.name)
             cursor.execute(sql.SQL("ALTER DATABASE {} OWNER TO pipeline_owner").format(name))
             cursor.execute(sql.SQL("GRANT ALL ON SCHEMA public TO pipeline_owner"))
-            cursor.execute(
-                sql.SQL("GRANT TEMPORARY, CONNECT ON DATABASE {} TO stream, batch, gateway, analyst").format(name)
-            )
+            cursor.execute(query("limit_analysts"))
     finally:
         connection.close()
 

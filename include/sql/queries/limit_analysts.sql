@@ -1,0 +1,50 @@
+-- Takes from all roles what could stop the pipeline, and gives it to the pipeline's own. Idempotent; a superuser runs it
+-- in the pipeline's database. Locks of the pipeline are advisory locks, which anybody could take; large objects and
+-- temporary tables fill the disk, and no limit counts them. SET of a session can raise the two time-outs, not the rest.
+DO $$
+DECLARE
+    pipeline text[] := ARRAY['pipeline_owner', 'gateway', 'stream', 'batch'];
+    limits CONSTANT text[] := ARRAY[
+        ['statement_timeout', '10min', '0'],
+        ['idle_in_transaction_session_timeout', '1min', '0'],
+        ['temp_file_limit', '2GB', '-1']];
+    called regprocedure;
+    name text;
+BEGIN
+    FOR called IN
+        SELECT p.oid FROM pg_proc p
+         WHERE p.pronamespace = 'pg_catalog'::regnamespace
+           AND p.proname ~ '^(pg_(try_)?advisory_|lo_|loread$|lowrite$|pg_logical_emit_message$)'
+    LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', called);
+        IF called::text ~ 'advisory' THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pipeline_owner, stream, batch', called);
+        END IF;
+    END LOOP;
+
+    EXECUTE format('REVOKE CONNECT, TEMPORARY ON DATABASE %I FROM PUBLIC, analyst', current_database());
+    EXECUTE format('GRANT CONNECT, TEMPORARY ON DATABASE %I TO gateway, stream, batch', current_database());
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO analyst, analyst_personal', current_database());
+
+    -- of the database, so that they hold for the login of a person too; the superuser has none
+    FOR n IN 1..array_length(limits, 1) LOOP
+        EXECUTE format('ALTER DATABASE %I SET %I = %L', current_database(), limits[n][1], limits[n][2]);
+        FOREACH name IN ARRAY pipeline || current_user::text LOOP
+            EXECUTE format('ALTER ROLE %I IN DATABASE %I SET %I = %L', name, current_database(), limits[n][1],
+                           limits[n][3]);
+        END LOOP;
+        EXECUTE format('ALTER ROLE analyst IN DATABASE %I RESET %I', current_database(), limits[n][1]);
+        EXECUTE format('ALTER ROLE analyst RESET %I', limits[n][1]);
+    END LOOP;
+    ALTER ROLE analyst CONNECTION LIMIT 20;
+
+    -- PostgreSQL 16 has reserved_connections
+    FOR name IN
+        SELECT r.rolname FROM pg_roles r
+         WHERE r.rolname = ANY (pipeline || 'airflow'::text)
+           AND EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'pg_use_reserved_connections')
+    LOOP
+        EXECUTE format('GRANT pg_use_reserved_connections TO %I', name);
+    END LOOP;
+END
+$$;

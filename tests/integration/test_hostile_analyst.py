@@ -1,0 +1,330 @@
+"""An analyst who means harm, on a fresh stack: neither the pipeline nor masked values are within reach."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psycopg2
+import psycopg2.errors
+import pytest
+from psycopg2.extensions import connection as Connection
+
+from include.adapters.postgres import connect, open_connection
+from include.settings import Settings
+from include.sql.migrate import migrate
+from include.sql.named import QUERIES, query
+from stack import env_file
+from stack.databases import create_databases
+from tests.servers import PostgresTestServer, postgres_server
+from tests.support.documents import ROOT, fenced
+from tests.support.pipeline import rows
+
+PHONE = "010-1234-5678"
+SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "archive_batch"}
+LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "temp_file_limit")
+ROLES = ("pipeline_owner", "gateway", "stream", "batch")
+ROW = """
+INSERT INTO day_publication (day) VALUES ('2026-11-20');
+INSERT INTO board_detail_live (board_id, member_id, phone, title, day, board_partition, board_offset)
+SELECT n, 7, %(phone)s, 'a post', '2026-11-20', 0, n FROM generate_series(1, 9) n;
+"""
+READABLE = """
+SELECT c.relname FROM pg_class c
+ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S')
+   AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(%(role)s, c.oid, 'SELECT, USAGE')
+            ELSE has_any_column_privilege(%(role)s, c.oid, 'SELECT') END
+"""
+WRITABLE = """
+SELECT c.relname FROM pg_class c
+ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
+   AND has_table_privilege(%(role)s, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+"""
+# What the server and the database say of roles and rights; CREATEROLE of the owner is the local stack's.
+RIGHTS = """
+SELECT 'function', p.oid::regprocedure::text, '', acl::text FROM pg_proc p, unnest(p.proacl) acl
+UNION ALL SELECT 'database', datname, '', acl::text FROM pg_database, unnest(datacl) acl
+UNION ALL SELECT 'settings', d.datname, r.rolname, config FROM pg_db_role_setting s
+   LEFT JOIN pg_database d ON d.oid = setdatabase LEFT JOIN pg_roles r ON r.oid = setrole, unnest(setconfig) config
+UNION ALL SELECT 'role', rolname, rolcanlogin::text, rolconnlimit::text FROM pg_roles
+UNION ALL SELECT 'member', roleid::regrole::text, member::regrole::text, admin_option::text FROM pg_auth_members
+ ORDER BY 1, 2, 3, 4
+"""
+LEAKS = """
+SELECT phone::bigint FROM board_detail_masked
+SELECT 1 FROM board_detail_masked WHERE phone::bigint = 1
+SELECT 1 / (char_length(phone) - 13) FROM board_detail_masked
+SELECT * FROM board_detail_masked m WHERE m::text::bigint = 1
+EXPLAIN (ANALYZE, VERBOSE) SELECT phone FROM board_detail_masked WHERE phone > '0'
+SELECT s::text FROM pg_stats s WHERE s.attname = 'phone'
+SELECT e::text FROM pg_stats_ext e
+SELECT query::text FROM pg_stat_activity
+SELECT table_to_xml('board_detail_masked', true, true, '')
+SELECT string_agg(m::text, ' ') FROM board_detail_masked m
+"""
+REFUSED = """
+SELECT pg_advisory_lock(7203002, 20777)
+SELECT pg_advisory_xact_lock(7203003, 20777)
+SELECT pg_advisory_lock_shared(7203004, 0)
+SELECT pg_try_advisory_lock(7203001)
+SELECT pg_try_advisory_xact_lock_shared(1)
+SELECT lo_create(0)
+SELECT lo_creat(-1)
+SELECT lo_from_bytea(0, 'x')
+SELECT lo_import('/etc/passwd')
+SELECT pg_logical_emit_message(false, 'a', 'much')
+CREATE TEMPORARY TABLE mine AS SELECT generate_series(1, 10)
+SELECT 1 AS one INTO TEMPORARY mine
+CREATE FUNCTION pg_temp.leak(text) RETURNS text LANGUAGE sql COST 0.0001 AS 'SELECT $1'
+CREATE FUNCTION public.leak(text) RETURNS text LANGUAGE sql COST 0.0001 AS 'SELECT $1'
+CREATE TABLE public.mine (a int)
+CREATE VIEW public.mine AS SELECT 1
+CREATE SCHEMA mine
+CREATE EXTENSION pg_trgm
+CREATE DATABASE mine
+CREATE ROLE mine
+LOCK TABLE board_detail_masked IN SHARE MODE
+LOCK TABLE day_publication IN ACCESS SHARE MODE
+SELECT * FROM board_detail_masked FOR SHARE
+SELECT phone FROM board_detail
+SELECT phone FROM board_detail_live
+SELECT phone FROM board_detail_final
+SELECT query_to_xml('SELECT phone FROM board_detail_live', true, true, '')
+SELECT was_pending(1, 1) FROM generation_excluded
+SELECT stavalues1 FROM pg_statistic
+SELECT rolpassword FROM pg_authid
+SELECT pg_read_file('PG_VERSION')
+SELECT pg_ls_dir('.')
+COPY (SELECT 1) TO PROGRAM 'true'
+COPY (SELECT 1) TO '/tmp/mine'
+SET temp_file_limit = -1
+SET log_statement = 'none'
+SET session_replication_role = 'replica'
+SET ROLE batch
+SET ROLE analyst_personal
+SET SESSION AUTHORIZATION postgres
+ALTER ROLE analyst CONNECTION LIMIT -1
+ALTER ROLE analyst CREATEROLE
+ALTER ROLE analyst SET temp_file_limit = -1
+ALTER ROLE stream SET statement_timeout = 1
+ALTER ROLE stream PASSWORD 'mine'
+GRANT batch TO analyst
+ALTER DATABASE pipeline SET statement_timeout = 0
+ALTER VIEW board_detail_masked SET (security_invoker = true)
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'stream'
+SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE usename = 'stream'
+SELECT pg_database_size('airflow')
+SELECT pg_create_logical_replication_slot('mine', 'test_decoding')
+SELECT pg_create_physical_replication_slot('mine', true)
+SELECT pg_stat_reset()
+SELECT pg_switch_wal()
+CHECKPOINT
+"""
+
+
+def lines(text: str) -> list[str]:
+    return text.strip().splitlines()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[PostgresTestServer]:
+    with postgres_server(tmp_path_factory.mktemp("hostile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def variables(server, tmp_path_factory) -> Mapping[str, str]:
+    return variables_of(server, tmp_path_factory.mktemp("env") / ".env")
+
+
+@pytest.fixture(scope="module")
+def settings(variables) -> Settings:
+    create_databases(variables)
+    found = Settings.from_environment(variables)
+    migrate(found)
+    rows(found, ROW, {"phone": PHONE}, role="stream")
+    return found
+
+
+@pytest.fixture(scope="module")
+def personal(settings, server) -> Iterator[list[str]]:
+    """Roles of persons, each with its own login."""
+    names = [f"person_{number}" for number in range(5)]
+    with superuser(server) as connection, connection.cursor() as cursor:
+        for name in names:
+            cursor.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'own' IN ROLE analyst_personal")
+        yield names
+
+
+def variables_of(server: PostgresTestServer, path: Path) -> Mapping[str, str]:
+    env_file.ensure(path)
+    given = {"DATABASE_PORT": str(server.port), "POSTGRES_SUPERUSER_PASSWORD": server.superuser_password}
+    return env_file.read(path) | given
+
+
+@contextlib.contextmanager
+def superuser(server: PostgresTestServer, database: str = "pipeline") -> Iterator[Connection]:
+    with contextlib.closing(psycopg2.connect(server.superuser_dsn(database))) as connection:
+        connection.autocommit = True
+        yield connection
+
+
+def rights(server: PostgresTestServer) -> list[tuple[str, ...]]:
+    with superuser(server) as connection, connection.cursor() as cursor:
+        cursor.execute(RIGHTS)
+        return cursor.fetchall()
+
+
+def login(settings: Settings, user: str = "analyst", database: str = "", password: str = "") -> Connection:
+    found = settings.database
+    connection = psycopg2.connect(
+        host=found.host, port=found.port, dbname=database or found.name, user=user,
+        password=password or found.passwords.get(user, "own"),
+    )  # fmt: skip
+    connection.autocommit = True
+    return connection
+
+
+def shown(settings: Settings, user: str, name: str) -> str:
+    with contextlib.closing(login(settings, user)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SHOW {name}")
+        return str(cursor.fetchone()[0])
+
+
+def test_an_administrator_who_follows_the_readme_gives_the_same_rights(settings, server, tmp_path, caplog):
+    (block,) = (text for _, text in fenced(ROOT / "README.md", "sql") if "CREATE ROLE" in text)
+    limits = (QUERIES / "limit_analysts.sql").read_text()
+    with postgres_server(tmp_path) as other:
+        variables = variables_of(other, tmp_path / ".env")
+        without = Settings.from_environment({**variables, "POSTGRES_SUPERUSER_PASSWORD": ""})
+        made = re.sub("'…';( +-- (DB_[A-Z]+_PASSWORD))", lambda found: f"'{variables[found[2]]}';{found[1]}", block)
+        assert "'…'" not in made
+        with superuser(other, "postgres") as connection, connection.cursor() as cursor:
+            for statement in filter(str.strip, re.sub("--.*", "", made).split(";")):
+                cursor.execute(statement)
+        migrate(without)
+        assert "limit_analysts.sql" in caplog.text
+        caplog.clear()
+        with superuser(other) as connection, connection.cursor() as cursor:
+            cursor.execute(limits)
+        migrate(without)
+        assert caplog.text == ""
+        assert rights(other) == rights(server)
+
+
+def test_an_analyst_reads_what_is_meant_for_analysts(settings):
+    for name in SHOWN:
+        rows(settings, f"SELECT * FROM {name}", role="analyst")
+    assert rows(settings, "SELECT phone FROM board_detail_masked", role="analyst") == [("***********78",)] * 9
+    assert {name for (name,) in rows(settings, READABLE, {"role": "analyst"})} == SHOWN
+    assert rows(settings, WRITABLE, {"role": "analyst"}) == []
+
+
+@pytest.mark.parametrize("statement", lines(REFUSED))
+def test_an_analyst_is_refused(settings, statement):
+    stream = contextlib.closing(open_connection(settings.database, "stream"))
+    with stream, contextlib.closing(login(settings)) as connection:
+        connection.autocommit = statement == "CREATE DATABASE mine"  # LOCK TABLE wants a transaction, and this none
+        with connection.cursor() as cursor, pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            cursor.execute(statement)
+
+
+def told(settings: Settings, user: str, statement: str) -> str:
+    """What the statement returns, or the error's text."""
+    with contextlib.closing(login(settings, user)) as connection, connection.cursor() as cursor:
+        try:
+            cursor.execute(statement)
+            return str(cursor.fetchall())
+        except psycopg2.Error as exc:
+            return str(exc)
+
+
+@pytest.fixture(scope="module")
+def analyzed(settings, server) -> Settings:
+    with superuser(server) as connection, connection.cursor() as cursor:
+        cursor.execute("ANALYZE board_detail_live")
+    return settings
+
+
+@pytest.mark.parametrize("statement", lines(LEAKS))
+def test_what_is_masked_shows_nowhere(analyzed, statement):
+    found = told(analyzed, "analyst", statement)
+    assert PHONE not in found
+    assert PHONE[:8] not in found
+
+
+def test_the_same_shows_what_is_not_masked(analyzed, personal):
+    casts = [one.replace("board_detail_masked", "board_detail") for one in lines(LEAKS) if "::bigint" in one]
+    for statement in casts:
+        assert PHONE in told(analyzed, personal[0], statement)
+    assert PHONE in told(analyzed, "stream", "SELECT s::text FROM pg_stats s WHERE s.attname = 'phone'")
+
+
+def test_roles_of_the_pipeline_still_lock(settings):
+    taken = {"pipeline_owner": "lock_migrations", "stream": "share_tombstones", "batch": "hold_tombstones"}
+    for role, name in taken.items():
+        with connect(settings.database, role) as connection, connection.cursor() as cursor:
+            cursor.execute(query(name))
+
+
+@pytest.mark.parametrize("database", ["airflow", "postgres", "template1"])
+@pytest.mark.parametrize("role", ["analyst", *ROLES])
+def test_no_role_of_the_pipeline_enters_another_database(settings, role, database):
+    with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
+        login(settings, role, database)
+
+
+def test_airflow_enters_its_own_database_alone(settings, variables):
+    login(settings, "airflow", "airflow", variables["DB_AIRFLOW_PASSWORD"]).close()
+    with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
+        login(settings, "airflow", "pipeline", variables["DB_AIRFLOW_PASSWORD"])
+
+
+def test_every_session_but_the_pipelines_has_limits(settings, personal):
+    for user in ("analyst", personal[0]):
+        assert [shown(settings, user, name) for name in LIMITS] == ["10min", "1min", "2GB"]
+    for role in ROLES:
+        assert [shown(settings, role, name) for name in LIMITS] == ["0", "0", "-1"]
+
+
+def test_an_analysts_own_settings_last_until_the_next_migration(settings):
+    with contextlib.closing(login(settings)) as connection, connection.cursor() as cursor:
+        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            cursor.execute(f"ALTER ROLE analyst SET {name} = 0")
+            cursor.execute(f"ALTER ROLE analyst IN DATABASE pipeline SET {name} = 0")
+        cursor.execute("ALTER ROLE analyst PASSWORD 'mine'")
+    with pytest.raises(psycopg2.OperationalError):
+        login(settings)
+    migrate(settings)
+    assert [shown(settings, "analyst", name) for name in LIMITS] == ["10min", "1min", "2GB"]
+
+
+def test_connections_are_left_for_the_pipeline_when_all_others_are_taken(settings, server, personal):
+    with contextlib.ExitStack() as stack:
+
+        def take(users: list[str]) -> None:
+            for user in users:
+                stack.enter_context(contextlib.closing(login(settings, user)))
+
+        with pytest.raises(psycopg2.OperationalError, match="too many connections for role"):
+            take(["analyst"] * 30)
+        with superuser(server) as connection:
+            if connection.server_version < 160_000:
+                pytest.skip("PostgreSQL 15 reserves connections for superusers only")
+        with pytest.raises(psycopg2.OperationalError, match="remaining connection slots are reserved"):
+            take(personal * 40)
+        take([*ROLES] * 10)
+
+
+def test_notifications_do_not_fill_the_disk(settings, server):
+    with superuser(server) as connection:
+        if connection.server_version < 170_000:
+            pytest.skip("the length of the queue is fixed before PostgreSQL 17")
+    with contextlib.closing(login(settings)) as listener, contextlib.closing(login(settings)) as notifier:
+        with listener.cursor() as cursor:
+            cursor.execute("LISTEN mine")
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT 1")
+        much = "SELECT pg_notify('mine', n || repeat('x', 7900)) FROM generate_series(1, 1000) n"
+        with notifier.cursor() as cursor, pytest.raises(psycopg2.errors.ProgramLimitExceeded):
+            cursor.execute(much)
