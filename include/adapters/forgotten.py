@@ -14,16 +14,16 @@ from include.errors import DayBusy
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
-# Where a member's data are: what it is called in the report, and the statement that removes them.
+# Where data of a member are, in the order of locks: the name in the report, and the statement that removes them.
 _PLACES = {
+    "pending_board": "forget_pending",
+    "board_detail_covered": "forget_covered_of_member",
+    "board_detail_live": "forget_live",
+    "reject": "forget_rejects",
+    "board_detail_correction": "forget_corrections",
     "member": "forget_member_row",
     "board_document": "forget_board_documents",
     "change_key": "forget_change_keys",
-    "board_detail_live": "forget_live",
-    "board_detail_covered": "forget_covered_of_member",
-    "pending_board": "forget_pending",
-    "reject": "forget_rejects",
-    "board_detail_correction": "forget_corrections",
 }
 
 
@@ -61,14 +61,18 @@ class ForgottenStore:
         which = {"member_id": member_id, "board_ids": list(board_ids), **self._topics}
         removed: dict[str, int] = {}
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
+            cursor.execute(query("forget_final"), which)  # reads all history, and nobody waits for these rows
+            by_generation = Counter(int(row[0]) for row in cursor.fetchall())
+            removed["board_detail_final"] = by_generation.total()
+            counted = [_counted(cursor, generation_id) for generation_id in sorted(by_generation)]
+            cursor.execute(query("hold_tombstones"))
+            cursor.execute(query("lock_days_of_member"), which | {"generation_ids": [*by_generation]})
             for place, name in _PLACES.items():
                 cursor.execute(query(name), which)
                 removed[place] = cursor.rowcount
-            cursor.execute(query("forget_final"), which)
-            by_generation = Counter(int(row[0]) for row in cursor.fetchall())
-            removed["board_detail_final"] = by_generation.total()
-            for generation_id in by_generation:
-                _recount(cursor, generation_id)
+            for count in counted:
+                for name in ("recount_generation", "recount_shown_day", "delete_certificate"):
+                    cursor.execute(query(name), count)
             if dry_run:
                 connection.rollback()
         return removed
@@ -83,11 +87,8 @@ class ForgottenStore:
         return [int(board_id) for (board_id,) in cursor.fetchall()]
 
 
-def _recount(cursor: Cursor, generation_id: int) -> None:
-    """The balance and the hash of a build are those of the rows that are left."""
+def _counted(cursor: Cursor, generation_id: int) -> Mapping[str, object]:
+    """The rows of a build that are left, and their hash: its balance is made of these."""
     cursor.execute(sql.SQL(query("measure_generation")).format(table=table_name(generation_id)))
     row_count, _, content_hash = cursor.fetchone()
-    counted = {"generation_id": generation_id, "row_count": row_count, "content_hash": content_hash}
-    cursor.execute(query("recount_generation"), counted)
-    cursor.execute(query("recount_shown_day"), counted)
-    cursor.execute(query("delete_certificate"), counted)
+    return {"generation_id": generation_id, "row_count": row_count, "content_hash": content_hash}

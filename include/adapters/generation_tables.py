@@ -2,12 +2,17 @@
 
 import logging
 
-import psycopg2
-import psycopg2.errors
 from psycopg2 import sql
+from psycopg2.errors import (
+    DeadlockDetected,
+    LockNotAvailable,
+    ObjectNotInPrerequisiteState,
+    QueryCanceled,
+    UndefinedTable,
+)
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres import SessionLimits, open_connection
+from include.adapters.postgres import SessionLimits, open_connection, own_errors
 from include.contracts.day import Day
 from include.failpoints import reached
 from include.settings import DatabaseSettings
@@ -29,20 +34,21 @@ def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[st
 
     Detaching waits for readers that began before; after 2 s the table is left, half detached perhaps, which no new
     reader sees, and the next call goes on with it. Then this one goes no further: only one can be half detached.
+    Raises DatabaseUnavailable.
     """
     connection = open_connection(database, "batch", "prune", _LIMITS)
     removed: list[str] = []
     try:
         connection.autocommit = True  # DETACH … CONCURRENTLY runs in no transaction
-        with connection.cursor() as cursor:
+        with own_errors(database), connection.cursor() as cursor:
             cursor.execute(query("select_leftover_tables"), {"day": day.date if day else None})
             for name, attached, pending in cursor.fetchall():
                 try:
                     _remove(cursor, name, attached, pending)
-                except (psycopg2.errors.LockNotAvailable, psycopg2.errors.QueryCanceled):
+                except (LockNotAvailable, QueryCanceled, DeadlockDetected):
                     log.info("table %s stays until the next time: somebody still reads what was there before", name)
                     break
-                except (psycopg2.errors.UndefinedTable, psycopg2.errors.ObjectNotInPrerequisiteState) as exc:
+                except (UndefinedTable, ObjectNotInPrerequisiteState) as exc:
                     log.info("table %s: another process is removing tables (SQLSTATE %s)", name, exc.pgcode)
                     break
                 removed.append(name)

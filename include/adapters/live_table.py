@@ -55,9 +55,19 @@ def write_rows(
 
     The parts are written in the order of the log, and the newest version wins between them as within one.
     """
+    if placeless(rows):
+        cursor.execute(query("share_tombstones"))
+    # before any row, for all parts: a publication that has the day would wait for the rows of an earlier part
+    _write_part(cursor, rows, _locked_days(cursor, day_numbers(rows)), applied, refused)
+
+
+def _write_part(
+    cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], applied: Applied,
+    refused: Callable[[pa.Table, psycopg2.Error], Reject],
+) -> None:  # fmt: skip
     cursor.execute(query("begin_rows"))
     try:
-        written, duplicates = _merge(cursor, rows, applied)
+        written, duplicates = _merge(cursor, rows, held, applied)
     except psycopg2.Error as exc:
         if not is_of_a_row(exc):
             raise
@@ -68,14 +78,14 @@ def write_rows(
         middle = rows.num_rows // 2
         for part in (rows.slice(0, middle), rows.slice(middle)):
             cursor.execute(query("truncate_stage_detail"))
-            write_rows(cursor, part, applied, refused)
+            _write_part(cursor, part, held, applied, refused)
     else:
         cursor.execute(query("keep_rows"))
         applied.written += written
         applied.duplicates += duplicates
 
 
-def _merge(cursor: Cursor, rows: pa.Table, applied: Applied) -> tuple[int, int]:
+def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], applied: Applied) -> tuple[int, int]:
     """How many rows were written, and how many stand there already, made by another record.
 
     Boards that nothing is known of go straight into the live table: that takes half the time of staging and upserting
@@ -83,9 +93,7 @@ def _merge(cursor: Cursor, rows: pa.Table, applied: Applied) -> tuple[int, int]:
     """
     with applied.timed("merge"):
         newest = newest_versions(rows)
-        if placeless(newest):
-            cursor.execute(query("share_tombstones"))  # before the days, as a publication takes them
-        published = _hold_days(cursor, day_numbers(newest))
+        published = _hold_days(cursor, day_numbers(newest), held)
         known = _known_boards(cursor, newest[KEY].to_pylist())
         new, others = split(newest, are_new(newest, known, set(published)))
     with applied.timed("copy"):
@@ -101,7 +109,8 @@ def _merge(cursor: Cursor, rows: pa.Table, applied: Applied) -> tuple[int, int]:
 
 def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) -> tuple[int, int]:
     if placeless(rows):
-        published = {**published, **_hold_days(cursor, place_tombstones(cursor))}
+        # after rows of earlier parts, perhaps: no publication is under way while the tombstones are held
+        published = {**published, **_hold_days(cursor, place_tombstones(cursor), published)}
     # before the fence: a board that the published day shows waits no longer either
     stream = {"topic": PIPELINE.stream.name}
     cursor.execute(query("lock_served_pending"), stream)
@@ -134,17 +143,19 @@ def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
     return found if cursor.rowcount < limit else set(keys)
 
 
-def _hold_days(cursor: Cursor, days: set[int]) -> dict[int, int]:
-    """Keep the days as they are until the end of the transaction; returns the generation of each published one."""
-    if not days:
-        return {}
-    held = _locked_days(cursor, days)
-    if len(held) < len(days):
-        cursor.execute(query("open_days"), {"days": sorted(days)})
-        held = _locked_days(cursor, days)
-    return {number: generation_id for number, generation_id in held.items() if generation_id is not None}
+def _hold_days(cursor: Cursor, days: set[int], held: Mapping[int, int | None]) -> dict[int, int]:
+    """Keep the days as they are until the end of the transaction; returns the generation of each published one.
+
+    `held`: those that are kept already. A day that is not there yet is opened.
+    """
+    if more := days - held.keys():
+        cursor.execute(query("open_days"), {"days": sorted(more)})
+        held = {**held, **_locked_days(cursor, more)}
+    return {number: generation_id for number in days if (generation_id := held[number]) is not None}
 
 
 def _locked_days(cursor: Cursor, days: set[int]) -> dict[int, int | None]:
+    if not days:
+        return {}
     cursor.execute(query("lock_days"), {"days": sorted(days)})
     return dict(cursor.fetchall())

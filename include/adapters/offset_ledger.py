@@ -112,20 +112,20 @@ class OffsetLedger:
             lease.hold(cursor)
             if sorted(select_entries(cursor, consumer, topic)) != sorted(seen):
                 raise LedgerConflict("The ledger moved since it was looked at; look again", **where)
-            for move in moves:
-                cursor.execute(query("set_ledger_entry"), where | move._asdict())
-                cursor.execute(query("insert_ledger_repair"), where | move._asdict() | {"repaired_by": repaired_by})
+            if send_pending_again:
+                cursor.execute(query("forget_sent_pending"))
             for replaced in {move.from_topic_id for move in moves} - {topic_id}:
                 cursor.execute(query("set_aside_pending"), where | {"from_topic_id": replaced})
                 cursor.execute(query("set_aside_rejects"), where | {"from_topic_id": replaced})
+            for move in moves:  # the ledger last, as a batch takes it
+                cursor.execute(query("set_ledger_entry"), where | move._asdict())
+                cursor.execute(query("insert_ledger_repair"), where | move._asdict() | {"repaired_by": repaired_by})
             cursor.execute(query("delete_replaced_ledger"), where)
             if made_from_replaced is not None:
                 output = {"consumer": REPLACED, "topic": made_from_replaced.topic,
                           "topic_id": made_from_replaced.topic_id}  # fmt: skip
                 for partition, end in made_from_replaced.ends.items():
                     cursor.execute(query("set_ledger_entry"), output | {"partition": partition, "to_offset": end})
-            if send_pending_again:
-                cursor.execute(query("forget_sent_pending"))
 
     def close(self) -> None:
         """Let go of the connection. The next call opens another."""

@@ -121,7 +121,7 @@ def connect(
     """
     connection = open_connection(database, role, application, limits)
     try:
-        with _own_errors(database), connection:
+        with own_errors(database), connection:
             yield connection
     finally:
         connection.close()
@@ -150,7 +150,7 @@ class KeptConnection:
             if self._connection is None or self._connection.closed:
                 self._connection = open_connection(self._database, self._role, self._application, self._limits)
             try:
-                with _own_errors(self._database), self._connection, self._connection.cursor() as cursor:
+                with own_errors(self._database), self._connection, self._connection.cursor() as cursor:
                     yield cursor
             except DatabaseUnavailable:
                 self._let_go()
@@ -171,7 +171,8 @@ class KeptConnection:
 
 
 @contextmanager
-def _own_errors(database: DatabaseSettings) -> Iterator[None]:
+def own_errors(database: DatabaseSettings) -> Iterator[None]:
+    """Raise DatabaseUnavailable for what psycopg2 raises when the server is out, goes away, or gives the session up."""
     try:
         yield
     except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:

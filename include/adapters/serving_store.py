@@ -84,7 +84,11 @@ class ServingStore:
         applied = Applied()
         with self._transaction() as cursor:
             self._lease.hold(cursor)
-            ledger = self._ledger(cursor, ends)
+            ledger = self._ledger(cursor)
+            added = {
+                partition: 0 for partition in ends if partition not in ledger
+            }  # since: 0, as Spark's source has it
+            ledger |= added
             wanted = not_taken(records, ledger)
             rows = marked_of_replaced(valid_rows(wanted), self._replaced_until)
             applied.rejects += rejected_rows(wanted, self.topic, self._consumer)
@@ -94,6 +98,7 @@ class ServingStore:
             with applied.timed("merge"):
                 if applied.rejects:
                     execute_values(cursor, query("insert_rejects"), applied.rejects)
+                open_partitions(cursor, self._consumer, self.topic, self._topic_id, added)
                 move_partitions(cursor, self._consumer, self.topic, self._topic_id, ledger, ends)
             reached("serve.before_commit")
             with applied.timed("commit"):
@@ -149,8 +154,8 @@ class ServingStore:
             raise
         return connection
 
-    def _ledger(self, cursor: Cursor, partitions: Offsets) -> dict[int, int]:
-        """The next offsets to take. A partition added to the topic since begins at 0, as Spark's source has it."""
+    def _ledger(self, cursor: Cursor) -> dict[int, int]:
+        """The next offsets to take."""
         cursor.execute(query("select_ledger"), {"consumer": self._consumer, "topic_id": self._topic_id})
         ledger: dict[int, int] = dict(cursor.fetchall())
         # Spark goes on after what it gave last: with a database that was restored meanwhile, all between were lost
@@ -158,9 +163,7 @@ class ServingStore:
         if set_back:
             raise LedgerConflict("The offset ledger was set back, as a restored database is; start again to go on from "
                                  "it", consumer=self._consumer, topic=self.topic, was_and_is=set_back)  # fmt: skip
-        added = {p: 0 for p in partitions if p not in ledger}
-        open_partitions(cursor, self._consumer, self.topic, self._topic_id, added)
-        return ledger | added
+        return ledger
 
     def _refused(self, row: pa.Table, error: psycopg2.Error) -> Reject:
         partition, offset = row["kafka_partition"][0].as_py(), row["kafka_offset"][0].as_py()

@@ -1,12 +1,4 @@
-"""One transaction that has a day to itself, and the order in which locks of the serving tables are taken.
-
-Whoever takes several takes them in this order; test_lock_order.py reads what each transaction takes.
-
-1. The day's advisory lock: among publications, prunings and the moving of covered rows.
-2. The tombstones' advisory lock: shared by a batch with tombstones that have no day yet, alone by the others here.
-3. The day's row in `day_publication`, days in order: shared by a batch that writes into the day, alone here.
-4. Rows of `pending_board`, `board_detail_covered`, `board_detail_live`, then `dirty_day`, `unchecked_day`.
-"""
+"""One transaction that has a day to itself. docs/architecture.md says in which order all take their locks."""
 
 import datetime as dt
 import logging

@@ -115,11 +115,11 @@ def find_late_members(settings: Settings) -> int:
                 found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
     reader.require_ids({TOPIC: topic_id})
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
+        mark_days_dirty(cursor, "unread member", gone)
+        _request_checks(cursor, [*found.values()])
         # another search may have moved the place, and found what lies before it
         cursor.execute(query("lock_ledger"), {"consumer": CONSUMER, "topic_id": topic_id})
         places = dict(cursor.fetchall())
-        mark_days_dirty(cursor, "unread member", gone)
-        _request_checks(cursor, [*found.values()])
         cursor.execute(query("insert_searched"), {"ids": [one.generation_id for one in new]})
         cursor.execute(query("forget_late_members"))
         move_partitions(cursor, CONSUMER, TOPIC, topic_id, places, ends)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.generation_tables import remove_tables
-from include.adapters.postgres import connect, open_connection
+from include.adapters.postgres import connect
 from include.contracts.day import Day
 from include.integrity.covering import cover
 from include.integrity.day_turn import DayShows, in_turn
@@ -93,15 +93,12 @@ def _expire_runs(settings: Settings) -> None:
 
 def _give_up(settings: Settings, generation_id: int, day: Day, status: str) -> bool:
     """Discard it, unless it is not what it was, or a driver is at work on the day."""
-    connection = open_connection(settings.database, "batch", f"orphans {day}")
-    try:
-        with connection, connection.cursor() as cursor:
-            if status == "building":
-                cursor.execute(query("lock_day"), {"day_number": day.date.toordinal()})
-                if not cursor.fetchone()[0]:
-                    return False
-            cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
-            cursor.execute(query("discard_generation"), {"generation_id": generation_id, "status": status})
-            return bool(cursor.rowcount)
-    finally:
-        connection.close()  # and with it the session's lock
+    # the session's lock goes with the connection
+    with connect(settings.database, "batch", f"orphans {day}") as connection, connection.cursor() as cursor:
+        if status == "building":
+            cursor.execute(query("lock_day"), {"day_number": day.date.toordinal()})
+            if not cursor.fetchone()[0]:
+                return False
+        cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
+        cursor.execute(query("discard_generation"), {"generation_id": generation_id, "status": status})
+        return bool(cursor.rowcount)

@@ -2,6 +2,8 @@
 
 import contextlib
 import datetime as dt
+import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import psycopg2
@@ -9,18 +11,25 @@ import psycopg2.extensions
 import pytest
 
 from include.adapters import postgres as connections
+from include.adapters.driver_lease import DriverLease
+from include.adapters.forgotten import ForgottenStore
+from include.adapters.offset_ledger import Move, OffsetLedger
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.covering import cover
-from include.integrity.pruning import prune
+from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import redo, undo
+from include.integrity.replaced_topic import take_out_of_cuts
+from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
-from tests.support.serving import DAY, NOON, build, opened_store, pending, row, serve, tombstone
+from tests.support.serving import DAY, NOON, applied, build, opened_store, pending, row, serve, tombstone
+from tests.support.sessions import is_waiting, session, terminate
 
 LATER = NOON + dt.timedelta(minutes=1)
 ORDER = [
-    "advisory 7203003", "advisory 7203004", "day_publication", "pending_board", "board_detail_covered",
-    "board_detail_live", "dirty_day",
+    "stream_driver", "advisory 7203003", "advisory 7203004", "day_publication", "pending_board",
+    "board_detail_covered", "board_detail_live", "dirty_day", "unchecked_day", "reject", "offset_ledger",
 ]  # fmt: skip
 # Which of them the transaction holds by now: a row lock shows as RowShareLock or RowExclusiveLock on its table.
 HELD = """
@@ -71,6 +80,16 @@ def taken(monkeypatch):
     return Watched.taken
 
 
+def repair(settings):
+    """Move the join's ledger to a topic made again, with all that goes with it."""
+    lease, ledger = DriverLease(settings.database, "repair"), OffsetLedger(settings.database)
+    lease.take()
+    ledger.open("join", "board", "old", {0: 0}, lease)
+    ledger.repair("join", "board", "new", ledger.entries("join", "board"), [Move(0, "old", 0, 0, "made again")],
+                  "test", lease, send_pending_again=True)  # fmt: skip
+    ledger.close()
+
+
 def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
     store = opened_store(settings)
     with contextlib.closing(store):
@@ -78,14 +97,97 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         pending(settings, 8, 8)
         build(settings, [row(1, 1, title="a"), row(2, 2)], cut=6, run_id="a")
         publish(settings, DAY, "a", accept_vanishing=True)
-        serve(store, [row(3, 5), row(8, 8), row(9, 9), tombstone(2, 10, LATER), tombstone(77, 11, LATER)])
+        refused = row(9, 9, event_id="refused\0", kafka_partition=1)  # and a partition that was added since
+        serve(store, [row(3, 5), row(8, 8), refused, tombstone(2, 10, LATER), tombstone(77, 11, LATER)])
         cover(settings, DAY)
         certify_alone(settings, DAY)
         undo(settings, DAY, "r")
         redo(settings, DAY, "r")
         rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
         prune(settings, DAY)
+        ForgottenStore(settings.database, PIPELINE).remove(7, [1, 2], dry_run=False)
+        take_out_of_cuts(settings, "board", "another")
+        collect_orphans(settings)
+        repair(settings)
     several = [transaction for transaction in taken if len(transaction) > 1]
-    assert {"day_publication", "board_detail_covered", "board_detail_live"} <= {one for t in several for one in t}
+    assert {one for transaction in several for one in transaction} == set(ORDER)
     for transaction in several:
         assert transaction == sorted(transaction, key=ORDER.index), several
+
+
+def taking_turns(settings, held, first, second, waiting):
+    """The first call up to the held row, the second until it waits too, then both to their ends; what they returned."""
+    blocker = session(settings)
+    try:
+        with ThreadPoolExecutor(2) as threads, contextlib.closing(blocker), blocker.cursor() as cursor:
+            cursor.execute(held)
+            one = threads.submit(first)
+            wait_until(lambda: one.done() or is_waiting(settings, waiting), 20, f"{waiting} waits for the held row")
+            other = threads.submit(second)
+            wait_until(lambda: other.done() or is_waiting(settings, "prune"), 20, "pruning waits")
+            blocker.rollback()
+            return one.result(60), other.result(60)
+    finally:
+        blocker.close()
+
+
+def covered_long_ago(settings):
+    """A published day with a covered row that pruning forgets, and a newer live row of board 1."""
+    with contextlib.closing(opened_store(settings)) as store:
+        serve(store, [row(1, 1), row(2, 2)])
+        build(settings, [row(1, 1), row(2, 2)], cut=3, run_id="a")
+        publish(settings, DAY, "a")
+        cover(settings, DAY)
+        serve(store, [row(1, 3, modified_at=LATER)])
+    rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
+
+
+def test_a_batch_with_a_row_that_is_refused_and_pruning_wait_for_each_other_in_no_circle(settings, caplog):
+    covered_long_ago(settings)
+    newest = LATER + dt.timedelta(minutes=1)
+    # halved: the row of the published day first, then, in another part, a tombstone that has no day yet
+    records = [row(1, 4, modified_at=newest), row(3, 5), row(4, 6, event_id="refused\0"), tombstone(77, 7, newest)]
+    with contextlib.closing(opened_store(settings, 4)) as store, caplog.at_level(logging.INFO):
+        batch, _ = taking_turns(
+            settings, "SELECT FROM board_detail_live WHERE board_id = 1 FOR UPDATE",
+            lambda: applied(store, records), lambda: prune(settings, DAY), "serve")  # fmt: skip
+    assert (batch.written, len(batch.rejects)) == (3, 1)
+    assert "deadlock" not in caplog.text
+    assert rows(settings, "SELECT count(*) FROM board_detail_covered") == [(0,)]
+
+
+def test_forgetting_a_member_and_pruning_wait_for_each_other_in_no_circle(settings, caplog):
+    covered_long_ago(settings)
+    pending(settings, 8, 8)
+    rows(settings, "UPDATE pending_board SET member_id = 7")
+    with caplog.at_level(logging.INFO):
+        removed, _ = taking_turns(
+            settings, "SELECT FROM pending_board FOR UPDATE",
+            lambda: ForgottenStore(settings.database, PIPELINE).remove(7, [1, 2], dry_run=False),
+            lambda: prune(settings, DAY), "forget member")  # fmt: skip
+    assert removed["board_detail_final"] == removed["board_detail_covered"] == 2
+    assert "deadlock" not in caplog.text
+
+
+def test_a_failure_of_pruning_is_left_to_the_next_night(settings, caplog):
+    """The server ends the session that removes tables, after the publication is committed."""
+    for run in ("a", "b"):
+        build(settings, [row(1, 1, title=run)], cut=3, run_id=run)
+        publish(settings, DAY, run)
+    rows(settings, "UPDATE generation SET status = 'discarded' WHERE run_id = 'a'")
+    reader = session(settings)
+    build(settings, [row(1, 1, title="c")], cut=3, run_id="c")
+    try:
+        with ThreadPoolExecutor(1) as thread, reader.cursor() as cursor:
+            cursor.execute("SELECT FROM board_detail_final")
+            published = thread.submit(publish, settings, DAY, "c")
+            wait_until(lambda: published.done() or is_waiting(settings, "prune"), 20, "pruning waits for the reader")
+            assert not published.done(), published.result()
+            assert terminate(settings, "prune") == 1
+            generation_id = published.result(60).generation_id
+    finally:
+        reader.close()
+    assert rows(settings, "SELECT generation_id FROM day_publication") == [(generation_id,)]
+    assert f"day {DAY}: old generations are left to the next `collect`" in caplog.text
+    collect_orphans(settings)
+    assert rows(settings, "SELECT to_regclass('board_detail_final_g1')") == [(None,)]

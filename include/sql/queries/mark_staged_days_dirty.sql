@@ -5,4 +5,5 @@ SELECT s.day,
        count(*)
   FROM stage_detail s JOIN day_publication p ON p.day = s.day AND p.generation_id IS NOT NULL
  GROUP BY 1, 2
+ ORDER BY 2, 1
 ON CONFLICT (day, cause) DO UPDATE SET count = d.count + excluded.count, last_at = now()
