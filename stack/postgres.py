@@ -13,6 +13,7 @@ from stack.postgres_binaries import PostgresBinaries
 from stack.unprivileged import command_prefix, ordinary_user
 
 SUPERUSER = "postgres"
+_BUILTIN_SINCE = 17  # locales that do not depend on the machine's
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,13 @@ class PostgresServer:
         Raises StackError too when the data was made with another password: the server would start and let nobody in.
         """
         fingerprint = self.data.with_name("superuser.sha256")
-        if (self.data / "PG_VERSION").exists():
+        version = self.data / "PG_VERSION"
+        if version.exists():
+            if version.read_text().strip() != str(self.binaries.major):
+                raise StackError(
+                    f"{self.data} was made by PostgreSQL {version.read_text().strip()}, and {self.binaries.folder} has "
+                    f"{self.binaries.major}: set POSTGRES_BIN_DIR to programs of that version, or dump and restore"
+                )
             if fingerprint.exists() and fingerprint.read_text() != self._fingerprint():
                 raise StackError(
                     f"POSTGRES_SUPERUSER_PASSWORD is not the one that {self.data} was made with: "
@@ -85,10 +92,15 @@ class PostgresServer:
         return hashlib.sha256(self.superuser_password.encode()).hexdigest()
 
     def _initdb(self, folder: Path, password_file: Path) -> list[str]:
-        # The C collation is the same everywhere; the machine's locales are not, and an index depends on them.
         options = ["--username", SUPERUSER, "--auth", "scram-sha-256", "--pwfile", str(password_file)]
-        options += ["--encoding", "UTF8", "--no-locale", "--no-instructions"]
+        options += ["--encoding", "UTF8", "--no-instructions", *self._locale()]
         return [*self._prefix(), str(self.binaries.initdb), "-D", str(folder), *options]
+
+    def _locale(self) -> list[str]:
+        """Text sorts by its bytes, which is the same everywhere, as an index needs; Unicode says what a letter is."""
+        if self.binaries.major < _BUILTIN_SINCE:
+            return ["--no-locale", "--lc-ctype=C.UTF-8"]
+        return ["--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
 
     def _prefix(self, death_signal: str | None = None) -> list[str]:
         return command_prefix(ordinary_user(), (self.data, self.binaries.postgres), death_signal)

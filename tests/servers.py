@@ -208,6 +208,10 @@ class PostgresTestServer:
         """The same server as somebody with another password in `.env` would start it."""
         return dataclasses.replace(self._server, superuser_password=password)
 
+    def with_major(self, major: int) -> PostgresServer:
+        """The same server, as programs of another version see it."""
+        return dataclasses.replace(self._server, binaries=dataclasses.replace(self._server.binaries, major=major))
+
     def start(self) -> None:
         """Start and wait until it answers; the data folder is made the first time."""
         self._server.prepare()

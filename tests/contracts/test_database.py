@@ -7,6 +7,7 @@ import psycopg2.errors
 import pytest
 
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.validation import parse_timestamp
 from include.errors import ConfigurationError
 from include.sql.migrate import migrate
 from include.sql.named import COORDINATES, QUERIES
@@ -122,6 +123,20 @@ def test_a_database_of_another_owner_is_told_how_to_give_it_away(settings, postg
                 cursor.execute("ALTER DATABASE schema OWNER TO pipeline_owner")
     finally:
         superuser.close()
+
+
+def test_text_knows_letters_of_every_script_and_sorts_by_bytes(settings):
+    words = ["b", "B", "가", "é", "a", "Z"]
+    assert rows(settings, r"SELECT '하늘' ~ '^\w+$', 'É' ILIKE 'é'", role="analyst") == [(True, True)]
+    found = rows(settings, "SELECT word FROM unnest(%s) AS word ORDER BY word", (words,), role="analyst")
+    assert [word for (word,) in found] == sorted(words, key=str.encode)
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12", "Asia/Seoul"])
+@pytest.mark.parametrize("instant", ["1970-01-01T00:00:00Z", "2261-12-31T23:59:59.999999Z"])
+def test_first_and_last_instant_of_the_contract_are_read_in_every_zone(settings, zone, instant):
+    ((found,),) = rows(settings, f"SET timezone = '{zone}'; SELECT timestamptz '{instant}'", role="analyst")
+    assert found == parse_timestamp(instant)
 
 
 @pytest.mark.parametrize("role", ["analyst", "batch", "stream", "gateway", "pipeline_owner"])

@@ -96,3 +96,8 @@ def test_new_database_is_empty_each_time(postgres: PostgresTestServer) -> None:
 def test_data_made_with_another_password_is_refused_with_the_remedy(postgres: PostgresTestServer) -> None:
     with pytest.raises(StackError, match=r"put the old \.env back, or remove the data with `make clean`"):
         postgres.with_password("another").prepare()
+
+
+def test_data_of_another_major_version_is_refused_with_the_remedy(postgres: PostgresTestServer) -> None:
+    with pytest.raises(StackError, match=r"was made by PostgreSQL 18, .* has 15: set POSTGRES_BIN_DIR"):
+        postgres.with_major(15).prepare()
