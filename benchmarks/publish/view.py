@@ -16,13 +16,14 @@ _BOARD_MS = 5.0
 _REPEATS = 5
 _DAYS = 30
 _QUERIES = {
-    "the day by city": "SELECT city, count(*), count(DISTINCT member_id), max(modified_at) FROM {} WHERE day = %s "
-                       "GROUP BY city",
+    "the day by city": "SELECT city, count(*), count(DISTINCT member_id), max(modified_at) FROM {} "
+                       "WHERE day = %(day)s GROUP BY city",
     "the day's rows, all columns": "SELECT sum(length(title) + length(body) + length(nickname)), max(modified_at) "
-                                   "FROM {} WHERE day = %s",
-    "count(*)": "SELECT count(*) FROM {} WHERE day = %s",
+                                   "FROM {} WHERE day = %(day)s",
+    "count(*)": "SELECT count(*) FROM {} WHERE day = %(day)s",
+    "count(*) of the day as a range": "SELECT count(*) FROM {} WHERE day >= %(day)s AND day < %(day)s + 1",
 }  # fmt: skip
-_BOARD = "SELECT * FROM {} WHERE board_id = %s"
+_BOARD = "SELECT * FROM {} WHERE board_id = %(board)s"
 
 
 def view(bench: Bench, rounds: int) -> Report:
@@ -38,11 +39,11 @@ def view(bench: Bench, rounds: int) -> Report:
             for number in range(1, rounds + 1):
                 for name, text in _QUERIES.items():
                     plain, ours = (
-                        _median_ms(cursor, text.format(table), (DAY.date,)) for table in ("plain", "board_detail")
+                        _median_ms(cursor, text.format(table), {"day": DAY.date}) for table in ("plain", "board_detail")
                     )
                     ratios[name].append((ours, plain))
                     report.add(_row(f"{name} {number}", ours, plain))
-                plain, ours = (_median_ms(cursor, _BOARD.format(t), (77,)) for t in ("plain", "board_detail"))
+                plain, ours = (_median_ms(cursor, _BOARD.format(t), {"board": 77}) for t in ("plain", "board_detail"))
                 boards.append(ours)
                 report.add(_row(f"one board {number}", ours, plain))
     finally:
@@ -74,7 +75,7 @@ def _fill(bench: Bench) -> None:
     bench.vacuum()
 
 
-def _median_ms(cursor: Any, statement: str, parameters: tuple[Any, ...]) -> float:
+def _median_ms(cursor: Any, statement: str, parameters: dict[str, Any]) -> float:
     taken = []
     for _ in range(_REPEATS):
         began = time.monotonic()

@@ -68,15 +68,56 @@ def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings):
     ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM board_detail WHERE day = '{A_DAY}'")
     relations = list(_relations(plan[0]["Plan"]))
     assert sum(name.startswith("board_detail_final") for name in relations) == 1
-    assert len(relations) <= 4
+    assert len(relations) <= 5  # the pointer, the empty table, and live rows twice
     assert plan[0]["Plan"]["Plan Rows"] < 100
 
 
+REBUILT = 300
+REBUILT_DAY = DAY.before(REBUILT)
+# the condition, and how many days it has
+RANGES = {
+    "one generation": ("day BETWEEN '{other}' AND '{other}'", 1),
+    "one day": ("day BETWEEN '{day}' AND '{day}'", 1),
+    "one day, half-open": ("day >= '{day}' AND day < '{after}'", 1),
+    "one day, open": ("day > '{before}' AND day < '{after}'", 1),
+    "two days": ("day >= '{before}' AND day < '{after}'", 2),
+    "two days as a list": ("day IN ('{before}', '{day}')", 2),
+    "a week": ("day > '{a_week_before}' AND day <= '{day}'", 7),
+    "all since": ("day > '{a_week_before}'", REBUILT + 6),
+}
+
+
+@pytest.fixture(scope="module")
+def two_generations(settings):
+    """The day has a generation that it does not show, as an undo or a rebuild keeps it."""
+    kept = [row(REBUILT * 1000 + number, number, day=REBUILT_DAY.date) for number in (1, 2)]
+    build(settings, kept, cut=5, run_id="kept", day=REBUILT_DAY)
+    rows(settings, "ANALYZE board_detail_final, board_detail_live, day_publication", role="batch")
+
+
+@pytest.mark.usefixtures("two_generations")
+@pytest.mark.parametrize(("condition", "days"), RANGES.values(), ids=RANGES)
+def test_a_range_of_days_reads_the_shown_generation_of_each_once(settings, condition, days):
+    dates = {"day": REBUILT_DAY, "before": REBUILT_DAY.before(1), "a_week_before": REBUILT_DAY.before(7),
+             "after": DAY.before(REBUILT - 1), "other": DAY.before(400)}  # fmt: skip
+    query = f"SELECT * FROM board_detail WHERE {condition.format(**dates)}"
+    ((plan,),) = rows(settings, f"EXPLAIN (ANALYZE, FORMAT JSON) {query}")
+    read = sum(node["Actual Loops"] for node in _scans(plan[0]["Plan"])
+               if node["Relation Name"].startswith("board_detail_final"))  # fmt: skip
+    assert read == days
+    assert days <= plan[0]["Plan"]["Plan Rows"] <= days * 100  # a day has ten rows
+
+
 def _relations(plan):
+    for node in _scans(plan):
+        yield node["Relation Name"]
+
+
+def _scans(plan):
     if "Relation Name" in plan:
-        yield plan["Relation Name"]
+        yield plan
     for inner in plan.get("Plans", []):
-        yield from _relations(inner)
+        yield from _scans(inner)
 
 
 @pytest.mark.parametrize(
