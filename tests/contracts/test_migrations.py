@@ -1,6 +1,7 @@
 """Migrations are frozen text: they make the same schema, however the definition has changed since."""
 
 import dataclasses
+import datetime as dt
 from pathlib import Path
 
 import psycopg2
@@ -14,6 +15,7 @@ from include.sql import named
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment
+from tests.support.pipeline import rows
 
 # The catalogue that revisions 0001 to 0008 made when 0001 and 0004 still rendered the definition, on PostgreSQL 18.
 # It is never made again: a migration that was released is not edited.
@@ -46,6 +48,31 @@ def test_a_fresh_database_is_the_same_whatever_the_definition_says_today(postgre
         assert catalogue(connection) == GOLDEN.read_text(encoding="utf-8").splitlines()
     finally:
         connection.close()
+
+
+def test_live_rows_of_a_year_that_no_client_can_read_become_rejects(postgres):
+    """0008 failed on them, and it was made for them."""
+    postgres.new_database("far_years")
+    settings = Settings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9",
+                                          **database_environment(postgres, "far_years")})  # fmt: skip
+    migrate(settings, "0007")
+    rows(
+        settings,
+        """
+        INSERT INTO day_publication (day) VALUES ('10000-01-01'), ('2026-11-20');
+        INSERT INTO board_detail_live (board_id, title, day, kafka_partition, kafka_offset)
+        VALUES (1, 'far', '10000-01-01', 3, 5), (2, 'near', '2026-11-20', 3, 6), (3, 'deleted', NULL, 3, 7)""",
+    )
+    migrate(settings)
+    assert rows(settings, "SELECT board_id, day FROM board_detail_live ORDER BY board_id") == [
+        (2, dt.date(2026, 11, 20)), (3, None),
+    ]  # fmt: skip
+    assert rows(settings, "SELECT day FROM day_publication") == [(dt.date(2026, 11, 20),)]
+    ((topic, partition, offset, reason, key),) = rows(
+        settings, """SELECT topic, partition, "offset", reason, convert_from(key, 'UTF8') FROM reject"""
+    )
+    assert (topic, partition, offset, key) == ("board-detail", 3, 5, "1")
+    assert "board_detail_live_has_a_year" in reason
 
 
 # As 0008 knew it: two generations of a published day, one of them shown, rows of the speed layer, and one covered.
