@@ -1,18 +1,26 @@
-"""Roles and schema: `python -m include.sql.migrate`. Idempotent; run it before anything else connects."""
+"""Roles and schema: `python -m include.sql.migrate`. Idempotent; run it before anything of a new version connects.
 
+Beside a running system a migration asks for a table's lock for a short time, for all who come later queue behind it.
+"""
+
+import dataclasses
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
 from psycopg2 import sql
+from psycopg2.errors import DeadlockDetected, LockNotAvailable
 
+from include.adapters.blocking_sessions import blocking_sessions
 from include.adapters.kept_zone import keep_zone
 from include.adapters.login_roles import save_login_role
-from include.adapters.postgres import MIGRATION, connect, open_connection, open_session
-from include.errors import ConfigurationError, PipelineError
+from include.adapters.postgres import MIGRATION, connect, open_connection, open_session, own_errors
+from include.errors import ConfigurationError, DatabaseUnavailable, PipelineError, Retryable
+from include.patience import patiently
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 
@@ -22,11 +30,23 @@ ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "anal
 GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to those who may see personal values
 
 
+# The stream waits for a lock for 10 s, and the job `migrate` of the stack ends after 120 s.
+STEP = dataclasses.replace(MIGRATION, lock_s=2.0)
+PATIENCE_S = 90.0
+
+
+class MigrationBlocked(Retryable):
+    """A migration waits for a lock that other sessions hold."""
+
+
 def migrate(settings: Settings, revision: str = "head") -> str:
     """Bring the database to a revision, else to the newest, and return its name.
 
-    Raises ConfigurationError when the time zone is another one than days were filed under, or where an administrator
-    has to make a role or give the database to pipeline_owner first.
+    Each migration is a transaction. One that cannot have a lock within 2 s lets all others go on and is tried again,
+    for a minute and a half; then MigrationBlocked is raised. Those before it stay done.
+
+    Raises DatabaseUnavailable; ConfigurationError when the time zone is another one than days were filed under, or
+    where an administrator has to make a role or give the database to pipeline_owner first.
 
     With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
     """
@@ -52,8 +72,13 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                     "analysts can take the pipeline's locks and fill the disk; as a superuser, in database %s: "
                     "\\i include/sql/queries/limit_analysts.sql", settings.database.name,
                 )  # fmt: skip
-        reached = _upgrade(settings.database, revision)
         with connection.cursor() as cursor:
+
+            def upgrade() -> str:
+                cursor.execute(query("lock_migrations"))  # it is lost when the session is, and then nothing is tried
+                return _upgrade(settings.database, revision)
+
+            reached = patiently(upgrade, PATIENCE_S)
             if revision == "head":
                 keep_zone(cursor, settings.timezone)
             cursor.execute(
@@ -77,7 +102,7 @@ def _make_roles(database: DatabaseSettings) -> None:
                 cursor.execute(query("select_role"), {"role": group})
                 if cursor.fetchone() is None:
                     cursor.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(group)))
-            cursor.execute(sql.SQL("GRANT batch TO pipeline_owner"))
+            cursor.execute(sql.SQL("GRANT batch, pg_read_all_stats TO pipeline_owner"))
             name = sql.Identifier(database.name)
             cursor.execute(sql.SQL("ALTER DATABASE {} OWNER TO pipeline_owner").format(name))
             cursor.execute(sql.SQL("GRANT ALL ON SCHEMA public TO pipeline_owner"))
@@ -91,12 +116,37 @@ def _upgrade(database: DatabaseSettings, revision: str) -> str:
     scripts = str(Path(__file__).parent / "migrations")
     config.set_main_option("script_location", scripts.replace("%", "%%"))  # which the parser of options interpolates
     engine = sqlalchemy.create_engine(
-        "postgresql+psycopg2://", creator=lambda: open_connection(database, "pipeline_owner", "migrate")
-    )
-    with engine.begin() as connection:
+        "postgresql+psycopg2://", poolclass=sqlalchemy.NullPool,
+        creator=lambda: open_connection(database, "pipeline_owner", "migrate", STEP),
+    )  # fmt: skip
+    with engine.connect() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        _unless_blocked(database, connection, lambda: command.upgrade(config, revision))
         return str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
+
+
+def _unless_blocked(database: DatabaseSettings, connection: sqlalchemy.Connection, upgrade: Callable[[], None]) -> None:
+    """Call it. Raises MigrationBlocked when a lock was not had, DatabaseUnavailable when the server went away."""
+    session = connection.connection.driver_connection
+    assert session is not None
+    with blocking_sessions(database, "pipeline_owner", "migrate", session.info.backend_pid) as blocking:
+        try:
+            with own_errors(database):
+                try:
+                    upgrade()
+                except sqlalchemy.exc.DBAPIError as exc:
+                    raise (exc.orig or exc) from None
+        except DatabaseUnavailable as exc:
+            if not isinstance(exc.__cause__, LockNotAvailable | DeadlockDetected):
+                raise
+            if not blocking:
+                raise MigrationBlocked from exc
+            place = f"table {blocking[0].table}" if blocking[0].table else "transactions that are older"
+            kept_by = ", ".join(map(str, blocking))
+            raise MigrationBlocked(
+                f"a migration waits for {place}, held by {kept_by}; end the transaction, or as a"
+                f" superuser the session: SELECT pg_terminate_backend({blocking[0].pid}); then run it again"
+            ) from exc
 
 
 def main() -> int:

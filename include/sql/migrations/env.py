@@ -1,8 +1,8 @@
-"""Alembic's entry: one connection, made by include.sql.migrate, one transaction for all."""
+"""Alembic's entry: one connection, made by include.sql.migrate, a transaction for each migration."""
 
 from alembic import context
 
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=None)
+context.configure(connection=connection, target_metadata=None, transaction_per_migration=True)
 with context.begin_transaction():
     context.run_migrations()
