@@ -13,13 +13,14 @@ from typing import Literal
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
 
-Role = Literal["pipeline_owner", "gateway", "stream", "batch", "analyst"]
+Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
 
 _PASSWORD_VARIABLES: dict[Role, str] = {
     "pipeline_owner": "DB_OWNER_PASSWORD",
     "gateway": "DB_GATEWAY_PASSWORD",
     "stream": "DB_STREAM_PASSWORD",
     "batch": "DB_BATCH_PASSWORD",
+    "integrity": "DB_INTEGRITY_PASSWORD",
     "analyst": "DB_ANALYST_PASSWORD",
 }
 

@@ -29,7 +29,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 }
 
 # The secrets that tasks and the Integrity page connect with; no other one reaches them.
-_TASK_SECRETS = ("DB_BATCH_PASSWORD", "DB_ANALYST_PASSWORD", "GATEWAY_ADMIN_TOKEN")
+_TASK_SECRETS = ("DB_BATCH_PASSWORD", "DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN")
 
 
 def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, str]:

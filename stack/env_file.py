@@ -82,6 +82,7 @@ SECTIONS = (
             _secret("DB_GATEWAY_PASSWORD"),
             _secret("DB_STREAM_PASSWORD"),
             _secret("DB_BATCH_PASSWORD"),
+            _secret("DB_INTEGRITY_PASSWORD"),
             _secret("DB_ANALYST_PASSWORD"),
             _secret("DB_AIRFLOW_PASSWORD"),
         ),

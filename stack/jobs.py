@@ -25,6 +25,7 @@ _SECRETS: Mapping[str, tuple[str, ...]] = {
         "DB_GATEWAY_PASSWORD",
         "DB_STREAM_PASSWORD",
         "DB_BATCH_PASSWORD",
+        "DB_INTEGRITY_PASSWORD",
         "DB_ANALYST_PASSWORD",
     ),
 }

@@ -41,6 +41,7 @@ _OF_ROLE: Mapping[Role, SessionLimits] = {
     "gateway": SessionLimits(),
     "stream": SessionLimits(),
     "batch": LONG,
+    "integrity": SessionLimits(),
     "analyst": SessionLimits(),
 }
 # Both ends notice within seconds that the other host is gone, and not after hours.

@@ -68,8 +68,8 @@ def create_app(
 
 
 def read_rows() -> list[DayRow]:
-    """The page's rows as of now, read as the analyst. Blocks; errors as `load_rows`, and ConfigurationError."""
-    return load_rows(Settings.from_environment(), "analyst")
+    """The page's rows as of now, read as the page's own role. Blocks; errors as `load_rows`, and ConfigurationError."""
+    return load_rows(Settings.from_environment(), "integrity")
 
 
 def read_backlog() -> str:

@@ -26,7 +26,7 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "analyst")
+ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst")
 GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to those who may see personal values
 
 
@@ -55,10 +55,11 @@ def migrate(settings: Settings, revision: str = "head") -> str:
     with connect(settings.database, "pipeline_owner", "migrate") as connection:
         with connection.cursor() as cursor:
             cursor.execute(query("lock_migrations"))
-            for role in GROUP_ROLES:
+            for role in (*ROLES, *GROUP_ROLES):
                 cursor.execute(query("select_role"), {"role": role})
                 if cursor.fetchone() is None:
-                    raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} NOLOGIN")
+                    how = "NOLOGIN" if role in GROUP_ROLES else "LOGIN PASSWORD '…'"
+                    raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} {how}")
             cursor.execute(query("select_is_database_owner"))
             if cursor.fetchone() != (True,):
                 name = settings.database.name

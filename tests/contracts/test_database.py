@@ -93,18 +93,19 @@ def test_a_person_sees_personal_values_once_they_are_granted(settings, postgres)
         superuser.close()
 
 
-def test_a_database_without_the_group_role_is_told_how_to_make_it(settings, postgres):
+@pytest.mark.parametrize(("role", "how"), [("analyst_personal", "NOLOGIN"), ("integrity", "LOGIN PASSWORD '…'")])
+def test_a_database_without_a_role_is_told_how_to_make_it(settings, postgres, role, how):
     superuser = psycopg2.connect(postgres.superuser_dsn("schema"))
     superuser.autocommit = True
     without = dataclasses.replace(settings, database=dataclasses.replace(settings.database, superuser_password=""))
     try:
         with superuser.cursor() as cursor:
-            cursor.execute("ALTER ROLE analyst_personal RENAME TO analyst_otherwise")
+            cursor.execute(f"ALTER ROLE {role} RENAME TO otherwise")
             try:
-                with pytest.raises(ConfigurationError, match="CREATE ROLE analyst_personal NOLOGIN"):
+                with pytest.raises(ConfigurationError, match=f"CREATE ROLE {role} {how}"):
                     migrate(without)
             finally:
-                cursor.execute("ALTER ROLE analyst_otherwise RENAME TO analyst_personal")
+                cursor.execute(f"ALTER ROLE otherwise RENAME TO {role}")
     finally:
         superuser.close()
 
@@ -184,6 +185,8 @@ def test_a_role_may_do_its_work(settings, role, statement):
         ("stream", "DELETE FROM board_detail_covered"),
         ("stream", "INSERT INTO publication (day) VALUES (now())"),
         ("batch", "SELECT * FROM member"),
+        ("analyst", "SELECT topic FROM archive_batch"),
+        ("integrity", "SELECT * FROM board_detail_masked"),
     ],
 )
 def test_a_role_may_do_no_more(settings, role, statement):

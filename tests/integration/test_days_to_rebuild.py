@@ -160,7 +160,7 @@ def test_with_an_archive_its_limit_counts_and_the_newest_comes_first(settings, y
     archived(settings, yesterday.before(50).start)
     opened(settings, *(yesterday.before(age) for age in (0, 40, 49)))  # the last in the shadow of what is missing
     assert chosen(settings, yesterday) == [str(yesterday), str(yesterday.before(40))]
-    assert load_window(settings, "analyst").archived_since == yesterday.before(48).date
+    assert load_window(settings, "integrity").archived_since == yesterday.before(48).date
 
 
 def test_a_night_has_no_more_days_than_airflow_expands(settings, yesterday, caplog):

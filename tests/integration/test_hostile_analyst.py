@@ -11,6 +11,7 @@ import pytest
 from psycopg2.extensions import connection as Connection
 
 from include.adapters.postgres import connect, open_connection
+from include.integrity.page_model import load_rows
 from include.settings import Settings
 from include.sql.migrate import migrate
 from include.sql.named import QUERIES, query
@@ -21,9 +22,9 @@ from tests.support.documents import ROOT, fenced
 from tests.support.pipeline import rows
 
 PHONE = "010-1234-5678"
-SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "archive_batch"}
+SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "freshness"}
 LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "temp_file_limit")
-ROLES = ("pipeline_owner", "gateway", "stream", "batch")
+ROLES = ("pipeline_owner", "gateway", "stream", "batch", "integrity")
 ROW = """
 INSERT INTO day_publication (day) VALUES ('2026-11-20');
 INSERT INTO board_detail_live (board_id, member_id, phone, title, day, board_partition, board_offset)
@@ -218,6 +219,18 @@ def test_an_analyst_reads_what_is_meant_for_analysts(settings):
     assert rows(settings, "SELECT phone FROM board_detail_masked", role="analyst") == [("***********78",)] * 9
     assert {name for (name,) in rows(settings, READABLE, {"role": "analyst"})} == SHOWN
     assert rows(settings, WRITABLE, {"role": "analyst"}) == []
+
+
+def test_the_integrity_page_reads_what_it_shows(settings):
+    assert [found.status.day.isoformat() for found in load_rows(settings, "integrity")] == ["2026-11-20"]
+    for view in ("day_status", "day_trust"):
+        rows(settings, f"SELECT * FROM {view}", role="integrity")
+    readable = {name for (name,) in rows(settings, READABLE, {"role": "integrity"})}
+    assert readable == {"day_status", "day_trust", "archive_batch"}
+    assert rows(settings, WRITABLE, {"role": "integrity"}) == []
+    for refused in ("SELECT * FROM archive_batch", "CREATE TEMPORARY TABLE mine (a int)", "SELECT pg_advisory_lock(1)"):
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            rows(settings, refused, role="integrity")
 
 
 @pytest.mark.parametrize("statement", lines(REFUSED))

@@ -60,7 +60,7 @@ def use_all(settings):
     certify_alone(settings, DAY)
     undo(settings, DAY, "test")
     ArchiveStore(database).ends("board", "id")
-    load_rows(settings, "analyst")
+    load_rows(settings, "integrity")
     dirty_days(settings)
     collect_orphans(settings)
 

@@ -103,7 +103,7 @@ class Chain(Driver):
         found = diff(settings, DAY, f"{run_id}-archive")
         published = publish(settings, DAY, f"{run_id}-archive")
         certificate = certify_alone(settings, DAY)
-        shown = load_rows(settings, "analyst", limit=100_000)
+        shown = load_rows(settings, "integrity", limit=100_000)
         for result in (found, published, certificate, shown):
             assert text_of(result)
 

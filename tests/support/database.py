@@ -5,7 +5,8 @@ from include.sql.migrate import migrate
 from tests.servers import PostgresTestServer
 
 PASSWORDS = {
-    f"DB_{role}_PASSWORD": f"{role.lower()}-test" for role in ("OWNER", "GATEWAY", "STREAM", "BATCH", "ANALYST")
+    f"DB_{role}_PASSWORD": f"{role.lower()}-test"
+    for role in ("OWNER", "GATEWAY", "STREAM", "BATCH", "INTEGRITY", "ANALYST")
 }
 
 

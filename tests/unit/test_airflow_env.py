@@ -31,6 +31,7 @@ def settings(tmp_path):
         "DB_STREAM_PASSWORD": "stream-password",
         "DB_GATEWAY_PASSWORD": "gateway-password",
         "DB_BATCH_PASSWORD": "batch-password",
+        "DB_INTEGRITY_PASSWORD": "integrity-password",
         "DB_ANALYST_PASSWORD": "analyst-password",
         "POSTGRES_SUPERUSER_PASSWORD": "superuser-password",
         "GATEWAY_TOKEN": "gateway-token",
@@ -68,9 +69,18 @@ def test_tasks_get_the_secrets_they_connect_with_and_no_other(settings):
     plain = {name: value for name, value in values.items() if not name.startswith("AIRFLOW__")}
 
     assert plain["DB_BATCH_PASSWORD"] == "batch-password"
-    assert plain["DB_ANALYST_PASSWORD"] == "analyst-password"
+    assert plain["DB_INTEGRITY_PASSWORD"] == "integrity-password"
     assert plain["GATEWAY_ADMIN_TOKEN"] == "gateway-admin-token"
-    withheld = ("superuser", "owner-", "stream-", "gateway-password", "gateway-token", "admin-password", "operator-")
+    withheld = (
+        "superuser",
+        "owner-",
+        "analyst-",
+        "stream-",
+        "gateway-password",
+        "gateway-token",
+        "admin-password",
+        "operator-",
+    )
     assert not [name for name, value in plain.items() if value.startswith(withheld)]
 
 

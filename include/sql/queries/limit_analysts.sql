@@ -3,7 +3,7 @@
 -- temporary tables fill the disk, and no limit counts them. SET of a session can raise the two time-outs, not the rest.
 DO $$
 DECLARE
-    pipeline text[] := ARRAY['pipeline_owner', 'gateway', 'stream', 'batch'];
+    pipeline text[] := ARRAY['pipeline_owner', 'gateway', 'stream', 'batch', 'integrity'];
     limits CONSTANT text[] := ARRAY[
         ['statement_timeout', '10min', '0'],
         ['idle_in_transaction_session_timeout', '1min', '0'],
@@ -24,7 +24,7 @@ BEGIN
 
     EXECUTE format('REVOKE CONNECT, TEMPORARY ON DATABASE %I FROM PUBLIC, analyst', current_database());
     EXECUTE format('GRANT CONNECT, TEMPORARY ON DATABASE %I TO gateway, stream, batch', current_database());
-    EXECUTE format('GRANT CONNECT ON DATABASE %I TO analyst, analyst_personal', current_database());
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO integrity, analyst, analyst_personal', current_database());
 
     -- of the database, so that they hold for the login of a person too; the superuser has none
     FOR n IN 1..array_length(limits, 1) LOOP
