@@ -58,7 +58,7 @@ def migrate(settings: Settings, revision: str = "head") -> str:
             for role in (*ROLES, *GROUP_ROLES):
                 cursor.execute(query("select_role"), {"role": role})
                 if cursor.fetchone() is None:
-                    how = "NOLOGIN" if role in GROUP_ROLES else "LOGIN PASSWORD '…'"
+                    how = "NOLOGIN" if role in GROUP_ROLES else f"LOGIN, and \\password {role}"
                     raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} {how}")
             cursor.execute(query("select_is_database_owner"))
             if cursor.fetchone() != (True,):

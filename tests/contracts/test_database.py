@@ -93,7 +93,9 @@ def test_a_person_sees_personal_values_once_they_are_granted(settings, postgres)
         superuser.close()
 
 
-@pytest.mark.parametrize(("role", "how"), [("analyst_personal", "NOLOGIN"), ("integrity", "LOGIN PASSWORD '…'")])
+@pytest.mark.parametrize(
+    ("role", "how"), [("analyst_personal", "NOLOGIN"), ("integrity", r"LOGIN, and \\password integrity")]
+)
 def test_a_database_without_a_role_is_told_how_to_make_it(settings, postgres, role, how):
     superuser = psycopg2.connect(postgres.superuser_dsn("schema"))
     superuser.autocommit = True

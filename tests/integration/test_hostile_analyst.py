@@ -10,6 +10,7 @@ import psycopg2.errors
 import pytest
 from psycopg2.extensions import connection as Connection
 
+from include.adapters.login_roles import save_login_role
 from include.adapters.postgres import connect, open_connection
 from include.integrity.page_model import load_rows
 from include.settings import Settings
@@ -198,11 +199,12 @@ def test_an_administrator_who_follows_the_readme_gives_the_same_rights(settings,
     with postgres_server(tmp_path) as other:
         variables = variables_of(other, tmp_path / ".env")
         without = Settings.from_environment({**variables, "POSTGRES_SUPERUSER_PASSWORD": ""})
-        made = re.sub("'…';( +-- (DB_[A-Z]+_PASSWORD))", lambda found: f"'{variables[found[2]]}';{found[1]}", block)
-        assert "'…'" not in made
+        passwords = re.findall(r"CREATE ROLE (\w+) LOGIN; +-- (DB_[A-Z]+_PASSWORD)", block)
         with superuser(other, "postgres") as connection, connection.cursor() as cursor:
-            for statement in filter(str.strip, re.sub("--.*", "", made).split(";")):
+            for statement in filter(str.strip, re.sub("--.*", "", block).split(";")):
                 cursor.execute(statement)
+            for role, name in passwords:
+                save_login_role(cursor, role, variables[name])  # as psql's \password
         migrate(without)
         assert "limit_analysts.sql" in caplog.text
         caplog.clear()
