@@ -9,6 +9,7 @@ import psycopg2
 import psycopg2.errors
 import pytest
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.login_roles import save_login_role
 from include.adapters.postgres import connect, open_connection
@@ -154,7 +155,7 @@ def personal(settings, server) -> Iterator[list[str]]:
     names = [f"person_{number}" for number in range(5)]
     with superuser(server) as connection, connection.cursor() as cursor:
         for name in names:
-            cursor.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'own' IN ROLE analyst_personal")
+            make_person(cursor, name)
         yield names
 
 
@@ -162,6 +163,17 @@ def variables_of(server: PostgresTestServer, path: Path) -> Mapping[str, str]:
     env_file.ensure(path)
     given = {"DATABASE_PORT": str(server.port), "POSTGRES_SUPERUSER_PASSWORD": server.superuser_password}
     return env_file.read(path) | given
+
+
+def make_person(cursor: Cursor, name: str, connections: int = 20) -> None:
+    """As docs/deployment.md says, with another limit of connections."""
+    (block,) = (text for _, text in fenced(ROOT / "docs/deployment.md", "sql") if "kim" in text)
+    assert "CONNECTION LIMIT 5;" in block
+    for line in block.replace("kim", name).replace("LIMIT 5", f"LIMIT {connections}").splitlines():
+        if line == f"\\password {name}":
+            save_login_role(cursor, name, "own")
+        else:
+            cursor.execute(line)
 
 
 @contextlib.contextmanager
@@ -300,6 +312,20 @@ def test_every_session_but_the_pipelines_has_limits(settings, personal):
         assert [shown(settings, user, name) for name in LIMITS] == ["10min", "1min", "2GB"]
     for role in ROLES:
         assert [shown(settings, role, name) for name in LIMITS] == ["0", "0", "-1"]
+
+
+def test_a_person_reads_as_an_analyst_and_leaves_others_alone(settings, server, personal):
+    first, second = personal[:2]
+    with contextlib.closing(login(settings, first)) as connection, connection.cursor() as cursor:
+        for name in (*SHOWN, "board_detail"):
+            cursor.execute(f"SELECT * FROM {name}")
+        with contextlib.closing(login(settings, second)) as other, pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            cursor.execute("SELECT pg_terminate_backend(%s)", (other.info.backend_pid,))
+    with superuser(server) as connection, connection.cursor() as cursor:
+        make_person(cursor, "once", connections=1)
+        with contextlib.closing(login(settings, "once")), pytest.raises(psycopg2.OperationalError, match="too many"):
+            login(settings, "once")
+        cursor.execute("DROP ROLE once")
 
 
 def test_an_analysts_own_settings_last_until_the_next_migration(settings):
