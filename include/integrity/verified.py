@@ -25,7 +25,7 @@ CONSUMER = "serve"
 LOOKED_FOR = 1_000  # on other days: so many boards have not moved
 TOPIC = PIPELINE.output.name
 # what may differ between two versions of a row although its board is the same version
-APART = (*PIPELINE.table_columns, *COORDINATES, "generation_id", "day", "replayed", "finality")
+APART = (*PIPELINE.table_columns, *COORDINATES, "generation_id", "day", "replayed", "finality", "shown_since")
 
 
 class Verified(NamedTuple):
