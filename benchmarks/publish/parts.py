@@ -14,6 +14,7 @@ from include.adapters.generation_store import attach_statement, table_name
 from include.adapters.postgres import connect, open_connection
 from include.contracts.day import Day
 from include.settings import Settings
+from include.sql.named import query
 from tests.servers import PostgresTestServer, postgres_server
 from tests.support.pipeline import migrated
 
@@ -69,6 +70,14 @@ class Bench:
             numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
             cursor.execute(sql.SQL(_FILL).format(**names).as_string(connection) + _ROW + numbers, place)
             cursor.execute(sql.SQL("ALTER TABLE {table} ADD PRIMARY KEY (board_id)").format(**names))
+            bounds = {
+                "first_key": first_id,
+                "last_key": first_id + rows - 1,
+                "earliest": day.start,
+                "latest": day.start,
+            }
+            literals = {name: sql.Literal(value) for name, value in bounds.items()}
+            cursor.execute(sql.SQL(query("bound_generation")).format(table=names["table"], **literals))
             cursor.execute(sql.SQL("ANALYZE {table}").format(**names))
             cursor.execute(attach_statement(generation_id, day))
         return generation_id

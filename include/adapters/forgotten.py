@@ -90,5 +90,5 @@ class ForgottenStore:
 def _counted(cursor: Cursor, generation_id: int) -> Mapping[str, object]:
     """The rows of a build that are left, and their hash: its balance is made of these."""
     cursor.execute(sql.SQL(query("measure_generation")).format(table=table_name(generation_id)))
-    row_count, _, content_hash = cursor.fetchone()
+    row_count, *_, content_hash = cursor.fetchone()
     return {"generation_id": generation_id, "row_count": row_count, "content_hash": content_hash}

@@ -84,6 +84,16 @@ class Built:
     content_hash: str
 
 
+class _Measured(NamedTuple):
+    row_count: int
+    newest_version_at: dt.datetime
+    first_key: int | None
+    last_key: int | None
+    earliest: str | None
+    latest: str | None
+    content_hash: str
+
+
 class GenerationStore:
     """The batch layer's tables. Methods are short transactions unless they say otherwise."""
 
@@ -203,26 +213,32 @@ class GenerationStore:
     def finish(self, generation_id: int, day: Day, counts: Counts) -> Built:
         """Give the generation's table its key, count and hash it, attach it. Raises StaleRun when the run lost its day.
 
-        The key is made on one connection while another one counts and hashes: each reads all of the table.
+        The key is made on one connection while another one counts and hashes: each reads all of the table. The
+        bounds of its rows become a CHECK.
         """
         with ThreadPoolExecutor(1, "measure") as lane:
             measured = lane.submit(self._measure, generation_id)
             self._index(generation_id)
-            row_count, content_hash, newest_version_at = measured.result()
+            found = measured.result()
         terms = {
-            "generation_id": generation_id, "day": day.date, "row_count": row_count, "content_hash": content_hash,
+            "generation_id": generation_id, "day": day.date, "row_count": found.row_count,
+            "content_hash": found.content_hash, "first_key": found.first_key, "last_key": found.last_key,
             "raw_distinct": counts.raw_distinct, "pending_count": counts.pending, "rejected_count": counts.rejected,
             "duplicate_count": counts.duplicates, "misplaced_count": counts.misplaced,
-            "newest_version_at": newest_version_at,
+            "newest_version_at": found.newest_version_at,
         }  # fmt: skip
         table, index = table_name(generation_id), _index_name(generation_id)
         with self._transaction() as cursor:
             cursor.execute(sql.SQL(query("key_generation")).format(table=table, index=index))
+            bounds = {name: getattr(found, name) for name in ("first_key", "last_key", "earliest", "latest")}
+            if None not in bounds.values():
+                literals = {name: sql.Literal(value) for name, value in bounds.items()}
+                cursor.execute(sql.SQL(query("bound_generation")).format(table=table, **literals))
             cursor.execute(attach_statement(generation_id, day))
             cursor.execute(query("finish_generation"), terms)
             if cursor.rowcount != 1:
                 raise StaleRun(generation=generation_id, day=day)
-        return Built(generation_id, row_count, content_hash)
+        return Built(generation_id, found.row_count, found.content_hash)
 
     def _index(self, generation_id: int) -> None:
         table, index = table_name(generation_id), _index_name(generation_id)
@@ -231,12 +247,11 @@ class GenerationStore:
         with self._transaction() as cursor:  # the two locks do not go together
             cursor.execute(sql.SQL("ANALYZE {}").format(table))
 
-    def _measure(self, generation_id: int) -> tuple[int, str, dt.datetime]:
+    def _measure(self, generation_id: int) -> _Measured:
         table = table_name(generation_id)
         with self._transaction() as cursor:
             cursor.execute(sql.SQL(query("measure_generation")).format(table=table))
-            row_count, newest_version_at, content_hash = cursor.fetchone()
-        return int(row_count), str(content_hash), newest_version_at
+            return _Measured(*cursor.fetchone())
 
     @contextmanager
     def _transaction(self) -> Iterator[Cursor]:

@@ -60,6 +60,11 @@ class Definition:
         """The relational name of the stream's version field."""
         return self.stream.field(self.version_field).column
 
+    @property
+    def day_column(self) -> str:
+        """The relational name of the stream's field that places a record in a day."""
+        return self.stream.field(self.day_field).column
+
     def postgres_type(self, column: str) -> str:
         """The PostgreSQL type of a relational column. Raises KeyError."""
         for field in self.output.fields:

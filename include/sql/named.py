@@ -45,6 +45,7 @@ def _column_lists(definition: Definition) -> dict[str, str]:
     return {
         "key": key,
         "version": definition.version_column,
+        "day_from": definition.day_column,
         "columns": ", ".join(result),
         "columns_l": ", ".join(f"l.{name}" for name in result),
         "columns_b": ", ".join(f"b.{name}" for name in result),

@@ -11,7 +11,7 @@ from include.integrity.comparison import verify
 from include.integrity.days import dirty_days
 from tests.support.many_days import locks_held, publish_days
 from tests.support.pipeline import migrated, rows
-from tests.support.publication import open_as
+from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
 
 DAYS = 1_100
@@ -199,3 +199,27 @@ def locks_of(settings, application):
     ((count,),) = rows(settings, "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
                        " WHERE locktype = 'relation' AND application_name = %s", (application,))  # fmt: skip
     return count
+
+
+WITHOUT_A_DAY = {
+    "one board": "board_id = {number}001",
+    "boards as a list": "board_id IN ({number}001, {number}002)",
+    "a time": "created_at >= '{start}' AND created_at < '{end}'",
+}
+
+
+@pytest.mark.parametrize("condition", WITHOUT_A_DAY.values(), ids=WITHOUT_A_DAY)
+def test_a_query_without_a_day_reads_the_tables_that_may_have_its_rows(settings, condition):
+    number = 5_000
+    day = DAY.before(number)
+    if not rows(settings, "SELECT FROM day_publication WHERE day = %s", (day.date,)):
+        for ago in (number, number + 1):
+            built = DAY.before(ago)
+            made = [row(ago * 1000 + n, n, day=built.date, created_at=built.start + dt.timedelta(hours=n))
+                    for n in (1, 2)]  # fmt: skip
+            build(settings, made, cut=5, run_id="old", day=built)
+            publish(settings, built, "old")
+    of_day = condition.format(number=number, start=day.start, end=day.end)
+    assert rows(settings, f"SELECT DISTINCT day FROM board_detail WHERE {of_day}") == [(day.date,)]
+    ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM board_detail WHERE {of_day}")
+    assert sum(name.startswith("board_detail_final") for name in _relations(plan[0]["Plan"])) == 1
