@@ -55,8 +55,10 @@ def noon(day):
 
 
 def post(pipeline, topic, value):
+    """Send it; a stream that shows nothing takes it."""
     with pipeline.gateway.client() as gateway:
         assert gateway.post_event(topic, value)["keptIn"] == "kafka"
+    caught_up(pipeline)
 
 
 def post_board(pipeline, day, board_id, member_id=7):
@@ -103,7 +105,7 @@ def opened(pipeline, day):
 
 
 def caught_up(pipeline):
-    """The ledger of a stream that has taken everything: a scheduled run waits for that, and has no form."""
+    """The ledger of a stream that has taken everything: a scheduled run and certificates wait for that."""
     offsets = OffsetReader(pipeline.settings.kafka.bootstrap_servers)
     with connect(pipeline.settings.database, "stream") as connection, connection.cursor() as cursor:
         for consumer, topic in (("join", "board"), ("serve", "board-detail")):

@@ -1,6 +1,7 @@
 """An analyst who means harm, on a fresh stack: neither the pipeline nor masked values are within reach."""
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -223,7 +224,7 @@ def test_an_administrator_who_follows_the_readme_gives_the_same_rights(settings,
         with superuser(other) as connection, connection.cursor() as cursor:
             cursor.execute(limits)
         migrate(without)
-        assert caplog.text == ""
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
         assert rights(other) == rights(server)
 
 

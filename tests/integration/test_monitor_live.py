@@ -136,7 +136,7 @@ class TestStore:
         assert len(store.read()) == 1
 
     def test_tables_of_another_version_are_named(self, store, postgres):
-        self.as_superuser(postgres, "ALTER TABLE stream_progress DROP COLUMN lag_s")
+        self.as_superuser(postgres, "ALTER TABLE stream_progress DROP COLUMN lag_s CASCADE")
         with pytest.raises(ContractMismatch, match="run the migrations"):
             store.save([JOIN])
         with pytest.raises(ContractMismatch):

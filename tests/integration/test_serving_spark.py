@@ -114,7 +114,7 @@ def test_a_batch_is_decoded_with_its_rejects(spark):
         None,
         None,
     ]  # a valid row carries its record no further
-    assert [row["reason"].split(":")[0] for row in rejects] == ["/", "headers", "/createdAt"]
+    assert [row["reason"].split(":")[0] for row in rejects] == ["/", "headers/board-partition", "/createdAt"]
     assert [row["record_key"] for row in rejects] == [b"3", b"4", b"5"]
     assert rejects[0]["record_value"] == b"{nonsense"
 
