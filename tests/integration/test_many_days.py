@@ -53,6 +53,13 @@ def test_a_query_of_one_day_locks_that_days_tables(settings, view, statements):
         assert locks_held(reader) <= LOCKS_A_DAY
 
 
+def test_the_status_of_all_days_locks_no_days_table(settings):
+    with closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
+        cursor.execute("SELECT * FROM day_status")
+        assert cursor.rowcount == DAYS
+        assert locks_held(reader) <= LOCKS_OF_STATUS
+
+
 def test_the_status_of_one_day_locks_that_days_tables(settings):
     with closing(open_as(settings, "batch")) as reader, reader.cursor() as cursor:
         for _ in range(7):
