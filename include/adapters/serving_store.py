@@ -85,9 +85,7 @@ class ServingStore:
         with self._transaction() as cursor:
             self._lease.hold(cursor)
             ledger = self._ledger(cursor)
-            added = {
-                partition: 0 for partition in ends if partition not in ledger
-            }  # since: 0, as Spark's source has it
+            added = {p: 0 for p in ends if p not in ledger}  # a partition that is new begins at 0, as in Spark
             ledger |= added
             wanted = not_taken(records, ledger)
             rows = marked_of_replaced(valid_rows(wanted), self._replaced_until)

@@ -10,13 +10,12 @@ import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.offset_ledger import open_partitions
 from include.adapters.postgres import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import board, member
 from tests.servers import wait_until
+from tests.support.certifying import take_everything
 from tests.support.pipeline_processes import batch_side
 
 RUN_DEADLINE_S = 240.0
@@ -58,7 +57,7 @@ def post(pipeline, topic, value):
     """Send it; a stream that shows nothing takes it."""
     with pipeline.gateway.client() as gateway:
         assert gateway.post_event(topic, value)["keptIn"] == "kafka"
-    caught_up(pipeline)
+    take_everything(pipeline.settings)
 
 
 def post_board(pipeline, day, board_id, member_id=7):
@@ -102,20 +101,6 @@ def opened(pipeline, day):
     """The day is there, as the stream leaves it when it writes a row of it."""
     with connect(pipeline.settings.database, "stream") as connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
-
-
-def caught_up(pipeline):
-    """The ledger of a stream that has taken everything: a scheduled run and certificates wait for that."""
-    offsets = OffsetReader(pipeline.settings.kafka.bootstrap_servers)
-    with connect(pipeline.settings.database, "stream") as connection, connection.cursor() as cursor:
-        for consumer, topic in (("join", "board"), ("serve", "board-detail")):
-            ends, topic_id = offsets.ends(topic), offsets.topic_id(topic)
-            open_partitions(cursor, consumer, topic, topic_id, dict.fromkeys(ends, 0))
-            for partition, end in ends.items():
-                cursor.execute(
-                    "UPDATE offset_ledger SET next_offset = %s WHERE (consumer, topic_id, partition) = (%s, %s, %s)",
-                    (end, consumer, topic_id, partition),
-                )
 
 
 def reprocessing(day, **values):
@@ -178,7 +163,6 @@ def test_a_scheduled_run_makes_up_for_missed_nights_and_rebuilds_what_late_membe
     post(pipeline, "member", member(7, nickname="바다", createdAt=noon(day.before(6)), modifiedAt=noon(day.before(6))))
     late = rfc3339(dt.datetime.combine(day.date, dt.time(11, 59), ZoneInfo(day.zone)))
     post(pipeline, "member", member(7, nickname="별", createdAt=noon(day.before(6)), modifiedAt=late))
-    caught_up(pipeline)
     (night,) = nights(operator, today)
 
     operator.rerun(night)

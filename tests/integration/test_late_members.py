@@ -16,10 +16,9 @@ from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.late_members import CONSUMER, find_late_members
 from include.integrity.publication import redo, undo
 from include.integrity.settled import wait_until_settled
-from include.sql.named import query
 from tests.fakes.events import board, member
 from tests.servers import kafka_server, wait_until
-from tests.support.certifying import nothing_waits
+from tests.support.certifying import nothing_waits, take_everything
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, row
@@ -164,7 +163,7 @@ class TestCertifying:
         certificate = certify(settings, DAY, nothing_waits, catch_up_at_once)
         assert "the stream is 2 records behind" in certificate.reason
         assert (certificate.behind, certificate.needs_only_rebuild) == (2, False)
-        take_all(settings)
+        take_everything(settings)
         assert certify(settings, DAY, nothing_waits, catch_up_at_once).reason is None
 
     def test_waits_for_the_stream(self, settings, caplog):
@@ -173,27 +172,18 @@ class TestCertifying:
         with ThreadPoolExecutor(1) as pool:
             certifying = pool.submit(certify, settings, DAY, nothing_waits)
             wait_until(lambda: "waiting up to" in caplog.text, 30, "it waits")
-            take_all(settings)
+            take_everything(settings)
             assert certifying.result(60).reason is None
 
 
 def settled_certificate(settings):
-    take_all(settings)
+    take_everything(settings)
     return certify(settings, DAY, nothing_waits)
 
 
 def catch_up_at_once(settings):
     find_late_members(settings)
     return wait_until_settled(settings, 0)
-
-
-def take_all(settings):
-    """Move the stream's ledgers to the ends of their topics, as if it had taken everything."""
-    offsets = OffsetReader(settings.kafka.bootstrap_servers)
-    for consumer, topic in (("join", "board"), ("serve", "board-detail")):
-        for partition, end in offsets.high_watermarks(topic).items():
-            place = {"consumer": consumer, "topic": topic, "topic_id": offsets.topic_id(topic)}
-            rows(settings, query("set_ledger_entry"), place | {"partition": partition, "to_offset": end})
 
 
 class TestADayThatMoves:

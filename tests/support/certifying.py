@@ -1,8 +1,12 @@
-"""Certifying where neither a gateway nor a broker runs."""
+"""Certifying where no gateway, broker or stream runs."""
 
+from include.adapters.kafka_offsets import OffsetReader
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
 from include.integrity.settled import Settled
+from include.settings import Settings
+from include.sql.named import query
+from tests.support.pipeline import rows
 
 
 def nothing_waits(_settings):
@@ -20,3 +24,12 @@ def certify_alone(
 ) -> Certificate:
     """Certify the day; what is not given, speaks not against it."""
     return certify(settings, day, ask_gateways, catch_up)
+
+
+def take_everything(settings: Settings) -> None:
+    """Move the stream's ledgers to the ends of their topics, as if it had taken everything and shown nothing of it."""
+    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    for consumer, topic in (("join", "board"), ("serve", "board-detail")):
+        for partition, end in offsets.high_watermarks(topic).items():
+            place = {"consumer": consumer, "topic": topic, "topic_id": offsets.topic_id(topic)}
+            rows(settings, query("set_ledger_entry"), place | {"partition": partition, "to_offset": end}, role="stream")

@@ -8,26 +8,7 @@ down_revision = "0022"
 # PostgreSQL chooses a generation while the query runs, in an Append. Where planning leaves one table of a range, it
 # drops the Append, and that table was read once for each published day: the empty table is always beside it.
 EMPTY = """
-CREATE TABLE board_detail_empty (
-    generation_id bigint NOT NULL,
-    day date NOT NULL,
-    board_id bigint,
-    member_id bigint,
-    nickname text,
-    city text,
-    phone text,
-    title text,
-    body text,
-    modified_at timestamptz,
-    created_at timestamptz,
-    event_id text,
-    board_partition integer,
-    board_offset bigint,
-    member_partition integer,
-    member_offset bigint,
-    kafka_partition integer,
-    kafka_offset bigint
-);
+CREATE TABLE board_detail_empty (LIKE board_detail_final);
 COMMENT ON TABLE board_detail_empty IS
     'Always empty. Beside it in the view, a day''s generation is chosen while the query runs, also where planning'
     ' leaves one.';
