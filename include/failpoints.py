@@ -41,7 +41,7 @@ STREAM_PLACES = (
 )
 REBUILD_PLACES = ("rebuild.after_begin", "rebuild.while_loading", "rebuild.before_finish", "rebuild.after_finish")
 POINT_PLACES = ("point.after_pointer", "point.before_commit", "point.after_commit")  # publish, undo and redo
-PRUNE_PLACES = ("prune.after_detach", "prune.after_drop")
+PRUNE_PLACES = ("prune.after_drop",)
 ARCHIVE_PLACES = ("archive.after_files", "archive.before_commit", "archive.after_commit")
 RECORD_PLACES = ("join.records", "resolve.records", "serve.decode", "serve.write")
 PLACES = (*STREAM_PLACES, *REBUILD_PLACES, *POINT_PLACES, *PRUNE_PLACES, *ARCHIVE_PLACES)

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 
-from include.adapters.generation_store import attach_statement, table_name
+from include.adapters.generation_store import table_name
 from include.adapters.postgres import connect, open_connection
 from include.contracts.day import Day
 from include.settings import Settings
@@ -59,27 +59,18 @@ class Bench:
         with connect(self.settings.database, "batch", "bench") as connection, connection.cursor() as cursor:
             cursor.execute(_INSERT_GENERATION, place)
             generation_id = int(cursor.fetchone()[0])
-            names: dict[str, Any] = {
-                "table": table_name(generation_id), "generation_id": sql.Literal(generation_id),
-                "day": sql.Literal(day.date), "check": sql.Identifier(f"bench_g{generation_id}_day"),
+            built = {
+                "generation_id": generation_id, "day": day.date, "first_key": first_id, "last_key": first_id + rows - 1,
+                "earliest": day.start, "latest": day.start,
             }  # fmt: skip
-            cursor.execute(
-                sql.SQL("CREATE TABLE {table} (LIKE board_detail_final INCLUDING DEFAULTS INCLUDING CONSTRAINTS, "
-                        "CONSTRAINT {check} CHECK (generation_id = {generation_id} AND day = {day}))").format(**names)
-            )  # fmt: skip
+            cursor.execute(query("create_generation_table"), built)
+            fill = sql.SQL(_FILL).format(
+                table=table_name(generation_id), generation_id=sql.Literal(generation_id), day=sql.Literal(day.date)
+            )
             numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
-            cursor.execute(sql.SQL(_FILL).format(**names).as_string(connection) + _ROW + numbers, place)
-            cursor.execute(sql.SQL("ALTER TABLE {table} ADD PRIMARY KEY (board_id)").format(**names))
-            bounds = {
-                "first_key": first_id,
-                "last_key": first_id + rows - 1,
-                "earliest": day.start,
-                "latest": day.start,
-            }
-            literals = {name: sql.Literal(value) for name, value in bounds.items()}
-            cursor.execute(sql.SQL(query("bound_generation")).format(table=names["table"], **literals))
-            cursor.execute(sql.SQL("ANALYZE {table}").format(**names))
-            cursor.execute(attach_statement(generation_id, day))
+            cursor.execute(fill.as_string(connection) + _ROW + numbers, place)
+            for name in ("index_generation", "analyze_generation", "attach_generation"):
+                cursor.execute(query(name), built)
         return generation_id
 
     def serve(self, day: Day, rows: int, first_id: int = 1) -> None:

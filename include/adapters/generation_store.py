@@ -15,6 +15,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
+from include.adapters.generation_tables import remove_tables
 from include.adapters.offset_ledger import REPLACED
 from include.adapters.postgres import connect, open_connection
 from include.adapters.speed_store import Reject
@@ -161,8 +162,10 @@ class GenerationStore:
         """
         with self._transaction() as cursor:
             cursor.execute(query("discard_unfinished"), {"day": day.date, "run_id": run_id})
-            for (left_behind,) in cursor.fetchall():
-                cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table_name(left_behind)))
+            is_retry = cursor.rowcount > 0
+        if is_retry:
+            remove_tables(self._database, day)
+        with self._transaction() as cursor:
             cursor.execute(
                 query("insert_generation"),
                 {"day": day.date, "run_id": run_id, "reason": reason,
@@ -170,14 +173,7 @@ class GenerationStore:
                  "starts": json.dumps(starts or {})},
             )  # fmt: skip
             generation_id = int(cursor.fetchone()[0])
-            cursor.execute(
-                sql.SQL(query("create_generation_table")).format(
-                    table=table_name(generation_id),
-                    check=sql.Identifier(f"board_detail_final_g{generation_id}_day"),
-                    generation_id=sql.Literal(generation_id),
-                    day=sql.Literal(day.date),
-                )
-            )
+            cursor.execute(query("create_generation_table"), {"generation_id": generation_id, "day": day.date})
             return generation_id
 
     def save_part(self, generation_id: int, day: Day, part: Part) -> bool:
@@ -227,25 +223,18 @@ class GenerationStore:
             "duplicate_count": counts.duplicates, "misplaced_count": counts.misplaced,
             "newest_version_at": found.newest_version_at,
         }  # fmt: skip
-        table, index = table_name(generation_id), _index_name(generation_id)
         with self._transaction() as cursor:
-            cursor.execute(sql.SQL(query("key_generation")).format(table=table, index=index))
-            bounds = {name: getattr(found, name) for name in ("first_key", "last_key", "earliest", "latest")}
-            if None not in bounds.values():
-                literals = {name: sql.Literal(value) for name, value in bounds.items()}
-                cursor.execute(sql.SQL(query("bound_generation")).format(table=table, **literals))
-            cursor.execute(attach_statement(generation_id, day))
+            cursor.execute(query("attach_generation"),
+                           terms | {"earliest": found.earliest, "latest": found.latest})  # fmt: skip
             cursor.execute(query("finish_generation"), terms)
             if cursor.rowcount != 1:
                 raise StaleRun(generation=generation_id, day=day)
         return Built(generation_id, found.row_count, found.content_hash)
 
     def _index(self, generation_id: int) -> None:
-        table, index = table_name(generation_id), _index_name(generation_id)
-        with self._transaction() as cursor:
-            cursor.execute(sql.SQL(query("index_generation")).format(table=table, index=index))
-        with self._transaction() as cursor:  # the two locks do not go together
-            cursor.execute(sql.SQL("ANALYZE {}").format(table))
+        for name in ("index_generation", "analyze_generation"):  # the two locks do not go together
+            with self._transaction() as cursor:
+                cursor.execute(query(name), {"generation_id": generation_id})
 
     def _measure(self, generation_id: int) -> _Measured:
         table = table_name(generation_id)
@@ -273,17 +262,6 @@ def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates:
         execute_values(cursor, query("insert_duplicates"), rows, page_size=PAGE)
 
 
-def _index_name(generation_id: int) -> sql.Identifier:
-    return sql.Identifier(f"board_detail_final_g{generation_id}_pkey")
-
-
 def table_name(generation_id: int) -> sql.Identifier:
     """The table that holds a generation's rows."""
-    return sql.Identifier(f"board_detail_final_g{generation_id}")
-
-
-def attach_statement(generation_id: int, day: Day) -> sql.Composed:
-    """Makes the generation's table a partition of its day."""
-    return sql.SQL(query("attach_generation")).format(
-        table=table_name(generation_id), day=sql.Literal(day.date), generation_id=sql.Literal(generation_id),
-        next_id=sql.Literal(generation_id + 1))  # fmt: skip
+    return sql.Identifier("generations", f"board_detail_final_g{generation_id}")

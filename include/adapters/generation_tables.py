@@ -1,15 +1,9 @@
-"""The tables of generations that nobody needs any more: detached and dropped without making a reader wait."""
+"""The tables of generations that nobody needs any more: dropped without making a reader wait for long."""
 
 import logging
+import time
 
-from psycopg2 import sql
-from psycopg2.errors import (
-    DeadlockDetected,
-    LockNotAvailable,
-    ObjectNotInPrerequisiteState,
-    QueryCanceled,
-    UndefinedTable,
-)
+from psycopg2.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres import SessionLimits, open_connection, own_errors
@@ -21,47 +15,51 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 _LIMITS = SessionLimits(statement_s=20.0, lock_s=2.0)
+# The drop of an attached table waits for all who read the view, and those who come meanwhile wait behind it.
+_WAITS = ("200ms",) * 5
+_LAST_WAIT = "2s"
+_PAUSE_S = 0.3
 
 
 def is_attached(cursor: Cursor, generation_id: int) -> bool:
-    """Is the generation's table part of the view, whole?"""
-    cursor.execute(query("select_attached"), {"table": f"board_detail_final_g{generation_id}"})
+    """Is the generation's table part of the view?"""
+    cursor.execute(query("select_attached"), {"table": f"generations.board_detail_final_g{generation_id}"})
     return cursor.fetchone() is not None
 
 
-def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[str]:
-    """Detach and drop the tables of discarded and unknown generations, of a day or of all; returns their names.
+def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[int]:
+    """Drop the tables of discarded and unknown generations, of a day or of all; returns the generations.
 
-    Detaching waits for readers that began before; after 2 s the table is left, half detached perhaps, which no new
-    reader sees, and the next call goes on with it. Then this one goes no further: only one can be half detached.
-    Raises DatabaseUnavailable.
+    A table waits for readers that began before, and new ones wait for it: 0.2 s, five times; without a day, once 2 s.
+    Then it and all that are attached are left to the next call. Raises DatabaseUnavailable.
     """
     connection = open_connection(database, "batch", "prune", _LIMITS)
-    removed: list[str] = []
+    removed: list[int] = []
+    waits = _WAITS if day else (*_WAITS, _LAST_WAIT)
     try:
-        connection.autocommit = True  # DETACH … CONCURRENTLY runs in no transaction
+        connection.autocommit = True
         with own_errors(database), connection.cursor() as cursor:
             cursor.execute(query("select_leftover_tables"), {"day": day.date if day else None})
-            for name, attached, pending in cursor.fetchall():
-                try:
-                    _remove(cursor, name, attached, pending)
-                except (LockNotAvailable, QueryCanceled, DeadlockDetected):
-                    log.info("table %s stays until the next time: somebody still reads what was there before", name)
+            for generation_id, attached in cursor.fetchall():
+                if _drop(cursor, generation_id, waits):
+                    removed.append(generation_id)
+                    reached("prune.after_drop")
+                    continue
+                log.info("the table of generation %d stays until the next time: somebody reads the view", generation_id)
+                if attached:
                     break
-                except (UndefinedTable, ObjectNotInPrerequisiteState) as exc:
-                    log.info("table %s: another process is removing tables (SQLSTATE %s)", name, exc.pgcode)
-                    break
-                removed.append(name)
     finally:
         connection.close()
     return removed
 
 
-def _remove(cursor: Cursor, name: str, attached: bool, pending: bool) -> None:
-    table = sql.Identifier(name)
-    if attached:
-        how = sql.SQL("FINALIZE" if pending else "CONCURRENTLY")
-        cursor.execute(sql.SQL("ALTER TABLE board_detail_final DETACH PARTITION {} {}").format(table, how))
-        reached("prune.after_detach")
-    cursor.execute(sql.SQL("DROP TABLE {}").format(table))
-    reached("prune.after_drop")
+def _drop(cursor: Cursor, generation_id: int, waits: tuple[str, ...]) -> bool:
+    """Drop the table; False when a lock was not had in any of the waits."""
+    for wait in waits:
+        try:
+            cursor.execute(query("drop_generation_table"), {"generation_id": generation_id, "lock_timeout": wait})
+        except (LockNotAvailable, QueryCanceled, DeadlockDetected):
+            time.sleep(_PAUSE_S)
+        else:
+            return True
+    return False

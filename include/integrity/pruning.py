@@ -73,8 +73,8 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
         cover(settings, day)
         for generation_id in prune(settings, day):
             orphans.append(Orphan(generation_id, str(day), "superseded, and not kept for undo any more"))
-    for table in remove_tables(settings.database):
-        log.warning("table %s is dropped: its generation was given up, or is unknown", table)
+    for generation_id in remove_tables(settings.database):
+        log.warning("the table of generation %d is dropped: it was given up, or is unknown", generation_id)
     _expire_runs(settings)
     return orphans
 

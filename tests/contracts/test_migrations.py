@@ -1,10 +1,12 @@
 """Migrations are frozen text: they make the same schema, however the definition has changed since."""
 
+import contextlib
 import dataclasses
 import datetime as dt
 from pathlib import Path
 
 import psycopg2
+import psycopg2.errors
 import pytest
 
 from include.contracts import definition
@@ -16,6 +18,7 @@ from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment
 from tests.support.pipeline import rows
+from tests.support.publication import open_as
 
 # The catalogue that revisions 0001 to 0008 made when 0001 and 0004 still rendered the definition, on PostgreSQL 18.
 # It is never made again: a migration that was released is not edited.
@@ -134,3 +137,37 @@ def test_rows_of_a_database_that_is_in_use_stay_through_a_migration(postgres):
             assert cursor.fetchone() == (1,)
     finally:
         connection.close()
+
+
+def test_generations_of_an_earlier_version_get_their_owner(postgres):
+    """Two attached ones, one that `batch` had begun to detach while somebody read it, and one that is being built."""
+    postgres.new_database("owners")
+    settings = Settings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9",
+                                          **database_environment(postgres, "owners")})  # fmt: skip
+    migrate(settings, "0008")
+    with contextlib.closing(psycopg2.connect(postgres.superuser_dsn("owners"))) as connection:
+        connection.autocommit = True
+        connection.cursor().execute(DATA_OF_0008)
+    migrate(settings, "0024")
+    rows(settings, "CREATE TABLE board_detail_final_g3 (LIKE board_detail_final)", role="batch")
+    with contextlib.closing(open_as(settings, "pipeline_owner")) as reader:
+        reader.cursor().execute("SELECT FROM board_detail_final")
+        with contextlib.closing(open_as(settings, "batch")) as batch, batch.cursor() as cursor:
+            batch.autocommit = True
+            cursor.execute("SET lock_timeout = '100ms'")
+            with pytest.raises(psycopg2.errors.LockNotAvailable):
+                cursor.execute("ALTER TABLE board_detail_final DETACH PARTITION board_detail_final_g1 CONCURRENTLY")
+    shown = rows(settings, SHOWN)
+    migrate(settings)
+    assert rows(settings, SHOWN) == shown != []
+    found = rows(settings, """SELECT relname, relnamespace::regnamespace::text, relowner::regrole::text FROM pg_class
+                               WHERE relname ~ '^board_detail_final(_g[0-9]+)?$' ORDER BY 1""")  # fmt: skip
+    assert found == [
+        ("board_detail_final", "public", "pipeline_owner"),
+        *[(f"board_detail_final_g{id_}", "generations", "pipeline_owner") for id_ in (1, 2, 3)],
+    ]
+    for id_ in (1, 3):
+        table = f"generations.board_detail_final_g{id_}"
+        rows(settings, f"INSERT INTO {table} SELECT * FROM board_detail_final WHERE false", role="batch")
+        rows(settings, f"SELECT generations.drop_table({id_})", role="batch")
+    assert rows(settings, SHOWN) == shown

@@ -25,12 +25,17 @@ SELECT s.setrole::regrole::text, unnest(s.setconfig) AS setting
  ORDER BY 1, 2
 """
 ACCESS = """
-SELECT c.oid::regclass::text, (SELECT array_agg(a ORDER BY a::text) FROM unnest(c.relacl) a)::text
-  FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace ORDER BY 1
+SELECT c.oid::regclass::text, c.relowner::regrole::text,
+       (SELECT array_agg(a ORDER BY a::text) FROM unnest(c.relacl) a)::text
+  FROM pg_class c WHERE c.relnamespace IN ('public'::regnamespace, 'generations'::regnamespace) ORDER BY 1
 """
 FUNCTIONS = """
-SELECT p.oid::regprocedure::text, has_function_privilege('analyst', p.oid, 'EXECUTE') FROM pg_proc p
- WHERE p.proname ~ '^(pg_(try_)?advisory_|lo_)' OR p.proname = 'shown_rows' ORDER BY 1
+SELECT p.oid::regprocedure::text, p.proowner::regrole::text, has_function_privilege('analyst', p.oid, 'EXECUTE'),
+       has_function_privilege('batch', p.oid, 'EXECUTE')
+  FROM pg_proc p
+ WHERE p.proname ~ '^(pg_(try_)?advisory_|lo_)' OR p.proname = 'shown_rows'
+    OR p.pronamespace = 'generations'::regnamespace
+ ORDER BY 1
 """
 
 

@@ -319,7 +319,7 @@ def test_a_board_that_got_lost_breaks_the_balance(settings):
 def test_rows_changed_after_the_build_take_the_certificate_away(settings, change):
     published(settings, [row(1, 1), row(2, 2)])
     certify_alone(settings, DAY)
-    rows(settings, change, role="batch")
+    rows(settings, change)
     with pytest.raises(BalanceBroken, match="is_same_hash=False"):
         certify_alone(settings, DAY)
     assert rows(settings, STATUS) == [("rebuilt", False)]

@@ -35,13 +35,15 @@ SELECT n, 7, %(phone)s, 'a post', '2026-11-20', 0, n FROM generate_series(1, 9) 
 """
 READABLE = """
 SELECT c.relname FROM pg_class c
- WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S')
+ WHERE c.relnamespace IN ('public'::regnamespace, 'generations'::regnamespace)
+   AND c.relkind IN ('r', 'p', 'v', 'm', 'S')
    AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(%(role)s, c.oid, 'SELECT, USAGE')
             ELSE has_any_column_privilege(%(role)s, c.oid, 'SELECT') END
 """
 WRITABLE = """
 SELECT c.relname FROM pg_class c
- WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
+ WHERE c.relnamespace IN ('public'::regnamespace, 'generations'::regnamespace)
+   AND c.relkind IN ('r', 'p', 'v', 'm')
    AND has_table_privilege(%(role)s, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
 """
 # What the server and the database say of roles and rights; CREATEROLE of the owner is the local stack's.

@@ -190,4 +190,4 @@ def test_a_failure_of_pruning_is_left_to_the_next_night(settings, caplog):
     assert rows(settings, "SELECT generation_id FROM day_publication") == [(generation_id,)]
     assert f"day {DAY}: old generations are left to the next `collect`" in caplog.text
     collect_orphans(settings)
-    assert rows(settings, "SELECT to_regclass('board_detail_final_g1')") == [(None,)]
+    assert rows(settings, "SELECT to_regclass('generations.board_detail_final_g1')") == [(None,)]

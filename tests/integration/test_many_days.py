@@ -71,7 +71,7 @@ def test_the_status_of_one_day_locks_that_days_tables(settings):
 
 
 def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings):
-    rows(settings, "ANALYZE board_detail_final", role="batch")
+    rows(settings, "ANALYZE board_detail_final")
     ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM board_detail WHERE day = '{A_DAY}'")
     relations = list(_relations(plan[0]["Plan"]))
     assert sum(name.startswith("board_detail_final") for name in relations) == 1
@@ -99,7 +99,7 @@ def two_generations(settings):
     """The day has a generation that it does not show, as an undo or a rebuild keeps it."""
     kept = [row(REBUILT * 1000 + number, number, day=REBUILT_DAY.date) for number in (1, 2)]
     build(settings, kept, cut=5, run_id="kept", day=REBUILT_DAY)
-    rows(settings, "ANALYZE board_detail_final, board_detail_live, day_publication", role="batch")
+    rows(settings, "ANALYZE board_detail_final, board_detail_live, day_publication")
 
 
 @pytest.mark.usefixtures("two_generations")

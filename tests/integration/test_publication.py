@@ -183,7 +183,7 @@ def test_the_same_content_again_changes_nothing_but_how_far_the_day_is_known_to_
     assert rows(settings, STATUS) == [(first, "published"), (first + 1, "discarded")]
     assert rows(settings, "SELECT status, dirty_count FROM day_status") == [("certified", 0)]
     assert rows(settings, "SELECT cut -> 'board' ->> '0' FROM day_publication") == [("9",)]
-    assert rows(settings, "SELECT to_regclass(%s)", (f"board_detail_final_g{first + 1}",)) == [(None,)]
+    assert rows(settings, "SELECT to_regclass(%s)", (f"generations.board_detail_final_g{first + 1}",)) == [(None,)]
     assert serve(store, [row(9, 7)]) == 0  # inside the later cut
 
 
@@ -257,7 +257,7 @@ def test_an_undo_to_a_generation_whose_table_is_gone_is_refused(settings):
     publish(settings, DAY, "a")
     build(settings, [row(1, 0, title="b")], cut=5, run_id="b")
     publish(settings, DAY, "b")
-    rows(settings, f"DROP TABLE board_detail_final_g{first}", role="batch")
+    rows(settings, f"SELECT generations.drop_table({first})", role="batch")
     with pytest.raises(UndoRefused, match="table is gone"):
         undo(settings, DAY, "r")
     assert rows(settings, VIEW) == [(1, "b", "final")]

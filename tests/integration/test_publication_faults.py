@@ -188,7 +188,7 @@ def test_orphans_are_collected_and_what_is_being_built_is_not(settings):
     dry = build(settings, [row(1, 0, title="dry")], cut=5, run_id="dry")
     old = build(settings, [row(1, 0, title="old dry")], cut=5, run_id="old")
     rows(settings, "UPDATE generation SET built_at = now() - interval '25 hours' WHERE id = %s", (old,))
-    rows(settings, "CREATE TABLE board_detail_final_g999 (LIKE board_detail_final)", role="batch")
+    rows(settings, "SELECT generations.create_table(999, '2026-11-20')", role="batch")
     with store.hold(DAY):
         building = store.begin(DAY, "alive", None, cut, {})
         found = [one.generation_id for one in collect_orphans(settings)]

@@ -133,7 +133,7 @@ def test_a_query_of_one_day_reads_one_generation(settings, view, setting):
         publish(settings, DAY, title)
     build(settings, [row(1, 1)], cut=2000, run_id="dry")
     live(settings, count=3)
-    rows(settings, "ANALYZE board_detail_final", role="batch")
+    rows(settings, "ANALYZE board_detail_final")
     statement = f"SELECT count(*), min(phone) FROM {view} WHERE day = $1"
     plan = _plan(settings, statement, (str(DAY),), setting)
     assert _read_generations(plan) == {f"board_detail_final_g{shown}"}

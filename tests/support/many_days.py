@@ -23,16 +23,17 @@ BEGIN
         VALUES (of_day, 'years', 'published', '{{"board": {{"0": 1000000}}, "member": {{"0": 0}}}}', {boards},
                 {boards}, 0, 0, 0, 'h', now(), now(), number * 1000 + 1, number * 1000 + {boards})
         RETURNING generation.id INTO id;
-        EXECUTE format('CREATE TABLE board_detail_final_g%1$s (LIKE board_detail_final INCLUDING DEFAULTS'
+        EXECUTE format('CREATE TABLE generations.board_detail_final_g%1$s (LIKE board_detail_final INCLUDING DEFAULTS'
                        ' INCLUDING CONSTRAINTS, CHECK (generation_id = %1$s AND day = %2$L))', id, of_day);
-        EXECUTE format('INSERT INTO board_detail_final_g%1$s (generation_id, day, board_id, title, modified_at,'
-                       ' created_at, board_partition, board_offset)'
+        EXECUTE format('GRANT SELECT, INSERT ON generations.board_detail_final_g%1$s TO batch', id);
+        EXECUTE format('INSERT INTO generations.board_detail_final_g%1$s (generation_id, day, board_id, title,'
+                       ' modified_at, created_at, board_partition, board_offset)'
                        ' SELECT %1$s, %2$L, %3$s * 1000 + n, ''title'', %2$L, %2$L, 0, %3$s * 100 + n'
                        ' FROM generate_series(1, {boards}) n', id, of_day, number);
-        EXECUTE format('ALTER TABLE board_detail_final_g%1$s ADD PRIMARY KEY (board_id),'
+        EXECUTE format('ALTER TABLE generations.board_detail_final_g%1$s ADD PRIMARY KEY (board_id),'
                        ' ADD CHECK (board_id BETWEEN %2$s AND %3$s AND created_at BETWEEN %4$L AND %4$L)',
                        id, number * 1000 + 1, number * 1000 + {boards}, of_day::timestamptz);
-        EXECUTE format('ALTER TABLE board_detail_final ATTACH PARTITION board_detail_final_g%1$s'
+        EXECUTE format('ALTER TABLE board_detail_final ATTACH PARTITION generations.board_detail_final_g%1$s'
                        ' FOR VALUES FROM (%2$L, %1$s) TO (%2$L, %3$s)', id, of_day, id + 1);
         INSERT INTO day_publication (day, generation_id, cut, status, row_count, published_at)
         SELECT g.day, g.id, g.cut, 'rebuilt', g.row_count, now() FROM generation g WHERE g.day = of_day;
@@ -47,7 +48,7 @@ $$
 
 def publish_days(settings: Settings, last: str, days: int) -> None:
     """Publish that many days before `last`, without rows of the speed layer. Board ids grow towards the past."""
-    connection = open_as(settings, "batch")
+    connection = open_as(settings, "pipeline_owner")
     connection.autocommit = True
     with contextlib.closing(connection), connection.cursor() as cursor:
         cursor.execute(_DAYS.format(last=last, days=days, boards=BOARDS_A_DAY))

@@ -1,2 +1,1 @@
-ALTER TABLE board_detail_final ATTACH PARTITION {table}
-    FOR VALUES FROM ({day}, {generation_id}) TO ({day}, {next_id})
+SELECT generations.attach_table(%(generation_id)s, %(day)s, %(first_key)s, %(last_key)s, %(earliest)s, %(latest)s)

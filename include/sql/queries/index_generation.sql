@@ -1,1 +1,1 @@
-CREATE UNIQUE INDEX {index} ON {table} ({{key}})
+SELECT generations.index_table(%(generation_id)s)

@@ -1,0 +1,1 @@
+SELECT generations.analyze_table(%(generation_id)s)
