@@ -1,5 +1,6 @@
 """Publishers that are killed, stand still or come at the same time, and generations that somebody left behind."""
 
+import contextlib
 import dataclasses
 import datetime as dt
 import itertools
@@ -162,6 +163,16 @@ def test_somebody_who_never_lets_go_of_the_day_makes_it_busy(settings, monkeypat
     finally:
         somebody.close()
     assert rows(settings, VIEW) == [(1, "v0", "final")]
+
+
+def test_a_run_that_is_tried_again_waits_for_no_reader(settings):
+    first = build(settings, [row(1, 0)], cut=5, run_id="r")
+    with contextlib.closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
+        cursor.execute("SELECT FROM board_detail_masked")
+        second = build(settings, [row(1, 0)], cut=5, run_id="r")
+        assert rows(settings, TABLES) == [(f"board_detail_final_g{n}",) for n in (first, second)]
+    collect_orphans(settings)
+    assert rows(settings, TABLES) == [(f"board_detail_final_g{second}",)]
 
 
 def test_a_table_that_is_read_is_dropped_when_its_reader_has_gone(settings):

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import closing
 
 import psycopg2
 import pytest
@@ -148,3 +149,17 @@ def test_a_masked_number_shows_its_last_two_digits_and_no_function_sees_the_rest
     assert rows(settings, masked, role="analyst") == wanted
     found = "SELECT count(*) FROM board_detail_masked WHERE phone LIKE '%1234%'"
     assert rows(settings, found, role="analyst") == [(0,)]
+
+
+def test_an_error_names_a_hidden_row_but_no_phone(settings):
+    """PostgreSQL casts before it asks whether the row is covered."""
+    with closing(opened_store(settings)) as store:
+        serve(store, [row(1, 1, title="taken back", phone="010-8888-1234")])
+    build(settings, [row(1, 2, title="true", phone=None)], cut=3, run_id="r")
+    publish(settings, DAY, "r")
+    assert rows(settings, "SELECT title, phone FROM board_detail_masked", role="analyst") == [("true", None)]
+    with pytest.raises(psycopg2.DataError, match="taken back"):
+        rows(settings, "SELECT FROM board_detail_masked WHERE title::boolean", role="analyst")
+    with pytest.raises(psycopg2.DataError, match=r'"\*{11}34"') as error:
+        rows(settings, "SELECT FROM board_detail_masked WHERE phone::boolean", role="analyst")
+    assert "8888" not in str(error.value)
