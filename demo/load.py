@@ -145,8 +145,8 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
     started = time.monotonic()
     threading.Thread(target=sending, name="send", daemon=True).start()
     board = Board(list(stages.values()))
-    board.follow(refresh, lambda: stages["served"].done >= arguments.boards, arguments.patience_s)
-    wait_until_settled(settings, arguments.patience_s)
+    board.follow(refresh, lambda: stages["served"].done >= arguments.boards, arguments.max_wait_s)
+    wait_until_settled(settings, arguments.max_wait_s)
 
     in_view = warehouse.count(reference_data.FIRST_ID, reference_data.FIRST_ID + arguments.boards)
     waiting = warehouse.pending_count(reference_data.FIRST_ID, reference_data.FIRST_ID + arguments.boards)

@@ -26,9 +26,9 @@ def main() -> int:
     health: Health = HttpHealth(arguments.url)
     if arguments.kind == "airflow":
         health = AirflowHealth(arguments.url, arguments.component)
-    ailment = probe(health)
-    if ailment is not None:
-        print(ailment)
+    reason = probe(health)
+    if reason is not None:
+        print(reason)
         return 1
     return 0
 

@@ -1,6 +1,6 @@
-"""Named places where a test may stop or kill a process of the pipeline; nothing unless PIPELINE_FAILPOINTS is set.
+"""Failpoints: named points in the code at which a test stops or kills a process of the pipeline.
 
-PIPELINE_FAILPOINTS is a list of `place:action:when`, separated by commas:
+They do nothing unless PIPELINE_FAILPOINTS is set, a list of `name:action:when`, separated by commas:
 
     join.before_send:kill:3              SIGKILL this process and its children (the JVM) at the third time
     serve.before_commit:pause:2          stand still at the second time
@@ -8,8 +8,8 @@ PIPELINE_FAILPOINTS is a list of `place:action:when`, separated by commas:
     join.records:fail:armed              raise RecordFailpoint whenever a record is taken that file join.records.fail
                                          names, a line each: board/0/17 (topic/partition/offset); or kill
 
-A place that stands still writes the file `<place>.paused` and goes on when that is removed. All files are in the folder
-PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are no settings.
+A failpoint that stands still writes the file `<name>.paused` and goes on when that is removed. All files are in the
+folder PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are no settings.
 """
 
 import functools
@@ -29,7 +29,7 @@ FOLDER_VARIABLE = "PIPELINE_FAILPOINTS_DIR"
 ACTIONS = ("kill", "pause")
 RECORD_ACTIONS = ("fail", "kill")
 ARMED = "armed"
-STREAM_PLACES = (
+STREAM_FAILPOINTS = (
     "members.while_loading",
     "join.before_send",
     "join.after_send",
@@ -39,34 +39,37 @@ STREAM_PLACES = (
     "serve.before_commit",
     "serve.after_commit",
 )
-REBUILD_PLACES = ("rebuild.after_begin", "rebuild.while_loading", "rebuild.before_finish", "rebuild.after_finish")
-POINT_PLACES = ("point.after_pointer", "point.before_commit", "point.after_commit")  # publish, undo and redo
-PRUNE_PLACES = ("prune.after_drop",)
-ARCHIVE_PLACES = ("archive.after_files", "archive.before_commit", "archive.after_commit")
-RECORD_PLACES = ("join.records", "resolve.records", "serve.decode", "serve.write")
-PLACES = (*STREAM_PLACES, *REBUILD_PLACES, *POINT_PLACES, *PRUNE_PLACES, *ARCHIVE_PLACES)
+REBUILD_FAILPOINTS = ("rebuild.after_begin", "rebuild.while_loading", "rebuild.before_finish", "rebuild.after_finish")
+POINT_FAILPOINTS = ("point.after_pointer", "point.before_commit", "point.after_commit")  # publish, undo and redo
+PRUNE_FAILPOINTS = ("prune.after_drop",)
+ARCHIVE_FAILPOINTS = ("archive.after_files", "archive.before_commit", "archive.after_commit")
+RECORD_FAILPOINTS = ("join.records", "resolve.records", "serve.decode", "serve.write")
+FAILPOINTS = (*STREAM_FAILPOINTS, *REBUILD_FAILPOINTS, *POINT_FAILPOINTS, *PRUNE_FAILPOINTS, *ARCHIVE_FAILPOINTS)
 _LOOK_S = 0.005
 
 
-def reached(place: str) -> None:
-    """The process is at the place. Returns at once, except in a test that wants it stopped there.
+def failpoint(name: str) -> None:
+    """Stop or kill the process if a test has asked for that at this failpoint; otherwise return at once.
 
     The first call reads the environment. Raises ConfigurationError when it is wrong.
     """
     failpoints = _of_this_process()
     if failpoints is not None:
-        failpoints.reached(place)
+        failpoints.hit(name)
 
 
 class RecordFailpoint(RuntimeError):
-    """A test wants the taking of a record to fail."""
+    """A test has asked that the processing of a record fails."""
 
 
-def reached_records(place: str, holds: Callable[[str, int, int], bool]) -> None:
-    """Records are about to be taken there. `holds` knows whether one (topic, partition, offset) is among them."""
+def failpoint_records(name: str, holds: Callable[[str, int, int], bool]) -> None:
+    """Fail or kill the process if a test has asked for that for a record that is about to be processed.
+
+    `holds(topic, partition, offset)` returns True if that record is among them. Raises RecordFailpoint.
+    """
     failpoints = _of_this_process()
     if failpoints is not None:
-        failpoints.reached_records(place, holds)
+        failpoints.hit_records(name, holds)
 
 
 @functools.cache
@@ -76,9 +79,9 @@ def _of_this_process() -> "Failpoints | None":
 
 @dataclass(frozen=True)
 class Failpoint:
-    """What to do at a place: at the `nth` time, or, when that is None, as often as a file arms it."""
+    """An action at a failpoint: at the `nth` time, or, when that is None, as often as a file arms it."""
 
-    place: str
+    name: str
     action: str
     nth: int | None
 
@@ -101,27 +104,27 @@ class Failpoints:
         points = tuple(_parsed(part.strip()) for part in text.split(","))
         needing = [point for point in points if point.action == "pause" or point.nth is None]
         if needing and not Path(folder or "/nowhere").is_dir():
-            raise ConfigurationError(f"{FOLDER_VARIABLE}={folder!r}: not a folder; {needing[0].place} needs its files")
+            raise ConfigurationError(f"{FOLDER_VARIABLE}={folder!r}: not a folder; {needing[0].name} needs its files")
         return cls(points, Path(folder) if folder else None)
 
-    def reached(self, place: str) -> None:
-        """Act as wanted. Raises ValueError for a place that nobody could name."""
-        if place not in PLACES:
-            raise ValueError(f"{place!r} is not in PLACES")
+    def hit(self, name: str) -> None:
+        """Pause or kill the process as the environment asks. Raises ValueError for an unknown failpoint."""
+        if name not in FAILPOINTS:
+            raise ValueError(f"{name!r} is not in FAILPOINTS")
         with self._lock:
-            self._times[place] += 1
-            due = [point.action for point in self.points if point.place == place and self._is_due(point)]
+            self._times[name] += 1
+            due = [point.action for point in self.points if point.name == name and self._is_due(point)]
         for action in due:
             if action == "kill":
                 kill_with_children(os.getpid())
             else:
-                self._pause(place)
+                self._pause(name)
 
-    def reached_records(self, place: str, holds: Callable[[str, int, int], bool]) -> None:
-        """Act as wanted. Raises RecordFailpoint."""
+    def hit_records(self, name: str, holds: Callable[[str, int, int], bool]) -> None:
+        """Fail or kill the process as the environment asks. Raises RecordFailpoint."""
         for point in self.points:
-            armed = self.folder / f"{place}.{point.action}" if self.folder is not None else None
-            if point.place != place or armed is None or not armed.exists():
+            armed = self.folder / f"{name}.{point.action}" if self.folder is not None else None
+            if point.name != name or armed is None or not armed.exists():
                 continue
             for record in armed.read_text().split():
                 topic, partition, offset = record.split("/")
@@ -132,32 +135,32 @@ class Failpoints:
 
     def _is_due(self, point: Failpoint) -> bool:
         if point.nth is not None:
-            return self._times[point.place] == point.nth
+            return self._times[point.name] == point.nth
         assert self.folder is not None
         try:
-            (self.folder / f"{point.place}.{point.action}").unlink()
+            (self.folder / f"{point.name}.{point.action}").unlink()
         except FileNotFoundError:
             return False
         return True
 
-    def _pause(self, place: str) -> None:
+    def _pause(self, name: str) -> None:
         assert self.folder is not None
-        paused = self.folder / f"{place}.paused"
+        paused = self.folder / f"{name}.paused"
         paused.write_text(str(os.getpid()))
         while paused.exists():
             time.sleep(_LOOK_S)
 
 
 def _parsed(text: str) -> Failpoint:
-    place, _, rest = text.partition(":")
+    name, _, rest = text.partition(":")
     action, _, when = rest.partition(":")
-    is_record = place in RECORD_PLACES
-    if place not in PLACES and not is_record:
-        places = ", ".join((*PLACES, *RECORD_PLACES))
-        raise ConfigurationError(f"{VARIABLE}: {place!r} is no place; there are {places}")
+    is_record = name in RECORD_FAILPOINTS
+    if name not in FAILPOINTS and not is_record:
+        names = ", ".join((*FAILPOINTS, *RECORD_FAILPOINTS))
+        raise ConfigurationError(f"{VARIABLE}: {name!r} is no failpoint; there are {names}")
     actions = RECORD_ACTIONS if is_record else ACTIONS
     if action not in actions:
         raise ConfigurationError(f"{VARIABLE}: {action!r} in {text!r} is no action; there are {', '.join(actions)}")
     if when != ARMED and not (not is_record and when.isdecimal() and int(when) > 0):
         raise ConfigurationError(f"{VARIABLE}: {when!r} in {text!r} is neither a count from 1 nor {ARMED!r}")
-    return Failpoint(place, action, None if when == ARMED else int(when))
+    return Failpoint(name, action, None if when == ARMED else int(when))

@@ -106,7 +106,7 @@ class GatewaySettings:
     token: str = field(repr=False)
     admin_token: str = field(repr=False)
     fallback_dir: Path = Path()
-    deadline_s: float = 2.0
+    delivery_timeout_s: float = 2.0
     tokens_file: Path | None = None
     fallback_max_bytes: int = 1 << 30
     replay_max_rate: int = 50_000
@@ -144,7 +144,7 @@ class BatchSettings:
     archive_dir: str
     driver_memory: str
     rows_per_task: int
-    undo_days: int
+    undo_retention_days: int
     night_budget_s: float
     run_retention_days: int  # of builds that were given up, with their corrections
 
@@ -198,7 +198,7 @@ class Settings:
                 token=env.token("GATEWAY_TOKEN"),
                 admin_token=env.token("GATEWAY_ADMIN_TOKEN"),
                 fallback_dir=Path(env.text("GATEWAY_FALLBACK_DIR", ".state/fallback")),
-                deadline_s=env.seconds("GATEWAY_DEADLINE_S", 2.0),
+                delivery_timeout_s=env.seconds("GATEWAY_DELIVERY_TIMEOUT_S", 2.0),
                 tokens_file=env.path("GATEWAY_TOKENS_FILE"),
                 fallback_max_bytes=env.whole("GATEWAY_FALLBACK_MAX_BYTES", 1 << 30, most=1 << 50),
                 replay_max_rate=env.whole("GATEWAY_REPLAY_MAX_RATE", 50_000),
@@ -222,13 +222,13 @@ class Settings:
                 max_boards_per_batch=env.whole("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
                 max_details_per_batch=env.whole("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
                 max_batch_bytes=env.whole("STREAM_MAX_BATCH_BYTES", 64 << 20),
-                table_partitions=env.whole("STREAM_TABLE_PARTITIONS", 0, least=0, most=10_000),
+                table_partitions=env.whole("STREAM_MEMBER_TABLE_PARTITIONS", 0, least=0, most=10_000),
             ),
             batch=BatchSettings(
                 archive_dir=env.text("ARCHIVE_DIR", ".state/archive"),
                 driver_memory=env.memory("REBUILD_DRIVER_MEMORY", "2g"),
                 rows_per_task=env.whole("REBUILD_ROWS_PER_TASK", 100_000),
-                undo_days=env.whole("UNDO_DAYS", 7, most=_MOST_DAYS),
+                undo_retention_days=env.whole("UNDO_RETENTION_DAYS", 7, most=_MOST_DAYS),
                 night_budget_s=env.seconds("NIGHT_BUDGET_S", 14_400.0),
                 run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
             ),

@@ -36,8 +36,8 @@ def main() -> int:
     try:
         settings = Settings.from_environment()
         day = Day.parse(arguments.day, settings.timezone)
-        with ThreadPoolExecutor(1, "spark") as lane:  # Spark starts while it is looked up what is to be read
-            context = lane.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)
+        with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while it is looked up what is to be read
+            context = executor.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)
             from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
 
             rebuild_day(context.result, settings, PIPELINE, day, arguments.run_id, arguments.reason,

@@ -44,9 +44,9 @@ from include.errors import (
 )
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.settings import Settings
-from spark_jobs.speed.figures import TOPICS, Query
+from spark_jobs.speed.driver_state import TOPICS, Query
 from spark_jobs.speed.manual_reject import ManualReject, Place
-from spark_jobs.speed.positions import Misfit, Position, position_of
+from spark_jobs.speed.positions import OffsetMismatch, Position, position_of
 from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
 
 log = logging.getLogger("spark_jobs.repair")
@@ -70,34 +70,34 @@ class DriverAlive(Retryable):
 
 @dataclass(frozen=True)
 class Finding:
-    """A misfit, and the days from which records may be lost by it; None when none are known to be."""
+    """A mismatch, and the days from which records may be lost by it; None when none are known to be."""
 
-    misfit: Misfit
+    mismatch: OffsetMismatch
     days: tuple[Day, Day] | None
 
 
 class Repair:
     """Looks at the ledgers of the queries, and moves them."""
 
-    def __init__(self, settings: Settings, offsetter: OffsetReader, ledger: OffsetLedger, clock: Clock) -> None:
+    def __init__(self, settings: Settings, offset_reader: OffsetReader, ledger: OffsetLedger, clock: Clock) -> None:
         self._by = f"{getpass.getuser()}@{socket.gethostname()}"
         self._lease = DriverLease(settings.database, f"repair-{self._by}-{os.getpid()}")
         self._settings = settings
-        self._offsetter = offsetter
+        self._offset_reader = offset_reader
         self._ledger = ledger
         self._clock = clock
 
     def look(self, consumer: Query) -> tuple[Position, list[Finding]]:
         """What does not fit. Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch."""
-        position = position_of(self._ledger, self._offsetter, consumer, TOPICS[consumer])
-        if not position.misfits:
+        position = position_of(self._ledger, self._offset_reader, consumer, TOPICS[consumer])
+        if not position.mismatches:
             return position, []
-        first_at = self._offsetter.first_times(position.topic)
-        return position, [Finding(misfit, self._days(misfit, first_at)) for misfit in position.misfits]
+        first_at = self._offset_reader.first_times(position.topic)
+        return position, [Finding(mismatch, self._days(mismatch, first_at)) for mismatch in position.mismatches]
 
     def replaced_table(self) -> ReplacedTable | None:
         """The members' topic, if generations have another. Raises BrokerUnavailable, DatabaseUnavailable."""
-        return replaced_table(self._settings.database, self._offsetter)
+        return replaced_table(self._settings.database, self._offset_reader)
 
     def refuse_live_driver(self) -> None:
         """Raise DriverAlive when a driver gave a sign of life just now."""
@@ -118,12 +118,15 @@ class Repair:
                 take_out_of_cuts(self._settings, table.topic, table.topic_id)
             for position in positions:
                 made_from_replaced = None
-                if position.topic == PIPELINE.stream.name and any(m.error is TopicReplaced for m in position.misfits):
+                if position.topic == PIPELINE.stream.name and any(
+                    m.error is TopicReplaced for m in position.mismatches
+                ):
                     # before the ledger moves: from then on the new topic is read, whose offsets are small again
                     take_out_of_cuts(self._settings, position.topic, position.topic_id)
                     made_from_replaced = self._output()
-                moves = [Move(misfit.partition, misfit.topic_id, misfit.at, misfit.first,
-                              f"{misfit.error.__name__}: {misfit.text}") for misfit in position.misfits]  # fmt: skip
+                moves = [Move(mismatch.partition, mismatch.topic_id, mismatch.at, mismatch.first,
+                              f"{mismatch.error.__name__}: {mismatch.text}")
+                         for mismatch in position.mismatches]  # fmt: skip
                 self._ledger.repair(
                     position.consumer, position.topic, position.topic_id, position.entries, moves, self._by,
                     self._lease, send_pending_again=position.topic == PIPELINE.output.name,
@@ -131,21 +134,21 @@ class Repair:
                 )  # fmt: skip
         finally:
             self._lease.release()  # else the stream would wait until this process was silent for long enough
-        return sum(len(position.misfits) for position in positions)
+        return sum(len(position.mismatches) for position in positions)
 
     def _output(self) -> Output:
         topic = PIPELINE.output.name
-        topic_id = self._offsetter.topic_id(topic)
-        output = Output(topic, topic_id, self._offsetter.high_watermarks(topic))
-        self._offsetter.require_ids({topic: topic_id})
+        topic_id = self._offset_reader.topic_id(topic)
+        output = Output(topic, topic_id, self._offset_reader.high_watermarks(topic))
+        self._offset_reader.require_ids({topic: topic_id})
         return output
 
-    def _days(self, misfit: Misfit, first_at: dict[int, dt.datetime]) -> tuple[Day, Day] | None:
+    def _days(self, mismatch: OffsetMismatch, first_at: dict[int, dt.datetime]) -> tuple[Day, Day] | None:
         """Lost records came about when the ledger was last moved or later, and before the first one that is there."""
-        if misfit.advanced_at is None or misfit.error is LedgerBeyondEnd:
+        if mismatch.advanced_at is None or mismatch.error is LedgerBeyondEnd:
             return None
-        until = max(misfit.advanced_at, first_at.get(misfit.partition, self._clock.now()))
-        return Day.of(misfit.advanced_at, self._settings.timezone), Day.of(until, self._settings.timezone)
+        until = max(mismatch.advanced_at, first_at.get(mismatch.partition, self._clock.now()))
+        return Day.of(mismatch.advanced_at, self._settings.timezone), Day.of(until, self._settings.timezone)
 
 
 def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[str]:
@@ -153,11 +156,12 @@ def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[st
     rows = [HEADINGS]
     for position, findings in looked:
         for finding in findings:
-            misfit = finding.misfit
+            mismatch = finding.mismatch
             rows.append((
-                position.consumer, position.topic, str(misfit.partition), misfit.error.__name__,
-                "none" if misfit.at is None else str(misfit.at), str(misfit.first), str(misfit.end), str(misfit.first),
-                "unknown" if misfit.lost is None else str(misfit.lost),
+                position.consumer, position.topic, str(mismatch.partition), mismatch.error.__name__,
+                "none" if mismatch.at is None else str(mismatch.at),
+                str(mismatch.first), str(mismatch.end), str(mismatch.first),
+                "unknown" if mismatch.lost is None else str(mismatch.lost),
                 "unknown" if finding.days is None else f"{finding.days[0]} to {finding.days[1]}",
             ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
@@ -206,11 +210,11 @@ def main() -> int:
     consumers = [arguments.consumer] if arguments.consumer else list(TOPICS)
     try:
         settings = Settings.from_environment()
-        offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
         ledger = OffsetLedger(settings.database)
-        repair = Repair(settings, offsetter, ledger, SystemClock())
+        repair = Repair(settings, offset_reader, ledger, SystemClock())
         if arguments.reject:
-            return reject(repair, ManualReject(settings.database, offsetter, ledger), Place.parse(arguments.reject),
+            return reject(repair, ManualReject(settings.database, offset_reader, ledger), Place.parse(arguments.reject),
                           arguments.dry_run, arguments.force, print)  # fmt: skip
         return run(repair, consumers, arguments.dry_run, arguments.force, print)
     except PipelineError as exc:

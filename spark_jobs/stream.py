@@ -30,33 +30,33 @@ from pyspark.sql.streaming.query import StreamingQuery
 from include.adapters.driver_lease import DriverLease, LeaseTaken
 from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.kept_zone import require_zone
+from include.adapters.live_table_sink import LiveTableSink
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.schema_revision import require_schema
 from include.adapters.served_batch import ends_of
-from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
 from include.adapters.stream_progress import StreamProgressStore
 from include.adapters.stream_trials import StreamTrials
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, PipelineError, Retryable
-from include.patience import FOR_EVER, patiently
+from include.retry import NO_LIMIT, retry_transient
 from include.settings import Settings
 from spark_jobs.connectors.kafka import read_range, stream_reader
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, connector_jars, die_with_parent, open_session
 from spark_jobs.speed import standby
 from spark_jobs.speed.checkpoints import BatchRanges, folder_of
 from spark_jobs.speed.chores import Chore, Chores
+from spark_jobs.speed.driver_state import TOPICS, DriverState, Query
 from spark_jobs.speed.driver_view import LONGEST_SILENCE_S
-from spark_jobs.speed.early_read import EarlyRead
-from spark_jobs.speed.figures import TOPICS, Figures, Query
 from spark_jobs.speed.isolated import Isolations, first_batch
 from spark_jobs.speed.isolation import Isolation
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
+from spark_jobs.speed.member_preload import MemberPreload
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.monitor import Monitor
-from spark_jobs.speed.positions import Position, position_of, refuse_misfits, refuse_replaced, starting_position
+from spark_jobs.speed.positions import Position, position_of, raise_on_mismatch, refuse_replaced, starting_position
 from spark_jobs.speed.presence import Presence, is_gone
 from spark_jobs.speed.rejects import RejectKeeper
 from spark_jobs.speed.replaced_table import refuse_replaced_table
@@ -116,8 +116,8 @@ class Application:
         self._settings = settings
         self._stop = stop
         self._topics = topics
-        self._figures = Figures()
-        self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        self._state = DriverState()
+        self._offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
         self._ledger = OffsetLedger(settings.database)
         self.lease = DriverLease(settings.database, uuid.uuid4().hex)
         self._store = SpeedStore(settings.database, self.lease)
@@ -125,12 +125,12 @@ class Application:
         self._starts: dict[str, Offsets] = {}
         self._topic_ids: dict[str, str] = {}
         self._tail = TopicTail(settings.kafka.bootstrap_servers, PIPELINE.table.name)
-        self._early = EarlyRead(self._offsetter, self._tail, PIPELINE, settings.stream.max_batch_bytes)
+        self._preload = MemberPreload(self._offset_reader, self._tail, PIPELINE, settings.stream.max_batch_bytes)
         self._errors: list[PipelineError] = []
         self._chores: list[Chore] = []
         self._checks: list[Callable[[], None]] = []  # at each tick; whatever they raise ends the driver
         self._closing: list[Callable[[], object]] = []
-        self._isolations = Isolations(self._offsetter, self.lease, self._figures, stop, self._patiently)
+        self._isolations = Isolations(self._offset_reader, self.lease, self._state, stop, self._patiently)
         self._unwanted: dict[str, list[tuple[int, int]]] = {}  # by topic: partition and offset
         self._watchdog = Watchdog()
         self._is_starting = True  # afterwards the main loop itself waits for nothing
@@ -145,7 +145,7 @@ class Application:
         self._closing.append(self._watchdog.stop)
         stream = self._settings.stream
         monitor = Monitor(
-            self._progress_store, self._figures, self._offsetter, self.lease, stream.metrics_host, stream.metrics_port
+            self._progress_store, self._state, self._offset_reader, self.lease, stream.metrics_host, stream.metrics_port
         )
         monitor.open()
         self._closing.append(monitor.stop)
@@ -180,16 +180,16 @@ class Application:
         self._patiently(lambda: require_schema(settings.database, "stream"))
         self._patiently(lambda: require_zone(settings, "stream"))
         for consumer, topic in self._topics.items():
-            refuse_misfits(self._position_of(consumer, topic))
+            raise_on_mismatch(self._position_of(consumer, topic))
         if "join" in self._topics:
-            self._patiently(lambda: self._offsetter.partitions(PIPELINE.table.name))
+            self._patiently(lambda: self._offset_reader.partitions(PIPELINE.table.name))
             self._refuse_replaced_table()
 
     def _refuse_replaced_table(self) -> None:
-        self._patiently(lambda: refuse_replaced_table(self._settings.database, self._offsetter))
+        self._patiently(lambda: refuse_replaced_table(self._settings.database, self._offset_reader))
 
     def _position_of(self, consumer: str, topic: str) -> Position:
-        return self._patiently(lambda: position_of(self._ledger, self._offsetter, consumer, topic))
+        return self._patiently(lambda: position_of(self._ledger, self._offset_reader, consumer, topic))
 
     def _lead(self, monitor: Monitor, take_over: bool) -> SparkSession | None:
         """Take the lease when it is this driver's turn, with a session that is up by then. None when stopped."""
@@ -218,7 +218,7 @@ class Application:
 
     def _open_session(self) -> SparkSession:
         if "join" in self._topics:
-            self._early.start()
+            self._preload.start()
         memory = self._settings.stream.driver_memory
         session = open_session(self._settings.spark, "board-detail-stream", memory, STREAM_CONFIGURATION)
         self._closing.append(session.stop)
@@ -251,19 +251,19 @@ class Application:
 
     def _start_join(self, session: SparkSession) -> StreamingQuery:
         """Board → board-detail."""
-        settings, figures = self._settings, self._figures
+        settings, state = self._settings, self._state
         bootstrap_servers = settings.kafka.bootstrap_servers
-        max_bytes, keep_rejects = settings.stream.max_batch_bytes, RejectKeeper(self._store, figures, self._stop).keep
+        max_bytes, keep_rejects = settings.stream.max_batch_bytes, RejectKeeper(self._store, state, self._stop).keep
         members = MemberTable(
-            session, self._offsetter, self._tail, PIPELINE, figures, keep_rejects, max_bytes,
+            session, self._offset_reader, self._tail, PIPELINE, state, keep_rejects, max_bytes,
             settings.stream.table_partitions,
         )  # fmt: skip
         self._closing.append(members.close)
-        early = self._early.result()
-        self._patiently(lambda: members.load(early))
+        preloaded = self._preload.result()
+        self._patiently(lambda: members.load(preloaded))
         self._refuse_replaced_table()  # it may have stood by for days; from now on the table looks at its topic's id
         join = BoardJoin(
-            session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, figures,
+            session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, state,
             self._stop, self._reader(session, self._topics["join"]), keep_rejects, max_bytes,
         )  # fmt: skip
         topic = self._topics["join"]
@@ -279,8 +279,8 @@ class Application:
         start = self._begin(isolation, topic, settings.stream.max_boards_per_batch)
         resolve_pending = partial(join.resolve_pending, pending.take)
         self._chores += [Chore(progress.catch_up), Chore(resolve_pending), Chore(members.check_topic, SELDOM)]
-        if self._offsetter.ends(topic) == start:  # else the first batch does it
-            join.warm_up(read_range(session, self._offsetter, topic, start, start))
+        if self._offset_reader.ends(topic) == start:  # else the first batch does it
+            join.warm_up(read_range(session, self._offset_reader, topic, start, start))
         reader = stream_reader(session, bootstrap_servers, topic, start, settings.stream.max_boards_per_batch)
         boards = join.decoded(_few_tasks(session, self._wanted(topic, reader.load())))
 
@@ -292,15 +292,15 @@ class Application:
     def _start_serve(self, session: SparkSession) -> StreamingQuery:
         """board-detail → board_detail_live."""
         settings, topic = self._settings, self._topics["serve"]
-        store = ServingStore(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
+        store = LiveTableSink(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
         store.begin(self._starts[topic])
 
         def left(ends: Offsets) -> OffsetRange:
-            end = store.reached | ends
-            return OffsetRange({partition: store.reached.get(partition, 0) for partition in end}, end)
+            end = store.committed_offsets | ends
+            return OffsetRange({partition: store.committed_offsets.get(partition, 0) for partition in end}, end)
 
         serve = Serve(
-            store, self._reader(session, topic), PIPELINE, settings.timezone, self._figures, self._stop,
+            store, self._reader(session, topic), PIPELINE, settings.timezone, self._state, self._stop,
             settings.stream.max_batch_bytes,
             lambda write, records: isolation.run(write, lambda: left(ends_of(records))),
         )  # fmt: skip
@@ -311,8 +311,8 @@ class Application:
         self._closing.append(serve.close)
         most = settings.stream.max_details_per_batch
         start = self._begin(isolation, topic, most)
-        if self._offsetter.ends(topic) == start:
-            serve.warm_up(read_range(session, self._offsetter, topic, start, start))
+        if self._offset_reader.ends(topic) == start:
+            serve.warm_up(read_range(session, self._offset_reader, topic, start, start))
         reader = stream_reader(session, settings.kafka.bootstrap_servers, topic, start, most)
 
         def rest(range_: OffsetRange) -> OffsetRange:
@@ -329,17 +329,19 @@ class Application:
 
     def _begin(self, isolation: Isolation[OffsetRange], topic: str, most: int) -> Offsets:
         """Where the query begins: beyond the records that ended the drivers before, if there are such."""
-        batch = first_batch(self._starts[topic], self._patiently(lambda: self._offsetter.ends(topic)), most)
+        batch = first_batch(self._starts[topic], self._patiently(lambda: self._offset_reader.ends(topic)), most)
         taken = isolation.begin(batch)
         if taken is not None:
             self._starts[topic] = taken.end
         return self._starts[topic]
 
     def _take_position(self, consumer: str, topic: str) -> None:
-        start = self._patiently(lambda: starting_position(self._ledger, self._offsetter, consumer, topic, self.lease))
-        self._figures.position(topic, start)
+        start = self._patiently(
+            lambda: starting_position(self._ledger, self._offset_reader, consumer, topic, self.lease)
+        )
+        self._state.set_position(topic, start)
         self._starts[topic] = start
-        self._topic_ids[topic] = self._patiently(lambda: self._offsetter.topic_id(topic))
+        self._topic_ids[topic] = self._patiently(lambda: self._offset_reader.topic_id(topic))
         rejected = self._patiently(lambda: self._store.rejected_by_hand(topic))
         self._unwanted[topic] = [(p, offset) for p, offset in rejected if offset >= start.get(p, 0)]
 
@@ -347,7 +349,7 @@ class Application:
         """Reads any range of the topic."""
 
         def read(part: OffsetRange) -> DataFrame:
-            return self._wanted(topic, read_range(session, self._offsetter, topic, part.start, part.end))
+            return self._wanted(topic, read_range(session, self._offset_reader, topic, part.start, part.end))
 
         return lambda part: _few_tasks(session, read(part))
 
@@ -397,13 +399,13 @@ class Application:
 
     def _look_at_topics(self) -> None:
         for consumer, topic in self._topics.items():
-            refuse_replaced(self._offsetter, consumer, topic, self._topic_ids[topic])
+            refuse_replaced(self._offset_reader, consumer, topic, self._topic_ids[topic])
 
     def _is_waiting(self) -> bool:
-        return self._figures.waiting_for("join") is not None
+        return self._state.waiting_for("join") is not None
 
     def _patiently(self, call: Callable[[], Result]) -> Result:
-        return patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
+        return retry_transient(call, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
 
 
 def _arguments() -> argparse.Namespace:

@@ -86,7 +86,7 @@ def _status(layout: Layout) -> int:
     if not console.is_terminal:
         console.width = _TABLE_WIDTH  # a pipe has no width to fold to
     status.show(statuses, layout, console)
-    return 0 if all(each.ailment is None for each in statuses) else 1
+    return 0 if all(each.unhealthy_reason is None for each in statuses) else 1
 
 
 def _logs(layout: Layout, names: list[str], lines: int, follow: bool) -> None:

@@ -97,7 +97,7 @@ SECTIONS = (
             _secret("GATEWAY_ADMIN_TOKEN"),
             Variable("GATEWAY_TOKENS_FILE", ".state/run/gateway-tokens.json"),
             Variable("GATEWAY_FALLBACK_DIR", ".state/fallback"),
-            Variable("GATEWAY_DEADLINE_S", "2"),
+            Variable("GATEWAY_DELIVERY_TIMEOUT_S", "2"),
         ),
     ),
     Section(
@@ -115,7 +115,7 @@ SECTIONS = (
             Variable("ARCHIVE_DIR", ".state/archive"),
             Variable("REBUILD_DRIVER_MEMORY", "2g"),
             Variable("REBUILD_ROWS_PER_TASK", "100000"),
-            Variable("UNDO_DAYS", "7"),
+            Variable("UNDO_RETENTION_DAYS", "7"),
             Variable("NIGHT_BUDGET_S", "14400"),
             Variable("RUN_RETENTION_DAYS", "30"),
         ),

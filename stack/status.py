@@ -28,11 +28,11 @@ _UNSENT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """One row of the table. `ailment` is None when healthy, else why not."""
+    """One row of the table. `unhealthy_reason` is None when healthy, else why not."""
 
     service: Service
     state: str
-    ailment: str | None
+    unhealthy_reason: str | None
     pid: int
     uptime_s: float
 
@@ -63,7 +63,7 @@ def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) ->
             each.service.address,
             str(each.pid or ""),
             _duration(each.uptime_s) if each.uptime_s else "",
-            Text("yes", style="green") if each.ailment is None else Text(each.ailment, style="red"),
+            Text("yes", style="green") if each.unhealthy_reason is None else Text(each.unhealthy_reason, style="red"),
         )
     console.print(table)
     console.print(Text(f"logs: {_shorter(layout.logs, layout)}/SERVICE.log"))
@@ -147,9 +147,9 @@ def _status(service: Service, process: ProcessState | None, orphan: leftovers.Pr
     if process is None or process.state not in ALIVE:
         state = process.state.lower() if process else "stopped"
         return ServiceStatus(service, state, "no", 0, 0.0)
-    ailment = unhealthy_reason(service, process.pid, process.started_at)
+    reason = unhealthy_reason(service, process.pid, process.started_at)
     uptime = max(0.0, time.time() - process.started_at)
-    return ServiceStatus(service, process.state.lower(), ailment, process.pid, uptime)
+    return ServiceStatus(service, process.state.lower(), reason, process.pid, uptime)
 
 
 def _duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from include.adapters.kafka_offsets import Offsets
 from include.adapters.offset_ledger import move_partitions, open_partitions
 from include.adapters.postgres import connect, open_connection
 from include.errors import LedgerConflict, Retryable
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
@@ -159,7 +159,7 @@ class ArchiveStore:
             move_partitions(cursor, CONSUMER, batch.topic, batch.topic_id, before, batch.ends)
             if _ends(cursor, batch.topic_id) != batch.ends:  # moved where this batch moves nothing
                 raise LedgerConflict(consumer=CONSUMER, topic=batch.topic, wanted=batch.ends)
-            reached("archive.before_commit")
+            failpoint("archive.before_commit")
             return batch_id
 
     def replace(self, old: Sequence[ArchivedFile], new: Sequence[ArchivedFile], is_smaller: bool = False) -> None:

@@ -212,8 +212,8 @@ class GenerationStore:
         The key is made on one connection while another one counts and hashes: each reads all of the table. The
         bounds of its rows become a CHECK.
         """
-        with ThreadPoolExecutor(1, "measure") as lane:
-            measured = lane.submit(self._measure, generation_id)
+        with ThreadPoolExecutor(1, "measure") as executor:
+            measured = executor.submit(self._measure, generation_id)
             self._index(generation_id)
             found = measured.result()
         terms = {

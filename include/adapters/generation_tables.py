@@ -8,7 +8,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres import SessionLimits, open_connection, own_errors
 from include.contracts.day import Day
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
@@ -43,7 +43,7 @@ def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[in
             for generation_id, attached in cursor.fetchall():
                 if _drop(cursor, generation_id, waits):
                     removed.append(generation_id)
-                    reached("prune.after_drop")
+                    failpoint("prune.after_drop")
                     continue
                 log.info("the table of generation %d stays until the next time: somebody reads the view", generation_id)
                 if attached:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from include.adapters.cluster_file import require_own_cluster
 from include.contracts.topics import TOPICS, Topic
 from include.errors import BrokerUnavailable, ContractMismatch, PipelineError
-from include.patience import patiently
+from include.retry import retry_transient
 from include.settings import KafkaSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def create_topics(kafka: KafkaSettings) -> list[str]:
     existing = _existing(admin, kafka)
     created = [topic.name for topic in TOPICS.values() if topic.name not in existing and _create(admin, topic, kafka)]
     # all of them, also those just made: metadata may not show yet a topic that another one made a moment ago
-    differences = patiently(lambda: topic_differences(kafka, list(TOPICS.values())), SETTLE_S)
+    differences = retry_transient(lambda: topic_differences(kafka, list(TOPICS.values())), SETTLE_S)
     if differences:
         raise ContractMismatch("; ".join(differences))
     return created

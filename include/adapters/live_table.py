@@ -23,7 +23,7 @@ from include.adapters.served_batch import (
 from include.adapters.serving_errors import is_of_a_row
 from include.adapters.tombstones import place_tombstones
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.sql.named import query
 
 KNOWN_SHARE = 4  # from a quarter on, the whole batch is staged: looking for the rest costs more than it saves
@@ -99,7 +99,7 @@ def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], appli
     with applied.timed("copy"):
         copy_rows(cursor, query("copy_live"), new.sort_by(KEY).select(LIVE_COLUMNS))  # in order: half the index work
         copy_rows(cursor, query("copy_stage_detail"), others.select(LIVE_COLUMNS))
-    reached("serve.after_copy")
+    failpoint("serve.after_copy")
     if not others.num_rows:
         return new.num_rows, 0
     with applied.timed("merge"):

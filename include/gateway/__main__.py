@@ -91,9 +91,11 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     gateway, clock = settings.gateway, SystemClock()
     exit_codes: list[int] = []
     told_to_end = asyncio.Event()
-    producer = KafkaProducer(settings.kafka.bootstrap_servers, gateway.deadline_s)
+    producer = KafkaProducer(settings.kafka.bootstrap_servers, gateway.delivery_timeout_s)
     store = SqliteFallbackStore(gateway.fallback_dir, clock, gateway.fallback_max_bytes)
-    system_of_record = PostgresSystemOfRecord(settings.database, gateway.deadline_s, gateway.idempotency_window_s)
+    system_of_record = PostgresSystemOfRecord(
+        settings.database, gateway.delivery_timeout_s, gateway.idempotency_window_s
+    )
     tokens = Tokens.of(gateway.tokens_file)
 
     def end(exit_code: int) -> None:
@@ -130,16 +132,18 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
     try:
         await told_to_end.wait()
-        if not await server.quiesce(gateway.deadline_s):
-            log.warning("requests are still open after %g s; what Kafka has not taken is kept", gateway.deadline_s)
+        if not await server.quiesce(gateway.delivery_timeout_s):
+            log.warning(
+                "requests are still open after %g s; what Kafka has not taken is kept", gateway.delivery_timeout_s
+            )
     finally:
         # then who sends, then who is sent to: what Kafka did not take in time fails there, and is kept by its request
         for task in watching:
             task.cancel()
         services.drain.end()
-        await asyncio.wait({draining}, timeout=gateway.deadline_s + _PROBE_S)
+        await asyncio.wait({draining}, timeout=gateway.delivery_timeout_s + _PROBE_S)
         draining.cancel()
-        await producer.close(gateway.deadline_s)
+        await producer.close(gateway.delivery_timeout_s)
         await server.quiesce(_SHUTDOWN_MARGIN_S)
         await services.idempotency.close(_SHUTDOWN_MARGIN_S)
         server.close()

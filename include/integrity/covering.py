@@ -12,7 +12,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.day import Day
 from include.integrity.day_turn import DayShows, in_turn
-from include.integrity.trail import Shown
+from include.integrity.publication_history import Shown
 from include.settings import Settings
 from include.sql.named import query
 

@@ -12,8 +12,8 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres import HOUR_S, SessionLimits, connect
 from include.contracts.day import Day
 from include.errors import DatabaseUnavailable, DayBusy
-from include.failpoints import reached
-from include.integrity.trail import Shown
+from include.failpoints import failpoint
+from include.integrity.publication_history import Shown
 from include.settings import Settings
 from include.sql.named import query
 
@@ -54,9 +54,9 @@ def in_turn(
                 cursor.execute(query("lock_shown_day"), {"day": day.date})
                 result = step(cursor, DayShows(*cursor.fetchone()))
                 if application == PUBLISH:
-                    reached("point.before_commit")
+                    failpoint("point.before_commit")
             if application == PUBLISH:
-                reached("point.after_commit")
+                failpoint("point.after_commit")
             return result
         except DatabaseUnavailable as exc:
             if isinstance(exc.__cause__, LockNotAvailable):

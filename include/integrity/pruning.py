@@ -34,7 +34,7 @@ def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[in
     Live rows covered longer ago go too: what was shown before then is refused to an undo from now on. A table that
     somebody still reads is dropped by a later call. Raises DatabaseUnavailable.
     """
-    limits = {"day": day.date, "keep": keep, "undo_days": settings.batch.undo_days}
+    limits = {"day": day.date, "keep": keep, "undo_days": settings.batch.undo_retention_days}
 
     def step(cursor: Cursor, shows: DayShows) -> list[int]:
         cursor.execute(query("expire_generations"), limits)

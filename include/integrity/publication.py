@@ -18,12 +18,12 @@ from include.adapters.shown_boards import array
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.integrity.covering import uncover
 from include.integrity.day_checks import check_after_move, request_check
 from include.integrity.day_turn import DayShows, Result, in_turn
 from include.integrity.pruning import prune
-from include.integrity.trail import Action, Move, Shown, Trail
+from include.integrity.publication_history import Action, Move, PublicationHistory, Shown
 from include.integrity.vanishing import refuse_vanishing_rows
 from include.integrity.verified import compare_served_since, require_verified
 from include.settings import Settings
@@ -122,7 +122,9 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
     """
 
     def target_of(cursor: Cursor, shows: DayShows) -> Shown:
-        return _target(_trail(cursor, day, shows).before, to, day, "nothing was published that could be undone")
+        return _target(
+            _publication_history(cursor, day, shows).before, to, day, "nothing was published that could be undone"
+        )
 
     def move(cursor: Cursor, shows: DayShows) -> Moved:
         moved = _move_back(cursor, shows, day, "undo", target_of(cursor, shows), reason, made_by)
@@ -137,7 +139,9 @@ def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> 
     """Show what the last undo took away, and end the hold. Raises UndoRefused; DayBusy; DatabaseUnavailable."""
 
     def target_of(cursor: Cursor, shows: DayShows) -> Shown:
-        return _target(_trail(cursor, day, shows).undone, None, day, "nothing was undone that could be redone")
+        return _target(
+            _publication_history(cursor, day, shows).undone, None, day, "nothing was undone that could be redone"
+        )
 
     def move(cursor: Cursor, shows: DayShows) -> Moved:
         moved = _move_back(cursor, shows, day, "redo", target_of(cursor, shows), reason, made_by)
@@ -255,7 +259,7 @@ def _point(
     cursor.execute(query("unpoint_day" if target is None else "point_day"), place)
     if cursor.rowcount != 1:
         raise StaleRun("the generation cannot be shown; rebuild the day", **place)
-    reached("point.after_pointer")
+    failpoint("point.after_pointer")
     if target is not None:
         cursor.execute(query("place_live_tombstones"), place)
     cursor.execute(query("count_settled"), place)
@@ -289,9 +293,9 @@ def _mark_dirty(cursor: Cursor, day: Day, on_top: int, causes: list[str] | None)
     cursor.execute(query("mark_day_dirty_again"), {"day": day.date, "on_top": on_top, "unread": unread})
 
 
-def _trail(cursor: Cursor, day: Day, shows: DayShows) -> Trail:
+def _publication_history(cursor: Cursor, day: Day, shows: DayShows) -> PublicationHistory:
     moves = (Move(row.action, row.from_generation_id, row.to_generation_id) for row in _history(cursor, day))
-    return Trail.of(moves, shows.generation_id)
+    return PublicationHistory.of(moves, shows.generation_id)
 
 
 def _target(candidates: tuple[Shown, ...], to: int | None, day: Day, otherwise: str) -> Shown:

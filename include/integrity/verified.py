@@ -16,7 +16,7 @@ from include.adapters.shown_boards import array, shown_elsewhere
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
-from include.integrity.trail import Shown
+from include.integrity.publication_history import Shown
 from include.sql.named import COORDINATES, query
 
 Position = Mapping[str, Mapping[str, int]]  # topic id → partition → next offset

@@ -20,7 +20,7 @@ from include.adapters.kept_zone import keep_zone
 from include.adapters.login_roles import save_login_role
 from include.adapters.postgres import MIGRATION, connect, open_connection, open_session, own_errors
 from include.errors import ConfigurationError, DatabaseUnavailable, PipelineError, Retryable
-from include.patience import patiently
+from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
 
@@ -32,7 +32,7 @@ GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to t
 
 # The stream waits for a lock for 10 s, and the job `migrate` of the stack ends after 120 s.
 STEP = dataclasses.replace(MIGRATION, lock_s=2.0)
-PATIENCE_S = 90.0
+MAX_WAIT_S = 90.0
 
 
 class MigrationBlocked(Retryable):
@@ -79,14 +79,14 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                 cursor.execute(query("lock_migrations"))  # it is lost when the session is, and then nothing is tried
                 return _upgrade(settings.database, revision)
 
-            reached = patiently(upgrade, PATIENCE_S)
+            revised = retry_transient(upgrade, MAX_WAIT_S)
             if revision == "head":
                 keep_zone(cursor, settings.timezone)
             cursor.execute(
                 query("save_setting"),
                 {"name": "board_retention_days", "value": str(settings.kafka.board_retention_days)},
             )
-    return reached
+    return revised
 
 
 def _make_roles(database: DatabaseSettings) -> None:

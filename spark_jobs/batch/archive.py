@@ -13,13 +13,13 @@ from include.adapters.kept_zone import require_zone
 from include.clock import Clock, SystemClock
 from include.contracts.definition import Definition
 from include.errors import LedgerBeyondEnd, RangeExpired
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.settings import Settings
 from spark_jobs.batch.archive_cluster import StartContext, spread
 from spark_jobs.batch.archive_compaction import compact
 from spark_jobs.batch.archive_files import ArchiveFolder, Origin
 from spark_jobs.batch.archive_leftovers import remove_leftovers
-from spark_jobs.batch.archive_tasks import Work, Written, write_portion
+from spark_jobs.batch.archive_tasks import ArchiveContext, Written, write_portion
 from spark_jobs.batch.splits import TopicSplit
 
 log = logging.getLogger(__name__)
@@ -111,14 +111,14 @@ class _Run:
             log.warning("topic %s: offsets %s are not in the archive: %s", topic, dict(wanted.gap.offsets),
                         wanted.gap.reason)  # fmt: skip
         written = self._write(Origin(topic, topic_id, ends), plan(topic, wanted, self._rows_per_task))
-        reached("archive.after_files")
+        failpoint("archive.after_files")
         self._offsets.require_ids({topic: topic_id})
         batch = Batch(topic, topic_id, wanted.starts, ends, _newest(written), sum(w.record_count for w in written),
                       taken_at, wanted.gap)  # fmt: skip
         files = [file for each in written for file in each.files]
         self._folder.require_files(files)  # a task on another machine may have written to a folder of its own
         batch_id = self._store.add(self._run_id, batch, files, position.places)
-        reached("archive.after_commit")
+        failpoint("archive.after_commit")
         log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files), ends)
         return replace(batch, id=batch_id)
 
@@ -127,8 +127,9 @@ class _Run:
         return self._settings.batch.rows_per_task
 
     def _write(self, origin: Origin, portions: Sequence[tuple[TopicSplit, ...]]) -> list[Written]:
-        work = Work(self._definition, self._settings.timezone, self._settings.kafka.bootstrap_servers, self._folder,
-                    origin)  # fmt: skip
+        work = ArchiveContext(
+            self._definition, self._settings.timezone, self._settings.kafka.bootstrap_servers, self._folder, origin
+        )
         return spread(self._start_context, partial(write_portion, work), portions)
 
 

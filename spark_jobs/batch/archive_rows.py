@@ -17,7 +17,7 @@ from spark_jobs.batch.raw_columns import RawColumns, RawRecord, iter_records, lo
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import PLACES, RAW
 from spark_jobs.speed.json_columns import JsonColumns, times
-from spark_jobs.speed.table_records import read_record
+from spark_jobs.speed.record_decoder import read_record
 
 ID, DAY, DELETED = "id", "day", "deleted"
 RECORDS = pa.schema([(ID, pa.int64()), (DAY, pa.date32()), (DELETED, pa.bool_()), *RAW])
@@ -40,12 +40,12 @@ class DatedRows:
     def add(self, records: pa.Table) -> pa.Table:
         """The records as `RECORDS`, in their order."""
         records = records.select(RAW.names).combine_chunks()
-        fields, is_right = self._json.read(array(records["key"]), array(records["value"]))
+        fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
         ids, days = array(fields[self._topic.key_field]), self._days(times(fields[self._day_field]))
-        if not pc.all(is_right).as_py():
-            unclear = [self._one(record) for record in iter_records(records.filter(pc.invert(is_right)))]
-            ids = _merged(is_right, ids, pa.array([each[0] for each in unclear], pa.int64()))
-            days = _merged(is_right, days, pa.array([each[1] for each in unclear], pa.date32()))
+        if not pc.all(fast_path_mask).as_py():
+            needs_slow_path = [self._one(record) for record in iter_records(records.filter(pc.invert(fast_path_mask)))]
+            ids = _merged(fast_path_mask, ids, pa.array([each[0] for each in needs_slow_path], pa.int64()))
+            days = _merged(fast_path_mask, days, pa.array([each[1] for each in needs_slow_path], pa.date32()))
         return pa.Table.from_arrays([ids, days, pc.is_null(records["value"]), *records.columns], schema=RECORDS)
 
     def _days(self, instants: pa.ChunkedArray) -> pa.Array:
@@ -124,7 +124,7 @@ def named_id(key: bytes | None, value: bytes | None, topic: Topic) -> int | None
     return number if LONG_MIN <= number <= LONG_MAX else None
 
 
-def _merged(is_right: pa.Array, right: pa.Array, others: pa.Array) -> pa.Array:
+def _merged(fast_path_mask: pa.Array, right: pa.Array, others: pa.Array) -> pa.Array:
     """One array of two: `right` where the mask says so, `others` elsewhere, each in its order."""
-    empty = pa.nulls(len(is_right), right.type)
-    return pc.replace_with_mask(pc.replace_with_mask(empty, is_right, right), pc.invert(is_right), others)
+    empty = pa.nulls(len(fast_path_mask), right.type)
+    return pc.replace_with_mask(pc.replace_with_mask(empty, fast_path_mask, right), pc.invert(fast_path_mask), others)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def archive_sources(
-    offsetter: OffsetReader,
+    offset_reader: OffsetReader,
     day: Day,
     definition: Definition,
     retention_days: int,
@@ -49,7 +49,7 @@ def archive_sources(
     table as far as it is archived from there, so that what it costs does not grow with its history. Raises MissingRange
     when neither the topic nor the archive holds the day.
     """
-    ranges = fix_ranges(offsetter, day, definition, known)
+    ranges = fix_ranges(offset_reader, day, definition, known)
     found = topic_sources(ranges, definition)
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     members = archive.members(found.cut[table])
@@ -60,7 +60,7 @@ def archive_sources(
         raise MissingRange(
             "the table's topic keeps every record, and its first ones are gone; boards would lose their authors",
             topic=table, first_offsets=gone)  # fmt: skip
-    lost = None if from_archive else _lost(offsetter, day, definition, retention_days, now, known, archive)
+    lost = None if from_archive else _lost(offset_reader, day, definition, retention_days, now, known, archive)
     boards = archive.boards(day, known, ranges.boards) if from_archive or lost else None
     if boards is None:
         if from_archive:
@@ -86,12 +86,12 @@ def archive_sources(
 
 
 def _lost(
-    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: dt.datetime, known: Known,
+    offset_reader: OffsetReader, day: Day, definition: Definition, retention_days: int, now: dt.datetime, known: Known,
     archive: "ArchiveSource",
 ) -> MissingRange | None:  # fmt: skip
     """Why the topic does not hold all of the day; None when it does."""
     try:
-        refuse_lost_day(offsetter, day, definition, retention_days, now, known, archive.begins(day))
+        refuse_lost_day(offset_reader, day, definition, retention_days, now, known, archive.begins(day))
     except MissingRange as missing:
         log.info("day %s: %s; looking for it in the archive", day, missing)
         return missing

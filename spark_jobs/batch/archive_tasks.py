@@ -19,7 +19,7 @@ VERSIONS_ROW_GROUP = 20_000
 
 
 @dataclass(frozen=True)
-class Work:
+class ArchiveContext:
     """What every task of a topic needs to know."""
 
     definition: Definition
@@ -41,7 +41,7 @@ class Written:
     newest: dict[int, int]
 
 
-def write_portion(work: Work, splits: tuple[TopicSplit, ...]) -> Written:
+def write_portion(work: ArchiveContext, splits: tuple[TopicSplit, ...]) -> Written:
     """Read these splits and write them. A task that is tried again writes other files; who calls lists one try's."""
     tables = (table for split in splits for table in read_split(split, work.bootstrap_servers))
     counted = _Counted(tables)
@@ -76,7 +76,9 @@ class _Counted:
             yield table
 
 
-def _write_by_day(work: Work, tables: _Counted, kind: Kind, schema: pa.Schema, key: str) -> list[ArchivedFile]:
+def _write_by_day(
+    work: ArchiveContext, tables: _Counted, kind: Kind, schema: pa.Schema, key: str
+) -> list[ArchivedFile]:
     topic = work.definition.output if kind == "places" else work.definition.stream
     rows = DatedRows(topic, work.definition, work.timezone)
     files = _DayFiles(work, kind, schema, key)
@@ -86,7 +88,7 @@ def _write_by_day(work: Work, tables: _Counted, kind: Kind, schema: pa.Schema, k
     return files.close()
 
 
-def _write_table(work: Work, tables: _Counted) -> list[ArchivedFile]:
+def _write_table(work: ArchiveContext, tables: _Counted) -> list[ArchivedFile]:
     """The raw records, and the versions that they say: those are small, and sorted in one go."""
     reader, raw = VersionRows(work.definition), _DayFiles(work, "records", RECORDS, ID)
     versions = [reader.schema.empty_table()]
@@ -112,7 +114,7 @@ def folder_of(origin: Origin, kind: Kind, day: dt.date | None = None) -> str:
 class _DayFiles:
     """A file for each day. Memory is bounded by bytes: a record may be a hundred times the size of another."""
 
-    def __init__(self, work: Work, kind: Kind, schema: pa.Schema, key: str) -> None:
+    def __init__(self, work: ArchiveContext, kind: Kind, schema: pa.Schema, key: str) -> None:
         self._work = work
         self._kind = kind
         self._schema = schema

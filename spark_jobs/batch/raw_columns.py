@@ -12,7 +12,7 @@ from include.adapters.speed_store import Reject
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.topics import Topic
 from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
-from spark_jobs.speed.table_records import TableRow, read_record
+from spark_jobs.speed.record_decoder import TableRow, read_record
 
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
 _DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # as `record_id` has them
@@ -37,12 +37,12 @@ class RawColumns:
         """The rows of the records (those of RAW, and any more that are to be carried along), and what is none."""
         records = records.combine_chunks()
         carried = records.drop_columns([name for name in _READ if name in records.column_names])
-        fields, is_right = self._json.read(array(records["key"]), array(records["value"]))
-        if pc.all(is_right).as_py():  # as nearly always
+        fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
+        if pc.all(fast_path_mask).as_py():  # as nearly always
             return self._plain(fields, carried), []
-        unclear = pc.indices_nonzero(pc.invert(is_right))
-        rows, rejects = self._one_by_one(records.take(unclear), carried.take(unclear))
-        return pa.concat_tables([self._plain(fields, carried.filter(is_right)), rows]), rejects
+        needs_slow_path = pc.indices_nonzero(pc.invert(fast_path_mask))
+        rows, rejects = self._one_by_one(records.take(needs_slow_path), carried.take(needs_slow_path))
+        return pa.concat_tables([self._plain(fields, carried.filter(fast_path_mask)), rows]), rejects
 
     def _plain(self, fields: pa.Table, carried: pa.Table) -> pa.Table:
         columns = [fields[self._key.name]]

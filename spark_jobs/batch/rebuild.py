@@ -27,13 +27,13 @@ from include.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.errors import MissingRange, Retryable
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.archive_files import ArchiveFolder
 from spark_jobs.batch.archive_source import ArchiveSource, archive_sources
 from spark_jobs.batch.blobs import Blob, Kind, own, packed, steps
-from spark_jobs.batch.early_members import Early, EarlyMembers
+from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
 from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
 from spark_jobs.batch.sources import Known, Sources, Taken, refuse_lost_range
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
@@ -62,28 +62,28 @@ def rebuild_day(
     day.require_over(SystemClock().now())
     require_zone(settings, "batch")
     store = GenerationStore(settings.database)
-    offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
     with store.hold(day):
         store.count_attempt(day, run_id)
         require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
         # before anything else is asked of them: looked at again when all is read
         topics = (definition.stream.name, definition.table.name, definition.output.name)
-        topic_ids = {topic: offsetter.topic_id(topic) for topic in topics}
+        topic_ids = {topic: offset_reader.topic_id(topic) for topic in topics}
         known = _known(store, day, definition, topic_ids)
         folder = ArchiveFolder(settings.batch.archive_dir)
-        archive = ArchiveSource(ArchiveStore(settings.database), folder, offsetter, definition)
+        archive = ArchiveSource(ArchiveStore(settings.database), folder, offset_reader, definition)
 
         def sources(from_archive: bool) -> Sources:
-            found = archive_sources(offsetter, day, definition, settings.kafka.board_retention_days,
+            found = archive_sources(offset_reader, day, definition, settings.kafka.board_retention_days,
                                     SystemClock().now(), known, archive, from_archive)  # fmt: skip
             if found.kind == "archive" or found.member_files:
                 folder.require_shared(settings.spark.master)
             return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
-            members = EarlyMembers(found.members, definition, settings.kafka.bootstrap_servers, store)
+            members = MemberPreload(found.members, definition, settings.kafka.bootstrap_servers, store)
             found = dataclasses.replace(found, members=tuple(members.left))
-            return build(start_context(), settings, definition, day, run_id, reason, found, early=members.result)
+            return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=members.result)
 
         found = sources(from_archive)
         try:
@@ -109,35 +109,35 @@ def _known(store: GenerationStore, day: Day, definition: Definition, topic_ids: 
 
 def build(
     context: SparkContext, settings: Settings, definition: Definition, day: Day, run_id: str, reason: str | None,
-    found: Sources, buckets: int | None = None, early: Callable[[], Early] = Early,
+    found: Sources, buckets: int | None = None, preloaded: Callable[[], PreloadedMembers] = PreloadedMembers,
 ) -> Built:  # fmt: skip
-    """Build a generation out of these sources and the members that `early` waits for; the caller holds the day.
+    """Build a generation out of these sources and the members that `preloaded` waits for; the caller holds the day.
 
     The buckets (as many as the records need) bound a task's memory. The result does not depend on them.
     """
     store = GenerationStore(settings.database)
-    offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
     generation_id = store.begin(day, run_id, reason, found.cut, found.topic_ids, found.starts, found.unread)
-    reached("rebuild.after_begin")
+    failpoint("rebuild.after_begin")
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
-    work = tasks.Work(definition, day, generation_id, buckets, bool(found.members or found.member_files),
+    work = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.members or found.member_files),
                       _of_tasks(settings.database), settings.kafka.bootstrap_servers, store.forgotten())  # fmt: skip
     records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
     with progress.running(run_id, found.kind, found.records, buckets):
         try:
-            counts = _run(context, _pieces(found), work, records_read, early)
+            counts = _run(context, _pieces(found), work, records_read, preloaded)
         except Py4JJavaError as exc:
-            offsetter.require_ids(found.topic_ids)
-            refuse_lost_range(offsetter, found)  # retention may have overtaken the reading
+            offset_reader.require_ids(found.topic_ids)
+            refuse_lost_range(offset_reader, found)  # retention may have overtaken the reading
             raise TaskFailed(day=day, generation=generation_id, reason=_last_line(exc)) from exc
-        offsetter.require_ids(found.topic_ids)
+        offset_reader.require_ids(found.topic_ids)
         progress.enter("finishing")
-        reached("rebuild.before_finish")
+        failpoint("rebuild.before_finish")
         built = store.finish(generation_id, day, counts)
-        reached("rebuild.after_finish")
+        failpoint("rebuild.after_finish")
     log.info("day %s: generation %d has %d rows of %d boards, %d pending, %d rejected, hash %s", day, generation_id,
              built.row_count, counts.raw_distinct, counts.pending, counts.rejected, built.content_hash)  # fmt: skip
     return built
@@ -149,8 +149,8 @@ def buckets_for(records: int, rows_per_task: int, cores: int) -> int:
 
 
 def _run(
-    context: SparkContext, pieces: Sequence[Sequence[Piece]], work: tasks.Work, records_read: "Accumulator[int]",
-    early: Callable[[], Early],
+    context: SparkContext, pieces: Sequence[Sequence[Piece]], work: tasks.RebuildContext,
+    records_read: "Accumulator[int]", preloaded: Callable[[], PreloadedMembers],
 ) -> Counts:  # fmt: skip
     def read(given: Iterable[Sequence[Piece]]) -> Iterator[Blob]:
         gc.disable()  # a record is some tuples, none of them in a circle: looking for circles takes a third of the time
@@ -171,9 +171,9 @@ def _run(
     raw = context.parallelize(pieces, len(pieces)).mapPartitions(read).partitionBy(partitions, own)
     chosen = map_some_partitions(raw, deciding, choose).partitionBy(partitions, own)
     compute_shuffle(chosen)
-    read_early = early()
-    records_read.add(read_early.records)
-    held = context.broadcast(_in_one(read_early, work))  # not in a shuffle: it would be read once more for that
+    preloaded_members = preloaded()
+    records_read.add(preloaded_members.records)
+    held = context.broadcast(_in_one(preloaded_members, work))  # not in a shuffle: it would be read once more for that
     both = side_by_side(raw, chosen, partitions, own)
     if work.reads_members:
         found = map_some_partitions(both, finding, find).partitionBy(partitions, own)
@@ -182,8 +182,8 @@ def _run(
     return reduce(Counts.__add__, counts)
 
 
-def _in_one(early: Early, work: tasks.Work) -> list[bytes]:
-    versions = pa.concat_tables([work.schemas[Kind.MEMBERS].empty_table(), *early.versions])
+def _in_one(preloaded: PreloadedMembers, work: tasks.RebuildContext) -> list[bytes]:
+    versions = pa.concat_tables([work.schemas[Kind.MEMBERS].empty_table(), *preloaded.versions])
     return [packed(rows) for rows in versions.combine_chunks().to_batches()]
 
 

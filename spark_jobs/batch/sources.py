@@ -101,7 +101,7 @@ def splits_of(topic: str, starts: Offsets, ends: Offsets) -> tuple[TopicSplit, .
     return tuple(splits)
 
 
-def fix_ranges(offsetter: OffsetReader, day: Day, definition: Definition, known: Known | None = None) -> Ranges:
+def fix_ranges(offset_reader: OffsetReader, day: Day, definition: Definition, known: Known | None = None) -> Ranges:
     """From the day's start (less a margin) to the present end; of members everything, for their history.
 
     To the end, however far back the day is: what came late, was changed or was deleted since stands there. Records
@@ -109,24 +109,27 @@ def fix_ranges(offsetter: OffsetReader, day: Day, definition: Definition, known:
     """
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     start, known = day.start - MARGIN, known or Known()
-    details = _earlier(offsetter, output, offsetter.at(output, start), known.details)
+    details = _earlier(offset_reader, output, offset_reader.at(output, start), known.details)
     details = {partition: max(first, known.replaced.get(partition, 0)) for partition, first in details.items()}
     return Ranges(
-        boards=(_earlier(offsetter, stream, offsetter.at(stream, start), known.boards), offsetter.ends(stream)),
-        members=(offsetter.earliest(table), offsetter.ends(table)),
-        details=(details, offsetter.ends(output)),
+        boards=(
+            _earlier(offset_reader, stream, offset_reader.at(stream, start), known.boards),
+            offset_reader.ends(stream),
+        ),
+        members=(offset_reader.earliest(table), offset_reader.ends(table)),
+        details=(details, offset_reader.ends(output)),
     )
 
 
-def _earlier(offsetter: OffsetReader, topic: str, starts: Offsets, known: Mapping[int, int]) -> Offsets:
+def _earlier(offset_reader: OffsetReader, topic: str, starts: Offsets, known: Mapping[int, int]) -> Offsets:
     if all(known.get(partition, start) >= start for partition, start in starts.items()):
         return starts
-    first = offsetter.earliest(topic)  # what is known may have gone since, or be of a former topic of that name
+    first = offset_reader.earliest(topic)  # what is known may have gone since, or be of a former topic of that name
     return {p: max(first[p], min(start, known.get(p, start))) for p, start in starts.items()}
 
 
 def refuse_lost_day(
-    offsetter: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime, known: Known,
+    offset_reader: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime, known: Known,
     begins: Mapping[int, int],
 ) -> None:  # fmt: skip
     """Raise MissingRange unless the stream's topic holds all of the day: building what is left would lose rows.
@@ -135,7 +138,7 @@ def refuse_lost_day(
     nothing says that records of the day are gone. `begins` is where the day begins as the archive has it, by partition.
     """
     topic = definition.stream.name
-    dropped = {partition: first for partition, first in offsetter.earliest(topic).items() if first > 0}
+    dropped = {partition: first for partition, first in offset_reader.earliest(topic).items() if first > 0}
     if not dropped:
         return
     if day.start < now - timedelta(days=retention_days):
@@ -143,7 +146,7 @@ def refuse_lost_day(
             f"the topic keeps {retention_days} days, and records of this day may be gone; it can't be rebuilt any more",
             topic=topic, day=day, first_offsets=dropped,
         )  # fmt: skip
-    times = offsetter.first_times(topic)
+    times = offset_reader.first_times(topic)
     for partition, first in dropped.items():
         reason = _why_lost(day, partition, first, times.get(partition), known, begins)
         if reason:
@@ -169,10 +172,10 @@ def _why_lost(
     return None
 
 
-def refuse_lost_range(offsetter: OffsetReader, found: Sources) -> None:
+def refuse_lost_range(offset_reader: OffsetReader, found: Sources) -> None:
     """Raise MissingRange when Kafka no longer holds a split's start, because retention went on."""
     splits = [split for split in (*found.boards, *found.members, *found.details) if isinstance(split, TopicSplit)]
-    earliest = {topic: offsetter.earliest(topic) for topic in {split.topic for split in splits}}
+    earliest = {topic: offset_reader.earliest(topic) for topic in {split.topic for split in splits}}
     for split in splits:
         first = earliest[split.topic].get(split.partition, split.end)
         if split.start < first:

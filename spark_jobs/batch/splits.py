@@ -19,7 +19,7 @@ RAW = pa.schema([
     ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS),
 ])  # fmt: skip
 
-# Of the archive's files that hold no raw records: versions of the table's keys (TableColumns' schema), and where the
+# Of the archive's files that hold no raw records: versions of the table's keys (TableDecoder' schema), and where the
 # records of the output topic are and what they were made from; `key` is theirs, which finds the board.
 PLACES = pa.schema([
     ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("board_partition", pa.int32()),

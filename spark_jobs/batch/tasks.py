@@ -15,7 +15,7 @@ from include.adapters.generation_store import Counts, GenerationStore, Part
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.settings import DatabaseSettings
 from spark_jobs.batch.authors import needed_rows
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, unpacked
@@ -41,7 +41,7 @@ _READ_OF_DETAILS = ("partition", "offset", "key", "headers")
 
 
 @dataclass(frozen=True)
-class Work:
+class RebuildContext:
     """What every task knows. It is sent to each of them, so it holds the batch role's password and no other."""
 
     definition: Definition
@@ -72,7 +72,7 @@ class Work:
         return buckets_of(array(ids), self.buckets)
 
 
-def read(pieces: Iterable[Split | ColumnsFile], work: Work, count: Callable[[int], None]) -> Iterator[Blob]:
+def read(pieces: Iterable[Split | ColumnsFile], work: RebuildContext, count: Callable[[int], None]) -> Iterator[Blob]:
     """Read pieces of raw; what of it concerns the day goes to the bucket of its board, or of its member."""
     topics = work.definition
     readers = {topics.stream.name: _boards, topics.table.name: _members, topics.output.name: _details}
@@ -88,7 +88,7 @@ def read(pieces: Iterable[Split | ColumnsFile], work: Work, count: Callable[[int
     yield from gathered.rest()
 
 
-def _boards(piece: Read, work: Work, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
+def _boards(piece: Read, work: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     assert not isinstance(piece, ColumnsFile)
     reader = BoardReader(work.definition, work.day)
     store = GenerationStore(work.database)
@@ -104,7 +104,7 @@ def _boards(piece: Read, work: Work, gathered: Gathered, count: Callable[[int], 
         count(records.num_rows)
 
 
-def _members(piece: Read, work: Work, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
+def _members(piece: Read, work: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     schema = member_schema(work.definition)
     key = work.definition.table.field(work.definition.table.key_field).column
     if isinstance(piece, ColumnsFile):
@@ -120,7 +120,7 @@ def _members(piece: Read, work: Work, gathered: Gathered, count: Callable[[int],
         count(records.num_rows)
 
 
-def _details(piece: Read, work: Work, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
+def _details(piece: Read, work: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     if isinstance(piece, ColumnsFile):
         for places in read_columns(piece, PLACES):
             yield from _add_places(places, work, gathered)
@@ -139,14 +139,17 @@ def _details(piece: Read, work: Work, gathered: Gathered, count: Callable[[int],
 
 
 def _records(
-    piece: FileSplit | list[TopicSplit], work: Work, columns: Collection[str] = RAW.names, all_headers: bool = True
+    piece: FileSplit | list[TopicSplit],
+    work: RebuildContext,
+    columns: Collection[str] = RAW.names,
+    all_headers: bool = True,
 ) -> Iterator[pa.Table]:
     if isinstance(piece, FileSplit):
         return read_split(piece, work.bootstrap_servers, columns, all_headers)
     return read_topic(piece, work.bootstrap_servers, columns, all_headers)
 
 
-def _add_places(places: pa.Table, work: Work, gathered: Gathered) -> Iterator[Blob]:
+def _add_places(places: pa.Table, work: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
     """What does not say what it was made from was not made by the join: *serve* has it among the rejects."""
     for name in ("key", "board_partition", "board_offset"):
         if places[name].null_count:
@@ -154,7 +157,7 @@ def _add_places(places: pa.Table, work: Work, gathered: Gathered) -> Iterator[Bl
     yield from gathered.add(Kind.PLACES, places.select(SOURCES.names), work.buckets_of(places["key"]))
 
 
-def choose(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
+def choose(bucket: int, blobs: Iterable[Blob], work: RebuildContext) -> Iterator[Blob]:
     """Of one bucket of boards: which count, and whose versions they need; the others are saved."""
     held = _held(blobs)
     decided = decide(
@@ -177,7 +180,7 @@ def choose(bucket: int, blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
     yield from gathered.rest()
 
 
-def find(blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
+def find(blobs: Iterable[Blob], work: RebuildContext) -> Iterator[Blob]:
     """Of one bucket of members: the versions that boards need, to each bucket that has such boards."""
     held, gathered = _held(blobs), work.gathered()
     members = unpacked(held.pop(Kind.MEMBERS, ()), work.schemas[Kind.MEMBERS])
@@ -187,21 +190,21 @@ def find(blobs: Iterable[Blob], work: Work) -> Iterator[Blob]:
     yield from gathered.rest()
 
 
-def load(bucket: int, blobs: Iterable[Blob], early: Sequence[bytes], work: Work) -> Iterator[Counts]:
+def load(bucket: int, blobs: Iterable[Blob], preloaded: Sequence[bytes], work: RebuildContext) -> Iterator[Counts]:
     """Of one bucket of boards: their rows, loaded once, and the counts of the bucket.
 
-    `early` has versions of any members, those that the driver read.
+    `preloaded` has versions of any members, those that the driver read.
     """
     definition, schemas = work.definition, work.schemas
     held = _held(blobs)
     candidates = unpacked(held.pop(Kind.CANDIDATES, ()), schemas[Kind.CANDIDATES])
     chosen = unpacked(held[Kind.CHOSEN], CHOSEN)
-    members = unpacked(early, schemas[Kind.MEMBERS])
+    members = unpacked(preloaded, schemas[Kind.MEMBERS])
     members = members.filter(pc.is_in(members[members.column_names[0]], pc.unique(chosen["member_id"])))
     members = pa.concat_tables([members, unpacked(held.pop(Kind.AUTHORS, ()), schemas[Kind.AUTHORS])])
     found = day_rows(candidates, chosen, members, definition, work.day, work.generation_id)
     part = Part(bucket, found.rows.num_rows, partial(copy_rows, rows=found.rows), found.pending, found.duplicates)
-    reached("rebuild.while_loading")
+    failpoint("rebuild.while_loading")
     GenerationStore(work.database).save_part(work.generation_id, work.day, part)
     decided = unpacked(held[Kind.COUNTS], _COUNTS)
     distinct, rejected, misplaced = (pc.sum(decided[name]).as_py() or 0 for name in _COUNTS.names)

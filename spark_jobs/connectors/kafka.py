@@ -36,22 +36,26 @@ CONSUMER_OPTIONS = {
 RANGE_GROUP = f"spark-kafka-source-range-{uuid.uuid4()}"
 
 
-def read_range(session: SparkSession, offsetter: OffsetReader, topic: str, start: Offsets, end: Offsets) -> DataFrame:
+def read_range(
+    session: SparkSession, offset_reader: OffsetReader, topic: str, start: Offsets, end: Offsets
+) -> DataFrame:
     """The records of `start <= offset < end`, with headers.
 
     Raises MissingRange when Kafka no longer holds the start; a range lost while reading fails the Spark job.
     """
-    earliest = offsetter.earliest(topic)
+    earliest = offset_reader.earliest(topic)
     lost = {p: (start[p], first) for p, first in earliest.items() if start[p] < first and start[p] < end[p]}
     if lost:
         raise MissingRange(topic=topic, wanted_and_first=lost)
     return (
         session.read.format("kafka")
-        .option("kafka.bootstrap.servers", offsetter.bootstrap_servers)
+        .option("kafka.bootstrap.servers", offset_reader.bootstrap_servers)
         .option("subscribe", topic)
         .option("startingOffsets", _as_json(topic, start))
         .option("endingOffsets", _as_json(topic, end))
-        .option("kafka.group.id", f"{RANGE_GROUP}-{offsetter.topic_id(topic)}")  # of one made again: other consumers
+        .option(
+            "kafka.group.id", f"{RANGE_GROUP}-{offset_reader.topic_id(topic)}"
+        )  # of one made again: other consumers
         .options(**CONSUMER_OPTIONS)
         .load()
     )

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from include.adapters.live_table import Applied
+from include.adapters.live_table_sink import LiveTableSink
 from include.adapters.served_batch import holds_record, newest_timestamp, valid_rows
-from include.adapters.serving_store import ServingStore
 from include.errors import PipelineError
-from include.failpoints import reached_records
-from include.patience import FOR_EVER, patiently
-from spark_jobs.speed.figures import Batch, Figures
+from include.failpoints import failpoint_records
+from include.retry import NO_LIMIT, retry_transient
+from spark_jobs.speed.driver_state import Batch, DriverState
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +39,19 @@ class DecodedBatch:
 class BatchWriter:
     """One batch at a time, in the order given; one that fails is the last, or its records would be passed over.
 
-    While PostgreSQL is out the batch is tried again for ever; `figures` then says what is waited for.
+    While PostgreSQL is out the batch is tried again for ever; `state` then says what is waited for.
     """
 
     def __init__(
         self,
-        store: ServingStore,
-        figures: Figures,
+        store: LiveTableSink,
+        state: DriverState,
         stop: threading.Event,
         guard: Guard | None = None,
     ) -> None:
         self._store = store
         self._guard = guard or (lambda write, _records: write())
-        self._figures = figures
+        self._state = state
         self._stop = stop
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -85,15 +85,15 @@ class BatchWriter:
         if self._error is not None:
             raise self._error
 
-    def close(self, patience_s: float = 10.0) -> bool:
-        """Let the batch under way come to its end, break it off after `patience_s`. Was all written that was begun?"""
+    def close(self, max_wait_s: float = 10.0) -> bool:
+        """Let the batch under way come to its end, break it off after `max_wait_s`. Was all written that was begun?"""
         self._closing.set()
         thread = self._thread
         if thread is not None:
-            thread.join(patience_s)
+            thread.join(max_wait_s)
             if thread.is_alive():
                 self._store.cancel()
-                thread.join(patience_s)
+                thread.join(max_wait_s)
             if thread.is_alive():
                 return False  # it holds the connection; the thread ends with the process, its transaction with it
         self._store.close()
@@ -111,8 +111,10 @@ class BatchWriter:
 
     def write(self, batch: DecodedBatch, waited_s: float = 0.0) -> None:
         """Write a batch at once, in the caller's thread, while no other is under way."""
-        reached_records("serve.write", lambda topic, *at: topic == self._store.topic and _holds(batch.records, *at))
-        applied = patiently(lambda: self._attempt(batch.records), FOR_EVER, self._figures.waiting("serve"), self._stop)
+        failpoint_records("serve.write", lambda topic, *at: topic == self._store.topic and _holds(batch.records, *at))
+        applied = retry_transient(
+            lambda: self._attempt(batch.records), NO_LIMIT, self._state.waiting_callback("serve"), self._stop
+        )
         self._note(batch, waited_s, applied)
 
     def wait(self) -> None:
@@ -129,12 +131,12 @@ class BatchWriter:
 
     def _note(self, batch: DecodedBatch, waited_s: float, applied: Applied) -> None:
         records = batch.records
-        self._figures.position(self._store.topic, self._store.reached)
-        self._figures.count("rows_written", applied.written)
-        self._figures.count("rejects", len(applied.rejects))
-        self._figures.count("duplicates", applied.duplicates)
+        self._state.set_position(self._store.topic, self._store.committed_offsets)
+        self._state.add_count("rows_written", applied.written)
+        self._state.add_count("rejects", len(applied.rejects))
+        self._state.add_count("duplicates", applied.duplicates)
         phases_s = {**batch.phases_s, "wait": waited_s, **applied.phases_s}
-        self._figures.batch("serve", Batch(records.num_rows, phases_s, newest_timestamp(records)))
+        self._state.record_batch("serve", Batch(records.num_rows, phases_s, newest_timestamp(records)))
         log.info("batch %d: %d records, %d rows written, %d duplicates, %d rejected", batch.batch_id,
                  records.num_rows, applied.written, applied.duplicates, len(applied.rejects))  # fmt: skip
 

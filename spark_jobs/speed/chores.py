@@ -39,9 +39,9 @@ class Chores:
         if self._error is not None:
             raise self._error
 
-    def join(self, patience_s: float = 10.0) -> None:
+    def join(self, max_wait_s: float = 10.0) -> None:
         """Wait for the chore under way, once `stop` is set."""
-        self._thread.join(patience_s)
+        self._thread.join(max_wait_s)
 
     def _run(self) -> None:
         rounds = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from include.adapters.stream_progress import Pending, Progress
 from include.clock import rfc3339
-from spark_jobs.speed.figures import Batch, Done, Query, TableSize
+from spark_jobs.speed.driver_state import Batch, Done, Query, TableSize
 from spark_jobs.speed.lag import Held, Lag
 from spark_jobs.speed.query_watch import SparkBatch
 
@@ -54,7 +54,7 @@ class DriverView:
     epoch: int
     at: dt.datetime
     started_at: dt.datetime
-    beaten_at: dt.datetime
+    last_loop_at: dt.datetime
     starting: str | None
     queries: tuple[QueryView, ...]
     table_topic: str
@@ -64,7 +64,7 @@ class DriverView:
     pending: Pending | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
-    def ailment(self) -> str | None:
+    def unhealthy_reason(self) -> str | None:
         """None when healthy, else why not."""
         if self.starting is not None:
             return f"starting: {self.queries[0].waiting or self.starting}"
@@ -74,7 +74,7 @@ class DriverView:
         for query in self.queries:
             if query.waits is not None and self._seconds_since(query.waits[1]) > LONGEST_WAIT_S:
                 return f"query {query.query} waits for {query.waiting}"
-        silent_s = self._seconds_since(self.beaten_at)
+        silent_s = self._seconds_since(self.last_loop_at)
         if silent_s > LONGEST_SILENCE_S:
             return f"the driver's main loop is silent for {silent_s:.0f} s"
         for query in self.queries:
@@ -120,11 +120,11 @@ class DriverView:
             lag_records=query.lag.records if query.lag else None,
             lag_s=query.lag.seconds if query.lag else None,
             phases=query.phases_s,
-            figures=self._figures(),
+            figures=self._metrics(),
             waiting_for=self._waiting_for(query),
         )
 
-    def _figures(self) -> dict[str, float]:
+    def _metrics(self) -> dict[str, float]:
         figures: dict[str, float] = {
             **self.counts,
             "table_rows": self.table.rows,

@@ -11,7 +11,7 @@ from include.adapters.speed_store import Reject
 from include.adapters.stream_trials import StreamTrials
 from include.adapters.topic_tail import read_as_rejects
 from spark_jobs.connectors.failures import is_passing
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 
 log = logging.getLogger(__name__)
@@ -21,13 +21,13 @@ class Isolations:
     """Makes them, for the queries of one driver."""
 
     def __init__(
-        self, offsetter: OffsetReader, lease: DriverLease, figures: Figures, stop: threading.Event,
+        self, offset_reader: OffsetReader, lease: DriverLease, state: DriverState, stop: threading.Event,
         wait_out: Callable[[Callable[[], Any]], Any],
     ) -> None:  # fmt: skip
         """`wait_out` repeats a call while a server is out."""
-        self._offsetter = offsetter
+        self._offset_reader = offset_reader
         self._lease = lease
-        self._figures = figures
+        self._state = state
         self._stop = stop
         self._wait_out = wait_out
 
@@ -43,12 +43,12 @@ class Isolations:
         def reject_step(step: OffsetRange, reason: str) -> None:
             rejected = [
                 each._replace(reason=reason_of_reject(topic, each.partition, each.offset, reason))
-                for each in read_as_rejects(self._offsetter.bootstrap_servers, topic, step, reason)
+                for each in read_as_rejects(self._offset_reader.bootstrap_servers, topic, step, reason)
             ]
             for each in rejected:
                 log.error("%s/%d/%d becomes a reject: %s", topic, each.partition, each.offset, reason)
             reject(rejected, step.end)
-            self._figures.count("isolated", len(rejected))
+            self._state.add_count("isolated", len(rejected))
 
         return self.of(trials, topic, take, reject_step)
 
@@ -58,7 +58,7 @@ class Isolations:
 
         def probe() -> None:
             self._lease.check()  # PostgreSQL answers, too
-            self._offsetter.ends(topic)
+            self._offset_reader.ends(topic)
 
         return Isolation(trials, take, reject, is_passing, probe, self._stop, self._wait_out)
 

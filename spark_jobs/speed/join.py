@@ -21,18 +21,18 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.errors import DatabaseUnavailable
-from include.failpoints import reached, reached_records
-from include.patience import FOR_EVER, patiently
+from include.failpoints import failpoint, failpoint_records
+from include.retry import NO_LIMIT, retry_transient
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.schemas import RECORD
-from spark_jobs.speed.figures import Batch, Figures
+from spark_jobs.speed.driver_state import Batch, DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending import PendingBatch, PendingPages
+from spark_jobs.speed.record_decoder import TableRow, plain_value
 from spark_jobs.speed.slow_path import read_slow_path
-from spark_jobs.speed.table_records import TableRow, plain_value
 from spark_jobs.transforms.decode import decode
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
@@ -56,7 +56,7 @@ class BoardJoin:
         definition: Definition,
         bootstrap_servers: str,
         timezone: str,
-        figures: Figures,
+        state: DriverState,
         stop: threading.Event,
         read: Callable[[OffsetRange], DataFrame],
         keep_rejects: Callable[[Sequence[Reject]], None],
@@ -71,7 +71,7 @@ class BoardJoin:
         self._stream = definition.stream
         self._bootstrap_servers = bootstrap_servers
         self._timezone = timezone
-        self._figures = figures
+        self._state = state
         self._stop = stop
         self._read = read
         self._max_bytes = max_bytes
@@ -90,7 +90,7 @@ class BoardJoin:
     def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
         """The boards of a range. Boards are sent before anything is recorded: a crash here sends again, never loses."""
         started = time.monotonic()
-        reached_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
+        failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
         with self._lock:
             # the boards' offsets are fixed by now; only then the members are read to their end
             self._refresh()
@@ -99,9 +99,9 @@ class BoardJoin:
             done = time.monotonic()
             self._settle(sent, range_, batch_id)
             settled = time.monotonic()
-        reached("join.before_ledger")
-        progress.reached(range_.end)
-        self._figures.position(self._stream.name, range_.end)
+        failpoint("join.before_ledger")
+        progress.set_progress(range_.end)
+        self._state.set_position(self._stream.name, range_.end)
         phases = {
             "members": refreshed - started,
             "send": done - refreshed,
@@ -111,7 +111,7 @@ class BoardJoin:
         rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["slow_path"]
         newest_ms = sent.counts["newest_ms"]
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
-        self._figures.batch("join", Batch(rows, phases, newest_at))
+        self._state.record_batch("join", Batch(rows, phases, newest_at))
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
         """Send a page of the pending boards whose member has come, also when no board arrives.
@@ -149,7 +149,7 @@ class BoardJoin:
         to_records(details, self._definition).collect()
 
     def _refresh(self) -> None:
-        changed = patiently(self._members.refresh, FOR_EVER, self._figures.waiting("join"), self._stop)
+        changed = retry_transient(self._members.refresh, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
         self._pending.note(changed)
 
     def _details(self, boards: DataFrame) -> DataFrame:
@@ -169,14 +169,14 @@ class BoardJoin:
         details = self._details(boards)
         self._write(details.observe(counted, *_counts()).where("is_sent"))
         counts = counted.get
-        self._figures.count("sent", counts["sent"])
+        self._state.add_count("sent", counts["sent"])
         return _Sent(details, counts)
 
     def _write(self, details: DataFrame) -> None:
         self._check_lease()
-        reached("join.before_send")
+        failpoint("join.before_send")
         write_records(to_records(details, self._definition), self._bootstrap_servers, self._definition.output.name)
-        reached("join.after_send")
+        failpoint("join.after_send")
 
     def _check_lease(self) -> None:
         """Raise DriverSuperseded when a later driver took over.
@@ -228,16 +228,16 @@ class BoardJoin:
     def _save_pending(self, boards: Sequence[PendingBoard], batch_id: int) -> None:
         if boards:
             self._patiently(lambda: self._store.save_pending(boards))
-            self._figures.count("pending_kept", len(boards))
+            self._state.add_count("pending_kept", len(boards))
             log.info("batch %d: %d boards wait to be sent", batch_id, len(boards))
 
     def _patiently(self, call: Any) -> None:
-        patiently(call, FOR_EVER, self._figures.waiting("join"), self._stop)
+        retry_transient(call, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
 
     def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
         """Make rejects of records that cannot be taken, and go on after them."""
         self._keep_rejects(rejected)
-        progress.reached(end)
+        progress.set_progress(end)
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
         """Make a reject of a pending board that cannot be sent; it waits no longer."""
@@ -246,21 +246,21 @@ class BoardJoin:
             log.error("the pending board %s/%s/%s becomes a reject: %s", *at, reason)
             said = reason_of_reject(topic, partition, offset, reason)
             self._patiently(lambda at=at, said=said: self._store.reject_pending(at, said))
-            self._figures.count("rejects", 1)
-            self._figures.count("isolated", 1)
+            self._state.add_count("rejects", 1)
+            self._state.add_count("isolated", 1)
 
     def resolve(self, batch: PendingBatch) -> None:
         """Send those of the boards whose member is known, and mark them as sent."""
-        reached_records("resolve.records", lambda *at: any(board[:3] == at for board in batch.boards))
+        failpoint_records("resolve.records", lambda *at: any(board[:3] == at for board in batch.boards))
         details = self._details(self.decoded(self._records(batch.boards))).persist()
         try:
             known = details.where("author_known")
             places = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
             if places:
                 self._write(known)
-                reached("resolve.after_send")
+                failpoint("resolve.after_send")
                 self._patiently(lambda: self._store.mark_sent(places))  # after the acks: a crash before sends again
-                self._figures.count("pending_sent", len(places))
+                self._state.add_count("pending_sent", len(places))
                 self._resolved += len(places)
                 log.info("sent %d boards that had waited for their member", len(places))
         finally:

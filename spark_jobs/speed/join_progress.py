@@ -28,8 +28,8 @@ class JoinProgress:
         self._due: Offsets | None = None
         self._lock = threading.Lock()
 
-    def reached(self, ends: Offsets) -> None:
-        """The boards up to these offsets were sent, and what was left of them kept.
+    def set_progress(self, ends: Offsets) -> None:
+        """Set the ledger to these offsets: the boards before them were sent or kept as pending.
 
         Raises LedgerConflict, DriverSuperseded.
         """

@@ -53,12 +53,12 @@ class JsonColumns:
                     is_plain = pa.array(map(_is_plain, values.to_pylist()), pa.bool_())
                     text = _lines(values.filter(is_plain))
                 parsed = self._parsed(text, is_plain.true_count, self._any)
-            is_right = self._are_right(parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text))
+            fast_path_mask = self._are_right(parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text))
         except ArrowInvalid:  # one of them spoils the lot
             return self._schema.empty_table(), pa.repeat(False, len(values))
-        if pc.all(is_right).as_py():  # as nearly always
+        if pc.all(fast_path_mask).as_py():  # as nearly always
             return parsed, is_plain
-        return parsed.filter(is_right), pc.replace_with_mask(is_plain, is_plain, is_right)
+        return parsed.filter(fast_path_mask), pc.replace_with_mask(is_plain, is_plain, fast_path_mask)
 
     def _of_known_fields(self, text: bytes, count: int) -> pa.Table | None:
         """None when one of the lines holds anything but the fields of the contract, each of its type.

@@ -14,7 +14,7 @@ from include.adapters.speed_store import Reject, SpeedStore
 from include.adapters.topic_tail import read_as_rejects
 from include.errors import ConfigurationError, MissingRange
 from include.settings import DatabaseSettings
-from spark_jobs.speed.figures import TOPICS, Query
+from spark_jobs.speed.driver_state import TOPICS, Query
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
@@ -46,20 +46,20 @@ class Place:
 class ManualReject:
     """Looks at one record, and makes it a reject."""
 
-    def __init__(self, database: DatabaseSettings, offsetter: OffsetReader, ledger: OffsetLedger) -> None:
+    def __init__(self, database: DatabaseSettings, offset_reader: OffsetReader, ledger: OffsetLedger) -> None:
         self._database = database
-        self._offsetter = offsetter
+        self._offset_reader = offset_reader
         self._ledger = ledger
 
     def look(self, place: Place) -> tuple[Reject, bool]:
         """The record as a reject, and whether the query took it already. Raises MissingRange when it is not there."""
-        ends, topic_id = self._offsetter.ends(place.topic), self._offsetter.topic_id(place.topic)
-        first = self._offsetter.earliest(place.topic).get(place.partition, 0)
+        ends, topic_id = self._offset_reader.ends(place.topic), self._offset_reader.topic_id(place.topic)
+        first = self._offset_reader.earliest(place.topic).get(place.partition, 0)
         found: list[Reject] = []
         if first <= place.offset < ends.get(place.partition, 0):
             range_ = OffsetRange({place.partition: place.offset}, {place.partition: place.offset + 1})
             reason = f"rejected by hand by {getpass.getuser()}@{socket.gethostname()}"
-            found = read_as_rejects(self._offsetter.bootstrap_servers, place.topic, range_, reason)
+            found = read_as_rejects(self._offset_reader.bootstrap_servers, place.topic, range_, reason)
         if not found:
             raise MissingRange("the topic has no such record", record=place, first=first,
                                end=ends.get(place.partition))  # fmt: skip

@@ -19,14 +19,14 @@ from include.adapters.speed_store import Reject
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import Definition
 from include.errors import TableReplaced
-from include.failpoints import reached
+from include.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.schemas import stored_type
-from spark_jobs.speed.early_read import EarlyRows
-from spark_jobs.speed.figures import Figures, TableSize
+from spark_jobs.speed.driver_state import DriverState, TableSize
+from spark_jobs.speed.member_preload import PreloadedRows
 from spark_jobs.speed.pages import pages
+from spark_jobs.speed.record_decoder import TableRow, read_record
 from spark_jobs.speed.slow_path import read_slow_path
-from spark_jobs.speed.table_records import TableRow, read_record
 from spark_jobs.transforms.decode import decode, slow_path, valid
 from spark_jobs.transforms.join_rule import MEMBER_SIDE
 from spark_jobs.transforms.versions import newest_versions
@@ -60,10 +60,10 @@ class MemberTable:
     def __init__(
         self,
         session: SparkSession,
-        offsetter: OffsetReader,
+        offset_reader: OffsetReader,
         tail: TopicTail,
         definition: Definition,
-        figures: Figures,
+        state: DriverState,
         keep_rejects: Callable[[Sequence[Reject]], None],
         max_bytes: int,
         partitions: int = 0,
@@ -74,10 +74,10 @@ class MemberTable:
         found, and again by a load or refresh that is tried again.
         """
         self._session = session
-        self._offsetter = offsetter
+        self._offset_reader = offset_reader
         self._tail = tail
         self._topic = definition.table
-        self._figures = figures
+        self._state = state
         self._keep_rejects = keep_rejects
         self._max_bytes = max_bytes
         self._partitions = partitions
@@ -96,15 +96,15 @@ class MemberTable:
         """How many partitions each level has."""
         return self._partitions
 
-    def load(self, early: EarlyRows | None = None) -> int:
+    def load(self, preloaded: PreloadedRows | None = None) -> int:
         """Read the whole topic up to its current end, or take what was read of it already.
 
         Blocks for as long as that takes; returns the table's rows.
         """
         started = time.monotonic()
-        self._topic_id = self._offsetter.topic_id(self._topic.name)
-        earliest = self._offsetter.earliest(self._topic.name)
-        ends = self._offsetter.ends(self._topic.name) if early is None else early.ends
+        self._topic_id = self._offset_reader.topic_id(self._topic.name)
+        earliest = self._offset_reader.earliest(self._topic.name)
+        ends = self._offset_reader.ends(self._topic.name) if preloaded is None else preloaded.ends
         records = sum(ends.values()) - sum(earliest.values())
         if not self._partitions:
             cores = self._session.sparkContext.defaultParallelism
@@ -113,13 +113,13 @@ class MemberTable:
         done = threading.Event()
         threading.Thread(target=self._tell_progress, args=(started, done), daemon=True).start()
         try:
-            base = self._read(earliest, ends) if early is None else self._taken(early)
+            base = self._read(earliest, ends) if preloaded is None else self._taken(preloaded)
         finally:
             done.set()
-        reached("members.while_loading")
+        failpoint("members.while_loading")
         self._levels = [base]
         self._next = ends
-        self._figures.position(self._topic.name, ends)
+        self._state.set_position(self._topic.name, ends)
         self._tail.begin(ends)
         self._note_size()
         log.info("loaded %d members in %.1f s", base.rows, time.monotonic() - started)
@@ -133,7 +133,7 @@ class MemberTable:
         topic ends before what was read of it.
         """
         self._take_compaction()
-        ends = self._offsetter.ends(self._topic.name)
+        ends = self._offset_reader.ends(self._topic.name)
         new = {partition: end - self._next.get(partition, 0) for partition, end in ends.items()}
         if min(new.values()) < 0 or not self._next.keys() <= ends.keys():
             raise TableReplaced(topic=self._topic.name, read_up_to=self._next, ends=ends)
@@ -150,7 +150,7 @@ class MemberTable:
 
     def check_topic(self) -> None:
         """Raise TableReplaced when the topic is another one than was loaded, however many records it has by now."""
-        present_id = self._offsetter.topic_id(self._topic.name)
+        present_id = self._offset_reader.topic_id(self._topic.name)
         if present_id != self._topic_id:
             raise TableReplaced(topic=self._topic.name, was=self._topic_id, present=present_id)
 
@@ -194,7 +194,7 @@ class MemberTable:
             if known is None or row.version > known.version:
                 self._recent[row.key] = row
         self._next = self._tail.position
-        self._figures.position(self._topic.name, self._next)
+        self._state.set_position(self._topic.name, self._next)
         self._recent_relation = None
         return [row.key for row in changed]
 
@@ -204,7 +204,7 @@ class MemberTable:
         level = self._read(start, ends)
         self._levels.append(level)
         self._next = ends
-        self._figures.position(self._topic.name, ends)
+        self._state.set_position(self._topic.name, ends)
         self._tail.begin(ends)
         self._merge_changes()
 
@@ -236,12 +236,12 @@ class MemberTable:
         return merged
 
     def _decoded(self, part: OffsetRange) -> DataFrame:
-        records = read_range(self._session, self._offsetter, self._topic.name, part.start, part.end)
+        records = read_range(self._session, self._offset_reader, self._topic.name, part.start, part.end)
         return decode(records, self._topic)
 
-    def _taken(self, early: EarlyRows) -> _Level:
-        self._keep_rejects(early.rejects)
-        newest = self._narrow(self._session.createDataFrame(early.newest)).repartition(self._partitions, self._key)
+    def _taken(self, preloaded: PreloadedRows) -> _Level:
+        self._keep_rejects(preloaded.rejects)
+        newest = self._narrow(self._session.createDataFrame(preloaded.newest)).repartition(self._partitions, self._key)
         return self._kept(newest.sortWithinPartitions(self._key))
 
     def _narrow(self, versions: DataFrame) -> DataFrame:
@@ -318,7 +318,7 @@ class MemberTable:
         memory = disk = 0
         for info in self._session.sparkContext._jsc.sc().getRDDStorageInfo():
             memory, disk = memory + info.memSize(), disk + info.diskSize()
-        self._figures.table(TableSize(base.rows, rows, memory, disk))
+        self._state.set_table_size(TableSize(base.rows, rows, memory, disk))
 
     def _tell_progress(self, started: float, done: threading.Event) -> None:
         while not done.wait(10.0):

@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from spark_jobs.speed.driver_state import Count
 from spark_jobs.speed.driver_view import DriverView, QueryView
-from spark_jobs.speed.figures import Count
 
 # count → name and help; every count is there from the start, with 0
 COUNTS: dict[Count, tuple[str, str]] = {
@@ -134,6 +134,6 @@ def _of_driver(view: DriverView) -> Iterator[Metric]:
     ):
         yield GaugeMetricFamily(f"stream_member_table_{name}", text, value=value)
     yield GaugeMetricFamily(
-        "stream_heartbeat_timestamp_seconds", "When the main loop last came round.", value=view.beaten_at.timestamp()
+        "stream_heartbeat_timestamp_seconds", "When the main loop last came round.", value=view.last_loop_at.timestamp()
     )
     yield GaugeMetricFamily("stream_driver_epoch", "Which driver this is; the highest may write.", value=view.epoch)

@@ -13,8 +13,8 @@ from include.adapters.stream_progress import Pending, StreamProgressStore
 from include.clock import Clock, SystemClock
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DriverSuperseded, PipelineError
+from spark_jobs.speed.driver_state import TOPICS, DriverState, Query
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
-from spark_jobs.speed.figures import TOPICS, Figures, Query
 from spark_jobs.speed.lag import Lag, TopicEnds
 from spark_jobs.speed.metrics import StreamMetrics
 from spark_jobs.speed.query_watch import Query as SparkQuery
@@ -47,16 +47,16 @@ class Monitor:
     def __init__(
         self,
         progress: StreamProgressStore,
-        figures: Figures,
-        offsetter: OffsetReader,
+        state: DriverState,
+        offset_reader: OffsetReader,
         lease: Lease,
         host: str,
         port: int,
         clock: Clock | None = None,
     ) -> None:
         self._progress = progress
-        self._figures = figures
-        self._offsetter = offsetter
+        self._state = state
+        self._offset_reader = offset_reader
         self._lease = lease
         self._address = (host, port)
         self._clock = clock or SystemClock()
@@ -130,26 +130,26 @@ class Monitor:
     def view(self) -> DriverView:
         """The driver now, from what was last seen."""
         now = self._clock.now()
-        table_position = self._figures.position_in(TABLE_TOPIC)
+        table_position = self._state.position_in(TABLE_TOPIC)
         return DriverView(
             driver_id=self._lease.driver_id,
             epoch=self._lease.epoch,
             at=now,
             started_at=self._started_at,
-            beaten_at=self._beaten_at,
+            last_loop_at=self._beaten_at,
             starting=self._starting,
             queries=tuple(self._query_view(query, now) for query in self._followed),
             table_topic=TABLE_TOPIC,
-            table=self._figures.table_size(),
+            table=self._state.table_size(),
             table_lag=self._lag(TABLE_TOPIC, table_position, None, now),
             table_held=self._ends[TABLE_TOPIC].held,
             pending=self._pending,
-            counts=self._figures.counts(),
+            counts=self._state.counts(),
         )
 
     def _query_view(self, query: Query, now: dt.datetime) -> QueryView:
-        topic, watch, batch = TOPICS[query], self._watches.get(query), self._figures.last_batch(query)
-        position = self._figures.position_in(topic)
+        topic, watch, batch = TOPICS[query], self._watches.get(query), self._state.last_batch(query)
+        position = self._state.position_in(topic)
         if position is None and watch is not None:
             position = watch.position
         ends = self._ends[topic]
@@ -159,14 +159,14 @@ class Monitor:
             is_active=watch.is_active if watch else None,
             spark_batch=watch.batch if watch else None,
             batch=batch,
-            done=self._figures.done(query),
+            done=self._state.done(query),
             position=position,
             input_rate=ends.appended_per_s() if self._is_fresh(ends, now) else None,
             processed_rate=watch.processed_per_s(now) if watch else None,
             lag=self._lag(topic, position, batch.newest_at if batch else None, now),
             ends_seen_at=ends.last_seen_at,
             held=ends.held,
-            waits=self._figures.waiting_for(query),
+            waits=self._state.waiting_for(query),
         )
 
     def _lag(
@@ -190,7 +190,7 @@ class Monitor:
         for topic, ends in self._ends.items():
             asked_at = self._clock.now()  # an answer may come late: the topic ended there when it was asked, or later
             try:
-                found, high = self._offsetter.ends(topic), self._offsetter.high_watermarks(topic)
+                found, high = self._offset_reader.ends(topic), self._offset_reader.high_watermarks(topic)
             except PipelineError as exc:
                 trouble = trouble or exc  # the other topics may be there all the same
             else:
@@ -277,8 +277,8 @@ class Monitor:
             return 200, "text/plain; version=0.0.4; charset=utf-8", self._metrics.page()
         if path == "/healthz":
             view = self.view()
-            ailment = view.ailment()
+            reason = view.unhealthy_reason()
             queries = {query.query: bool(query.is_active) for query in view.queries}
-            body = json.dumps({"healthy": ailment is None, "reason": ailment, "queries": queries})
-            return 200 if ailment is None else 503, "application/json", body.encode()
+            body = json.dumps({"healthy": reason is None, "reason": reason, "queries": queries})
+            return 200 if reason is None else 503, "application/json", body.encode()
         return 404, "text/plain", b"try /healthz or /metrics\n"

@@ -16,7 +16,7 @@ SEVEREST_FIRST = (TopicReplaced, LedgerBeyondEnd, RangeExpired)
 
 
 @dataclass(frozen=True)
-class Misfit:
+class OffsetMismatch:
     """A partition where ledger and topic do not fit together. `first` and `end` are the topic's offsets.
 
     `topic_id` is the one that the ledger knows; `at` is its offset, None where it has no entry.
@@ -52,11 +52,11 @@ class Position:
     topic_id: str
     entries: Sequence[Entry]
     start: Offsets
-    misfits: Sequence[Misfit]
+    mismatches: Sequence[OffsetMismatch]
 
 
 def starting_position(
-    ledger: OffsetLedger, offsetter: OffsetReader, consumer: str, topic: str, lease: DriverLease
+    ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str, lease: DriverLease
 ) -> Offsets:
     """The next offset to take of each partition, in the ledger by then.
 
@@ -64,18 +64,18 @@ def starting_position(
     TopicReplaced, LedgerBeyondEnd, RangeExpired with the partitions and the repair; ContractMismatch for a topic
     that does not exist; DriverSuperseded, BrokerUnavailable, DatabaseUnavailable.
     """
-    position = position_of(ledger, offsetter, consumer, topic)
-    refuse_misfits(position)
+    position = position_of(ledger, offset_reader, consumer, topic)
+    raise_on_mismatch(position)
     places = ledger.open(consumer, topic, position.topic_id, position.start, lease)
     return {partition: places[partition] for partition in position.start}
 
 
-def position_of(ledger: OffsetLedger, offsetter: OffsetReader, consumer: str, topic: str) -> Position:
-    """Look, and change nothing. Raises as `starting_position`, but for misfits."""
-    offsetter.partitions(topic)  # this one says so when the topic does not exist
-    topic_id = offsetter.topic_id(topic)
-    first, ends = offsetter.earliest(topic), offsetter.ends(topic)
-    offsetter.require_ids({topic: topic_id})
+def position_of(ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str) -> Position:
+    """Look, and change nothing. Raises as `starting_position`, but for mismatches."""
+    offset_reader.partitions(topic)  # this one says so when the topic does not exist
+    topic_id = offset_reader.topic_id(topic)
+    first, ends = offset_reader.earliest(topic), offset_reader.ends(topic)
+    offset_reader.require_ids({topic: topic_id})
     return compared(consumer, topic, ledger.entries(consumer, topic), topic_id, first, ends)
 
 
@@ -90,37 +90,37 @@ def compared(
         last_id = max(entries, key=lambda entry: entry.updated_at).topic_id
         known, is_same = {entry.partition: entry for entry in entries if entry.topic_id == last_id}, False
     start: Offsets = {}
-    misfits = []
+    mismatches = []
     for partition in sorted(first.keys() | known.keys()):
         entry = known.get(partition)
         low, end = first.get(partition, 0), ends.get(partition, 0)  # a partition that is gone holds nothing
         at = entry.next_offset if entry else None
         error = _misfit(at, low, end, is_same, is_new_consumer=not entries)
         if error is not None:
-            misfits.append(Misfit(error, partition, entry.topic_id if entry else topic_id, at,
+            mismatches.append(OffsetMismatch(error, partition, entry.topic_id if entry else topic_id, at,
                                   entry.updated_at if entry else None, low, end))  # fmt: skip
         if partition in first:
             start[partition] = low if at is None else at
-    return Position(consumer, topic, topic_id, entries, start, misfits)
+    return Position(consumer, topic, topic_id, entries, start, mismatches)
 
 
-def refuse_misfits(position: Position) -> None:
-    """Raise for the severest misfit, naming every partition that does not fit, and the command that repairs it."""
-    errors = {misfit.error for misfit in position.misfits}
+def raise_on_mismatch(position: Position) -> None:
+    """Raise for the severest mismatch, naming every partition that does not fit, and the command that repairs it."""
+    errors = {mismatch.error for mismatch in position.mismatches}
     for error in SEVEREST_FIRST:
         if error in errors:
-            places = "; ".join(misfit.text for misfit in position.misfits)
+            places = "; ".join(mismatch.text for mismatch in position.mismatches)
             raise error(f"{_summary(error)}: {places}. {_remedy(position.consumer)}",
                         consumer=position.consumer, topic=position.topic)  # fmt: skip
 
 
-def refuse_replaced(offsetter: OffsetReader, consumer: str, topic: str, topic_id: str) -> None:
+def refuse_replaced(offset_reader: OffsetReader, consumer: str, topic: str, topic_id: str) -> None:
     """Raise TopicReplaced when the topic is another one than the query began with.
 
     For a query that runs: the new topic may soon hold more records than the old one did, and then its offsets show
     nothing. What was passed over meanwhile is not lost: the repair begins at the new topic's first records.
     """
-    present_id = offsetter.topic_id(topic)
+    present_id = offset_reader.topic_id(topic)
     if present_id != topic_id:
         raise TopicReplaced(f"{_summary(TopicReplaced)}. {_remedy(consumer)}",
                             consumer=consumer, topic=topic, was=topic_id, present=present_id)  # fmt: skip

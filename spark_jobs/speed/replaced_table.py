@@ -29,24 +29,24 @@ class ReplacedTable:
         return f"topic {self.topic} was made again: generations of {days} have another one in their cuts"
 
 
-def replaced_table(database: DatabaseSettings, offsetter: OffsetReader) -> ReplacedTable | None:
+def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> ReplacedTable | None:
     """None when no generation was built from another topic. Raises ContractMismatch when there is no topic."""
     topic = PIPELINE.table.name
-    offsetter.partitions(topic)  # this one says so when the topic does not exist
-    topic_id = offsetter.topic_id(topic)
+    offset_reader.partitions(topic)  # this one says so when the topic does not exist
+    topic_id = offset_reader.topic_id(topic)
     with connect(database, "stream", "replaced table") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_days_of_other_topic"), {"topic": topic, "topic_id": topic_id})
         days = [day for (day,) in cursor.fetchall()]
     return ReplacedTable(topic, topic_id, days) if days else None
 
 
-def refuse_replaced_table(database: DatabaseSettings, offsetter: OffsetReader) -> None:
+def refuse_replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> None:
     """Raise TopicReplaced with the repair.
 
     A board that was pending at a cut is shown when its member comes beyond the cut: an offset of another topic does not
     tell whether it does.
     """
-    found = replaced_table(database, offsetter)
+    found = replaced_table(database, offset_reader)
     if found is not None:
         raise TopicReplaced(f"{found.text}. Stop the stream, look with `{_REMEDY} --dry-run`, then repair with "
                             f"`{_REMEDY}`", topic=found.topic, present=found.topic_id)  # fmt: skip

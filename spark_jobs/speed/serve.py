@@ -9,15 +9,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from include.adapters.kafka_offsets import OffsetRange
+from include.adapters.live_table_sink import LiveTableSink
 from include.adapters.served_batch import RECORDS, holds_record
-from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import Reject
 from include.contracts.definition import Definition
-from include.failpoints import reached_records
+from include.failpoints import failpoint_records
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard
-from spark_jobs.speed.detail_columns import DetailColumns
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.detail_decoder import DetailDecoder
+from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.pages import pages
 
 log = logging.getLogger(__name__)
@@ -37,11 +37,11 @@ class Serve:
 
     def __init__(
         self,
-        store: ServingStore,
+        store: LiveTableSink,
         read: Callable[[OffsetRange], DataFrame],
         definition: Definition,
         timezone: str,
-        figures: Figures,
+        state: DriverState,
         stop: threading.Event,
         max_bytes: int,
         guard: Guard | None = None,
@@ -49,8 +49,8 @@ class Serve:
         """`read` gives the records of any range of the topic; at most `max_bytes` come to the driver at once."""
         self._topic = definition.output.name
         self._read = read
-        self._details = DetailColumns(definition, timezone)
-        self._writer = BatchWriter(store, figures, stop, guard)
+        self._details = DetailDecoder(definition, timezone)
+        self._writer = BatchWriter(store, state, stop, guard)
         self._max_bytes = max_bytes
 
     def process(self, records: DataFrame, range_: OffsetRange, batch_id: int) -> None:
@@ -90,7 +90,7 @@ class Serve:
         self._writer.wait()
 
     def _decoded(self, page: pa.Table) -> pa.Table:
-        reached_records("serve.decode", lambda topic, *at: topic == self._topic and holds_record(
+        failpoint_records("serve.decode", lambda topic, *at: topic == self._topic and holds_record(
             page["partition"], page["offset"], *at))  # fmt: skip
         return self._details.read(page)
 
@@ -111,9 +111,9 @@ class Serve:
         """Raise what the writing of the last batch raised: without a next batch Spark would not hear of it."""
         self._writer.check()
 
-    def close(self, patience_s: float = 10.0) -> bool:
-        """Let the batch under way come to its end, for at most `patience_s`; then break it off. Was it written?"""
-        return self._writer.close(patience_s)
+    def close(self, max_wait_s: float = 10.0) -> bool:
+        """Let the batch under way come to its end, for at most `max_wait_s`; then break it off. Was it written?"""
+        return self._writer.close(max_wait_s)
 
 
 def _whole(records: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from include.adapters.speed_store import Reject
 from include.contracts import headers as h
 from include.contracts.topics import Topic
-from spark_jobs.speed.table_records import TableRow, read_record
+from spark_jobs.speed.record_decoder import TableRow, read_record
 
 _NO_TIMESTAMP_MS = -1  # as Kafka has it
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

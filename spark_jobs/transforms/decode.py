@@ -1,6 +1,6 @@
 """Kafka records into typed rows, by the column: those that are right at first sight; all else goes the slow path.
 
-`ok` promises that `spark_jobs.speed.table_records.read_record` takes the record, with the same values. It promises
+`ok` promises that `spark_jobs.speed.record_decoder.read_record` takes the record, with the same values. It promises
 nothing of other records: that reader has the last word on them, here as for every other reader.
 """
 

@@ -32,10 +32,10 @@ from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.splits import RAW
 from spark_jobs.schemas import RECORD
-from spark_jobs.speed.detail_columns import DetailColumns
+from spark_jobs.speed.detail_decoder import DetailDecoder
+from spark_jobs.speed.record_decoder import plain_value, read_record
 from spark_jobs.speed.slow_path import SlowPathRecord
-from spark_jobs.speed.table_columns import TableColumns
-from spark_jobs.speed.table_records import plain_value, read_record
+from spark_jobs.speed.table_decoder import TableDecoder
 from spark_jobs.transforms.decode import decode, valid
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
@@ -201,7 +201,7 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
     assert dict(zip(found["offset"].to_pylist(), found[0].to_pylist(), strict=True)) == keys
     assert {reject.offset for reject in rejects} == set(range(len(drawn))) - set(keys)
     if topic is MEMBER:
-        columns = TableColumns(PIPELINE)
+        columns = TableDecoder(PIPELINE)
         columns.add([Message(record, number) for number, record in enumerate(drawn)])
         assert {reject.offset for reject in columns.rejects} == {reject.offset for reject in rejects}
         versions = VersionRows(PIPELINE)
@@ -303,7 +303,7 @@ def pipeline(postgres, tmp_path_factory):
 def test_the_sink_takes_any_record_of_its_topic(pipeline, drawn, zone):
     rows(pipeline, "TRUNCATE board_detail_live, offset_ledger, reject, day_publication CASCADE")
     _, table = source(drawn)
-    batch = DetailColumns(PIPELINE, zone).read(table)
+    batch = DetailDecoder(PIPELINE, zone).read(table)
     assert batch.schema == RECORDS
     assert batch.num_rows == len(drawn)
     store = opened_store(pipeline)

@@ -67,7 +67,7 @@ class Parts:
     settings: Settings
     variables: Mapping[str, str]
     folder: Path
-    lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
+    executor: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
     again: TopicAgain
     felt: set[str] = field(default_factory=set)
 
@@ -87,7 +87,7 @@ class Parts:
 
         Raises AssertionError when it does not succeed after its fault.
         """
-        if fault is not None and self.lane.submit(self._with_fault, line, fault, twin or line).result():
+        if fault is not None and self.executor.submit(self._with_fault, line, fault, twin or line).result():
             self.felt.add(fault.name)
         for _ in range(_TRIES):
             if is_done() or self._start(line).wait(_STEP_S) in _DONE:
@@ -294,7 +294,7 @@ def parts_in(folder: Path) -> Iterator[Parts]:
     for name in ("kafka", "postgres", "driver", "steps"):
         (folder / name).mkdir(parents=True)
     with (
-        ThreadPoolExecutor(1) as lane,
+        ThreadPoolExecutor(1) as executor,
         kafka_server(folder / "kafka") as kafka,
         postgres_server(folder / "postgres") as postgres,
     ):
@@ -309,7 +309,7 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         try:
             driver.start()
             again = TopicAgain(settings, driver, variables, folder / "steps" / "repair.log")
-            yield Parts(broker, postgres, driver, settings, variables, folder / "steps", lane, again)
+            yield Parts(broker, postgres, driver, settings, variables, folder / "steps", executor, again)
         finally:
             broker.mend()
             driver.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
-from include.failpoints import ARCHIVE_PLACES, POINT_PLACES, PRUNE_PLACES, REBUILD_PLACES
+from include.failpoints import ARCHIVE_FAILPOINTS, POINT_FAILPOINTS, PRUNE_FAILPOINTS, REBUILD_FAILPOINTS
 
 
 class Step(StrEnum):
@@ -69,10 +69,10 @@ _LASTS_S = {Step.ARCHIVE: 8.0, Step.REBUILD: 9.0, Step.PUBLISH: 1.5, Step.UNDO: 
 
 # Each of them once before any comes again, the dear ones (a Spark job is run again) spread over the rounds.
 DEAR: tuple[_Kind, ...] = (
-    *((Step.REBUILD, Effect.KILLED, place) for place in REBUILD_PLACES),
+    *((Step.REBUILD, Effect.KILLED, place) for place in REBUILD_FAILPOINTS),
     (Step.REBUILD, Effect.BACKENDS_TERMINATED, "rebuild.before_finish"),
     (Step.REBUILD, Effect.POSTGRES_RESTARTED, "rebuild.after_begin"),
-    *((Step.ARCHIVE, Effect.KILLED, place) for place in ARCHIVE_PLACES),
+    *((Step.ARCHIVE, Effect.KILLED, place) for place in ARCHIVE_FAILPOINTS),
     (Step.ARCHIVE, Effect.BACKENDS_TERMINATED, "archive.before_commit"),
     (Step.REBUILD, Effect.KILLED, None),
     (Step.REBUILD, Effect.JVM_KILLED, None),
@@ -85,8 +85,8 @@ DEAR: tuple[_Kind, ...] = (
     (Step.ARCHIVE, Effect.KILLED, None),
 )
 CHEAP: tuple[_Kind, ...] = (
-    *((step, Effect.KILLED, place) for step in (Step.PUBLISH, Step.UNDO, Step.REDO) for place in POINT_PLACES),
-    *((Step.PUBLISH, Effect.KILLED, place) for place in PRUNE_PLACES),
+    *((step, Effect.KILLED, place) for step in (Step.PUBLISH, Step.UNDO, Step.REDO) for place in POINT_FAILPOINTS),
+    *((Step.PUBLISH, Effect.KILLED, place) for place in PRUNE_FAILPOINTS),
     *((step, Effect.TWIN, None) for step in (Step.PUBLISH, Step.UNDO, Step.REDO)),
     (Step.PUBLISH, Effect.BACKENDS_TERMINATED, "point.before_commit"),
     (Step.PUBLISH, Effect.POSTGRES_RESTARTED, "point.before_commit"),

@@ -60,7 +60,9 @@ class Parts:
     clusters: TwoClusters
     disk: SmallDisk
     gateway: GatewayOnDisk
-    lanes: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a broker with the thread that started it
+    executors: (
+        ThreadPoolExecutor  # lives as long as the parts: the kernel ends a broker with the thread that started it
+    )
     exits: list[int] = field(default_factory=list)  # exit codes of a gateway that nobody killed
     cuts: int = 0  # replays that were cut short
     damages: list[str] = field(default_factory=list)  # what was done to the store's file
@@ -83,11 +85,13 @@ class Parts:
         kills = [span for span in faults if span.fault in (Fault.GATEWAY_KILLED, *OF_THE_FILE)]
         cuts = [span for span in faults if span.fault is Fault.REPLAY_CUT]
         began, ended = time.monotonic(), threading.Event()
-        gateway = self.lanes.submit(self._tend_gateway, kills, cuts, began, ended)
-        others: list[Future[None]] = [self.lanes.submit(self._live_through, lane, began) for lane in (broker, disk)]
+        gateway = self.executors.submit(self._tend_gateway, kills, cuts, began, ended)
+        others: list[Future[None]] = [
+            self.executors.submit(self._live_through, executor, began) for executor in (broker, disk)
+        ]
         try:
-            for lane in others:
-                lane.result()
+            for executor in others:
+                executor.result()
         finally:
             ended.set()
             gateway.result()
@@ -243,7 +247,7 @@ def parts_in(folder: Path, postgres: PostgresTestServer) -> Iterator[Parts]:
     gateway.mkdir(parents=True)
     migrated(postgres, _DATABASE)
     with (
-        ThreadPoolExecutor(3) as lanes,
+        ThreadPoolExecutor(3) as executors,
         two_clusters(folder / "kafka", AUTHORIZER) as clusters,
         small_disk(folder / "disk", _DISK_BYTES) as disk,
     ):
@@ -255,7 +259,7 @@ def parts_in(folder: Path, postgres: PostgresTestServer) -> Iterator[Parts]:
         token_file.write(tokens, token_file.add(token_file.read(tokens), other))
         try:
             on_disk.start()
-            parts = Parts(clusters, disk, on_disk, lanes)
+            parts = Parts(clusters, disk, on_disk, executors)
             parts.wait_until_healthy()
             yield parts
         finally:

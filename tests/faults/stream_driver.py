@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from include.failpoints import ACTIONS, FOLDER_VARIABLE, RECORD_ACTIONS, RECORD_PLACES, STREAM_PLACES, VARIABLE
+from include.failpoints import ACTIONS, FOLDER_VARIABLE, RECORD_ACTIONS, RECORD_FAILPOINTS, STREAM_FAILPOINTS, VARIABLE
 from include.process_tree import descendants, kill_with_children
 from stack import leftovers
 from stack.environment import MARKER
@@ -41,8 +41,8 @@ class Driver:
         self._folder = folder
         self._points = folder / "failpoints"
         self._points.mkdir(parents=True)
-        armed = [f"{place}:{action}:armed" for place in STREAM_PLACES for action in ACTIONS]
-        armed += [f"{place}:{action}:armed" for place in RECORD_PLACES for action in RECORD_ACTIONS]
+        armed = [f"{place}:{action}:armed" for place in STREAM_FAILPOINTS for action in ACTIONS]
+        armed += [f"{place}:{action}:armed" for place in RECORD_FAILPOINTS for action in RECORD_ACTIONS]
         marker = {VARIABLE: ",".join(armed), FOLDER_VARIABLE: str(self._points), MARKER: str(folder)}
         self._variables = {**os.environ, **variables, **marker, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -188,7 +188,7 @@ class Driver:
 
     def disarm_records(self) -> None:
         """No record ends a driver any more: its place may be another one's by now."""
-        for place in RECORD_PLACES:
+        for place in RECORD_FAILPOINTS:
             for action in RECORD_ACTIONS:
                 (self._points / f"{place}.{action}").unlink(missing_ok=True)
 

@@ -57,7 +57,7 @@ class Parts:
     driver: Driver
     settings: Settings
     proxy: Proxy  # between driver and PostgreSQL
-    lane: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
+    executor: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
     again: TopicAgain
     felt: set[str] = field(default_factory=set)
     poison: set[Place] = field(default_factory=set)  # records that cannot be taken
@@ -66,7 +66,7 @@ class Parts:
         """Live through the faults; what is running on return may still be starting."""
         for fault in plan:
             time.sleep(fault.after_s)
-            if self.lane.submit(self._live_through, fault).result():
+            if self.executor.submit(self._live_through, fault).result():
                 self.felt.add(fault.name)
 
     def is_caught_up(self, reader: TopicReader) -> bool:
@@ -274,7 +274,7 @@ def parts_in(folder: Path) -> Iterator[Parts]:
     for name in ("kafka", "postgres", "driver"):
         (folder / name).mkdir(parents=True)
     with (
-        ThreadPoolExecutor(1) as lane,
+        ThreadPoolExecutor(1) as executor,
         kafka_server(folder / "kafka") as kafka,
         postgres_server(folder / "postgres") as postgres,
         proxy_to(postgres.host, postgres.port) as proxy,
@@ -289,7 +289,7 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         try:
             driver.start()
             again = TopicAgain(settings, driver, variables, folder / "repair.log")
-            yield Parts(broker, postgres, driver, settings, proxy, lane, again)
+            yield Parts(broker, postgres, driver, settings, proxy, executor, again)
         finally:
             driver.close()
             broker.mend()

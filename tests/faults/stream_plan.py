@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from include.failpoints import RECORD_PLACES, STREAM_PLACES
+from include.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS
 
 
 class Effect(StrEnum):
@@ -61,9 +61,9 @@ Plan = tuple[Fault, ...]
 OF_A_RECORD = (Effect.RECORD_FAILS, Effect.RECORD_KILLS)
 # Each of them once before any comes again.
 ONCE: tuple[tuple[Effect, str | None], ...] = (
-    *((Effect.DRIVER_KILLED, place) for place in STREAM_PLACES),
+    *((Effect.DRIVER_KILLED, place) for place in STREAM_FAILPOINTS),
     *((effect, None) for effect in Effect if effect not in OF_A_RECORD),
-    *((effect, place) for effect in OF_A_RECORD for place in RECORD_PLACES),
+    *((effect, place) for effect in OF_A_RECORD for place in RECORD_FAILPOINTS),
     (Effect.BACKENDS_TERMINATED, "serve.after_copy"),
     (Effect.BACKENDS_TERMINATED, "serve.before_commit"),
     (Effect.BACKENDS_TERMINATED, "join.before_ledger"),

@@ -22,7 +22,7 @@ SELECT 1 FROM pending_board
 
 
 class Poison:
-    """One such record, for a place of `include.failpoints.RECORD_PLACES`."""
+    """One such record, for a place of `include.failpoints.RECORD_FAILPOINTS`."""
 
     def __init__(self, settings: Settings, place: str) -> None:
         self._settings = settings

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from include.contracts import headers as h
-from include.failpoints import STREAM_PLACES
+from include.failpoints import STREAM_FAILPOINTS
 from tests.fakes.events import board, member
 from tests.faults.stream_load import KEYS_A_ROUND, Load
 from tests.faults.stream_plan import ONCE, Effect, plans
@@ -290,7 +290,7 @@ def test_a_few_rounds_have_every_fault_too_and_many_more_than_once():
 
 
 def test_every_place_has_a_kill():
-    assert {place for effect, place in ONCE if effect is Effect.DRIVER_KILLED} == {*STREAM_PLACES, None}
+    assert {place for effect, place in ONCE if effect is Effect.DRIVER_KILLED} == {*STREAM_FAILPOINTS, None}
 
 
 def test_load_delivers_all_it_made_and_the_consumer_understands_it(kafka):

@@ -24,7 +24,7 @@ from spark_jobs.batch.archive_check import verify_archive
 from spark_jobs.batch.archive_compaction import compact
 from spark_jobs.batch.archive_files import MARKER, ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.batch.archive_leftovers import remove_leftovers
-from spark_jobs.batch.archive_tasks import Work, write_portion
+from spark_jobs.batch.archive_tasks import ArchiveContext, write_portion
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.splits import TopicSplit
 from tests.support.archive import DAY, OUTPUT, STREAM, TABLE, Archive, a_board, a_member, at, event, made_from
@@ -137,7 +137,7 @@ def age(archive, paths):
 def test_an_unlisted_file_with_records_that_are_not_archived_is_kept(archive):
     archive.send([a_board(1)])
     ends = archive.offsets.ends(STREAM)
-    work = Work(PIPELINE, "Asia/Seoul", archive.log.bootstrap_servers, archive.folder,
+    work = ArchiveContext(PIPELINE, "Asia/Seoul", archive.log.bootstrap_servers, archive.folder,
                 Origin(STREAM, archive.topic_id(STREAM), ends))  # fmt: skip
     splits = tuple(TopicSplit(STREAM, partition, 0, end) for partition, end in ends.items())
     (file,) = write_portion(work, splits).files
@@ -358,13 +358,13 @@ def test_another_folder_is_not_taken_for_the_archive(archive, tmp_path):
 def test_files_that_tasks_wrote_where_the_driver_does_not_look_are_not_listed(archive, monkeypatch):
     archive.send([a_board(1)])
 
-    def reached(place):
+    def failpoint(place):
         if place == "archive.after_files":
             for path in Path(archive.folder.location).rglob("*.parquet"):
                 path.unlink()
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_jobs.batch.archive.reached", reached)
+        patch.setattr("spark_jobs.batch.archive.failpoint", failpoint)
         with pytest.raises(ArchiveDamaged, match="is gone"):
             archive.run()
     assert archive.store.all_files() == ()

@@ -192,7 +192,11 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
     broker, database, environment, tmp_path
 ):
     gateway = GatewayProcess.over(
-        tmp_path, broker.bootstrap_servers, GATEWAY_FALLBACK_MAX_BYTES="1", GATEWAY_DEADLINE_S="1", **environment
+        tmp_path,
+        broker.bootstrap_servers,
+        GATEWAY_FALLBACK_MAX_BYTES="1",
+        GATEWAY_DELIVERY_TIMEOUT_S="1",
+        **environment,
     ).start()
 
     def post():
@@ -232,7 +236,11 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
 
 def test_retry_with_the_same_key_after_503_produces_the_row_that_was_saved(broker, database, environment, tmp_path):
     gateway = GatewayProcess.over(
-        tmp_path, broker.bootstrap_servers, GATEWAY_FALLBACK_MAX_BYTES="1", GATEWAY_DEADLINE_S="1", **environment
+        tmp_path,
+        broker.bootstrap_servers,
+        GATEWAY_FALLBACK_MAX_BYTES="1",
+        GATEWAY_DELIVERY_TIMEOUT_S="1",
+        **environment,
     ).start()
     key = str(uuid.uuid4())
 

@@ -79,7 +79,7 @@ def start(broker, admin, tmp_path):
     processes = []
 
     def start_with(**settings: str) -> GatewayProcess:
-        limits = {"GATEWAY_CIRCUIT_FAILURES": str(FAILURES), "GATEWAY_DEADLINE_S": "0.5"}
+        limits = {"GATEWAY_CIRCUIT_FAILURES": str(FAILURES), "GATEWAY_DELIVERY_TIMEOUT_S": "0.5"}
         processes.append(GatewayProcess.over(tmp_path, broker.bootstrap_servers, **{**limits, **settings}).start())
         return processes[0]
 
@@ -133,7 +133,7 @@ def test_event_larger_than_its_topic_takes_is_413_and_not_spilled(admin, start):
 
 
 def test_event_too_large_for_its_topic_costs_no_other_event_of_the_array_its_place(broker, admin, start):
-    gateway = start(GATEWAY_DEADLINE_S="5")
+    gateway = start(GATEWAY_DELIVERY_TIMEOUT_S="5")
     values = [board(next(ids), extra=noise(600)) for _ in range(900)]
     large = 450
     values[large]["extra"] = noise(2 * ALLOWED_BYTES)
@@ -151,7 +151,7 @@ def test_event_too_large_for_its_topic_costs_no_other_event_of_the_array_its_pla
 
 
 def test_small_events_of_one_array_are_not_taken_for_a_large_one(admin, start):
-    gateway = start(GATEWAY_DEADLINE_S="5")
+    gateway = start(GATEWAY_DELIVERY_TIMEOUT_S="5")
     same_partition = [board(1, extra=noise(600)) for _ in range(900)]  # one key: all could be one batch
     with gateway.client() as client, admin.limited("board", ALLOWED_BYTES):
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
@@ -160,7 +160,7 @@ def test_small_events_of_one_array_are_not_taken_for_a_large_one(admin, start):
 
 
 def test_topic_that_takes_less_than_a_batch_costs_no_small_event(broker, admin, start):
-    gateway = start(GATEWAY_DEADLINE_S="5")
+    gateway = start(GATEWAY_DELIVERY_TIMEOUT_S="5")
     same_partition = [board(1, extra=noise(600)) for _ in range(20)]
     with gateway.client() as client:
         with admin.limited("board", 5_000):
@@ -287,7 +287,7 @@ def test_frozen_broker_costs_few_events_their_deadline_and_they_are_kept_as_ambi
 
 
 def test_killed_broker_costs_no_event_its_deadline(broker, start):
-    gateway = start(GATEWAY_DEADLINE_S="300")  # whoever waited for it would not be answered within this test
+    gateway = start(GATEWAY_DELIVERY_TIMEOUT_S="300")  # whoever waited for it would not be answered within this test
     with gateway.client() as client:
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used")
         broker.kill()

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from include.adapters import serving_store
+from include.adapters import live_table_sink
 from include.integrity import comparison, day_checks, verified
 from include.integrity.comparison import verify
 from include.integrity.days import dirty_days
@@ -141,7 +141,7 @@ def test_a_batch_of_the_speed_layer_locks_the_tables_of_its_days(settings, monke
         serve(store, [row(1, 2_000_003)])  # the session has made its stage
         held = []
         look = lambda name: name == "serve.before_commit" and held.append(locks_held(store._connection))  # noqa: E731
-        monkeypatch.setattr(serving_store, "reached", look)
+        monkeypatch.setattr(live_table_sink, "failpoint", look)
         store._reached = {}
         rows(settings, "UPDATE offset_ledger SET next_offset = 0")
         serve(store, batch)

@@ -8,10 +8,10 @@ from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BrokerUnavailable, TableReplaced
-from spark_jobs.speed import early_read
+from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module
-from spark_jobs.speed.early_read import EarlyRead
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.member_preload import MemberPreload
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.transforms.versions import newest_versions
 from tests.fakes.events import member
@@ -37,7 +37,7 @@ def settings(broker, postgres, tmp_path):
 def table(spark, settings):
     servers = settings.kafka.bootstrap_servers
     tail, rejects = TopicTail(servers, "member"), []
-    table = MemberTable(spark, OffsetReader(servers), tail, PIPELINE, Figures(), rejects.extend, 1 << 20, 2)
+    table = MemberTable(spark, OffsetReader(servers), tail, PIPELINE, DriverState(), rejects.extend, 1 << 20, 2)
     table.rejects = rejects
     yield table
     table.close()
@@ -79,9 +79,9 @@ def test_loads_the_newest_version_of_each_member_and_their_rejects(table, settin
 def test_what_was_read_before_there_was_a_session_is_the_same_table(table, settings, ids):
     send(settings, ids, (1, "old", MORNING), (1, "new", NOON), (1, "replayed", MORNING), (2, "gone", NOON), 2)
     produce(settings, [("member", ids[3], b"{nonsense"), ("member", ids[4], member(ids[4], nickname="a\x07b"))])
-    early = read_early(settings)
+    preloaded = preloaded_members(settings)
     send(settings, ids, (1, "meanwhile", EVENING), (5, "came later", NOON))
-    table.load(early)
+    table.load(preloaded)
     assert names(table, ids) == {1: "new", 2: None}
     assert {str(ids[3]).encode(), str(ids[4]).encode()} <= {reject.key for reject in table.rejects}
     assert sorted(table.refresh()) == [ids[1], ids[5]]
@@ -89,14 +89,14 @@ def test_what_was_read_before_there_was_a_session_is_the_same_table(table, setti
 
 
 def test_a_topic_too_large_for_the_driver_is_left_to_spark(settings, ids, monkeypatch):
-    monkeypatch.setattr(early_read, "MAX_RECORDS", 2)
+    monkeypatch.setattr(member_preload, "MAX_RECORDS", 2)
     send(settings, ids, (1, "a", NOON), (2, "b", NOON), (3, "c", NOON))
-    assert read_early(settings) is None
+    assert preloaded_members(settings) is None
 
 
 def test_a_topic_of_more_bytes_than_the_driver_takes_is_left_to_spark(settings, ids):
     produce(settings, [("member", ids[n], b"{nonsense" * 100) for n in range(20)])
-    assert read_early(settings, 1_000) is None
+    assert preloaded_members(settings, 1_000) is None
 
 
 def test_rejects_are_kept_in_pages_whatever_their_size(table, settings, ids):
@@ -109,7 +109,7 @@ def test_rejects_are_kept_in_pages_whatever_their_size(table, settings, ids):
 
 
 def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, broker, caplog):
-    reader = EarlyRead(OffsetReader(settings.kafka.bootstrap_servers), Missing(), PIPELINE, 1 << 20)
+    reader = MemberPreload(OffsetReader(settings.kafka.bootstrap_servers), Missing(), PIPELINE, 1 << 20)
     reader.start()
     assert reader.result() is None
     assert "left to Spark" in caplog.text
@@ -127,10 +127,10 @@ class Missing:
         raise BrokerUnavailable(topic="member")
 
 
-def read_early(settings, max_bytes=1 << 20):
+def preloaded_members(settings, max_bytes=1 << 20):
     servers = settings.kafka.bootstrap_servers
     tail = TopicTail(servers, "member")
-    reader = EarlyRead(OffsetReader(servers), tail, PIPELINE, max_bytes)
+    reader = MemberPreload(OffsetReader(servers), tail, PIPELINE, max_bytes)
     reader.start()
     try:
         return reader.result()
@@ -237,7 +237,7 @@ def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, set
     log.send("member", 0, 5)
     servers = broker.bootstrap_servers
     tail = TopicTail(servers, "member")
-    table = MemberTable(spark, log.offsets, tail, PIPELINE, Figures(), [].extend, 1 << 20, 2)
+    table = MemberTable(spark, log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 2)
     try:
         table.load()
         assert table.refresh() == []

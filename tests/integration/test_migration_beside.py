@@ -87,7 +87,7 @@ def test_nobody_waits_long_behind_a_migration_that_waits_for_an_analyst(settings
 
 
 def test_a_migration_that_gives_up_names_the_session_and_what_ends_it(settings, analyst, monkeypatch):
-    monkeypatch.setattr(migration, "PATIENCE_S", 0.0)  # one try
+    monkeypatch.setattr(migration, "MAX_WAIT_S", 0.0)  # one try
     pid = analyst.info.backend_pid
     with pytest.raises(MigrationBlocked) as error:
         migrate(settings, BLOCKED)

@@ -21,7 +21,7 @@ from include.errors import ContractMismatch, DatabaseUnavailable, DriverSupersed
 from include.integrity.settled import wait_until_settled
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed import driver_view
-from spark_jobs.speed.figures import Batch, Figures
+from spark_jobs.speed.driver_state import Batch, DriverState
 from spark_jobs.speed.monitor import Monitor
 from stack.layout import Layout
 from stack.prerequisites import find_java
@@ -158,18 +158,18 @@ class TestStore:
 class Gate:
     """A batch function that works until it is closed, as one that waits for a server."""
 
-    def __init__(self, query, topic, figures):
+    def __init__(self, query, topic, state):
         self.open = threading.Event()
         self.open.set()
-        self._query, self._topic, self._figures = query, topic, figures
+        self._query, self._topic, self._state = query, topic, state
 
     def process(self, records, batch_id):
         found = records.groupBy("partition").agg({"offset": "max", "*": "count"}).collect()
         while not self.open.wait(0.1):
-            self._figures.waiting(self._query)(DatabaseUnavailable(host="gate"))
-        self._figures.waiting(self._query)(None)
-        self._figures.batch(self._query, Batch(sum(row["count(1)"] for row in found), {"write": 0.1}, None))
-        self._figures.position(self._topic, {row["partition"]: row["max(offset)"] + 1 for row in found})
+            self._state.waiting_callback(self._query)(DatabaseUnavailable(host="gate"))
+        self._state.waiting_callback(self._query)(None)
+        self._state.record_batch(self._query, Batch(sum(row["count(1)"] for row in found), {"write": 0.1}, None))
+        self._state.set_position(self._topic, {row["partition"]: row["max(offset)"] + 1 for row in found})
 
 
 class Followed:
@@ -178,11 +178,11 @@ class Followed:
     def __init__(self, session, settings, folder):
         self.settings = settings
         self._session, self._folder = session, folder
-        self.figures = Figures()
-        self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        self.state = DriverState()
+        self._offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
         self._lease = taken_lease(settings)
         self._store = StreamProgressStore(settings.database, lease=self._lease)
-        self.monitor = Monitor(self._store, self.figures, self._offsetter, self._lease, "127.0.0.1", 0)
+        self.monitor = Monitor(self._store, self.state, self._offset_reader, self._lease, "127.0.0.1", 0)
         self.gates, self.queries = {}, []
         self.port = self.monitor.open()
         self.monitor.load()
@@ -190,9 +190,9 @@ class Followed:
 
     def start(self):
         for name, topic in (("join", PIPELINE.stream.name), ("serve", PIPELINE.output.name)):
-            start = self._offsetter.ends(topic)
-            self.figures.position(topic, start)
-            gate = self.gates[name] = Gate(name, topic, self.figures)
+            start = self._offset_reader.ends(topic)
+            self.state.set_position(topic, start)
+            gate = self.gates[name] = Gate(name, topic, self.state)
             reader = stream_reader(self._session, self.settings.kafka.bootstrap_servers, topic, start, 1000)
             writer = reader.load().writeStream.queryName(name).foreachBatch(gate.process)
             writer = writer.option("checkpointLocation", str(self._folder / name)).trigger(processingTime="0.2 seconds")
@@ -305,18 +305,18 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
 
 def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(broker, postgres, tmp_path):
     settings = with_topics(broker, postgres, "monitor_settled", tmp_path)
-    offsetter, ledger = OffsetReader(settings.kafka.bootstrap_servers), OffsetLedger(settings.database)
+    offset_reader, ledger = OffsetReader(settings.kafka.bootstrap_servers), OffsetLedger(settings.database)
     boards, details = PIPELINE.stream.name, PIPELINE.output.name
     produce(settings, [("board", 1, board(1, 1)), ("board-detail", 1, {"boardId": 1})])
-    one_short = dict(offsetter.ends(details))
+    one_short = dict(offset_reader.ends(details))
     partition = next(p for p, end in one_short.items() if end)
     one_short[partition] -= 1
 
     settled = wait_until_settled(settings, 0)
-    assert (settled.is_settled, settled.join_lag) == (False, sum(offsetter.ends(boards).values()))
+    assert (settled.is_settled, settled.join_lag) == (False, sum(offset_reader.ends(boards).values()))
     lease = taken_lease(settings)
-    ledger.open("join", boards, offsetter.topic_id(boards), offsetter.ends(boards), lease)
-    ledger.open("serve", details, offsetter.topic_id(details), one_short, lease)
+    ledger.open("join", boards, offset_reader.topic_id(boards), offset_reader.ends(boards), lease)
+    ledger.open("serve", details, offset_reader.topic_id(details), one_short, lease)
     settled = wait_until_settled(settings, 0)
     assert (settled.is_settled, settled.join_lag, settled.serve_lag) == (False, 0, 1)
 
@@ -334,26 +334,26 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_settled_until_the_ru
     monkeypatch.setattr(driver_view, "LONGEST_TRANSACTION_S", 1)
     settings = with_topics(broker, postgres, "monitor_hung", tmp_path)
     servers, ledger = settings.kafka.bootstrap_servers, OffsetLedger(settings.database)
-    offsetter, lease, figures = OffsetReader(servers), taken_lease(settings), Figures()
+    offset_reader, lease, state = OffsetReader(servers), taken_lease(settings), DriverState()
     hung = Producer({"bootstrap.servers": servers, "transactional.id": "hung", "transaction.timeout.ms": 600_000})
     hung.init_transactions(30)
     hung.begin_transaction()
     hung.produce("board", b"{}", partition=0)
     assert hung.flush(30) == 0
     produce(settings, [("board", key, board(key, 1)) for key in range(20)])
-    ends, high = offsetter.ends("board"), offsetter.high_watermarks("board")
+    ends, high = offset_reader.ends("board"), offset_reader.high_watermarks("board")
     assert high[0] - ends[0] > 1
     for consumer, topic in (("join", "board"), ("serve", "board-detail")):
-        ledger.open(consumer, topic, offsetter.topic_id(topic), offsetter.ends(topic), lease)
+        ledger.open(consumer, topic, offset_reader.topic_id(topic), offset_reader.ends(topic), lease)
     assert wait_until_settled(settings, 0).join_lag == high[0] - ends[0]
 
-    monitor = Monitor(StreamProgressStore(settings.database, lease=lease), figures, offsetter, lease, "127.0.0.1", 0)
+    monitor = Monitor(StreamProgressStore(settings.database, lease=lease), state, offset_reader, lease, "127.0.0.1", 0)
     monitor.open()
     try:
         monitor.start([Running("join"), Running("serve")])
-        figures.position("board", ends)
+        state.set_position("board", ends)
         begins = f"a transaction is open in topic board, partition 0, offset {ends[0]}, for "
-        wait_until(lambda: (monitor.view().ailment() or "").startswith(begins), 30, "told")
+        wait_until(lambda: (monitor.view().unhealthy_reason() or "").startswith(begins), 30, "told")
         assert monitor.view().queries[0].lag.records == 0
 
         command = [find_java(os.environ) / "bin" / "java", "-cp", f"{Layout.of().kafka_jars}/*",
@@ -361,7 +361,7 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_settled_until_the_ru
                    "--topic", "board", "--partition", "0", "--start-offset", str(ends[0])]  # fmt: skip
         ended = subprocess.run(command, text=True, capture_output=True, check=False, timeout=120)
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        wait_until(lambda: monitor.view().ailment() is None, 30, "it ended")
+        wait_until(lambda: monitor.view().unhealthy_reason() is None, 30, "it ended")
         wait_until(lambda: monitor.view().queries[0].lag.records > 0, 30, "and what it held waits to be taken")
     finally:
         monitor.stop()

@@ -18,7 +18,7 @@ from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.days import days_to_certify, days_to_rebuild, dirty_days
 from include.integrity.publication import publish
-from spark_jobs.batch import early_members
+from spark_jobs.batch import member_preload
 from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
 from spark_jobs.batch.splits import FileSplit, TopicSplit, read_split
@@ -54,8 +54,8 @@ def rebuilt(spark, settings, run_id="r"):
 
 
 def sources(settings):
-    offsetter = OffsetReader(settings.kafka.bootstrap_servers)
-    return topic_sources(fix_ranges(offsetter, DAY, PIPELINE, Known()), PIPELINE)
+    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+    return topic_sources(fix_ranges(offset_reader, DAY, PIPELINE, Known()), PIPELINE)
 
 
 def detail(settings, partition, offset, copies):
@@ -165,9 +165,9 @@ def test_members_that_the_driver_has_no_room_for_are_read_by_tasks(spark, settin
     numbers = range(1, 41)
     produce(settings, [*[("member", n, member(n)) for n in numbers], *[("board", n, board(n, n)) for n in numbers]])
     every = rebuilt(spark, settings, "by the driver")
-    monkeypatch.setattr(early_members, "MAX_RECORDS", 12)  # about a partition of four
+    monkeypatch.setattr(member_preload, "MAX_RECORDS", 12)  # about a partition of four
     some = rebuilt(spark, settings, "by both")
-    monkeypatch.setattr(early_members, "MAX_RECORDS", 0)
+    monkeypatch.setattr(member_preload, "MAX_RECORDS", 0)
     none = rebuilt(spark, settings, "by tasks")
     assert every.row_count == 40
     assert every.content_hash == some.content_hash == none.content_hash

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from include.adapters.offset_ledger import OffsetLedger
 from include.errors import MissingRange, RangeExpired
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.speed.positions import position_of, refuse_misfits, starting_position
+from spark_jobs.speed.positions import position_of, raise_on_mismatch, starting_position
 from tests.servers import kafka_server, wait_until
 from tests.support.archive import DAY, NOON, OUTPUT, PIPELINE, STREAM, TABLE, Archive, a_board, a_member
 from tests.support.pipeline import rows
@@ -104,4 +104,4 @@ def test_the_stream_names_what_it_had_not_taken(archive, consumer):
     advance(settings, archive.log, topic, {partition: at + 1 for partition, at in start.items()}, consumer)
     lower(archive, topic)
     with pytest.raises(RangeExpired, match=r"the ledger is at 1, the topic holds \d+ to \d+, \d+ records lost"):
-        refuse_misfits(position_of(ledger, archive.offsets, consumer, topic))
+        raise_on_mismatch(position_of(ledger, archive.offsets, consumer, topic))

@@ -68,7 +68,7 @@ def test_a_partition_added_while_the_query_runs_gets_its_place_in_the_ledger(set
     serve(store, [row(1, 0), row(2, 0, board_partition=4, kafka_partition=4)])
     serve(store, [row(3, 1, board_partition=4, kafka_partition=4)])
     assert rows(settings, LEDGER) == [(0, 1), (4, 2)]
-    assert store.reached == {0: 1, 4: 2}
+    assert store.committed_offsets == {0: 1, 4: 2}
 
 
 def test_duplicates_are_counted_by_their_source_in_a_batch_and_between_batches(store):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-import include.adapters.serving_store as serving_store
+import include.adapters.live_table_sink as live_table_sink
 from include.adapters.driver_lease import DriverLease
 from include.adapters.postgres import SessionLimits
 from include.errors import DriverSuperseded, LedgerConflict
@@ -64,7 +64,7 @@ def written_by(settings, limits=None):
         yield writer
     finally:
         writer.stop.set()
-        writer.writer.close(patience_s=5)
+        writer.writer.close(max_wait_s=5)
 
 
 def is_all_there_once(settings, writing):
@@ -73,7 +73,7 @@ def is_all_there_once(settings, writing):
     assert rows(settings, VIEW) == [(1, "v0"), (2, "v2"), (3, "v3")]
     assert rows(settings, LEDGER) == [(5,)]
     assert rows(settings, REJECTS) == [(4, "broken", None, "serve")]
-    assert writing.figures.counts() == {"rows_written": 4, "rejects": 1, "duplicates": 0}
+    assert writing.state.counts() == {"rows_written": 4, "rejects": 1, "duplicates": 0}
     assert writing.waits_for == ""
     return True
 
@@ -81,7 +81,7 @@ def is_all_there_once(settings, writing):
 def test_without_a_fault(settings, writing):
     writing.give(SECOND)
     assert is_all_there_once(settings, writing)
-    last = writing.figures.last_batch("serve")
+    last = writing.state.last_batch("serve")
     assert (last.rows, last.newest_at) == (3, NOON)
     assert set(last.phases_s) == {"read", "wait", "decode", "copy", "merge", "commit"}
 
@@ -114,9 +114,9 @@ def test_the_answer_to_a_commit_is_lost(settings, writing, monkeypatch):
 
     def lose_the_first(place):
         if place == "serve.after_commit" and next(lost, None):
-            raise serving_store.psycopg2.OperationalError("server closed the connection unexpectedly")
+            raise live_table_sink.psycopg2.OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(serving_store, "reached", lose_the_first)
+    monkeypatch.setattr(live_table_sink, "failpoint", lose_the_first)
     writing.give(SECOND)
     writing.finish()
     assert rows(settings, VIEW) == [(1, "v0"), (2, "v2"), (3, "v3")]
@@ -173,7 +173,7 @@ def test_a_driver_that_stood_still_in_a_transaction_lost_it_and_goes_on(settings
             if place == "serve.before_commit" and next(pauses, None):
                 wait_until(lambda: not is_connected(settings, "serve"), 20, "PostgreSQL ended the session")
 
-        monkeypatch.setattr(serving_store, "reached", stand_still)
+        monkeypatch.setattr(live_table_sink, "failpoint", stand_still)
         writing.give(SECOND)
         assert is_all_there_once(settings, writing)
 
@@ -224,7 +224,7 @@ def test_rows_that_postgresql_refuses_are_rejects_and_the_others_are_written(set
             del expected[board]
         assert dict(rows(settings, VIEW)) == expected
         assert rows(settings, LEDGER) == [(52,)]
-        assert writing.figures.counts()["rejects"] == 5
+        assert writing.state.counts()["rejects"] == 5
         assert "secret" not in caplog.text
     finally:
         execute(settings, "ALTER TABLE board_detail_live DROP CONSTRAINT no_spam")
@@ -261,7 +261,7 @@ def test_stopping_breaks_off_what_waits_and_writes_nothing(settings, writing):
         wait_until(lambda: is_waiting(settings, "serve"), 20, "the batch waits for the table")
         writing.stop.set()
         assert writing.give([row(5, 5)]) is False
-        assert writing.writer.close(patience_s=0.2) is False
+        assert writing.writer.close(max_wait_s=0.2) is False
         wait_until(lambda: not is_connected(settings, "serve"), 20, "the session is gone")
     assert rows(settings, LEDGER) == [(2,)]
     assert rows(settings, VIEW) == [(1, "v0"), (2, "v1")]
@@ -272,7 +272,7 @@ def test_stopping_lets_a_batch_under_way_come_to_its_end(settings, writing):
         writing.give(SECOND)
         wait_until(lambda: is_waiting(settings, "serve"), 20, "the batch waits for the ledger")
         writing.stop.set()
-    assert writing.writer.close(patience_s=20) is True
+    assert writing.writer.close(max_wait_s=20) is True
     assert is_all_there_once(settings, writing)
 
 

@@ -12,8 +12,8 @@ from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import LedgerConflict
 from spark_jobs.schemas import RECORD
-from spark_jobs.speed.detail_columns import DetailColumns
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.detail_decoder import DetailDecoder
+from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.serve import Serve
 from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
@@ -71,7 +71,7 @@ class Topic:
 
 def served_by(settings, max_bytes, topic=None):
     read = topic.read if topic else None
-    return Serve(opened_store(settings), read, PIPELINE, ZONE, Figures(), threading.Event(), max_bytes)
+    return Serve(opened_store(settings), read, PIPELINE, ZONE, DriverState(), threading.Event(), max_bytes)
 
 
 def process(serve, spark, records, number):
@@ -93,7 +93,7 @@ def test_a_batch_is_decoded_with_its_rejects(spark):
         record(4, detail(4), 3, source=False),
         record(5, detail(5, createdAt="9999-12-31T20:00:00.000000Z"), 4),
     ]
-    batch = DetailColumns(PIPELINE, ZONE).read(spark.createDataFrame(records, RECORD).toArrow())
+    batch = DetailDecoder(PIPELINE, ZONE).read(spark.createDataFrame(records, RECORD).toArrow())
     batch = batch.sort_by("kafka_offset")
     assert tuple(batch.column_names[: len(LIVE_COLUMNS)]) == LIVE_COLUMNS
     board, tombstone, *rejects = batch.to_pylist()

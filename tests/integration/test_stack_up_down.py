@@ -39,7 +39,7 @@ def running(layout: Layout) -> Layout:
 
 
 def healthy(layout: Layout) -> set[str]:
-    return {each.service.name for each in collect(layout) if each.ailment is None}
+    return {each.service.name for each in collect(layout) if each.unhealthy_reason is None}
 
 
 def test_up_twice_leaves_what_runs_as_it_is(running: Layout) -> None:
@@ -121,7 +121,7 @@ def test_up_after_a_crash_of_the_supervisor(running: Layout) -> None:
     shown = {each.service.name: each for each in collect(running)}
     for name in SERVICES:
         assert shown[name].state == "running"
-        assert shown[name].ailment == "no supervisor: run `make up`"
+        assert shown[name].unhealthy_reason == "no supervisor: run `make up`"
         assert shown[name].pid in {process.pid for process in leftovers.find(running.state)}
     up(running, only=SERVICES)
     assert healthy(running) == set(SERVICES)

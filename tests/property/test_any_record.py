@@ -25,11 +25,11 @@ from include.integrity.days import dirty_days
 from include.integrity.late_members import find_late_members
 from include.integrity.page_model import load_rows
 from include.integrity.report import text_of
-from include.patience import patiently
+from include.retry import retry_transient
 from spark_jobs.batch.archive import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.speed.table_records import read_record
+from spark_jobs.speed.record_decoder import read_record
 from tests.contracts.test_any_record_twin import Message
 from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
@@ -96,9 +96,9 @@ class Chain(Driver):
         archive_topics(context, settings, PIPELINE, run_id)
         find_late_members(settings)
         dirty_days(settings)
-        built = patiently(lambda: rebuild_day(context, settings, PIPELINE, DAY, run_id, None))
+        built = retry_transient(lambda: rebuild_day(context, settings, PIPELINE, DAY, run_id, None))
         # the one before lets go of the day a moment after its end
-        again = patiently(lambda: rebuild_day(context, settings, PIPELINE, DAY, f"{run_id}-archive", None, True))
+        again = retry_transient(lambda: rebuild_day(context, settings, PIPELINE, DAY, f"{run_id}-archive", None, True))
         assert again.content_hash == built.content_hash
         found = diff(settings, DAY, f"{run_id}-archive")
         published = publish(settings, DAY, f"{run_id}-archive")

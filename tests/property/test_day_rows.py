@@ -14,7 +14,7 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.batch import partitions
-from spark_jobs.batch.early_members import Early
+from spark_jobs.batch.member_preload import PreloadedMembers
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rebuild import build
 from spark_jobs.batch.rows import member_schema
@@ -84,20 +84,20 @@ def apart(histories):
     ]  # fmt: skip
 
 
-def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, early=0):
+def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, preloaded=0):
     """The rows of a generation, what is no row, the terms of its balance and its hash.
 
     So many of the members' records are read by the driver, the others by tasks.
     """
-    of_driver = [record for record in records if record.topic == "member"][:early]
+    of_driver = [record for record in records if record.topic == "member"][:preloaded]
     found = file_sources(folder, [record for record in records if record not in of_driver], files)
-    if early == ALL:
+    if preloaded == ALL:
         found = dataclasses.replace(found, members=())
     columns = RawColumns(PIPELINE.table, PIPELINE.version_field, member_schema(PIPELINE).names)
     versions, rejects = columns.read(raw_table(of_driver))
     assert rejects == []
     built = build(spark.sparkContext, pipeline, PIPELINE, DAY, "test", None, found, buckets,
-                  lambda: Early([versions.select(member_schema(PIPELINE).names)]))  # fmt: skip
+                  lambda: PreloadedMembers([versions.select(member_schema(PIPELINE).names)]))  # fmt: skip
     of = (built.generation_id,)
     texts = rows(pipeline, "SELECT board_id, nickname, title FROM board_detail_final WHERE generation_id = %s", of)
     excluded = rows(pipeline, "SELECT kind, board_id, identity FROM generation_excluded WHERE generation_id = %s", of)
@@ -109,11 +109,11 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, early=0):
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     histories=st.lists(histories(), min_size=40, max_size=60), seed=st.integers(0, 9),
-    files=st.integers(1, 4), buckets=st.integers(1, 7), early=st.sampled_from([0, 20, ALL]),
+    files=st.integers(1, 4), buckets=st.integers(1, 7), preloaded=st.sampled_from([0, 20, ALL]),
     forgotten=st.sets(KEYS, min_size=1),
 )  # fmt: skip
 def test_a_rebuilt_day_is_what_the_rules_say(
-    spark, pipeline, tmp_path_factory, histories, seed, files, buckets, early, forgotten
+    spark, pipeline, tmp_path_factory, histories, seed, files, buckets, preloaded, forgotten
 ):
     """`forgotten`: which members of each history were removed on request; their boards count as deleted."""
     folder = tmp_path_factory.mktemp("raw")
@@ -124,7 +124,7 @@ def test_a_rebuilt_day_is_what_the_rules_say(
     rows(pipeline, "INSERT INTO forgotten_member SELECT unnest(%s::bigint[]), 'asked for it', 'test'", (list(gone),))
     shuffled = random.Random(seed).sample(events, len(events))
     texts, excluded, terms, content = rebuilt(spark, pipeline, folder, [record(e) for e in shuffled], files, buckets,
-                                                early)  # fmt: skip
+                                                preloaded)  # fmt: skip
 
     kinds = {(kind, board_id) for kind, board_id, _ in excluded}
     for history in histories:

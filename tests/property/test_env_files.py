@@ -101,9 +101,9 @@ def changed(lines: list[str], changes: list[tuple[str, str, str]]) -> list[str]:
 def make_everything(found: dict[str, str]) -> None:
     """What is made of settings before anything runs; none of it may fail on a value."""
     made = Settings.from_environment(found)
-    for seconds in (made.gateway.deadline_s, made.stream.trigger_interval_s, made.batch.night_budget_s):
+    for seconds in (made.gateway.delivery_timeout_s, made.stream.trigger_interval_s, made.batch.night_budget_s):
         assert dt.timedelta(seconds=seconds) >= dt.timedelta()
-    for days in (made.kafka.board_retention_days, made.batch.undo_days, made.batch.run_retention_days):
+    for days in (made.kafka.board_retention_days, made.batch.undo_retention_days, made.batch.run_retention_days):
         assert dt.timedelta(days=days) * 3 > dt.timedelta()
     for memory in (made.stream.driver_memory, made.batch.driver_memory, found["KAFKA_HEAP"]):
         assert int(memory[:-1]) > 0 < "mgMG".index(memory[-1]) + 1

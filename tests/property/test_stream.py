@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetRange, OffsetReader
+from include.adapters.live_table_sink import LiveTableSink
 from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.serving_store import ServingStore
 from include.adapters.speed_store import SpeedStore
 from include.adapters.topic_tail import TopicTail
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.rejects import RejectKeeper
@@ -168,7 +168,7 @@ def told(events, course):
 class AnyPosition:
     """Where the join is, for batches that come from no topic."""
 
-    def reached(self, ends):
+    def set_progress(self, ends):
         pass
 
 
@@ -191,7 +191,7 @@ class Driver:
     def __init__(self, spark, settings):
         self._spark = spark
         self._settings = settings
-        self._offsetter = OffsetReader(settings.kafka.bootstrap_servers)
+        self._offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
         self.max_bytes = 1 << 20
         self._stop = threading.Event()
         self._batch_id = itertools.count()
@@ -201,24 +201,24 @@ class Driver:
         """A new driver, which knows nothing; the one before is gone."""
         self._parts.close()
         self.max_bytes = max_bytes or self.max_bytes
-        settings, offsetter = self._settings, self._offsetter
-        servers, figures = settings.kafka.bootstrap_servers, Figures()
+        settings, offset_reader = self._settings, self._offset_reader
+        servers, state = settings.kafka.bootstrap_servers, DriverState()
         lease = DriverLease(settings.database, "test")
         lease.take()
         self.store = SpeedStore(settings.database, lease)
-        keep_rejects = RejectKeeper(self.store, figures, self._stop).keep
+        keep_rejects = RejectKeeper(self.store, state, self._stop).keep
         tail = TopicTail(servers, "member")
-        members = MemberTable(self._spark, offsetter, tail, PIPELINE, figures, keep_rejects, self.max_bytes, 2)
+        members = MemberTable(self._spark, offset_reader, tail, PIPELINE, state, keep_rejects, self.max_bytes, 2)
         self._parts.callback(members.close)
         members.load()
-        self._join = BoardJoin(self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, figures,
+        self._join = BoardJoin(self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, state,
                                self._stop, self._boards, keep_rejects, self.max_bytes)  # fmt: skip
-        topic_id = offsetter.topic_id(OUTPUT)
-        start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offsetter.earliest(OUTPUT), lease)
-        self._serving = ServingStore(settings.database, "serve", OUTPUT, topic_id, lease)
+        topic_id = offset_reader.topic_id(OUTPUT)
+        start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
+        self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
         self._serving.begin(start)
         self._serve = Serve(
-            self._serving, self._details, PIPELINE, settings.timezone, figures, self._stop, self.max_bytes
+            self._serving, self._details, PIPELINE, settings.timezone, state, self._stop, self.max_bytes
         )
         self._serve._details = Measured(self._serve._details, self.max_bytes)
         self._parts.callback(self._serve.close)
@@ -236,7 +236,7 @@ class Driver:
 
     def serve(self):
         """All that is in the topic by now."""
-        start, ends = self._serving.reached, self._offsetter.ends(OUTPUT)
+        start, ends = self._serving.committed_offsets, self._offset_reader.ends(OUTPUT)
         if start != ends:
             range_ = OffsetRange(start, ends)
             self._serve.process(self._details(range_), range_, next(self._batch_id))
@@ -246,14 +246,14 @@ class Driver:
         return part_of(self._records, range_)
 
     def _details(self, range_):
-        return read_range(self._spark, self._offsetter, OUTPUT, range_.start, range_.end)
+        return read_range(self._spark, self._offset_reader, OUTPUT, range_.start, range_.end)
 
     def close(self):
         self._parts.close()
 
     def _is_served(self, ends):
         self._serve.check()
-        return self._serving.reached == ends
+        return self._serving.committed_offsets == ends
 
 
 @pytest.fixture(scope="module")

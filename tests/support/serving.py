@@ -16,16 +16,16 @@ from include.adapters.arrow_copy import copy_rows
 from include.adapters.driver_lease import DriverLease
 from include.adapters.generation_store import Counts, Excluded, GenerationStore, Part
 from include.adapters.live_table import Applied
+from include.adapters.live_table_sink import LiveTableSink
 from include.adapters.offset_ledger import OffsetLedger
 from include.adapters.postgres import SessionLimits, connect
 from include.adapters.served_batch import RECORDS
-from include.adapters.serving_store import ServingStore
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
 from include.sql.named import COORDINATES, query
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.driver_state import DriverState
 from tests.servers import wait_until
 from tests.support.pipeline import rows as sql_rows
 
@@ -57,12 +57,12 @@ def tombstone(board_id: int, offset: int, at: dt.datetime = NOON) -> dict[str, A
 
 def opened_store(
     settings: Settings, next_offset: int = 0, limits: SessionLimits | None = None, topic_id: str = TOPIC_ID
-) -> ServingStore:
+) -> LiveTableSink:
     """A serving store that holds the lease, with a ledger of one partition. The caller closes it."""
     lease = DriverLease(settings.database, "test")
     lease.take()
     start = OffsetLedger(settings.database).open("serve", "board-detail", topic_id, {0: next_offset}, lease)
-    store = ServingStore(settings.database, "serve", "board-detail", topic_id, lease, limits)
+    store = LiveTableSink(settings.database, "serve", "board-detail", topic_id, lease, limits)
     store.begin(start)
     return store
 
@@ -72,12 +72,12 @@ def batch(rows: Iterable[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=RECORDS)
 
 
-def serve(store: ServingStore, rows: Iterable[dict[str, Any]]) -> int:
+def serve(store: LiveTableSink, rows: Iterable[dict[str, Any]]) -> int:
     """Serve the rows as one batch; returns how many were written."""
     return applied(store, rows).written
 
 
-def applied(store: ServingStore, rows: Iterable[dict[str, Any]]) -> Applied:
+def applied(store: LiveTableSink, rows: Iterable[dict[str, Any]]) -> Applied:
     """Serve the rows as one batch."""
     return store.apply(batch(rows))
 
@@ -142,12 +142,12 @@ def pending(settings: Settings, board_id: int, offset: int, version_at: dt.datet
 class Writing:
     """The writer of the serve query with its store, as the driver has them; `close` at the end."""
 
-    store: ServingStore
-    figures: Figures = field(default_factory=Figures)
+    store: LiveTableSink
+    state: DriverState = field(default_factory=DriverState)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self.writer = BatchWriter(self.store, self.figures, self.stop)
+        self.writer = BatchWriter(self.store, self.state, self.stop)
 
     def give(self, rows: Iterable[dict[str, Any]]) -> bool:
         """Hand a batch over, as Spark's thread does."""
@@ -161,7 +161,7 @@ class Writing:
     @property
     def waits_for(self) -> str:
         """What the query says it waits for."""
-        waiting = self.figures.waiting_for("serve")
+        waiting = self.state.waiting_for("serve")
         return waiting[0] if waiting else ""
 
     def wait_until_it_says(self, text: str) -> None:

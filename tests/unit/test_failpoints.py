@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from include.errors import ConfigurationError
-from include.failpoints import PLACES, RECORD_PLACES, Failpoints
+from include.failpoints import FAILPOINTS, RECORD_FAILPOINTS, Failpoints
 from tests.servers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACE = "serve.before_commit"
+FAILPOINT = "serve.before_commit"
 
-# A driver with a child of its own, as the JVM is. It tells the child's pid, then each time it went past the place.
+# A driver with a child of its own, as the JVM is. It tells the child's pid, then each time it went past the name.
 DRIVER = """
 import subprocess, sys
-from include.failpoints import reached
+from include.failpoints import failpoint
 child = subprocess.Popen(["sleep", "600"])
 print(child.pid, flush=True)
 for time in range(1, 4):
-    reached("serve.before_commit")
+    failpoint("serve.before_commit")
     print(time, flush=True)
 child.kill()
 """
@@ -54,36 +54,36 @@ def test_nothing_happens_without_the_variable():
 
 
 def test_kill_ends_the_driver_and_its_children_at_the_nth_time():
-    code, times, child = run_driver(PIPELINE_FAILPOINTS=f"{PLACE}:kill:2")
+    code, times, child = run_driver(PIPELINE_FAILPOINTS=f"{FAILPOINT}:kill:2")
     assert (code, times) == (-9, ["1"])
     wait_until(lambda: not is_running(child), 10, "the child is gone")
 
 
 def test_armed_kill_comes_with_its_file_and_once(tmp_path):
-    variables = {"PIPELINE_FAILPOINTS": f"{PLACE}:kill:armed", "PIPELINE_FAILPOINTS_DIR": str(tmp_path)}
+    variables = {"PIPELINE_FAILPOINTS": f"{FAILPOINT}:kill:armed", "PIPELINE_FAILPOINTS_DIR": str(tmp_path)}
     assert run_driver(**variables)[:2] == (0, ["1", "2", "3"])
-    (tmp_path / f"{PLACE}.kill").touch()
+    (tmp_path / f"{FAILPOINT}.kill").touch()
     assert run_driver(**variables)[:2] == (-9, [])
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("when", ["2", "armed"])
 def test_pause_lasts_until_its_file_is_removed(tmp_path, when):
-    points = failpoints(f"{PLACE}:pause:{when}", tmp_path)
-    paused = tmp_path / f"{PLACE}.paused"
+    points = failpoints(f"{FAILPOINT}:pause:{when}", tmp_path)
+    paused = tmp_path / f"{FAILPOINT}.paused"
     if when == "2":
-        points.reached(PLACE)
-        points.reached("join.before_send")
+        points.hit(FAILPOINT)
+        points.hit("join.before_send")
     else:
-        (tmp_path / f"{PLACE}.pause").touch()
-    driver = threading.Thread(target=points.reached, args=(PLACE,), daemon=True)
+        (tmp_path / f"{FAILPOINT}.pause").touch()
+    driver = threading.Thread(target=points.hit, args=(FAILPOINT,), daemon=True)
     driver.start()
     wait_until(lambda: paused.exists(), 10, "it stands still")
     assert driver.is_alive()
     paused.unlink()
     driver.join(10)
     assert not driver.is_alive()
-    points.reached(PLACE)
+    points.hit(FAILPOINT)
     assert not paused.exists()
 
 
@@ -91,14 +91,14 @@ def test_pause_lasts_until_its_file_is_removed(tmp_path, when):
     ("text", "named"),
     [
         ("serve.nowhere:kill:1", "serve.nowhere"),
-        (f"{PLACE}:explode:1", "explode"),
-        (f"{PLACE}:kill", "''"),
-        (f"{PLACE}:kill:0", "'0'"),
-        (f"{PLACE}:kill:-1", "'-1'"),
-        (f"{PLACE}:kill:1:2", "'1:2'"),
-        (f"{PLACE}:kill:1,", "''"),
-        (f"{PLACE}:pause:1", "PIPELINE_FAILPOINTS_DIR"),
-        (f"{PLACE}:kill:armed", "PIPELINE_FAILPOINTS_DIR"),
+        (f"{FAILPOINT}:explode:1", "explode"),
+        (f"{FAILPOINT}:kill", "''"),
+        (f"{FAILPOINT}:kill:0", "'0'"),
+        (f"{FAILPOINT}:kill:-1", "'-1'"),
+        (f"{FAILPOINT}:kill:1:2", "'1:2'"),
+        (f"{FAILPOINT}:kill:1,", "''"),
+        (f"{FAILPOINT}:pause:1", "PIPELINE_FAILPOINTS_DIR"),
+        (f"{FAILPOINT}:kill:armed", "PIPELINE_FAILPOINTS_DIR"),
     ],
 )
 def test_wrong_setting_is_refused_by_name(text, named):
@@ -110,9 +110,9 @@ def test_wrong_setting_is_refused_by_name(text, named):
 def test_an_unknown_place_is_answered_with_all_that_there_are():
     with pytest.raises(ConfigurationError) as refused:
         failpoints("serve.nowhere:kill:1")
-    assert [place for place in (*PLACES, *RECORD_PLACES) if place not in str(refused.value)] == []
+    assert [name for name in (*FAILPOINTS, *RECORD_FAILPOINTS) if name not in str(refused.value)] == []
 
 
 def test_place_that_nobody_could_name_is_a_mistake():
     with pytest.raises(ValueError, match=r"serve\.nowhere"):
-        failpoints(f"{PLACE}:kill:1").reached("serve.nowhere")
+        failpoints(f"{FAILPOINT}:kill:1").hit("serve.nowhere")

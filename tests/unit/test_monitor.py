@@ -19,7 +19,7 @@ from include.errors import (
     DriverSuperseded,
 )
 from spark_jobs.speed import monitor as module
-from spark_jobs.speed.figures import Batch, Figures
+from spark_jobs.speed.driver_state import Batch, DriverState
 from spark_jobs.speed.monitor import Monitor
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until
@@ -92,10 +92,15 @@ class World:
     """A monitor, and everything it looks at."""
 
     def __init__(self):
-        self.progress, self.topics, self.figures, self.clock = MemoryProgress(), MemoryTopics(), Figures(), FixedClock()
+        self.progress, self.topics, self.state, self.clock = (
+            MemoryProgress(),
+            MemoryTopics(),
+            DriverState(),
+            FixedClock(),
+        )
         self.ended = threading.Event()
         self.queries = [RunningQuery("join"), RunningQuery("serve")]
-        self.monitor = Monitor(self.progress, self.figures, self.topics, LEASE, "127.0.0.1", 0, self.clock)
+        self.monitor = Monitor(self.progress, self.state, self.topics, LEASE, "127.0.0.1", 0, self.clock)
 
     def open(self):
         self.port = self.monitor.open()
@@ -169,17 +174,17 @@ def test_an_address_in_use_is_named(world):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        taken = Monitor(world.progress, world.figures, world.topics, LEASE, "127.0.0.1", other.getsockname()[1])
+        taken = Monitor(world.progress, world.state, world.topics, LEASE, "127.0.0.1", other.getsockname()[1])
         with pytest.raises(ConfigurationError, match=r"STREAM_METRICS_PORT=\d+: .* in use"):
             taken.open()
 
 
 def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
-    world.figures.position("board-detail", {0: 10})
-    world.figures.batch("serve", Batch(10, {}, world.clock.now()))
+    world.state.set_position("board-detail", {0: 10})
+    world.state.record_batch("serve", Batch(10, {}, world.clock.now()))
     world.start()
     world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (0, 0.0), "no lag")
-    world.figures.waiting("serve")(DatabaseUnavailable(host="db"))
+    world.state.waiting_callback("serve")(DatabaseUnavailable(host="db"))
     world.topics.found["board-detail"] = {0: 25}
     world.clock.advance(40)
     world.monitor.tick()
@@ -191,10 +196,10 @@ def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
     row = world.progress.saves[-1]["serve"]
     assert row.waiting_for.startswith("DatabaseUnavailable: PostgreSQL cannot be reached. (host=db), since ")
     assert row.offsets == {"board-detail": {"0": 10}}
-    assert world.figures.waiting_for("join") is None
+    assert world.state.waiting_for("join") is None
 
-    world.figures.waiting("serve")(None)
-    world.figures.position("board-detail", {0: 30})
+    world.state.waiting_callback("serve")(None)
+    world.state.set_position("board-detail", {0: 30})
     world.saved("serve", lambda row: (row.lag_records, row.waiting_for) == (0, None), "all is taken")
 
 
@@ -230,7 +235,7 @@ def test_a_fault_of_our_own_stops_nothing_either(world, caplog):
 
 
 def test_a_broker_that_is_silent_holds_up_nobody_and_the_lag_is_not_known(world):
-    world.figures.position("board", {0: 4})
+    world.state.set_position("board", {0: 4})
     world.start()
     world.saved("join", lambda row: row.lag_records == 6, "the lag")
     world.topics.silent.set()
@@ -241,8 +246,8 @@ def test_a_broker_that_is_silent_holds_up_nobody_and_the_lag_is_not_known(world)
 
 
 def test_one_topic_that_is_missing_does_not_hide_the_others(world):
-    world.figures.position("board", {0: 4})
-    world.figures.position("board-detail", {0: 4})
+    world.state.set_position("board", {0: 4})
+    world.state.set_position("board-detail", {0: 4})
     world.topics.faults["board"] = ContractMismatch(topic="board")
     world.start()
     world.saved("serve", lambda row: row.lag_records == 6, "the lag of the other")
@@ -277,9 +282,9 @@ def test_the_heartbeat_is_when_the_main_loop_came_round(world):
     world.clock.advance(5)
     world.monitor.tick()
     expected = world.clock.now().timestamp()
-    assert world.monitor.view().beaten_at == dt.datetime.fromtimestamp(expected, dt.UTC)
+    assert world.monitor.view().last_loop_at == dt.datetime.fromtimestamp(expected, dt.UTC)
     world.clock.advance(5)
-    assert world.monitor.view().beaten_at == dt.datetime.fromtimestamp(expected, dt.UTC)
+    assert world.monitor.view().last_loop_at == dt.datetime.fromtimestamp(expected, dt.UTC)
 
 
 def test_a_driver_that_was_superseded_finds_out_when_it_ticks(world):
@@ -291,7 +296,7 @@ def test_a_driver_that_was_superseded_finds_out_when_it_ticks(world):
 
 @pytest.mark.parametrize("topic", ["board", "board-detail", "member"])
 def test_a_transaction_that_stays_open_is_told_although_the_lag_is_0(world, topic):
-    world.figures.position("board", {0: 10})
+    world.state.set_position("board", {0: 10})
     world.topics.uncommitted[topic] = 7
     world.start()
     world.saved("join", lambda row: row.lag_records == 0, "no lag")

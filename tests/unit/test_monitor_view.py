@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.adapters.stream_progress import Pending
+from spark_jobs.speed.driver_state import Batch, Done, TableSize
 from spark_jobs.speed.driver_view import DriverView, QueryView
-from spark_jobs.speed.figures import Batch, Done, TableSize
 from spark_jobs.speed.lag import Lag
 from spark_jobs.speed.metrics import StreamMetrics
 from spark_jobs.speed.query_watch import SparkBatch
@@ -42,7 +42,7 @@ def driver(join=JOIN, serve=SERVE, **changes):
         "epoch": 4,
         "at": NOW,
         "started_at": ago(600),
-        "beaten_at": ago(1),
+        "last_loop_at": ago(1),
         "starting": None,
         "queries": (join, serve),
         "table_topic": "member",
@@ -70,7 +70,7 @@ def metrics(view):
 
 class TestHealth:
     def test_healthy(self):
-        assert driver().ailment() is None
+        assert driver().unhealthy_reason() is None
 
     @pytest.mark.parametrize(
         ("view", "reason"),
@@ -82,7 +82,7 @@ class TestHealth:
             (driver(serve=changed(SERVE, is_active=None)), "query serve has ended"),
             (driver(join=changed(JOIN, waits=("BrokerUnavailable: x", ago(31)))),
              "query join waits for BrokerUnavailable: x, since 2026-11-20T11:59:29.000Z"),
-            (driver(beaten_at=ago(61)), "the driver's main loop is silent for 61 s"),
+            (driver(last_loop_at=ago(61)), "the driver's main loop is silent for 61 s"),
             (driver(join=changed(JOIN, ends_seen_at=ago(31))),
              "Kafka has not told for more than 30 s where topic board ends"),
             (driver(serve=changed(SERVE, ends_seen_at=None)),
@@ -90,13 +90,13 @@ class TestHealth:
         ],
     )  # fmt: skip
     def test_says_why_not(self, view, reason):
-        assert view.ailment() == reason
+        assert view.unhealthy_reason() == reason
 
     def test_a_short_wait_is_no_ailment(self):
-        assert driver(join=changed(JOIN, waits=("BrokerUnavailable: x", ago(29)))).ailment() is None
+        assert driver(join=changed(JOIN, waits=("BrokerUnavailable: x", ago(29)))).unhealthy_reason() is None
 
     def test_an_end_not_known_yet_is_none_right_after_the_start(self):
-        assert driver(join=changed(JOIN, ends_seen_at=None), started_at=ago(5)).ailment() is None
+        assert driver(join=changed(JOIN, ends_seen_at=None), started_at=ago(5)).unhealthy_reason() is None
 
 
 class TestProgress:

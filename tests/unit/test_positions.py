@@ -8,7 +8,7 @@ from include.adapters.offset_ledger import Entry
 from include.contracts.day import Day
 from include.errors import LedgerBeyondEnd, RangeExpired, TopicReplaced
 from spark_jobs.repair import Finding, table_lines
-from spark_jobs.speed.positions import compared, refuse_misfits, refuse_replaced
+from spark_jobs.speed.positions import compared, raise_on_mismatch, refuse_replaced
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 LATER = NOON + dt.timedelta(hours=1)
@@ -24,30 +24,36 @@ def position(entries, first, ends):
 
 def test_a_consumer_that_never_read_the_topic_begins_at_its_first_records():
     found = position([], {0: 5, 1: 0}, {0: 9, 1: 0})
-    assert (found.start, found.misfits) == ({0: 5, 1: 0}, [])
+    assert (found.start, found.mismatches) == ({0: 5, 1: 0}, [])
 
 
 @pytest.mark.parametrize("at", [5, 7, 9])
 def test_within_the_topic_the_ledger_decides(at):
     found = position(ledger({0: at, 1: 3}), {0: 5, 1: 0}, {0: 9, 1: 3})
-    assert (found.start, found.misfits) == ({0: at, 1: 3}, [])
+    assert (found.start, found.mismatches) == ({0: at, 1: 3}, [])
 
 
 def test_an_added_partition_begins_at_its_beginning():
     found = position(ledger({0: 7}), {0: 5, 1: 0}, {0: 9, 1: 4})
-    assert (found.start, found.misfits) == ({0: 7, 1: 0}, [])
+    assert (found.start, found.mismatches) == ({0: 7, 1: 0}, [])
 
 
 def test_an_added_partition_that_dropped_records_already_is_refused():
-    (misfit,) = position(ledger({0: 7}), {0: 5, 1: 2}, {0: 9, 1: 4}).misfits
-    assert (misfit.error, misfit.partition, misfit.at, misfit.lost, misfit.first) == (RangeExpired, 1, None, 2, 2)
+    (mismatch,) = position(ledger({0: 7}), {0: 5, 1: 2}, {0: 9, 1: 4}).mismatches
+    assert (mismatch.error, mismatch.partition, mismatch.at, mismatch.lost, mismatch.first) == (
+        RangeExpired,
+        1,
+        None,
+        2,
+        2,
+    )
 
 
 def test_what_retention_took_is_counted_for_each_partition():
     found = position(ledger({0: 3, 1: 0, 2: 8}), {0: 5, 1: 100, 2: 8}, {0: 9, 1: 100, 2: 8})
-    assert [(m.error, m.partition, m.lost) for m in found.misfits] == [(RangeExpired, 0, 2), (RangeExpired, 1, 100)]
+    assert [(m.error, m.partition, m.lost) for m in found.mismatches] == [(RangeExpired, 0, 2), (RangeExpired, 1, 100)]
     with pytest.raises(RangeExpired) as refused:
-        refuse_misfits(found)
+        raise_on_mismatch(found)
     assert str(refused.value) == (
         "Retention removed records that were not taken yet: partition 0: the ledger is at 3, the topic holds 5 to 9, 2 "
         "records lost; partition 1: the ledger is at 0, the topic holds 100 to 100, 100 records lost. Stop the stream, "
@@ -58,47 +64,47 @@ def test_what_retention_took_is_counted_for_each_partition():
 
 def test_a_ledger_beyond_the_end_is_refused_and_nobody_knows_what_was_lost():
     found = position(ledger({0: 10, 1: 3}), {0: 5, 1: 0}, {0: 9, 1: 3})
-    assert [(m.error, m.partition, m.lost) for m in found.misfits] == [(LedgerBeyondEnd, 0, None)]
+    assert [(m.error, m.partition, m.lost) for m in found.mismatches] == [(LedgerBeyondEnd, 0, None)]
     with pytest.raises(LedgerBeyondEnd, match="partition 0: the ledger is at 10, the topic holds 5 to 9"):
-        refuse_misfits(found)
+        raise_on_mismatch(found)
 
 
 def test_a_partition_that_is_gone_holds_nothing():
     found = position(ledger({0: 7, 1: 3}), {0: 5}, {0: 9})
-    assert [(m.error, m.partition, m.first, m.end) for m in found.misfits] == [(LedgerBeyondEnd, 1, 0, 0)]
+    assert [(m.error, m.partition, m.first, m.end) for m in found.mismatches] == [(LedgerBeyondEnd, 1, 0, 0)]
     assert position(ledger({0: 7, 1: 0}), {0: 5}, {0: 9}).start == {0: 7}
 
 
 def test_a_topic_made_again_is_refused_whatever_its_offsets_are():
     found = position(ledger({0: 7}, topic_id="before"), {0: 0, 1: 0}, {0: 100, 1: 0})
-    assert [(m.error, m.partition, m.topic_id, m.at) for m in found.misfits] == [
+    assert [(m.error, m.partition, m.topic_id, m.at) for m in found.mismatches] == [
         (TopicReplaced, 0, "before", 7),
         (TopicReplaced, 1, "now", None),
     ]
     with pytest.raises(TopicReplaced, match=r"made again.*spark_jobs.repair --consumer serve --dry-run"):
-        refuse_misfits(found)
+        raise_on_mismatch(found)
 
 
 def test_of_several_replaced_topics_the_last_one_counts():
     entries = ledger({0: 7}, topic_id="first") + ledger({0: 4}, topic_id="second", at=LATER)
-    (misfit,) = position(entries, {0: 0}, {0: 1}).misfits
-    assert (misfit.topic_id, misfit.at) == ("second", 4)
+    (mismatch,) = position(entries, {0: 0}, {0: 1}).mismatches
+    assert (mismatch.topic_id, mismatch.at) == ("second", 4)
 
 
 def test_entries_of_replaced_topics_say_nothing_once_this_topic_has_its_own():
     entries = ledger({0: 700}, topic_id="before", at=LATER) + ledger({0: 4})
     found = position(entries, {0: 0}, {0: 5})
-    assert (found.start, found.misfits) == ({0: 4}, [])
+    assert (found.start, found.mismatches) == ({0: 4}, [])
 
 
 def test_the_severest_misfit_names_the_error_and_all_of_them_are_told():
     found = position(ledger({0: 1, 1: 100}), {0: 2, 1: 0}, {0: 5, 1: 5})
     with pytest.raises(LedgerBeyondEnd, match=r"partition 0: .* 1 records lost; partition 1: the ledger is at 100"):
-        refuse_misfits(found)
+        raise_on_mismatch(found)
 
 
 def test_nothing_is_refused_when_all_fits():
-    refuse_misfits(position(ledger({0: 5}), {0: 5}, {0: 5}))
+    raise_on_mismatch(position(ledger({0: 5}), {0: 5}, {0: 5}))
 
 
 class Topics:
@@ -116,7 +122,7 @@ def test_a_topic_that_is_replaced_while_it_is_read_is_noticed():
 def test_the_table_shows_what_would_be_moved_and_lost():
     found = position(ledger({0: 3, 1: 0}), {0: 5, 1: 100}, {0: 9, 1: 100})
     days = (Day.parse("2026-11-18", "Asia/Seoul"), Day.parse("2026-11-20", "Asia/Seoul"))
-    lines = list(table_lines([(found, [Finding(found.misfits[0], days), Finding(found.misfits[1], None)])]))
+    lines = list(table_lines([(found, [Finding(found.mismatches[0], days), Finding(found.mismatches[1], None)])]))
     assert lines == [
         "query  topic         partition  problem       ledger  first  end  move to  lost  days",
         "serve  board-detail  0          RangeExpired  3       5      9    5        2     2026-11-18 to 2026-11-20",

@@ -25,7 +25,7 @@ BODY = "x" * 500
 
 
 def work(buckets):
-    return tasks.Work(PIPELINE, DAY, 1, buckets, True, NOWHERE, "127.0.0.1:1")
+    return tasks.RebuildContext(PIPELINE, DAY, 1, buckets, True, NOWHERE, "127.0.0.1:1")
 
 
 def raw_file(folder, topic, values):

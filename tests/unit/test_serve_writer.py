@@ -7,7 +7,7 @@ import pytest
 from include.adapters.live_table import Applied
 from include.errors import DatabaseUnavailable, LedgerConflict
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch
-from spark_jobs.speed.figures import Figures
+from spark_jobs.speed.driver_state import DriverState
 from tests.servers import wait_until
 from tests.support.serving import batch, row
 
@@ -27,7 +27,7 @@ class Store:
         self.is_closed = False
 
     @property
-    def reached(self):
+    def committed_offsets(self):
         return {0: self.written[-1] + 1}
 
     def apply(self, records):
@@ -47,15 +47,15 @@ class Store:
         self.is_closed = True
 
 
-class Heard(Figures):
-    """Figures that remember all that was ever waited for."""
+class Heard(DriverState):
+    """A DriverState that remembers every wait."""
 
     def __init__(self):
         super().__init__()
         self.reasons = []
 
-    def waiting(self, query):
-        note = super().waiting(query)
+    def waiting_callback(self, query):
+        note = super().waiting_callback(query)
 
         def remember(error):
             self.reasons.append((query, None if error is None else str(error)))
@@ -64,8 +64,8 @@ class Heard(Figures):
         return remember
 
 
-def writer_of(store, figures=None, stop=None):
-    return BatchWriter(store, figures or Figures(), stop or threading.Event())
+def writer_of(store, state=None, stop=None):
+    return BatchWriter(store, state or DriverState(), stop or threading.Event())
 
 
 def test_batches_are_written_in_their_order_one_at_a_time():
@@ -86,15 +86,15 @@ def test_batches_are_written_in_their_order_one_at_a_time():
 
 def test_what_passes_is_waited_out_and_said_meanwhile():
     store = Store(DatabaseUnavailable("out"), DatabaseUnavailable("still out"))
-    figures = Heard()
-    writer = writer_of(store, figures)
+    state = Heard()
+    writer = writer_of(store, state)
     writer.hand_over(FIRST)
     wait_until(lambda: not writer.is_writing, 20, "the batch is written")
     writer.check()
     assert store.given == [1, 1, 1]
-    assert figures.reasons == [("serve", "out"), ("serve", "still out"), ("serve", None)]
-    assert figures.position_in("board-detail") == {0: 2}
-    assert figures.counts() == {"rows_written": 1, "rejects": 0, "duplicates": 0}
+    assert state.reasons == [("serve", "out"), ("serve", "still out"), ("serve", None)]
+    assert state.position_in("board-detail") == {0: 2}
+    assert state.counts() == {"rows_written": 1, "rejects": 0, "duplicates": 0}
 
 
 def test_no_batch_comes_after_one_that_failed():
@@ -139,5 +139,5 @@ def test_closing_breaks_off_a_statement_that_takes_too_long():
     store.gate.clear()
     writer = writer_of(store)
     writer.hand_over(FIRST)
-    assert writer.close(patience_s=0.05) is False
+    assert writer.close(max_wait_s=0.05) is False
     assert store.written == []

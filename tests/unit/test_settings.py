@@ -20,7 +20,7 @@ def test_the_least_that_is_needed():
     [
         ("KAFKA_BOOTSTRAP_SERVERS", "", "not set"),
         ("DATABASE_PORT", "five", "not a whole number"),
-        ("GATEWAY_DEADLINE_S", "soon", "not a number"),
+        ("GATEWAY_DELIVERY_TIMEOUT_S", "soon", "not a number"),
         ("PIPELINE_TIMEZONE", "Asia/Soul", "no such time zone"),
         ("PIPELINE_TIMEZONE", "Asia", "no such time zone"),
         ("BOARD_RETENTION_DAYS", "-1", "not a whole number from 1"),

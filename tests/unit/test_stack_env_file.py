@@ -144,7 +144,7 @@ def test_the_archive_is_below_the_state(tmp_path: Path) -> None:
     env_file.ensure(layout.env_file)
     settings = Settings.from_environment(load_environment(layout))
     assert str(settings.batch.archive_dir) == str(layout.state / "archive")
-    assert (settings.batch.rows_per_task, settings.batch.undo_days) == (100_000, 7)
+    assert (settings.batch.rows_per_task, settings.batch.undo_retention_days) == (100_000, 7)
 
 
 @pytest.mark.parametrize(

@@ -79,5 +79,5 @@ def test_service_that_outlived_its_supervisor_is_shown_running_and_not_healthy(t
     with process("/bin/sh", "-c", "sleep 60; true", **marks) as orphan:
         shown = {each.service.name: each for each in collect(layout)}
     assert (shown["stream"].state, shown["stream"].pid) == ("running", orphan.pid)
-    assert shown["stream"].ailment == "no supervisor: run `make up`"
+    assert shown["stream"].unhealthy_reason == "no supervisor: run `make up`"
     assert (shown["gateway"].state, shown["gateway"].pid) == ("stopped", 0)

@@ -1,4 +1,4 @@
-"""What the queries note of their work, for whoever looks from outside."""
+"""State of the driver's queries: the queries' threads record it, the monitor reads it."""
 
 import datetime as dt
 import threading
@@ -26,7 +26,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Done:
-    """What a query did since the start of the driver, and when it last finished a batch."""
+    """Batches and rows of a query since the start of the driver, and when it last finished a batch."""
 
     batches: int = 0
     rows: int = 0
@@ -44,8 +44,8 @@ class TableSize:
 
 
 @dataclass
-class Figures:
-    """Written by the queries' threads, read by the monitor's. Counts grow from the start of the driver."""
+class DriverState:
+    """Positions, counts and waits of the queries. Thread-safe; counts grow from the start of the driver."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _batches: dict[Query, Batch] = field(default_factory=dict)
@@ -55,33 +55,33 @@ class Figures:
     _waiting: dict[Query, tuple[str, dt.datetime]] = field(default_factory=dict)
     _table: TableSize = TableSize()
 
-    def batch(self, query: Query, batch: Batch) -> None:
-        """Note a finished batch."""
+    def record_batch(self, query: Query, batch: Batch) -> None:
+        """Record a finished batch."""
         with self._lock:
             self._batches[query] = batch
             done = self._done.get(query, Done())
             self._done[query] = Done(done.batches + 1, done.rows + batch.rows, dt.datetime.now(dt.UTC))
 
-    def position(self, topic: str, next_offsets: Mapping[int, int]) -> None:
-        """Note where the topic's records are taken from next: at the start, and whenever a batch took effect.
+    def set_position(self, topic: str, next_offsets: Mapping[int, int]) -> None:
+        """Set the next offsets of a topic: at the start, and after each batch that took effect.
 
         Partitions that are not named stay as they are.
         """
         with self._lock:
             self._positions[topic] = {**self._positions.get(topic, {}), **next_offsets}
 
-    def count(self, name: Count, number: int) -> None:
+    def add_count(self, name: Count, number: int) -> None:
         """Add to a count."""
         with self._lock:
             self._counts[name] += number
 
-    def table(self, size: TableSize) -> None:
-        """Note the size of the member table."""
+    def set_table_size(self, size: TableSize) -> None:
+        """Set the size of the member table."""
         with self._lock:
             self._table = size
 
-    def waiting(self, query: Query) -> Callable[[Retryable | None], None]:
-        """What `patiently` tells the query's waiting to."""
+    def waiting_callback(self, query: Query) -> Callable[[Retryable | None], None]:
+        """Return a callback for `retry_transient` that records what the query waits for."""
 
         def note(error: Retryable | None) -> None:
             with self._lock:
@@ -99,12 +99,12 @@ class Figures:
             return self._batches.get(query)
 
     def done(self, query: Query) -> Done:
-        """What the query did so far."""
+        """The query's batches and rows so far."""
         with self._lock:
             return self._done.get(query, Done())
 
     def position_in(self, topic: str) -> dict[int, int] | None:
-        """Where the topic's records are taken from next; None while nobody has said."""
+        """The next offsets of the topic; None before they are set."""
         with self._lock:
             found = self._positions.get(topic)
             return None if found is None else dict(found)
@@ -115,11 +115,11 @@ class Figures:
             return dict(self._counts)
 
     def table_size(self) -> TableSize:
-        """The member table as last noted."""
+        """The size of the member table as last set."""
         with self._lock:
             return self._table
 
     def waiting_for(self, query: Query) -> tuple[str, dt.datetime] | None:
-        """What the query waits for, and since when; None while it works."""
+        """The error that the query waits out, and since when; None while it does not wait."""
         with self._lock:
             return self._waiting.get(query)

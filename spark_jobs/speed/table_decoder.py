@@ -11,10 +11,10 @@ from include.adapters.arrow_rows import begins_run
 from include.adapters.speed_store import Reject
 from include.contracts.definition import Definition
 from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
-from spark_jobs.speed.table_records import read_record
+from spark_jobs.speed.record_decoder import read_record
 
 
-class TableColumns:
+class TableDecoder:
     """Collects rows of the table. What is evidently right is read by the column, all else by `read_record`.
 
     So a record is judged by `read_record`, or is one that it would keep with the same values.
@@ -42,17 +42,17 @@ class TableColumns:
         """Read these records."""
         keys = pa.array([message.key() for message in messages], pa.binary())
         values = pa.array([message.value() for message in messages], pa.binary())
-        fields, is_right = self._json.read(keys, values)
+        fields, fast_path_mask = self._json.read(keys, values)
         places = pa.table({
             "partition": pa.array([message.partition() for message in messages], pa.int32()),
             "offset": pa.array([message.offset() for message in messages], pa.int64()),
-        }).filter(is_right)  # fmt: skip
+        }).filter(fast_path_mask)  # fmt: skip
         columns = [
             fields[self._key.name], *(fields[field.name] for field in self._kept), *places.columns,
             times(fields[self._version_field]), pa.repeat(False, fields.num_rows),
         ]  # fmt: skip
         self._append(pa.Table.from_arrays(columns, schema=self._schema))
-        self._add_one_by_one(messages[number] for number in pc.indices_nonzero(pc.invert(is_right)).to_pylist())
+        self._add_one_by_one(messages[number] for number in pc.indices_nonzero(pc.invert(fast_path_mask)).to_pylist())
         self.count += len(messages)
 
     def newest(self) -> pa.Table:

@@ -26,7 +26,7 @@ from include.adapters.served_batch import (
 )
 from include.adapters.serving_errors import as_own, reason_of_refusal
 from include.errors import LedgerConflict
-from include.failpoints import reached
+from include.failpoints import failpoint
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
@@ -38,7 +38,7 @@ LIMITS = SessionLimits(statement_s=120.0)
 SESSION = {"temp_buffers": "64MB"}
 
 
-class ServingStore:
+class LiveTableSink:
     """Writes batches of one topic's records to `board_detail_live`, for one consumer, over one connection.
 
     One thread at a time calls `apply`; any thread may call `cancel`.
@@ -60,17 +60,17 @@ class ServingStore:
         self._lease = lease
         self._limits = limits or LIMITS
         self._connection: Connection | None = None
-        self._reached: dict[int, int] = {}
+        self._committed_offsets: dict[int, int] = {}
         self._replaced_until: dict[int, int] = {}
 
     @property
-    def reached(self) -> dict[int, int]:
-        """The ledger as the last commit left it; before that as `begin` was told."""
-        return dict(self._reached)
+    def committed_offsets(self) -> dict[int, int]:
+        """The next offsets by partition as of the last commit; before that as `begin` was told."""
+        return dict(self._committed_offsets)
 
     def begin(self, start: Offsets) -> None:
         """Know where the query begins: a ledger that is found below was set back, and is refused."""
-        self._reached = dict(start)
+        self._committed_offsets = dict(start)
 
     def apply(self, records: pa.Table) -> Applied:
         """Write one batch and advance the ledger to its ends, in one transaction, or nothing.
@@ -98,11 +98,11 @@ class ServingStore:
                     execute_values(cursor, query("insert_rejects"), applied.rejects)
                 open_partitions(cursor, self._consumer, self.topic, self._topic_id, added)
                 move_partitions(cursor, self._consumer, self.topic, self._topic_id, ledger, ends)
-            reached("serve.before_commit")
+            failpoint("serve.before_commit")
             with applied.timed("commit"):
                 cursor.connection.commit()
-            reached("serve.after_commit")
-        self._reached |= {p: max(end, ledger[p]) for p, end in ends.items()}
+            failpoint("serve.after_commit")
+        self._committed_offsets |= {p: max(end, ledger[p]) for p, end in ends.items()}
         return applied
 
     def cancel(self) -> None:
@@ -157,7 +157,7 @@ class ServingStore:
         cursor.execute(query("select_ledger"), {"consumer": self._consumer, "topic_id": self._topic_id})
         ledger: dict[int, int] = dict(cursor.fetchall())
         # Spark goes on after what it gave last: with a database that was restored meanwhile, all between were lost
-        set_back = {p: (at, ledger.get(p)) for p, at in self._reached.items() if ledger.get(p, -1) < at}
+        set_back = {p: (at, ledger.get(p)) for p, at in self._committed_offsets.items() if ledger.get(p, -1) < at}
         if set_back:
             raise LedgerConflict("The offset ledger was set back, as a restored database is; start again to go on from "
                                  "it", consumer=self._consumer, topic=self.topic, was_and_is=set_back)  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from include.adapters.served_batch import RECORDS
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from spark_jobs.speed.detail_columns import DetailColumns
+from spark_jobs.speed.detail_decoder import DetailDecoder
 
 ZONE = "Asia/Seoul"
 NOON = dt.datetime(2026, 11, 20, 3, tzinfo=dt.UTC)
@@ -49,7 +49,7 @@ def records(*drawn):
 
 def read(*drawn):
     """The rows, in the order of the records."""
-    return DetailColumns(PIPELINE, ZONE).read(records(*drawn)).sort_by("kafka_offset").to_pylist()
+    return DetailDecoder(PIPELINE, ZONE).read(records(*drawn)).sort_by("kafka_offset").to_pylist()
 
 
 class NothingRight:
@@ -61,7 +61,7 @@ class NothingRight:
 
 
 def read_one_by_one(*drawn):
-    columns = DetailColumns(PIPELINE, ZONE)
+    columns = DetailDecoder(PIPELINE, ZONE)
     columns._json = NothingRight()
     return columns.read(records(*drawn)).sort_by("kafka_offset").to_pylist()
 
@@ -120,13 +120,13 @@ def test_a_timestamp_that_python_has_no_date_for_is_kept_as_it_is():
     table = records((b"8", detail(), PLACE), (b"8", b"bad", PLACE), (b"8", None, PLACE))
     wild = pa.array([2**60] * 3, pa.int64()).cast(pa.timestamp("us", "UTC"))
     table = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", wild)
-    rows = DetailColumns(PIPELINE, ZONE).read(table)
+    rows = DetailDecoder(PIPELINE, ZONE).read(table)
     assert rows["kafka_timestamp"].cast(pa.int64()).to_pylist() == [2**60] * 3
     assert [reason is None for reason in rows.sort_by("kafka_offset")["reason"].to_pylist()] == [True, False, False]
 
 
 def test_no_records_are_no_rows():
-    assert DetailColumns(PIPELINE, ZONE).read(records()).num_rows == 0
+    assert DetailDecoder(PIPELINE, ZONE).read(records()).num_rows == 0
 
 
 VALUES = st.one_of(

@@ -1,10 +1,10 @@
 """What undo and redo lead to, without a database: as an editor's."""
 
-from include.integrity.trail import Move, Trail
+from include.integrity.publication_history import Move, PublicationHistory
 
 
 def trail(*moves, now=None):
-    return Trail.of([Move(*move) for move in moves], now)
+    return PublicationHistory.of([Move(*move) for move in moves], now)
 
 
 def test_a_day_never_published_has_nothing_to_undo_or_redo():

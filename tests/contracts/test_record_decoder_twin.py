@@ -12,8 +12,8 @@ from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.topics import MEMBER
 from include.contracts.validation import MAX_DEPTH
-from spark_jobs.speed.table_columns import TableColumns
-from spark_jobs.speed.table_records import read_record
+from spark_jobs.speed.record_decoder import read_record
+from spark_jobs.speed.table_decoder import TableDecoder
 from spark_jobs.transforms.decode import decode
 from tests.fakes.events import AT, member
 from tests.support.spark import EPOCH, RawRecord, encoded, raw
@@ -147,7 +147,7 @@ def test_the_column_wise_reader_agrees(drawn, lot):
         for offset, (key, value) in enumerate(drawn)
     ]
     messages = [Message(record) for record in records]
-    columns = TableColumns(PIPELINE)
+    columns = TableDecoder(PIPELINE)
     for first in range(0, len(messages), lot):
         columns.add(messages[first : first + lot])
 
@@ -170,7 +170,7 @@ def newest(read):
 @pytest.mark.parametrize("value", ODD)
 def test_the_column_wise_reader_agrees_on_an_odd_value_among_plain_ones(value):
     messages = [Message(RawRecord("member", 0, offset, "7", each)) for offset, each in enumerate([FINE, value, FINE])]
-    columns = TableColumns(PIPELINE)
+    columns = TableDecoder(PIPELINE)
     columns.add(messages)
 
     read = [read_record(message, MEMBER) for message in messages]
@@ -180,14 +180,14 @@ def test_the_column_wise_reader_agrees_on_an_odd_value_among_plain_ones(value):
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_every_member_reaches_spark(spark, count):
-    columns = TableColumns(PIPELINE)
+    columns = TableDecoder(PIPELINE)
     for lot in range(count):  # a lot each, and the table begins with none
         columns.add([Message(RawRecord("member", 0, lot, str(lot), encoded(member(lot))))])
     assert spark.createDataFrame(columns.newest()).count() == count
 
 
 def test_plain_records_are_read_by_the_column():
-    columns = TableColumns(PIPELINE)
+    columns = TableDecoder(PIPELINE)
     values = [encoded(member(number)) for number in range(20)]
     columns.add([Message(RawRecord("member", 0, n, str(n), value)) for n, value in enumerate(values)])
     assert (columns.newest().num_rows, columns.looked_at) == (20, 0)

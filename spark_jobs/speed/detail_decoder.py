@@ -13,7 +13,7 @@ from include.adapters.speed_store import Reject
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from spark_jobs.speed.json_columns import JsonColumns, times
-from spark_jobs.speed.table_records import TableRow, read_record
+from spark_jobs.speed.record_decoder import TableRow, read_record
 
 _NUMBERS = {
     "board_partition": h.BOARD_PARTITION,
@@ -23,7 +23,7 @@ _NUMBERS = {
 }
 
 
-class DetailColumns:
+class DetailDecoder:
     """Reads batches. What is evidently right is read by the column, all else record by record."""
 
     def __init__(self, definition: Definition, timezone: str) -> None:
@@ -39,17 +39,19 @@ class DetailColumns:
         newer and older compare alike. The order is not that of the records.
         """
         records = records.combine_chunks()
-        fields, is_right = self._json.read(array(records["key"]), array(records["value"]))
+        fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
         sources = _sources(array(records["headers"]))
         has_source = pc.and_(pc.is_valid(sources["board_partition"]), pc.is_valid(sources["board_offset"]))
-        is_plain = array(pc.and_(is_right, has_source))
+        is_plain = array(pc.and_(fast_path_mask, has_source))
         if pc.all(is_plain).as_py():  # as nearly always
             return self._plain(fields, records, sources)
         plain = self._plain(
-            fields.filter(is_plain.filter(is_right)), records.filter(is_plain), sources.filter(is_plain)
+            fields.filter(is_plain.filter(fast_path_mask)), records.filter(is_plain), sources.filter(is_plain)
         )
-        unclear = pc.invert(is_plain)
-        return pa.concat_tables([plain, self._one_by_one(records.filter(unclear), sources.filter(unclear))])
+        needs_slow_path = pc.invert(is_plain)
+        return pa.concat_tables(
+            [plain, self._one_by_one(records.filter(needs_slow_path), sources.filter(needs_slow_path))]
+        )
 
     def _plain(self, fields: pa.Table, records: pa.Table, sources: pa.Table) -> pa.Table:
         columns = {

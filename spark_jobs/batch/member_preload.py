@@ -17,14 +17,14 @@ MAX_RECORDS = 500_000  # about 50 MB in columns, which every worker holds
 
 
 @dataclass(frozen=True)
-class Early:
+class PreloadedMembers:
     """Versions with the columns of `member_schema`, and how many records they were read from."""
 
     versions: Sequence[pa.Table] = ()
     records: int = 0
 
 
-class EarlyMembers:
+class MemberPreload:
     """Reads the first splits of the table's topic, as many as there is room for, in a thread of its own."""
 
     def __init__(
@@ -42,15 +42,15 @@ class EarlyMembers:
                 room -= split.end - split.start
             else:
                 self.left.append(split)
-        lane = ThreadPoolExecutor(1, "early-members")
-        self._early: Future[Early] = lane.submit(self._read, mine)
-        lane.shutdown(wait=False)
+        executor = ThreadPoolExecutor(1, "member-preload")
+        self._preload: Future[PreloadedMembers] = executor.submit(self._read, mine)
+        executor.shutdown(wait=False)
 
-    def result(self) -> Early:
+    def result(self) -> PreloadedMembers:
         """What was read; waits for it. Errors as those of `read_topic`."""
-        return self._early.result()
+        return self._preload.result()
 
-    def _read(self, splits: Sequence[TopicSplit]) -> Early:
+    def _read(self, splits: Sequence[TopicSplit]) -> PreloadedMembers:
         schema = member_schema(self._definition)
         columns = RawColumns(self._definition.table, self._definition.version_field, schema.names)
         found: list[pa.Table] = []
@@ -64,4 +64,4 @@ class EarlyMembers:
                 records_read += records.num_rows
         finally:
             gc.enable()
-        return Early(found, records_read)
+        return PreloadedMembers(found, records_read)

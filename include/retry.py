@@ -1,4 +1,4 @@
-"""Waiting out what passes by itself."""
+"""Retries of calls that fail for a transient reason."""
 
 import logging
 import math
@@ -25,21 +25,21 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-PATIENCE_S = 120.0
-FOR_EVER = math.inf
+MAX_WAIT_S = 120.0
+NO_LIMIT = math.inf
 LONGEST_PAUSE_S = 5.0
 
 
-def patiently(
+def retry_transient(
     call: Callable[[], Result],
-    patience_s: float = PATIENCE_S,
+    max_wait_s: float = MAX_WAIT_S,
     on_wait: Callable[[Retryable | None], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """What the call returns, tried again with growing pauses while it raises a Retryable; then that is raised.
+    """Return what the call returns, retried with growing pauses while it raises a Retryable, for `max_wait_s` at most.
 
-    `on_wait` hears what is waited for before each pause, and None when the waiting is over. Once `stop` is set nothing
-    is tried again.
+    After that the last Retryable is raised. `on_wait` gets the error before each pause, and None when the wait is over.
+    Setting `stop` ends the retries.
     """
     was_waiting = False
     log_pause = before_sleep_log(log, logging.WARNING)
@@ -56,7 +56,7 @@ def patiently(
         sleep=sleep_using_event(stop) if stop else time.sleep,
         retry=retry_if_exception_type(Retryable),
         wait=wait_exponential_jitter(multiplier=0.2, max=LONGEST_PAUSE_S),
-        stop=stop_any(stop_after_delay(patience_s), *([stop_when_event_set(stop)] if stop else [])),
+        stop=stop_any(stop_after_delay(max_wait_s), *([stop_when_event_set(stop)] if stop else [])),
         before_sleep=before_sleep,
         reraise=True,
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from include.errors import BrokerUnavailable, ContractMismatch
-from include.patience import patiently
+from include.retry import retry_transient
 
 
 def failing(times, error):
@@ -19,14 +19,14 @@ def failing(times, error):
 
 
 def test_a_retryable_error_is_waited_out():
-    assert patiently(failing(2, BrokerUnavailable())) == "answer"
+    assert retry_transient(failing(2, BrokerUnavailable())) == "answer"
 
 
 def test_after_its_patience_the_error_itself_is_raised():
     with pytest.raises(BrokerUnavailable):
-        patiently(failing(1_000, BrokerUnavailable()), patience_s=0.01)
+        retry_transient(failing(1_000, BrokerUnavailable()), max_wait_s=0.01)
 
 
 def test_another_error_is_not_tried_again():
     with pytest.raises(ContractMismatch):
-        patiently(failing(1, ContractMismatch()))
+        retry_transient(failing(1, ContractMismatch()))

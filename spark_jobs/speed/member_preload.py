@@ -12,7 +12,7 @@ from include.adapters.speed_store import Reject
 from include.adapters.topic_tail import TopicTail
 from include.contracts.definition import Definition
 from include.errors import PipelineError
-from spark_jobs.speed.table_columns import TableColumns
+from spark_jobs.speed.table_decoder import TableDecoder
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ MAX_RECORDS = 1_000_000  # Spark reads more than that in parallel
 
 
 @dataclass(frozen=True)
-class EarlyRows:
+class PreloadedRows:
     """The newest version of each key up to `ends`, and what was rejected."""
 
     newest: pa.Table
@@ -28,23 +28,23 @@ class EarlyRows:
     rejects: list[Reject]
 
 
-class EarlyRead:
+class MemberPreload:
     """Reads the whole topic in a thread of its own, unless it is too large for one."""
 
-    def __init__(self, offsetter: OffsetReader, tail: TopicTail, definition: Definition, max_bytes: int) -> None:
+    def __init__(self, offset_reader: OffsetReader, tail: TopicTail, definition: Definition, max_bytes: int) -> None:
         """The tail is this reader's until `result` has returned. It gives up beyond `max_bytes` of rows and rejects."""
-        self._offsetter = offsetter
+        self._offset_reader = offset_reader
         self._tail = tail
         self._definition = definition
         self._max_bytes = max_bytes
-        self._lane = ThreadPoolExecutor(1, "early-read")
-        self._read: Future[EarlyRows | None] | None = None
+        self._executor = ThreadPoolExecutor(1, "member-preload")
+        self._read: Future[PreloadedRows | None] | None = None
 
     def start(self) -> None:
         """Begin. Returns at once."""
-        self._read = self._lane.submit(self._rows)
+        self._read = self._executor.submit(self._rows)
 
-    def result(self) -> EarlyRows | None:
+    def result(self) -> PreloadedRows | None:
         """What was read; None when there is too much, or when it failed: then Spark is to read it. Blocks till then."""
         assert self._read is not None
         try:
@@ -53,15 +53,15 @@ class EarlyRead:
             log.warning("the table is left to Spark to read: %s", exc)
             return None
         finally:
-            self._lane.shutdown()
+            self._executor.shutdown()
 
-    def _rows(self) -> EarlyRows | None:
+    def _rows(self) -> PreloadedRows | None:
         began = time.monotonic()
         topic = self._definition.table.name
-        earliest, ends = self._offsetter.earliest(topic), self._offsetter.ends(topic)
+        earliest, ends = self._offset_reader.earliest(topic), self._offset_reader.ends(topic)
         if sum(ends.values()) - sum(earliest.values()) > MAX_RECORDS:
             return None
-        columns = TableColumns(self._definition)
+        columns = TableDecoder(self._definition)
         self._tail.begin(earliest)
         for messages in self._tail.iter_to(ends):
             columns.add(messages)
@@ -71,4 +71,4 @@ class EarlyRead:
         newest = columns.newest()
         log.info("read %d records of topic %s in %.1f s, %d of them one by one: %d keys", columns.count, topic,
                  time.monotonic() - began, columns.looked_at, newest.num_rows)  # fmt: skip
-        return EarlyRows(newest, self._tail.position, columns.rejects)
+        return PreloadedRows(newest, self._tail.position, columns.rejects)

@@ -1,0 +1,51 @@
+"""The generations that a day showed, in order, and its place among them: where an undo and a redo lead."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Action = Literal["publish", "undo", "redo"]
+Shown = int | None  # a generation; None: the speed layer's rows alone
+
+
+class Move(NamedTuple):
+    """One change of what the day shows."""
+
+    action: Action
+    from_generation_id: Shown
+    to_generation_id: Shown
+
+
+@dataclass(frozen=True)
+class PublicationHistory:
+    """The generations that the day showed; `at` is the index of the present one. A publication drops undone ones."""
+
+    shown: tuple[Shown, ...]
+    at: int = 0
+
+    @classmethod
+    def of(cls, moves: Iterable[Move], now: Shown) -> "PublicationHistory":
+        """The history after these moves, oldest first, of a day that shows `now`."""
+        moves = list(moves)
+        history = cls((moves[0].from_generation_id if moves else now,))
+        for move in moves:
+            history = history._after(move)
+        return history
+
+    @property
+    def before(self) -> tuple[Shown, ...]:
+        """The generations that an undo may go back to, the last shown first."""
+        return tuple(reversed(self.shown[: self.at]))
+
+    @property
+    def undone(self) -> tuple[Shown, ...]:
+        """The generations that a redo may go forward to, the next first."""
+        return self.shown[self.at + 1 :]
+
+    def _after(self, move: Move) -> "PublicationHistory":
+        to = move.to_generation_id
+        if move.action == "undo" and to in self.before:
+            return PublicationHistory(self.shown, self.at - 1 - self.before.index(to))
+        if move.action != "publish" and to in self.undone:
+            return PublicationHistory(self.shown, self.at + 1 + self.undone.index(to))
+        return PublicationHistory((*self.shown[: self.at + 1], to), self.at + 1)
