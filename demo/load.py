@@ -19,7 +19,7 @@ from demo import reference_data
 from demo.topic_sender import as_gateway, send
 from demo.warehouse import Warehouse
 from include.adapters.kafka_offsets import OffsetReader
-from include.contracts.day import Day, DayFormatError
+from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.gateway.client import GatewayClient
@@ -101,7 +101,7 @@ def main() -> int:
         settings = Settings.from_environment(load_environment())
         created_on = Day.parse(arguments.created_on, settings.timezone).start if arguments.created_on else None
         return run(settings, arguments, created_on)
-    except (PipelineError, StackError, DayFormatError) as exc:
+    except (PipelineError, StackError) as exc:
         print(f"load: {exc}", file=sys.stderr)
         return 1
 

@@ -7,25 +7,22 @@ run archives, try again later; 78 a setting is wrong, records are gone or a file
 """
 
 import argparse
-import logging
 import sys
 
 from pyspark import SparkContext
 
+from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import OK, PipelineError
+from include.errors import OK
 from include.settings import Settings
 from spark_jobs.batch.archive import archive_topics
 from spark_jobs.batch.archive_check import verify_archive
 from spark_jobs.connectors.session import die_with_parent, open_context
 
-log = logging.getLogger("archive_day")
 
-
+@as_command
 def main() -> int:
     """Settings → one call, over a context that is opened when there is work → exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description="Archive the raw topics as Parquet files.")
     parser.add_argument("--run-id", required=True, help="who archives; kept with what was archived")
     parser.add_argument("--verify", action="store_true", help="then read every file, and hold it against the catalogue")
@@ -43,9 +40,6 @@ def main() -> int:
         archive_topics(context, settings, PIPELINE, arguments.run_id, arguments.accept_gap)
         if arguments.verify:
             verify_archive(context, settings, PIPELINE)
-    except PipelineError as exc:
-        log.error("%s: %s", type(exc).__name__, exc)
-        return exc.exit_code
     finally:
         for each in started:
             each.stop()

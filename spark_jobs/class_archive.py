@@ -28,8 +28,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.clock import rfc3339
+from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import ConfigurationError
 from include.settings import SparkSettings
 from spark_jobs.batch.blobs import own
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
@@ -53,20 +53,15 @@ _BOARD = {"id": 8, "memberId": 7, "title": "첫 글", "body": "본문", **_TIMES
 _ENDING_S = 120.0
 
 
+@as_command
 def main() -> int:
     """Run what drivers run, and have the JVM write down its classes when it ends."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description="Makes an archive of the classes that a driver loads.")
     parser.add_argument("jars", type=Path, help="the folder of the connector's jars, SPARK_KAFKA_JARS_DIR")
     jars_dir: Path = parser.parse_args().jars
     began = time.monotonic()
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            archive = make(SparkSettings("local[2]", jars_dir, Path(scratch)))
-    except ConfigurationError as exc:
-        log.error("%s", exc)
-        return 1
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = make(SparkSettings("local[2]", jars_dir, Path(scratch)))
     if not archive.exists():
         log.error("%s was not written: this Java may have no archive of its own classes to begin from", archive)
         return 1

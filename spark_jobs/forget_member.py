@@ -11,7 +11,6 @@ server is out: run it again; 78 a setting is wrong.
 
 import argparse
 import getpass
-import logging
 import socket
 import sys
 from collections.abc import Mapping
@@ -22,8 +21,9 @@ from include.adapters.archive_store import ArchiveStore
 from include.adapters.cluster_file import require_own_cluster
 from include.adapters.forgotten import ForgottenStore
 from include.clock import SystemClock, rfc3339
+from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import OK, PipelineError
+from include.errors import OK
 from include.gateway.forget import produce_tombstones
 from include.settings import Settings
 from spark_jobs.batch.archive import archive_topics
@@ -31,8 +31,6 @@ from spark_jobs.batch.archive_cluster import StartContext
 from spark_jobs.batch.archive_files import ArchiveFolder
 from spark_jobs.batch.archive_forget import ArchiveForgetting
 from spark_jobs.connectors.session import die_with_parent, open_context
-
-log = logging.getLogger("forget_member")
 
 REMAINS = """\
 Still there, until it is removed as docs/runbooks/forget_member.md says:
@@ -80,10 +78,9 @@ def forget(
     return done
 
 
+@as_command
 def main() -> int:
     """Settings → one call → exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description="Removes one member everywhere.")
     parser.add_argument("member_id", type=int, metavar="ID")
     parser.add_argument("--reason", required=True, help="why; kept for ever, so no personal data")
@@ -103,9 +100,6 @@ def main() -> int:
             found = forget(context, settings, arguments.member_id, arguments.reason, arguments.by)
         else:
             found = count(settings, arguments.member_id)
-    except PipelineError as exc:
-        log.error("%s: %s", type(exc).__name__, exc)
-        return exc.exit_code
     finally:
         for each in started:
             each.stop()

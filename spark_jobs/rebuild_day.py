@@ -13,19 +13,17 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
-from include.contracts.day import Day, DayFormatError
+from include.command import as_command
+from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import OK, USAGE, PipelineError
+from include.errors import OK
 from include.settings import Settings
 from spark_jobs.connectors.session import die_with_parent, open_context
 
-log = logging.getLogger("rebuild_day")
 
-
+@as_command
 def main() -> int:
     """Settings → context → one call → exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     parser = argparse.ArgumentParser(description="Rebuild one day of board_detail from raw, into a new generation.")
     parser.add_argument("--day", required=True, help="YYYY-MM-DD, in the pipeline's time zone")
     parser.add_argument("--run-id", required=True, help="who builds; a retry with the same id replaces its own try")
@@ -33,21 +31,14 @@ def main() -> int:
     parser.add_argument("--source", choices=["auto", "archive"], default="auto",
                         help="auto: the archive when the topic no longer holds the day")  # fmt: skip
     arguments = parser.parse_args()
-    try:
-        settings = Settings.from_environment()
-        day = Day.parse(arguments.day, settings.timezone)
-        with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while it is looked up what is to be read
-            context = executor.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)
-            from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
+    settings = Settings.from_environment()
+    day = Day.parse(arguments.day, settings.timezone)
+    with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while it is looked up what is to be read
+        context = executor.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)
+        from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
 
-            rebuild_day(context.result, settings, PIPELINE, day, arguments.run_id, arguments.reason,
-                        arguments.source == "archive")  # fmt: skip
-    except PipelineError as exc:
-        log.error("%s: %s", type(exc).__name__, exc)
-        return exc.exit_code
-    except DayFormatError as exc:
-        log.error("%s", exc)
-        return USAGE
+        rebuild_day(context.result, settings, PIPELINE, day, arguments.run_id, arguments.reason,
+                    arguments.source == "archive")  # fmt: skip
     if not str(context.result().master).startswith("local"):
         context.result().stop()  # a JVM of our own ends with us, and by itself: it need not be waited for
     return OK

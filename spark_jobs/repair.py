@@ -21,7 +21,6 @@ alive, or Kafka or PostgreSQL is not available; 78 a setting is wrong, or a topi
 import argparse
 import datetime as dt
 import getpass
-import logging
 import os
 import socket
 import sys
@@ -33,12 +32,12 @@ from include.adapters.driver_lease import DriverLease
 from include.adapters.kafka_offsets import OffsetReader
 from include.adapters.offset_ledger import Move, OffsetLedger, Output
 from include.clock import Clock, SystemClock
+from include.command import as_command
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import (
     OK,
     LedgerBeyondEnd,
-    PipelineError,
     Retryable,
     TopicReplaced,
 )
@@ -48,8 +47,6 @@ from spark_jobs.speed.driver_state import TOPICS, Query
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import OffsetMismatch, Position, position_of
 from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
-
-log = logging.getLogger("spark_jobs.repair")
 
 FOUND = 1
 
@@ -203,23 +200,19 @@ def reject(
     return OK
 
 
+@as_command
 def main() -> int:
     """Settings → adapters → one call → exit code."""
     arguments = _arguments()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     consumers = [arguments.consumer] if arguments.consumer else list(TOPICS)
-    try:
-        settings = Settings.from_environment()
-        offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
-        ledger = OffsetLedger(settings.database)
-        repair = Repair(settings, offset_reader, ledger, SystemClock())
-        if arguments.reject:
-            return reject(repair, ManualReject(settings.database, offset_reader, ledger), Place.parse(arguments.reject),
-                          arguments.dry_run, arguments.force, print)  # fmt: skip
-        return run(repair, consumers, arguments.dry_run, arguments.force, print)
-    except PipelineError as exc:
-        log.error("%s", exc)
-        return exc.exit_code
+    settings = Settings.from_environment()
+    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+    ledger = OffsetLedger(settings.database)
+    repair = Repair(settings, offset_reader, ledger, SystemClock())
+    if arguments.reject:
+        return reject(repair, ManualReject(settings.database, offset_reader, ledger), Place.parse(arguments.reject),
+                      arguments.dry_run, arguments.force, print)  # fmt: skip
+    return run(repair, consumers, arguments.dry_run, arguments.force, print)
 
 
 def _arguments() -> argparse.Namespace:

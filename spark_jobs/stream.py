@@ -38,6 +38,7 @@ from include.adapters.speed_store import SpeedStore
 from include.adapters.stream_progress import StreamProgressStore
 from include.adapters.stream_trials import StreamTrials
 from include.adapters.topic_tail import TopicTail
+from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, PipelineError, Retryable
 from include.retry import NO_LIMIT, retry_transient
@@ -75,19 +76,17 @@ LONGEST_CHORE_S = 900.0  # a batch of the join may hold it up, and so may many p
 Result = TypeVar("Result")
 
 
+@as_command
 def main() -> int:
     """Settings → adapters → two queries → exit code."""
     arguments = _arguments()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         settings = Settings.from_environment()
         return run(settings, stop, arguments.topics, arguments.take_over)
-    except PipelineError as exc:
-        log.error("%s: %s", type(exc).__name__, exc)
-        return exc.exit_code
+    except PipelineError:
+        raise
     except Exception:  # of Spark, whose JVM may be gone
         log.exception("the driver ends")
         return 1

@@ -9,8 +9,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.adapters.cluster_file import require_own_cluster
+from include.command import as_command
 from include.contracts.topics import TOPICS, Topic
-from include.errors import BrokerUnavailable, ContractMismatch, PipelineError
+from include.errors import BrokerUnavailable, ContractMismatch
 from include.retry import retry_transient
 from include.settings import KafkaSettings, Settings
 
@@ -120,23 +121,19 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
     return True
 
 
+@as_command
 def main() -> int:
     """Create the topics.
 
     Exit codes: 75 the broker does not answer; 78 a topic differs from its contract, or another cluster answers.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     parser = argparse.ArgumentParser(description="Topics of the pipeline.")
     parser.add_argument("action", choices=["create-topics"])
     parser.parse_args()
-    try:
-        settings = Settings.from_environment()
-        # where the gateway's store lies on this machine: no topics are made in another stack's cluster
-        require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir], TIMEOUT_S)
-        created = create_topics(settings.kafka)
-    except PipelineError as exc:
-        log.error("%s", exc)
-        return exc.exit_code
+    settings = Settings.from_environment()
+    # where the gateway's store lies on this machine: no topics are made in another stack's cluster
+    require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir], TIMEOUT_S)
+    created = create_topics(settings.kafka)
     log.info("topics created: %s", ", ".join(created) or "none, all exist as the contract says")
     return 0
 

@@ -5,13 +5,15 @@ import re
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
-from include.errors import PipelineError
+from include.errors import USAGE, PipelineError
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone takes week dates too
 
 
-class DayFormatError(ValueError):
+class DayFormatError(PipelineError):
     """A day was not written as YYYY-MM-DD."""
+
+    exit_code = USAGE
 
 
 class DayNotOver(PipelineError):

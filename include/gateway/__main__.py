@@ -22,6 +22,7 @@ from include.adapters.kafka_admin import topics_below
 from include.adapters.kafka_producer import KafkaProducer
 from include.adapters.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock
+from include.command import as_command
 from include.contracts.topics import RAW_TOPICS
 from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.app import Gateway
@@ -40,17 +41,13 @@ _PROBE_S = 1.0
 _TOPICS_S = 60.0
 
 
+@as_command
 def main() -> int:
     """Run until told to end."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        settings = Settings.from_environment()
-        check_exposure(settings.gateway)
-        listener = _listen(settings.gateway)
-        return uvloop.run(serve(settings, listener))
-    except PipelineError as exc:
-        log.error("%s", exc)
-        return exc.exit_code
+    settings = Settings.from_environment()
+    check_exposure(settings.gateway)
+    listener = _listen(settings.gateway)
+    return uvloop.run(serve(settings, listener))
 
 
 def check_exposure(gateway: GatewaySettings) -> None:

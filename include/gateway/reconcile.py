@@ -28,8 +28,9 @@ from include.adapters.postgres import LONG, open_connection
 from include.adapters.published_versions import iter_store, iter_topic
 from include.adapters.unpublished_rows import UnpublishedRow, UnpublishedRows
 from include.clock import Clock, SystemClock, rfc3339
+from include.command import as_command
 from include.contracts.topics import RAW_TOPICS, Topic
-from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, PipelineError
+from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
@@ -196,22 +197,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@as_command
 def main() -> int:
     """Reconcile, and say what was done."""
     arguments = _arguments()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        settings = Settings.from_environment()
-        for folder in arguments.store or []:
-            if not folder.is_dir():
-                raise ConfigurationError(f"no fallback store in {folder}; name its folder with --store")
-        since = None if arguments.all else arguments.since or SystemClock().now() - DEFAULT_SINCE
-        stores = arguments.store or [settings.gateway.fallback_dir]
-        scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run)
-        done = reconcile_sources(settings, scope)
-    except PipelineError as exc:
-        log.error("%s", exc)
-        return exc.exit_code
+    settings = Settings.from_environment()
+    for folder in arguments.store or []:
+        if not folder.is_dir():
+            raise ConfigurationError(f"no fallback store in {folder}; name its folder with --store")
+    since = None if arguments.all else arguments.since or SystemClock().now() - DEFAULT_SINCE
+    stores = arguments.store or [settings.gateway.fallback_dir]
+    scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run)
+    done = reconcile_sources(settings, scope)
     for one in done:
         print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused")
     return TRY_LATER if any(one.refused for one in done) else OK

@@ -26,7 +26,8 @@ from include.adapters.fallback_salvage import Salvage
 from include.adapters.fallback_store import SqliteFallbackStore
 from include.adapters.kafka_producer import KafkaProducer
 from include.clock import SystemClock, rfc3339
-from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster, PipelineError
+from include.command import as_command
+from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.home_cluster import HomeCluster
@@ -149,33 +150,29 @@ def _time(at_ms: int) -> str:
     return rfc3339(dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC))
 
 
+@as_command
 def main() -> int:
     """Drain one store, or show what it set aside, and say what was done."""
     arguments = _arguments()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        settings = Settings.from_environment()
-        store_dir = arguments.store or settings.gateway.fallback_dir
-        if not store_dir.is_dir():
-            raise ConfigurationError(f"no fallback store in {store_dir}; name its folder with --store")
-        if arguments.list_refused:
-            log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
-            return OK
-        if arguments.give_up:
-            count = asyncio.run(give_up(store_dir, arguments.give_up, arguments.id))
-            log.info("%d records are given up: %s", count, arguments.give_up)
-            return OK
-        if arguments.move_to_cluster:
-            former = asyncio.run(move_to_cluster(store_dir, arguments.move_to_cluster))
-            log.info("the events belong to Kafka cluster %s, before to %s", arguments.move_to_cluster, former or "none")
-            return OK
-        max_rate = arguments.max_rate or settings.gateway.replay_max_rate
-        servers = settings.kafka.bootstrap_servers
-        wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
-        report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted))
-    except PipelineError as exc:
-        log.error("%s", exc)
-        return exc.exit_code
+    settings = Settings.from_environment()
+    store_dir = arguments.store or settings.gateway.fallback_dir
+    if not store_dir.is_dir():
+        raise ConfigurationError(f"no fallback store in {store_dir}; name its folder with --store")
+    if arguments.list_refused:
+        log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
+        return OK
+    if arguments.give_up:
+        count = asyncio.run(give_up(store_dir, arguments.give_up, arguments.id))
+        log.info("%d records are given up: %s", count, arguments.give_up)
+        return OK
+    if arguments.move_to_cluster:
+        former = asyncio.run(move_to_cluster(store_dir, arguments.move_to_cluster))
+        log.info("the events belong to Kafka cluster %s, before to %s", arguments.move_to_cluster, former or "none")
+        return OK
+    max_rate = arguments.max_rate or settings.gateway.replay_max_rate
+    servers = settings.kafka.bootstrap_servers
+    wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
+    report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted))
     print(f"sent {report.sent}, refused {report.refused}, left {report.left}")
     return OK if report.left == 0 else TRY_LATER
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from include.command import as_command
 from include.contracts.topics import RAW_TOPICS
 from include.errors import OK, ConfigurationError
 from include.gateway import token_file
@@ -107,20 +108,16 @@ def _not_for_this(what: str, scope: str) -> Fault:
     return fault(403, "", f"this token is not for {what}", f"use a token whose scope has {scope}")
 
 
+@as_command
 def main() -> int:
     """Change the tokens file, or show what is in it."""
     arguments = _arguments()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    try:
-        path = arguments.file or _file_of_the_environment()
-        if arguments.action == "list":
-            _show(token_file.read(path))
-        else:
-            with token_file.locked(path):
-                _change(path, arguments)
-    except ConfigurationError as exc:
-        print(f"tokens: {exc}", file=sys.stderr)
-        return exc.exit_code
+    path = arguments.file or _file_of_the_environment()
+    if arguments.action == "list":
+        _show(token_file.read(path))
+    else:
+        with token_file.locked(path):
+            _change(path, arguments)
     return OK
 
 

@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import getpass
 import json
-import logging
 import socket
 import sys
 from collections.abc import Callable
@@ -21,8 +20,9 @@ from typing import Any
 
 from include.airflow_support.days import days_between
 from include.clock import SystemClock, rfc3339
-from include.contracts.day import Day, DayFormatError
-from include.errors import OK, USAGE, PipelineError
+from include.command import as_command
+from include.contracts.day import Day
+from include.errors import OK, PipelineError
 from include.integrity import publication
 from include.integrity.certificate import Certificate, certify
 from include.integrity.comparison import Differences, Report, diff, verify
@@ -36,24 +36,15 @@ from include.integrity.runs import newest_run
 from include.integrity.settled import wait_until_settled
 from include.settings import Settings
 
-log = logging.getLogger("integrity")
-
 LOOK = 3
 Command = Callable[[Settings, argparse.Namespace], Any]
 
 
+@as_command
 def main(argv: list[str] | None = None) -> int:
     """One command, its result on standard output; one line on standard error when it cannot be done."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     arguments = _parser().parse_args(argv)
-    try:
-        result = arguments.command(Settings.from_environment(), arguments)
-    except PipelineError as exc:
-        log.error("%s: %s", type(exc).__name__, exc)
-        return exc.exit_code
-    except DayFormatError as exc:
-        log.error("%s", exc)
-        return USAGE
+    result = arguments.command(Settings.from_environment(), arguments)
     print(json.dumps(_plain(result), default=str, ensure_ascii=False) if arguments.json else text_of(result))
     return LOOK if _needs_a_person(result) else OK
 

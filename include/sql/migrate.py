@@ -19,7 +19,8 @@ from include.adapters.blocking_sessions import blocking_sessions
 from include.adapters.kept_zone import keep_zone
 from include.adapters.login_roles import save_login_role
 from include.adapters.postgres import MIGRATION, connect, open_connection, open_session, own_errors
-from include.errors import ConfigurationError, DatabaseUnavailable, PipelineError, Retryable
+from include.command import as_command
+from include.errors import ConfigurationError, DatabaseUnavailable, Retryable
 from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
@@ -150,15 +151,11 @@ def _unless_blocked(database: DatabaseSettings, connection: sqlalchemy.Connectio
             ) from exc
 
 
+@as_command
 def main() -> int:
     """Migrate and say to which revision. Exit codes: 75 the database is out; 78 a setting is wrong, a role missing."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        settings = Settings.from_environment()
-        revision = migrate(settings)
-    except PipelineError as exc:
-        log.error("%s", exc)
-        return exc.exit_code
+    settings = Settings.from_environment()
+    revision = migrate(settings)
     log.info("database %s is at revision %s", settings.database.name, revision)
     return 0
 

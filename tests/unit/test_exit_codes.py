@@ -8,11 +8,12 @@ import pytest
 
 import include
 import spark_jobs
-from include.contracts.day import Day
+from include.contracts.day import Day, DayFormatError
 from include.errors import (
     MISCONFIGURED,
     REFUSED,
     TRY_LATER,
+    USAGE,
     ConfigurationError,
     ContractMismatch,
     DriverSuperseded,
@@ -60,6 +61,8 @@ def test_what_can_pass_by_itself_ends_with_75_and_what_a_person_has_to_set_right
         assert error.exit_code == TRY_LATER == 75
     elif issubclass(error, ConfigurationError | ContractMismatch | PositionRefused | MissingRange | ArchiveDamaged):
         assert error.exit_code == MISCONFIGURED == 78
+    elif issubclass(error, DayFormatError):
+        assert error.exit_code == USAGE == 2
     else:
         assert error.exit_code == REFUSED == 1
 

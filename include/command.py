@@ -1,0 +1,31 @@
+"""How a command of the pipeline runs: its log, and the exit code of the error that ends it."""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import ParamSpec
+
+from include.errors import OK, PipelineError
+
+log = logging.getLogger(__name__)
+
+_Arguments = ParamSpec("_Arguments")
+
+
+def as_command(main: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
+    """Wrap the main function of a command, which returns an exit code, or None for OK.
+
+    The log goes to standard error. A PipelineError becomes one line of it, with the error's class, and its exit code.
+    """
+
+    @functools.wraps(main)
+    def run(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> int:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        try:
+            return main(*arguments, **named) or OK
+        except PipelineError as exc:
+            log.error("%s: %s", type(exc).__name__, exc)
+            return exc.exit_code
+
+    return run
