@@ -1,8 +1,8 @@
-"""The gateway: `python -m include.gateway`. Settings from the environment, parts, server, exit code.
+"""Entrypoint of the gateway: `python -m include.gateway`.
 
-Exit codes: 0 ended as asked (SIGTERM, SIGINT); 70 stopped by supervision, see the log; 75 try again later (the store is
-held by another process or cannot be written, the port is busy); 78 a setting is missing or wrong. SIGHUP reads the
-tokens file again.
+Exit codes: 0 ended by SIGTERM or SIGINT; 70 stopped by supervision, see the log; 75 try again later (the store is
+locked by another process or cannot be written, the port is busy); 78 a setting is missing or wrong. SIGHUP reloads the
+tokens file.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineEr
 from include.gateway.app import Gateway
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.server import Server
-from include.gateway.services import Services, join
+from include.gateway.services import Services, build_services
 from include.gateway.tokens import Tokens
 from include.settings import GatewaySettings, Settings
 
@@ -36,14 +36,14 @@ log = logging.getLogger("include.gateway")
 
 STOPPED = 70
 
-_SHUTDOWN_MARGIN_S = 3.0  # for the fsync of what Kafka did not take in time
+_SHUTDOWN_MARGIN_S = 3.0  # for the fsync of records that Kafka did not acknowledge in time
 _PROBE_S = 1.0
 _TOPICS_S = 60.0
 
 
 @as_command
 def main() -> int:
-    """Run until told to end."""
+    """Run until a signal or supervision ends the process; return the exit code."""
     settings = Settings.from_environment()
     check_exposure(settings.gateway)
     listener = _listen(settings.gateway)
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def check_exposure(gateway: GatewaySettings) -> None:
-    """Raises ConfigurationError if others than this machine could reach the gateway without a token."""
+    """Raise ConfigurationError if other machines could reach the gateway without a token."""
     if gateway.tokens_file is not None:
         return
     if not _is_loopback(gateway.host):
@@ -84,10 +84,13 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 async def serve(settings: Settings, listener: socket.socket) -> int:
-    """Open the parts, answer until told to end, close them in the order that loses nothing."""
+    """Serve until a signal or supervision ends the process; return the exit code.
+
+    The shutdown order loses no accepted event: requests, drain, producer, then the stores.
+    """
     gateway, clock = settings.gateway, SystemClock()
     exit_codes: list[int] = []
-    told_to_end = asyncio.Event()
+    end_requested = asyncio.Event()
     producer = KafkaProducer(settings.kafka.bootstrap_servers, gateway.delivery_timeout_s)
     store = SqliteFallbackStore(gateway.fallback_dir, clock, gateway.fallback_max_bytes)
     system_of_record = PostgresSystemOfRecord(
@@ -97,11 +100,13 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
 
     def end(exit_code: int) -> None:
         exit_codes.append(exit_code)
-        told_to_end.set()
+        end_requested.set()
 
     journal = SqliteCallJournal(gateway.fallback_dir)
 
-    services = join(producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal)
+    services = build_services(
+        producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal
+    )
     server = Server(Gateway(services), gateway.limits)
     services.metrics.watch(server)
     loop = asyncio.get_running_loop()
@@ -109,7 +114,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         loop.add_signal_handler(number, end, OK)
     loop.add_signal_handler(signal.SIGHUP, tokens.reload)
 
-    store.open()  # first: it is the holder of the store who may say which cluster its events belong to
+    store.open()  # first: only the process that holds the store's lock may decide which cluster its events belong to
     try:
         services.home.remember_in(ClusterFile(gateway.fallback_dir))
         producer.start(services.on_client_failure, services.home.changed)
@@ -128,13 +133,14 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     await server.start(listener)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
     try:
-        await told_to_end.wait()
+        await end_requested.wait()
         if not await server.quiesce(gateway.delivery_timeout_s):
             log.warning(
                 "requests are still open after %g s; what Kafka has not taken is kept", gateway.delivery_timeout_s
             )
     finally:
-        # then who sends, then who is sent to: what Kafka did not take in time fails there, and is kept by its request
+        # Senders close before the producer. Closing the producer fails the records that are not acknowledged in time,
+        # and their requests then write them to the fallback store, so that store closes after it.
         for task in watching:
             task.cancel()
         services.drain.end()
@@ -151,7 +157,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
 
 
 async def _topic_faults(settings: Settings) -> list[str]:
-    """What is wrong with the topics' settings; nothing while no broker tells."""
+    """Return one message per raw topic whose settings are wrong; empty while no broker answers."""
     try:
         return await asyncio.to_thread(
             topics_below, settings.kafka.bootstrap_servers, list(RAW_TOPICS), MAX_MESSAGE_BYTES
@@ -162,7 +168,7 @@ async def _topic_faults(settings: Settings) -> list[str]:
 
 
 async def _watch_topics(settings: Settings, services: Services) -> None:
-    """Until cancelled: see that nobody has made a topic's limit smaller meanwhile, or while no broker answered."""
+    """Check the topics' size limits every minute until cancelled: they may shrink while the gateway runs."""
     while True:
         await asyncio.sleep(_TOPICS_S)
         if services.circuit.is_open:

@@ -1,4 +1,4 @@
-"""Answers, and the faults among them: their status, their body, and the headers besides those that frame a message."""
+"""HTTP answers and faults: status, body, and all headers but those that frame the message."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, a body, and the headers besides those that frame the message."""
+    """One HTTP answer. `headers` lacks those that frame the message, such as Content-Length."""
 
     status: int
     body: bytes
@@ -26,12 +26,12 @@ class Answer:
 
 
 def json_answer(content: object, status: int = 200) -> Answer:
-    """An answer in JSON."""
+    """Return `content` as a JSON answer."""
     return Answer(status, encode(content))
 
 
 class Fault(Exception):
-    """An answer other than the one the sender hoped for."""
+    """An error answer, raised to abort the handling of a request."""
 
     def __init__(self, status: int, error: str, details: Details = (), headers: Headers = ()) -> None:
         super().__init__(error)
@@ -42,7 +42,7 @@ class Fault(Exception):
 
 
 def fault(status: int, pointer: str, problem: str, remedy: str, headers: Headers = ()) -> Fault:
-    """A fault with one detail, whose problem is the error itself."""
+    """Return a fault with one detail; `problem` is both the error and the detail's problem."""
     return Fault(status, problem, (Violation(pointer, problem, remedy),), headers)
 
 
@@ -50,21 +50,21 @@ UNEXPECTED = fault(500, "", "the gateway failed", "try again; if it stays so, te
 
 
 def unavailable(reason: str, remedy: str = "try again after the time in Retry-After") -> Fault:
-    """503: nothing durable takes it now."""
+    """Return a 503 with Retry-After: the event cannot be made durable now."""
     return fault(503, "", reason, remedy, (RETRY_AFTER,))
 
 
 def answer_of(refusal: Fault) -> Answer:
-    """The answer that tells a fault."""
+    """Return a fault as an answer."""
     body = encode({"error": refusal.error, "details": shown(refusal.details)})
     return Answer(refusal.status, body, (JSON, *refusal.headers))
 
 
 def pointer(name: str) -> str:
-    """The JSON pointer of a top-level field; a long name is cut, so that it is no payload."""
+    """Return the JSON pointer of a top-level field. A long name is truncated, so that answers never echo a payload."""
     return "/" + pointer_part(name)
 
 
 def shown(details: Details) -> list[dict[str, str]]:
-    """Details as a body shows them."""
+    """Return the details as they appear in a body."""
     return [{"pointer": one.pointer, "problem": one.problem, "remedy": one.remedy} for one in details]

@@ -1,4 +1,4 @@
-"""What answers the requests that the server reads: a route, or a fault."""
+"""The application behind the HTTP server: routes requests and turns exceptions into answers."""
 
 import logging
 import traceback
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """Every answer is ours: a fault has the same body everywhere, and what nobody expected is a plain 500."""
+    """Implements server.Application. All faults share one body format; an unexpected exception is answered with 500."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -35,12 +35,12 @@ class Gateway:
         except Fault as refusal:
             self.refused(refusal.status)
             return answer_of(refusal)
-        except Exception as exc:  # noqa: BLE001 - the outermost; logged without its message
+        except Exception as exc:  # noqa: BLE001 - outermost handler; logged without its message
             _log_unexpected(exc)
             return answer_of(UNEXPECTED)
 
 
 def _log_unexpected(exc: Exception) -> None:
-    # where it happened and of what type; not its message, which may quote an event
+    # the traceback and the type, but not the message: it may quote an event
     frames = "".join(traceback.format_tb(exc.__traceback__))
     log.error("unexpected %s, answered 500\n%s", type(exc).__name__, frames)

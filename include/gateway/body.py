@@ -1,4 +1,4 @@
-"""How a request's body is taken from the bytes after its head: by its length, or in chunks."""
+"""Request bodies: framed by Content-Length or by chunked encoding."""
 
 from typing import Protocol
 
@@ -7,25 +7,25 @@ import httptools
 from include.gateway.answer import Fault, fault
 from include.settings import GatewayLimits
 
-_LINES = 100  # of chunks, at a time: a fraction of a millisecond
+_LINES = 100  # chunk heads and trailers parsed per call: a fraction of a millisecond
 
 
 class Body(Protocol):
-    """A body on its way. `content` is a bytearray, however small the pieces are that it comes in."""
+    """A body that is being received. `content` is a bytearray, so that small pieces are appended in place."""
 
     content: bytearray
     is_whole: bool
-    is_dear: bool  # to take: what it leaves is to be given to it when other connections have had their turn
+    is_costly: bool  # to parse: bytes left over by `take` are passed to it again after other connections had their turn
 
     def take(self, data: bytes) -> bytes:
-        """Take what belongs to the body; the rest. Raises Fault."""
+        """Consume the bytes that belong to the body and return the rest. Raises Fault."""
         ...
 
 
 class MeasuredBody:
-    """A body of a declared length. One that is not kept is only counted."""
+    """A body with a Content-Length. If `is_kept` is False, its bytes are counted and dropped."""
 
-    is_dear = False
+    is_costly = False
 
     def __init__(self, length: int, is_kept: bool) -> None:
         self.content = bytearray()
@@ -44,20 +44,20 @@ class MeasuredBody:
 
 
 class ChunkedBody:
-    """A body in chunks. The parser that read the head judges them; here is only where each piece ends.
+    """A body in chunked encoding. The parser that read the head validates it; this class only finds where pieces end.
 
-    So the parser never sees a byte of the next request. Chunk heads and trailers are counted, not kept.
+    The parser must never see a byte of the next request. Trailers count against the limit of the head and are dropped.
     """
 
-    is_dear = True
+    is_costly = True
 
     def __init__(self, parser: httptools.HttpRequestParser, content: bytearray, limits: GatewayLimits) -> None:
-        self.content = content  # the parser's: it adds to it
+        self.content = content  # the parser's callback appends to it
         self.is_whole = False
         self._parser = parser
         self._limits = limits
-        self._line = b""  # the beginning of a chunk's head or of a trailer
-        self._missing = 0  # of a chunk and the line end behind it
+        self._line = b""  # unfinished line: of a chunk's head or of a trailer
+        self._missing = 0  # bytes missing of the present chunk and its CRLF
         self._trailer_bytes = 0
         self._is_last = False
 
@@ -106,11 +106,11 @@ class ChunkedBody:
 
 
 def body_too_large(limits: GatewayLimits) -> Fault:
-    """413 for a body beyond its limit."""
+    """Return the 413 for a body that exceeds its limit."""
     return fault(413, "", f"the body is larger than {limits.max_body_bytes} bytes", "send fewer events at a time")
 
 
 def head_too_large(limits: GatewayLimits) -> Fault:
-    """431 for a head, a chunk's head, or trailers beyond the limit."""
+    """Return the 431 for a head, a chunk's head or trailers that exceed the limit."""
     size = limits.max_head_bytes
     return fault(431, "", f"the request's head is larger than {size} bytes", "send fewer or shorter headers")

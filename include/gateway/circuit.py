@@ -1,4 +1,4 @@
-"""The circuit between intake and Kafka. Closed: events go to Kafka. Open: straight to the fallback store."""
+"""The circuit breaker in front of Kafka. Closed: events go to Kafka. Open: they go straight to the fallback store."""
 
 import logging
 import time
@@ -13,12 +13,12 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.5
 _MAX_PAUSE_S = 10.0
-_STEADY_S = 30.0  # closed for that long: the next opening is an outage of its own, not the same one come back
-_OVERDUE_S = 15.0  # the drain has not probed a partition for so long, since nothing waits for it: a live event may
+_STEADY_S = 30.0  # after being closed for so long, the next opening counts as a new outage
+_OVERDUE_S = 15.0  # a probe is overdue by so long when nothing waits for the partition: a live event probes it then
 
 
 class State(StrEnum):
-    """CLOSED: in use. OPEN: spared. HALF_OPEN: one probe is on its way."""
+    """CLOSED: records are sent. OPEN: none are sent. HALF_OPEN: one probe is in flight."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -26,30 +26,30 @@ class State(StrEnum):
 
 
 class Breaker:
-    """Opens after so many failures in a row, lets one probe through at a time, and does not flap.
+    """Opens after `failures` consecutive failures, then lets one probe through at a time.
 
-    Closed again and failing soon after, it waits twice as long before the next probe, up to ten seconds; a patient one
-    also after each probe that fails. Pure: whoever calls gives the time, in seconds of one monotonic clock.
+    The pause before a probe doubles, up to ten seconds, each time the breaker opens again within 30 s of closing; with
+    `backs_off`, also after each failed probe. Pure: callers pass the time, in seconds of one monotonic clock.
     """
 
-    def __init__(self, failures: int, is_patient: bool = False) -> None:
+    def __init__(self, failures: int, backs_off: bool = False) -> None:
         self.state = State.CLOSED
         self.in_a_row = 0
         self.pause_s = _PAUSE_S
         self.openings = 0
         self._failures = failures
-        self._is_patient = is_patient
+        self._backs_off = backs_off
         self._next_probe_s = 0.0
         self._failed_at_s = self._closed_at_s = float("-inf")
 
     def failed(self, now_s: float) -> bool:
-        """Count a failure; tells whether it opened."""
+        """Count a failure. True if it opened the breaker."""
         self.in_a_row += 1
         self._failed_at_s = now_s
         return self.in_a_row >= self._failures and self.open(now_s)
 
     def succeeded(self, now_s: float) -> bool:
-        """What was tried got through: close; tells whether it was open."""
+        """Close the breaker after a success. True if it was not closed before."""
         self.in_a_row = 0
         if self.state is State.CLOSED:
             return False
@@ -58,7 +58,7 @@ class Breaker:
         return True
 
     def open(self, now_s: float) -> bool:
-        """Open at once; tells whether it was closed."""
+        """Open at once. True if it was closed before."""
         if self.state is not State.CLOSED:
             return False
         is_the_same_outage = now_s < self._closed_at_s + _STEADY_S
@@ -69,9 +69,9 @@ class Breaker:
         return True
 
     def may_probe(self, now_s: float) -> bool:
-        """Is a probe due? Yes makes it half-open; then `succeeded` or `probe_failed` is called.
+        """True if a probe is due. The breaker is half-open then, until `succeeded` or `probe_failed` is called.
 
-        A probe that is never settled, since its sender was cancelled, is given up for lost.
+        A probe without either, because its sender was cancelled, expires after ten seconds: the next one is due.
         """
         if self.state is State.CLOSED or now_s < self._next_probe_s:
             return False
@@ -80,15 +80,15 @@ class Breaker:
         return True
 
     def probe_failed(self, now_s: float) -> None:
-        """Open as before; the next probe is due after the pause."""
+        """Return from half-open to open; the next probe is due after the pause."""
         if self.state is State.HALF_OPEN:
             self.state = State.OPEN
-            if self._is_patient:
+            if self._backs_off:
                 self.pause_s = self._longer()
             self._next_probe_s = now_s + self.pause_s
 
     def is_steady(self, now_s: float) -> bool:
-        """Nothing to remember: closed, and never opened or no failure for a while."""
+        """True if the breaker has no state worth keeping: closed, and never opened or without a failure for 30 s."""
         has_recovered = self.in_a_row == 0 and self.openings == 0
         is_long_ago = now_s >= max(self._failed_at_s, self._closed_at_s) + _STEADY_S
         return self.state is State.CLOSED and (has_recovered or is_long_ago)
@@ -98,51 +98,53 @@ class Breaker:
 
 
 class Circuit:
-    """One breaker for all of Kafka, and one for each partition, or topic, that fails while others answer.
+    """One breaker for the whole cluster, and one per partition or topic that fails while others answer.
 
-    Failures in a row of one partition alone open that partition's; of several, or where the partition is not known,
-    the whole. A topic that is out as a whole counts as one, under the partition -1. The drain closes the whole once a
-    broker has answered for a record, and a partition by its own record. While nothing is wrong, `is_troubled` is all
-    that an event looks at. Times are those of `time.monotonic`, as are the event loop's.
+    Consecutive failures of a single partition open that partition's breaker. Failures of several partitions, or of
+    unknown ones, open the breaker of the cluster. A topic that fails as a whole has one breaker, under partition -1.
+    The drain closes the breaker of the cluster once a broker has acknowledged a record, and a partition's with a record
+    of that partition. Without failures, events check `is_open` and `is_troubled` only. Times are `time.monotonic`, as
+    in the event loop.
     """
 
     def __init__(self, failures: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_open = False
-        self.is_troubled = False  # a failure is remembered: ask more than `is_open`, and tell of acknowledgements
+        self.is_troubled = False  # failures are on record: callers must ask `is_out`, and report acknowledgements
         self._failures = failures
         self._clock = clock
         self._whole = Breaker(failures)
         self._partitions: dict[Partition, Breaker] = {}
-        self._failing: set[Partition | None] = set()  # where the failures in a row were
+        self._failing: set[Partition | None] = set()  # partitions of the consecutive failures
         self._partition_openings = 0
 
     @property
     def state(self) -> State:
-        """The state of the whole."""
+        """State of the cluster's breaker."""
         return self._whole.state
 
     @property
     def openings(self) -> int:
-        """How often the whole opened."""
+        """Number of times the cluster's breaker opened."""
         return self._whole.openings
 
     @property
     def partition_openings(self) -> int:
-        """How often a single partition's opened."""
+        """Number of times the breaker of a partition or topic opened."""
         return self._partition_openings
 
     @property
     def partitions_out(self) -> list[Partition]:
-        """The partitions that are spared now, while the others are used."""
+        """Partitions, or whole topics as partition -1, whose own breaker is not closed."""
         return sorted(one for one, breaker in self._partitions.items() if breaker.state is not State.CLOSED)
 
     def failed(self, kind: str, partition: Partition | None = None) -> bool:
-        """Count a failure that means an outage; tells whether the whole circuit opened now."""
+        """Count a failure that means an outage. True if it opened the cluster's breaker."""
         now_s = self._clock()
         self.is_troubled = True
         if partition is not None:
-            # also while the whole is open: a partition that is out must not be the only one that it is probed with
-            breaker = self._partitions.setdefault(partition, Breaker(self._failures, is_patient=True))
+            # counted while the cluster's breaker is open too, or the drain would probe the cluster with this partition
+            # again and again, while others might answer
+            breaker = self._partitions.setdefault(partition, Breaker(self._failures, backs_off=True))
             breaker.probe_failed(now_s)
             if breaker.failed(now_s):
                 self._partition_openings += 1
@@ -153,7 +155,7 @@ class Circuit:
         return is_everywhere and self._whole.in_a_row >= self._failures and self.open(kind)
 
     def succeeded(self, partition: Partition | None = None) -> None:
-        """A record was acknowledged. Needs no call while nothing `is_troubled`."""
+        """Count an acknowledgement. May be skipped while `is_troubled` is False."""
         now_s = self._clock()
         self._whole.in_a_row = 0
         self._failing.clear()
@@ -164,7 +166,7 @@ class Circuit:
         self._forget(now_s)
 
     def open(self, kind: str) -> bool:
-        """Open the whole; tells whether it was closed before."""
+        """Open the cluster's breaker. True if it was closed before."""
         if not self._whole.open(self._clock()):
             return False
         self.is_open = self.is_troubled = True
@@ -172,7 +174,7 @@ class Circuit:
         return True
 
     def close(self) -> None:
-        """Close the whole, and begin anew with each partition: the outage was not of one alone."""
+        """Close the cluster's breaker and forget those of partitions, since the outage was not of a single one."""
         if self._whole.succeeded(self._clock()):
             self.is_open = self.is_troubled = False
             self._failing.clear()
@@ -180,25 +182,29 @@ class Circuit:
             log.info("circuit closed: events go to Kafka")
 
     def may_probe(self, now_s: float) -> bool:
-        """May the drain ask a broker now? Then `close` or `probe_failed` must follow. Never while closed."""
+        """True if the drain may probe the cluster now; `close` or `probe_failed` must follow. False while closed."""
         return self._whole.may_probe(now_s)
 
     def probe_failed(self, now_s: float) -> None:
-        """The probe had no answer, or none that proves anything."""
+        """Record that a probe of the cluster was not acknowledged."""
         self._whole.probe_failed(now_s)
 
     def is_out(self, partition: Partition | None) -> bool:
-        """For a live event: is its partition spared? No also for the one that must probe, as nothing waits for it."""
+        """True if a live event must bypass Kafka because its partition is out.
+
+        Once a probe is overdue, which means that no waiting record serves as one, one live event is let through as the
+        probe.
+        """
         breaker = self._breaker(partition)
         return breaker is not None and not breaker.may_probe(self._clock() - _OVERDUE_S)
 
     def may_replay(self, partition: Partition | None) -> bool:
-        """For a waiting record: may it be sent? Of a partition that is out, one is, each pause, as its probe."""
+        """True if a waiting record may be sent. A partition that is out gets one record per pause, as its probe."""
         breaker = self._breaker(partition)
         return breaker is None or breaker.may_probe(self._clock())
 
     def scope(self, partition: Partition | None) -> Partition | None:
-        """What is spared with this partition: its whole topic, as number -1, while that is out; else itself."""
+        """Return the topic as partition -1 while the whole topic is out, else the partition itself."""
         out = self._out(partition)
         return partition if out is None else out[0]
 
@@ -220,7 +226,7 @@ class Circuit:
 
 
 def whole_topic(topic: str) -> Partition:
-    """The topic in place of one of its partitions."""
+    """Return the pseudo-partition -1, which stands for all partitions of the topic."""
     return topic, -1
 
 
@@ -229,54 +235,54 @@ def _scopes(partition: Partition | None) -> tuple[Partition, ...]:
 
 
 class Supervisor:
-    """Acts on a rule of the supervision table. Whoever calls has kept the failed record before."""
+    """Carries out the rules of the supervision table. Callers must have stored the failed record before."""
 
     def __init__(self, producer: Producer, circuit: Circuit, counters: Counters, stop: Callable[[str], None]) -> None:
         self._producer = producer
         self._circuit = circuit
         self._counters = counters
         self._stop = stop
-        self._to_replace: int | None = None  # the generation of a producer that is of no use any more
+        self._to_replace: int | None = None  # generation of a producer that failed for good
 
     def act(self, failure: Failure, rule: Rule, record: Record | None = None) -> None:
-        """Count against the circuit, restart the producer or stop the gateway, as the rule says; never blocks.
+        """Count the failure against the circuit, restart the producer or stop the gateway, as the rule says.
 
-        A failure of no record in particular, such as all brokers down, opens the circuit at once. While the circuit is
-        open, a producer is replaced by the next probe: one that fails as soon as it is made, for want of a right, would
-        be made without end.
+        Never blocks. A failure without a record, such as all brokers down, opens the circuit at once. While the circuit
+        is open, only the next probe replaces the producer: one that fails as soon as it is created, for lack of an ACL,
+        would be recreated without end.
         """
         self._counters.count_failure(failure.kind, rule.action)
         if rule.action is Action.RESTART:
             self._to_replace = failure.generation
             if not self._circuit.is_open and self.replace_producer():
                 log.error("producer restarted after %s", failure.kind)
-                if self._circuit.failed(failure.kind):  # restarts that mend nothing must come to an end
+                if self._circuit.failed(failure.kind):  # bounds restarts that do not help
                     self._producer.abandon()
         if rule.outage and self._has_opened(failure.kind, rule, record):
-            self._producer.abandon()  # so that an outage costs the waiting requests nothing of their deadline
+            self._producer.abandon()  # requests in flight go to the store now instead of waiting for their deadline
         if rule.action is Action.STOP:
             log.critical("stopping after %s: %s", failure.kind, rule.why)
             self._stop(failure.kind)
 
     def replace_producer(self) -> bool:
-        """Restart the producer if it failed for good; tells whether it did. For the drain, before it probes."""
+        """Restart the producer if it failed for good. True if it was restarted. Called by the drain before a probe."""
         generation, self._to_replace = self._to_replace, None
         return generation is not None and self._producer.restart(generation)
 
     def acknowledged(self, record: Record) -> None:
-        """Kafka took the record. Needs no call while no circuit `is_troubled`."""
+        """Report that Kafka acknowledged the record. May be skipped while the circuit's `is_troubled` is False."""
         self._circuit.succeeded(self._producer.partition_of(record))
 
     def is_out(self, record: Record) -> bool:
-        """Should a live record be kept without asking Kafka, for its partition is out while others answer?"""
+        """True if a live record must bypass Kafka because its partition is out while others answer."""
         return self._circuit.is_out(self._producer.partition_of(record))
 
     def may_replay(self, record: Record) -> bool:
-        """May the drain send this waiting record? Yes if its partition answers, or if the record is its next probe."""
+        """True if the drain may send this waiting record: its partition answers, or the record is its next probe."""
         return self._circuit.may_replay(self._producer.partition_of(record))
 
     def spared_with(self, record: Record, rule: Rule | None = None) -> Partition | None:
-        """What must wait along with this record: its partition, or its topic when that is out; None: not known."""
+        """Return the partition, or the topic as partition -1, that must wait with this record; None if not known."""
         partition = self._producer.partition_of(record)
         if rule is not None and rule.of_topic:
             return whole_topic(record.topic)

@@ -1,4 +1,4 @@
-"""Speaking to a gateway: blocking helpers for tasks, the demo and the load."""
+"""Blocking client of the gateway, for tasks, the demo and the load generator."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from include.errors import ConfigurationError, PipelineError, Retryable
 from include.settings import GatewayLimits, GatewaySettings, Settings
 
 if TYPE_CHECKING:
-    import httpx  # loaded when a client is made: it takes a sixth of a second, and most commands call no gateway
+    import httpx  # imported when a client is created: it takes 0.17 s, and most commands call no gateway
 
 _TIMEOUT_S = 15.0
 _POLL_S = 0.2
@@ -29,7 +29,7 @@ class GatewayRefused(PipelineError):
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What a replay did: records sent and set aside while it was watched, and those that still wait."""
+    """Counts of a replay: records sent and set aside while it was watched, and those still waiting."""
 
     sent: int
     left: int
@@ -60,15 +60,16 @@ class GatewayClient:
         self._http.close()
 
     def post_event(self, topic: str, value: object, idempotency_key: str | None = None) -> dict[str, Any]:
-        """Send one event; {"eventId", "keptIn"}. Raises GatewayUnavailable, GatewayRefused."""
+        """Send one event and return {"eventId", "keptIn"}. Raises GatewayUnavailable, GatewayRefused."""
         extra = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._answer(self._call("POST", f"/topics/{topic}/events", self._data | extra, value))
 
     def post_events(self, topic: str, values: Sequence[object]) -> list[dict[str, Any]]:
-        """Send events in as few calls as the gateway's caps allow; one result each, in order, with its `status`.
+        """Send events in as few calls as the gateway's limits allow. Return one result per event, in order.
 
-        An event that is invalid has its status 400 and details here; it raises nothing. Raises GatewayUnavailable
-        when the gateway cannot be reached: then events of the calls before are kept, and sent again they are double.
+        Each result has its `status`. An invalid event has status 400 and `details`, and raises nothing. Raises
+        GatewayUnavailable if the gateway cannot be reached. Events of earlier calls are kept then, so sending all of
+        them again duplicates these.
         """
         results: list[dict[str, Any]] = []
         for body in _bodies(values, self._limits):
@@ -80,7 +81,7 @@ class GatewayClient:
         return results
 
     def post_member(self, fields: Mapping[str, object]) -> dict[str, Any]:
-        """Sign a member up; the answer has its `id`."""
+        """Create a member; the answer has its `id`."""
         return self._answer(self._call("POST", "/members", self._data, fields))
 
     def put_member(self, member_id: int, fields: Mapping[str, object]) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class GatewayClient:
         return self._answer(self._call("PUT", f"/members/{member_id}", self._data, fields))
 
     def post_board(self, fields: Mapping[str, object]) -> dict[str, Any]:
-        """Post a board; the answer has its `id`."""
+        """Create a board; the answer has its `id`."""
         return self._answer(self._call("POST", "/boards", self._data, fields))
 
     def put_board(self, board_id: int, fields: Mapping[str, object]) -> dict[str, Any]:
@@ -96,15 +97,15 @@ class GatewayClient:
         return self._answer(self._call("PUT", f"/boards/{board_id}", self._data, fields))
 
     def fallback(self) -> dict[str, Any]:
-        """What the fallback store holds; see GET /fallback."""
+        """Return the state of the fallback store, as GET /fallback answers it."""
         return self._answer(self._call("GET", "/fallback", self._admin))
 
     def replay(self) -> dict[str, Any]:
-        """Ask for a drain now; returns before it is done."""
+        """Request a drain and return without waiting for it."""
         return self._answer(self._call("POST", "/fallback/replay", self._admin))
 
     def is_ready(self) -> bool:
-        """Can the gateway keep an event? False also when it cannot be reached."""
+        """True if the gateway can keep an event. False also if it cannot be reached."""
         try:
             return self._call("GET", "/readyz", {}).status_code == HTTPStatus.OK
         except GatewayUnavailable:
@@ -121,7 +122,7 @@ class GatewayClient:
             raise GatewayUnavailable(url=self._url, call=f"{method} {path}", reason=type(exc).__name__) from exc
 
     def _content(self, response: "httpx.Response") -> dict[str, Any]:
-        """The object that every answer of a gateway is. Raises GatewayUnavailable: another program has its address."""
+        """Return the JSON object of an answer. Raises GatewayUnavailable if another program answers at this address."""
         try:
             content = response.json()
         except ValueError:
@@ -147,10 +148,10 @@ class GatewayClient:
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:
-    """Have the gateway drain its fallback store, and watch until nothing waits or the time is over.
+    """Request a drain of the gateway's fallback store, and poll until it is empty or `timeout_s` has passed.
 
-    `left` is then what still waits. Raises GatewayUnavailable (Retryable) when the gateway cannot be reached, and
-    ConfigurationError without an admin token.
+    Returns also when records are left; see `left`. Raises GatewayUnavailable (Retryable) if the gateway cannot be
+    reached, and ConfigurationError without an admin token.
     """
     if not settings.gateway.admin_token:
         raise ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; the replay calls need it")
@@ -169,7 +170,7 @@ def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayRepor
 
 
 def _bodies(values: Sequence[object], limits: GatewayLimits) -> Iterator[bytes]:
-    """JSON arrays of the values, each within the gateway's caps."""
+    """Yield JSON arrays of the values, each within the gateway's limits."""
     batch: list[bytes] = []
     size = 2
     for value in values:

@@ -1,7 +1,8 @@
-"""One client's connection: requests are read, handled and answered one at a time, in their order.
+"""One client's connection: requests are read, handled and answered one at a time, in order.
 
-While a request is handled, and while the client does not read its answer, nothing more is parsed, and reading pauses
-as soon as something came: a client gets no more memory by sending on. `GatewayLimits` has all the bounds.
+While a request is being handled, or the client does not read its answer, no further bytes are parsed, and reading
+pauses after the next bytes received. So a pipelining client cannot make the gateway buffer more. The limits are in
+`GatewayLimits`.
 """
 
 import asyncio
@@ -16,21 +17,21 @@ from include.gateway.request import HEAD_END, Request, check_unfinished
 if TYPE_CHECKING:
     from include.gateway.server import Admitted, Server
 
-_LINGER_S = 2.0  # how long what a refused sender still sends is read and dropped, so that it hears the answer
+_LINGER_S = 2.0  # input is read and dropped for so long after a refusal: a reset would lose the answer
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = (b"connection", b"close")
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Its state is what it waits for: a head, the rest of a body, the handler, the reader, or the end."""
+    """The protocol of one connection. It waits for one of: a head, the rest of a body, the handler, the reader, EOF."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._loop = server.loop
         self._unread = b""  # received and not parsed yet
-        self._seen = 0  # bytes of it that were looked through: a head may come byte by byte
+        self._seen = 0  # bytes of it already searched for the end of the head, which may come byte by byte
         self._request: Request | None = None  # the one whose body is being received
-        self._call: Admitted | None = None  # of that request, if it is not refused
+        self._call: Admitted | None = None  # of that request, unless it is refused
         self._refusal: Fault | None = None
         self._body: Body | None = None
         self._task: asyncio.Task[None] | None = None
@@ -38,37 +39,37 @@ class Connection(asyncio.BufferedProtocol):
         self._since = self._loop.time()  # when the present wait began
         self._is_reading = True
         self._is_write_paused = False
-        self._is_cut = False  # the body of the request that is being handled was not received
+        self._is_cut = False  # the body of the current request was not received in full
         self._lingers = False
         self._has_ended = False  # the client sends no more
         self._was_answered = False
-        self.is_extra = False  # beyond the connections that there may be: for vital calls only
-        self.is_known = False  # its client has shown a token
+        self.is_extra = False  # exceeds max_connections: serves vital calls only
+        self.is_known = False  # its client has authenticated
 
     @property
     def is_busy(self) -> bool:
-        """True while a request is received or handled."""
+        """True while a request is being received or handled."""
         return self._task is not None or self._is_receiving
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes held because the client does not read."""
+        """Bytes buffered because the client does not read its answers."""
         return self._transport.get_write_buffer_size() + len(self._unread) if self._is_write_paused else 0
 
     @property
     def _is_receiving(self) -> bool:
         return self._body is not None or bool(self._unread)
 
-    # --- asyncio's side
+    # --- callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.BufferedProtocol."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has a different base class
         self._transport.set_write_buffer_limits(self._server.limits.write_buffer_bytes)
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.BufferedProtocol. A request that is being handled goes on: its event is wanted all the same."""
+        """See asyncio.BufferedProtocol. A request that is being handled continues, so that its event is kept."""
         self._server.left(self)
         self._is_write_paused = False
         if self._task is None:
@@ -76,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread, self._body = b"", None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See asyncio.BufferedProtocol. One buffer for all connections: it is emptied before the next one reads."""
+        """See asyncio.BufferedProtocol. All connections share one buffer: `buffer_updated` copies it at once."""
         return self._server.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -95,14 +96,14 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading()
 
     def eof_received(self) -> bool:
-        """See asyncio.BufferedProtocol. A client may shut its sending side and still read its answers."""
+        """See asyncio.BufferedProtocol. A client may shut down its sending side and still read its answers."""
         self._has_ended = True
         if self._task is None and not self._is_write_paused:
             self._transport.close()
         return True
 
     def pause_writing(self) -> None:
-        """See asyncio.BufferedProtocol: the client does not read its answers, so no more of its requests are read."""
+        """See asyncio.BufferedProtocol. No more requests are read from a client that does not read its answers."""
         self._is_write_paused = True
         self._since = self._loop.time()
         self._pause_reading()
@@ -119,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- receiving
 
     def _receive(self, data: bytes) -> None:
-        """Read on, until a request is whole."""
+        """Parse received bytes; begin to handle the request once it is complete."""
         self._unread = b""
         try:
             if self._body is not None:
@@ -136,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(refusal)
 
     def _take_head(self, head: bytes, data: bytes, end: int) -> None:
-        """Read the head, and as much as there is of the body behind it. Raises Fault."""
+        """Parse a head and the part of its body that has arrived. Raises Fault."""
         server = self._server
         request = self._request = Request.read(head, server.limits)
         self._call = self._refusal = None
@@ -147,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refusal = refusal
             is_kept = False
         length = request.length(server.limits)
-        if length is not None and len(data) - end >= length:  # nearly always
+        if length is not None and len(data) - end >= length:  # the usual case: the whole body has arrived
             self._unread = data[end + length :]
             if is_kept and length:
                 self._hold(length)
@@ -157,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         waits = request.waits_to_continue
         if not is_kept and (length is None or waits or self.is_extra):
-            # not worth reading, or perhaps never sent: the answer comes at once, and is the last
+            # the body would be dropped, and may have no known end, never be sent, or occupy a reserved connection
             self._is_cut = True
             self._begin(b"")
             return
@@ -175,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         if body.is_whole:
             self._unread, self._body = rest, None
             self._begin(bytes(body.content))
-        elif body.is_dear:
+        elif body.is_costly:
             self._unread = rest
             self._pause_reading()
             self._server.in_turn(self._go_on)
@@ -225,16 +226,16 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Read on, in what came meanwhile or what comes, unless something else is waited for."""
+        """Parse buffered bytes and resume reading, unless the connection waits for its handler or its reader."""
         if self._task is not None or self._is_write_paused or self._lingers or self._transport.is_closing():
             return
         if self._unread:
             self._receive(self._unread)
             if self._body is not None and self._unread:
-                return  # it comes back here
+                return  # a costly body: the server calls this again
         if self._task is None and not self._lingers:
             if self._has_ended:
-                self._transport.close()  # what came of another request is no request
+                self._transport.close()  # an incomplete request at EOF is dropped
             else:
                 self._resume_reading()
 
@@ -254,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(b"%b%d\r\n\r\n%b" % (start, len(answer.body), b"" if is_head else answer.body))
 
     def _refuse(self, refusal: Fault) -> None:
-        """Answer, and end the connection: where the next request would begin cannot be told."""
+        """Answer with the fault and end the connection, since the start of the next request is not known."""
         self._release()
         self._is_cut = True
         self._write(self._answer_of(refusal), is_last=True)
@@ -264,10 +265,10 @@ class Connection(asyncio.BufferedProtocol):
         self._server.application.refused(refusal.status)
         return answer_of(refusal)
 
-    # --- the end, and time
+    # --- closing and timeouts
 
     def _end(self) -> None:
-        """End after the last answer. What still comes is dropped for a while: closing on it could lose the answer."""
+        """Close after the last answer. If more input may come, drop it for a while: a reset would lose the answer."""
         more_may_come = (self._is_cut or bool(self._unread)) and not self._has_ended
         self._since = self._loop.time()
         self._unread, self._body = b"", None
@@ -280,13 +281,13 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def check_time(self, now: float) -> None:
-        """Refuse or close a connection whose present wait has been too long."""
+        """Refuse the request or close the connection if its current wait has timed out."""
         waited, limits = now - self._since, self._server.limits
         if self._lingers or self._is_write_paused or self._transport.is_closing():
             if waited > (_LINGER_S if self._lingers else limits.receive_timeout_s):
                 self.abort()
         elif self._task is not None:
-            return  # the handler has a deadline of its own
+            return  # the handler enforces its own timeout
         elif self._is_receiving:
             if waited > limits.receive_timeout_s:
                 seconds = limits.receive_timeout_s
@@ -295,18 +296,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_if_idle(self) -> None:
-        """Close the connection unless a request is on its way."""
+        """Close the connection unless a request is being received or handled."""
         if not self.is_busy:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close it now, whatever is on its way."""
+        """Close the connection at once; unsent bytes are lost."""
         self._transport.abort()
 
 
 @lru_cache(maxsize=256)
 def _start(status: int, headers: Headers) -> bytes:
-    # everything up to the length of the body; nearly all answers share a few of these
+    # cached, since nearly all answers share a few status lines and headers
     phrase = http.HTTPStatus(status).phrase
     lines = b"".join(b"%b: %b\r\n" % header for header in headers)
     return b"HTTP/1.1 %d %b\r\n%bcontent-length: " % (status, phrase.encode(), lines)

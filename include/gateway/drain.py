@@ -1,4 +1,4 @@
-"""Brings what the fallback store kept to Kafka, in the order of acceptance of each key."""
+"""Sends the records of the fallback store to Kafka, those of each key in the order of acceptance."""
 
 import asyncio
 import logging
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MAX_RATE = 50_000
 
-_IN_ONE_GO = 250  # sent before the event loop may turn to others
-_MAX_PASSED_OVER = 10_000  # read in one pass and not sent, since their partition is out; the next pass goes on there
+_YIELD_EVERY = 250  # records sent before control returns to the event loop
+_MAX_PASSED_OVER = 10_000  # records skipped in one pass because their partition is out; the next pass continues there
 _PROBE_TIMEOUT_S = 1.0
 _PROGRESS_S = 5.0
 
 
 @dataclass(frozen=True)
 class DrainReport:
-    """What one pass did: sent, set aside, and what waits after it."""
+    """Counts of one pass: records sent, records set aside, and records left waiting."""
 
     sent: int
     refused: int
@@ -36,28 +36,31 @@ class DrainReport:
 
 @dataclass
 class _Sent:
-    """What came of one batch."""
+    """Ids of a batch by result. Records that must wait are in neither."""
 
     acknowledged: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
-    has_failed: bool = False  # one of them, as in an outage
+    has_failed: bool = False  # a record failed because of an outage or the producer
 
     def add(self, other: "_Sent") -> None:
-        """Settle these along with the others."""
+        """Merge the ids of another batch into this one."""
         self.acknowledged += other.acknowledged
         self.refused |= other.refused
 
 
 @dataclass
 class _Sweep:
-    """The way from the oldest record to the newest, in one pass or more: what failed on it is not overtaken."""
+    """Position on the way from the oldest record to the newest, over one or more passes.
+
+    After a record that must wait, later records of its partition or topic are skipped, so that none overtakes it.
+    """
 
     last_id: int = 0
-    topics: set[str] = field(default_factory=set)  # that hold a record which must wait
-    partitions: set[Partition] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)  # skipped
+    partitions: set[Partition] = field(default_factory=set)  # skipped
 
-    def leave_out(self, topic: str, partition: Partition | None) -> None:
-        """Send nothing more of that partition; of the topic, where the partition is not known or not there."""
+    def skip(self, topic: str, partition: Partition | None) -> None:
+        """Skip later records of the partition, or of the topic if the partition is unknown or does not exist."""
         if partition is None or partition[1] < 0:
             self.topics.add(topic)
         else:
@@ -65,12 +68,12 @@ class _Sweep:
 
 
 class Drain:
-    """Runs by itself: probes while the circuit is open, closes it once a broker answered for a record, drains.
+    """Background task: probes while the circuit is open, closes it once a record is acknowledged, drains the store.
 
-    Live events of a key with waiting records go behind these (see Intake), so a batch that is acknowledged before the
-    next is sent keeps each key's order. A record is forgotten only after its acknowledgement: a crash between the two
-    sends it again under the same event id, and loses nothing. While the store cannot forget, nothing more is sent.
-    Before each pass the cluster that answers is compared with the own one.
+    A live event whose key has waiting records is stored behind them (see Intake), and a batch is acknowledged before
+    the next one is sent: both together keep the order of each key. A record is deleted only after its acknowledgement,
+    so a crash between the two sends it again under the same event id and loses nothing. While the store cannot delete
+    records, no more are sent. Before each pass the answering cluster is compared with the own cluster.
     """
 
     def __init__(
@@ -98,45 +101,45 @@ class Drain:
         self._monotonic = monotonic
         self._wake = asyncio.Event()
         self._is_ending = False
-        self.waits_for_store = False  # it cannot be read, or cannot forget what was sent
+        self.waits_for_store = False  # the store cannot be read, or cannot delete what was sent
         self._sweep = _Sweep()
         self._unsettled = _Sent()
-        self._progress: tuple[float, int] | None = None  # since when, and how many had been replayed then
+        self._progress: tuple[float, int] | None = None  # time of the last progress line, records replayed by then
 
     @property
     def is_midway(self) -> bool:
-        """Did the last pass end before the newest record, so that the next goes on from there?"""
+        """True if the last pass ended before the newest record; the next pass continues there."""
         return self._sweep.last_id > 0
 
     def wake(self) -> None:
-        """Look now, not at the next interval."""
+        """Check the store now instead of at the next interval."""
         self._wake.set()
 
     def end(self) -> None:
-        """Let `run` return after the batch that is on its way: what is acknowledged is not left to be sent twice."""
+        """Let `run` return after the batch in flight, so that acknowledged records are deleted and not sent twice."""
         self._is_ending = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Until ended: every interval, or when woken, do what there is to do."""
+        """Call `tend` every interval and after each `wake`, until `end` is called. Exceptions are logged."""
         while not self._is_ending:
             try:
                 async with asyncio.timeout(self._interval_s):
                     await self._wake.wait()
             except TimeoutError:
-                pass  # nobody asked: look all the same
+                pass  # the interval is over
             self._wake.clear()
             try:
                 await self.tend()
             except StoreUnavailable as exc:
-                if not self.waits_for_store:  # once, not twice a second
+                if not self.waits_for_store:  # log once, not at every interval
                     log.error("the replay waits for the fallback store: %s", exc)
                 self.waits_for_store = True
             except Exception:
                 log.exception("the drain failed; it tries again in %s s", self._interval_s)
 
     async def tend(self) -> None:
-        """Probe if the circuit is open and a probe is due; drain if something waits and a broker can be reached."""
+        """Probe if the circuit is open and a probe is due; drain if records wait and a broker is reachable."""
         is_probe = self._circuit.is_open
         if self._is_ending or not (is_probe or self._store.backlog().waiting or self.waits_for_store):
             return
@@ -152,30 +155,28 @@ class Drain:
         if is_probe:
             self._supervisor.replace_producer()
         if not await self._home.confirm(_PROBE_TIMEOUT_S) and (is_probe or not self._home.is_trusted):
-            return  # else nobody answers, which the records will tell
+            return  # with a closed circuit and no answer, sending goes on: the records fail and open the circuit
         try:
             report, is_outage = await self._pass()
         except StoreUnavailable:
-            if (
-                is_probe
-            ):  # a broker answers, and nothing can be read to prove it with: live events need not fail as well
+            if is_probe:  # a broker answers, but no record can be read as a probe: let live events try
                 self._circuit.close()
             raise
         if self._circuit.is_open and not is_outage and not self._is_ending and self._sweep.last_id == 0:
-            self._circuit.close()  # nothing to prove it with: the next live event will tell
+            self._circuit.close()  # no record is left to probe with: the next live event shows whether Kafka works
         if report.sent or report.refused:
             log.info("replayed %d records, set %d aside, %d left", report.sent, report.refused, report.left)
 
     async def once(self) -> DrainReport:
-        """One pass over the backlog, ending at its end or at the first sign of an outage. Raises StoreUnavailable.
+        """Make one pass over the backlog, up to its end or the first outage. Raises StoreUnavailable.
 
-        While the circuit is open a single record goes first: only a broker that answers for it closes the circuit.
-        Records of a topic or a partition that must wait are passed over.
+        While the circuit is open, one record is sent first, and only its acknowledgement closes the circuit. Records
+        of a topic or partition that must wait are skipped.
         """
         return (await self._pass())[0]
 
     async def _pass(self) -> tuple[DrainReport, bool]:
-        await self._settle()  # what an earlier pass could not
+        await self._settle()  # records of an earlier pass, if the store failed then
         before = self._counters.replayed, self._counters.set_aside
         is_outage = await self._go_on(self._sweep)
         self.waits_for_store = False
@@ -186,10 +187,10 @@ class Drain:
         return DrainReport(sent, refused, left), is_outage
 
     async def _go_on(self, sweep: _Sweep) -> bool:
-        """Send batch after batch up to the end; tells whether an outage ended it.
+        """Send batch after batch up to the end of the backlog. True if an outage ended it.
 
-        While a batch is on its way, the store reads the next and settles the one before: in order, so that a crash
-        sends the rest again in order.
+        While a batch is in flight, the store reads the next one and settles the previous one. Batches are settled in
+        order, so that after a crash the rest is sent again in order.
         """
         passed_over = 0
         is_outage = False
@@ -201,8 +202,9 @@ class Drain:
                 rows = await (ahead or self._read_ahead(sweep.last_id, sweep))
                 ahead = None
                 if not rows:
-                    is_outage = self._circuit.is_open and bool(sweep.partitions)  # no proof: what waits is of these
-                    self._sweep = _Sweep()  # at the end; the next begins at the oldest again
+                    # open, and all that waits is of partitions that are out: no record could be sent as a probe
+                    is_outage = self._circuit.is_open and bool(sweep.partitions)
+                    self._sweep = _Sweep()  # the end: the next pass starts at the oldest record
                     break
                 todo, sweep.last_id = self._choose(rows, sweep)
                 passed_over += len(rows) - len(todo)
@@ -211,7 +213,7 @@ class Drain:
                     ahead = self._read_ahead(sweep.last_id, sweep)
                 batch = await self._send(todo, sweep)
                 if ahead is not None and len(sweep.topics) > left_out:
-                    ahead.cancel()  # it holds records that must wait now
+                    ahead.cancel()  # it may return records of a topic that is skipped now
                     ahead = None
                 self._unsettled.add(batch)
                 if settling is not None:
@@ -219,8 +221,8 @@ class Drain:
                 if is_probe and batch.acknowledged:
                     self._circuit.close()
                 is_outage = batch.has_failed if is_probe else self._circuit.is_open
-                settling = asyncio.create_task(self._settle())  # after the acks: a crash here sends again
-                self._tell_progress()
+                settling = asyncio.create_task(self._settle())  # after the acks: a crash here resends, never loses
+                self._log_progress()
                 took_s, is_live = self._monotonic() - began_s, is_live or self._counters.in_flight > 0
                 await asyncio.sleep(self._pace.pause_s(len(todo), took_s, is_live))
             if settling is not None:
@@ -236,7 +238,7 @@ class Drain:
         return asyncio.create_task(self._store.oldest(limit, last_id, frozenset(sweep.topics)))
 
     def _choose(self, rows: Sequence[Waiting], sweep: _Sweep) -> tuple[Sequence[Waiting], int]:
-        """Which of the rows to send now, and up to where the sweep is then; a single one if the circuit is open."""
+        """Return the rows to send now and the sweep's next position; a single row if the circuit is open."""
         is_probe = self._circuit.is_open
         if not (is_probe or sweep.partitions or self._circuit.is_troubled):
             return rows, rows[-1].id
@@ -247,7 +249,7 @@ class Drain:
             if partition in sweep.partitions or record.topic in sweep.topics:
                 continue
             if not self._supervisor.may_replay(record):
-                sweep.leave_out(record.topic, self._supervisor.spared_with(record))
+                sweep.skip(record.topic, self._supervisor.spared_with(record))
                 continue
             if is_probe:
                 return [row], row.id
@@ -255,7 +257,7 @@ class Drain:
         return chosen, rows[-1].id
 
     async def _send(self, rows: Sequence[Waiting], sweep: _Sweep) -> _Sent:
-        """Send the rows, and tell what came of each."""
+        """Send the rows, wait for every delivery and return the results."""
         batch = _Sent()
         header = (REPLAYED_AT, rfc3339(self._clock.now()).encode())
         deliveries: list[tuple[Waiting, asyncio.Future[Failure | None]]] = []
@@ -267,9 +269,9 @@ class Drain:
             copy = Record(record.topic, record.key, record.value, [*record.headers, header], record.timestamp_ms)
             try:
                 deliveries.append((row, self._producer.send(copy)))
-            except (TypeError, ValueError, OverflowError) as exc:  # not even a record: one more reason to go on
+            except (TypeError, ValueError, OverflowError) as exc:  # one bad row must not block the others
                 batch.refused[row.id] = _refusal(row, f"the client library refuses the record: {exc}")
-            if number % _IN_ONE_GO == 0:
+            if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
         held: set[tuple[str, bytes | None]] = set()
         for row, delivery in deliveries:
@@ -279,7 +281,7 @@ class Drain:
                 batch.has_failed = batch.has_failed or rule.outage or rule.action is not Action.RESUME
                 if rule.keep:
                     held.add((row.record.topic, row.record.key))
-                    sweep.leave_out(row.record.topic, self._supervisor.spared_with(row.record, rule))
+                    sweep.skip(row.record.topic, self._supervisor.spared_with(row.record, rule))
                 else:
                     batch.refused[row.id] = _refusal(row, f"{failure.kind}: {rule.why}")
                 self._supervisor.act(failure, rule, row.record)
@@ -288,8 +290,8 @@ class Drain:
                 self._supervisor.acknowledged(row.record)
             if not held or (row.record.topic, row.record.key) not in held:
                 batch.acknowledged.append(row.id)
-            # else: an earlier record of the key failed; this one is sent again behind it, for the order
-        # not trusted: another cluster may have acknowledged these; sent again, in order, once the own one answers
+            # else an earlier record of the key failed: this one is sent again after it, to keep the order
+        # another cluster may have acknowledged these: they are sent again, in order, once the own cluster answers
         return batch if self._home.is_trusted else _Sent(has_failed=True)
 
     async def _settle(self) -> None:
@@ -305,7 +307,7 @@ class Drain:
         self._counters.replayed += len(done.acknowledged)
         self._counters.set_aside += len(done.refused)
 
-    def _tell_progress(self) -> None:
+    def _log_progress(self) -> None:
         now_s, replayed = self._monotonic(), self._counters.replayed
         if self._progress is None:
             self._progress = (now_s, replayed)

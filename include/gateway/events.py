@@ -1,4 +1,4 @@
-"""POST /topics/{topic}/events: the hot path. One event as it is, or an array with an outcome for each."""
+"""POST /topics/{topic}/events, the hot path: one event, or an array with one outcome per event."""
 
 import re
 
@@ -18,7 +18,7 @@ _ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
 
 class SingleAnswer(msgspec.Struct, rename="camel"):
-    """201: where the event is durable."""
+    """Body of a 201: the event's id, and where it is durable."""
 
     event_id: str
     kept_in: str
@@ -35,7 +35,7 @@ class EventAnswer(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def raise_unless_kept(outcome: Outcome) -> Kept:
-    """The outcome if the event is durable; a Fault otherwise."""
+    """Return the outcome if the event is durable. Raises Fault otherwise."""
     match outcome:
         case Kept():
             return outcome
@@ -46,7 +46,7 @@ def raise_unless_kept(outcome: Outcome) -> Kept:
 
 
 async def answer(services: Services, call: Call, body: bytes) -> Answer:
-    """Answer one call; with an Idempotency-Key, the same call again has the same answer. Raises Fault."""
+    """Answer one call. With an Idempotency-Key, a repeated call gets the same answer. Raises Fault."""
     if call.key is None:
         return (await _attempt(services, call, body, {})).answer
     digest = _fingerprint(call, body)
@@ -72,7 +72,10 @@ async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcom
 async def _many(
     services: Services, call: Call, values: list[object], body: bytes, plain: bool, outcomes: Outcomes
 ) -> Attempted:
-    """Each event of an array, but for those whose outcome is known from an earlier attempt; theirs are added."""
+    """Keep the events of an array whose outcome is not in `outcomes` yet, and add theirs.
+
+    The answer has one result per event of the array, those of earlier attempts included.
+    """
     if not values:
         raise fault(400, "", "an empty array", "send at least one event")
     if len(values) > services.limits.max_events:

@@ -1,4 +1,4 @@
-"""Tombstones of a member and of their boards, produced as the gateway produces those of deleted rows."""
+"""Produces tombstones of a member and the member's boards, in the form that the gateway gives to deletions."""
 
 import asyncio
 import uuid
@@ -21,7 +21,10 @@ _AT_ONCE = 1_000
 def produce_tombstones(
     bootstrap_servers: str, definition: Definition, member_id: int, board_ids: Sequence[int], clock: Clock
 ) -> int:
-    """Send a tombstone for each board, then the member's; returns how many. Raises BrokerUnavailable."""
+    """Send one tombstone per board, then the member's. Return their number once Kafka has acknowledged all of them.
+
+    Blocks. Raises BrokerUnavailable; some tombstones may be in Kafka then.
+    """
     records = [
         *_tombstones(definition.stream, board_ids, clock), *_tombstones(definition.table, [member_id], clock),
     ]  # fmt: skip

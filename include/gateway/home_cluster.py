@@ -1,4 +1,4 @@
-"""The Kafka cluster that a gateway's events belong to: only its acknowledgements count."""
+"""The gateway's own cluster: the Kafka cluster its events belong to. Acknowledgements of others do not count."""
 
 import asyncio
 import logging
@@ -10,32 +10,31 @@ from include.gateway.supervision import FOREIGN_CLUSTER, rule_for
 
 log = logging.getLogger(__name__)
 
-NOT_BELIEVED = Failure(FOREIGN_CLUSTER, "acknowledged by a cluster that is not known to be the own one")
+UNTRUSTED_ACK = Failure(FOREIGN_CLUSTER, "acknowledged by a cluster that is not known to be the own one")
 
 _INTERVAL_S = 1.0
 _TIMEOUT_S = 1.0
 
 
 class ClusterMemory(Protocol):
-    """Remembers the id of the own cluster over a restart."""
+    """Stores the id of the own cluster across restarts."""
 
     def read(self) -> str | None:
-        """The id; None before the first contact. Raises ConfigurationError."""
+        """Return the id; None before the first contact. Raises ConfigurationError."""
         ...
 
     def write(self, cluster_id: str) -> None:
-        """Remember the id, durably. Raises OSError."""
+        """Store the id; durable on return. Raises OSError."""
         ...
 
 
 class HomeCluster:
-    """Compares the cluster that answers with the one that the events belong to: that of the first contact.
+    """Compares the answering cluster with the own cluster, which is that of the first contact unless it was moved.
 
-    A client reconnects by itself, and another cluster may answer then, which acknowledges the records that it is sent.
-    The client's own warning (`changed`) comes with the connection. From then on no acknowledgement `is_trusted`, until
-    the own cluster has answered. A comparison at the start, before each pass of the drain and every second finds the
-    cluster that the client does not warn of. Records that another cluster acknowledged before either are not
-    noticed (docs/adr/0030).
+    The client reconnects by itself, and another cluster may answer then and acknowledge records. The client reports
+    such a change when it connects (`changed`). From then on `is_trusted` is False, until the own cluster has answered.
+    A comparison at the start, before each pass of the drain and every second detects changes that the client does not
+    report. Records that another cluster acknowledges before any of these are not detected (docs/adr/0030).
     """
 
     def __init__(self, producer: Producer, circuit: Circuit, supervisor: Supervisor) -> None:
@@ -44,15 +43,15 @@ class HomeCluster:
         self._supervisor = supervisor
         self._memory: ClusterMemory | None = None
         self._is_remembered = True
-        self._changes = 0  # how often the client has met another cluster than before
+        self._changes = 0  # cluster changes reported by the client
         self._lock = asyncio.Lock()
         self.own: str | None = None
-        self.foreign: str | None = None  # the other cluster that answers now
-        self.is_trusted = True  # all that an acknowledgement looks at
+        self.foreign: str | None = None  # the cluster that answers instead of the own one
+        self.is_trusted = True  # whether acknowledgements count
 
     @property
     def problem(self) -> str | None:
-        """The state in words, with both ids and the remedy; None while the own cluster answers."""
+        """A message with both ids and the remedy while another cluster answers, else None."""
         if self.foreign is None:
             return None
         return (
@@ -62,23 +61,28 @@ class HomeCluster:
         )
 
     def remember_in(self, memory: ClusterMemory) -> None:
-        """Take the id from there, and keep the one of the first contact there. Raises ConfigurationError."""
+        """Load the own cluster's id from `memory`, and store that of the first contact in it.
+
+        Raises ConfigurationError.
+        """
         self._memory = memory
         self.own = memory.read()
 
     def changed(self) -> None:
-        """The client has met another cluster than before: nothing is sent, and nothing believed, until one was asked.
+        """Distrust acknowledgements and open the circuit, because the client has connected to a different cluster.
 
-        Called in the middle of a poll: records in flight are purged once another cluster has answered.
+        `confirm` restores the trust. Called in the middle of a poll, so records in flight are not purged here but by
+        `confirm`, if another cluster answers.
         """
         self._changes += 1
         self.is_trusted = False
         self._circuit.open(FOREIGN_CLUSTER)
 
     async def confirm(self, timeout_s: float = _TIMEOUT_S) -> bool:
-        """Ask which cluster answers. True if it is the own one.
+        """Ask the brokers for their cluster id. True if it is the own cluster's and acknowledgements can be trusted.
 
-        The first that ever answers becomes the own one. Another one opens the circuit; silence changes nothing.
+        The first cluster that ever answers becomes the own one. A different one opens the circuit. No answer within
+        the timeout changes nothing.
         """
         async with self._lock:
             changes = self._changes
@@ -96,7 +100,7 @@ class HomeCluster:
             return self.is_trusted
 
     async def run(self) -> None:
-        """Until cancelled: compare every second. While the circuit is open the drain's probes do so."""
+        """Compare clusters every second until cancelled. While the circuit is open, the drain's probes compare."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             if self._circuit.is_open:
@@ -114,7 +118,7 @@ class HomeCluster:
             try:
                 self._memory.write(self.own)
                 self._is_remembered = True
-            except OSError as exc:  # the next comparison tries again; meanwhile it is known here
+            except OSError as exc:  # the next comparison retries; until then the id is in memory only
                 log.error("the id of Kafka cluster %s cannot be kept beside the fallback store: %s", self.own, exc)
 
     def _refuse(self, found: str) -> None:
@@ -125,4 +129,4 @@ class HomeCluster:
             failure = Failure(FOREIGN_CLUSTER, "another cluster answers")
             self._supervisor.act(failure, rule_for(failure))
         self._circuit.open(FOREIGN_CLUSTER)
-        self._producer.abandon()  # also where the warning has opened the circuit before
+        self._producer.abandon()  # `act` does not if `changed` has opened the circuit already

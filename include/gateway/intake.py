@@ -1,4 +1,4 @@
-"""What becomes of an event: accept → Kept | Rejected | NotKept. Decides, and talks to ports; no I/O of its own."""
+"""Accepts events: validates each, makes it durable, returns Kept | Rejected | NotKept. All I/O goes through ports."""
 
 import datetime as dt
 import logging
@@ -14,7 +14,7 @@ from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.event_ids import row_event_id
-from include.gateway.home_cluster import NOT_BELIEVED, HomeCluster
+from include.gateway.home_cluster import UNTRUSTED_ACK, HomeCluster
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, Saved, StoreFull, StoreUnavailable
@@ -43,7 +43,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The sender's fault; the same event will never be kept."""
+    """Invalid, or refused by Kafka for good: the same event will never be kept."""
 
     status: int
     error: str
@@ -52,7 +52,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class NotKept:
-    """Nothing durable would take it now; the sender may try again."""
+    """The event could not be made durable now; the sender may try again."""
 
     event_id: str
     reason: str
@@ -63,7 +63,7 @@ Outcome = Kept | Rejected | NotKept
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """When an event was taken: the record's timestamp, and its header."""
+    """Time of acceptance, as the record's timestamp and as its header."""
 
     timestamp_ms: int
     header: tuple[str, bytes]
@@ -74,7 +74,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def accepted_at(instant: dt.datetime) -> Accepted:
-    """An instant, as records carry it."""
+    """Return an instant in the form that records carry."""
     return Accepted(epoch_ms(instant), (ACCEPTED_AT, rfc3339(instant).encode()))
 
 
@@ -86,7 +86,7 @@ def make_record(
     accepted: Accepted,
     key: str | None = None,
 ) -> Record:
-    """The record of a value, or of a deletion when there is none; `key` is the client's Idempotency-Key."""
+    """Return the record of a value, or a tombstone if `value` is None. `key` is the client's Idempotency-Key."""
     headers = [(EVENT_ID, event_id.encode()), accepted.header]
     if key is not None:
         headers.append((IDEMPOTENCY_KEY, key.encode()))
@@ -100,7 +100,7 @@ def make_record(
 
 
 def row_record(topic: Topic, saved: Saved, accepted: Accepted, key: str | None = None) -> Record:
-    """The record of a row as it was saved. A tombstone's version is its `accepted-at`: the deletion's own time."""
+    """Return the record of a saved row. A tombstone's `accepted-at` is the deletion's time, since it is its version."""
     if saved.value is None:
         accepted = replace(accepted, header=accepted_at(saved.modified_at).header)
     event_id = row_event_id(topic.name, saved.id, saved.modified_at)
@@ -108,10 +108,11 @@ def row_record(topic: Topic, saved: Saved, accepted: Accepted, key: str | None =
 
 
 class Intake:
-    """Validates events and sees that each is durable somewhere before it says so.
+    """Validates events and makes each durable, in Kafka or in the fallback store, before it reports success.
 
-    An event goes to Kafka, unless the circuit is open or an earlier event of its key still waits in the fallback
-    store: then it is kept behind that one, so that a key's events reach Kafka in the order of acceptance.
+    An event goes to Kafka, unless the circuit or its partition's breaker is open, or an earlier event of its key still
+    waits in the fallback store. It is stored there then, so that the events of a key reach Kafka in the order of
+    acceptance.
     """
 
     def __init__(
@@ -143,9 +144,9 @@ class Intake:
         plain: bool = False,
         key: str | None = None,
     ) -> Record | Rejected:
-        """The record of an event that keeps its topic's contract, or why it does not. Pure but for the clock.
+        """Return the record of an event, or Rejected if it breaks its topic's contract. Pure but for the clock.
 
-        `plain` says that its bytes were not `suspicious`.
+        `plain` tells that the event's bytes were not `suspicious`, which makes validation faster.
         """
         found = violations(topic, value, plain=plain)
         if not plain or has_more(topic, value):
@@ -163,7 +164,7 @@ class Intake:
         return record
 
     def accepted(self) -> Accepted:
-        """The present instant, as records carry it."""
+        """Return the current time in the form that records carry."""
         now = self._clock.now()
         if epoch_ms(now) != self._accepted.timestamp_ms:  # under load many events share a millisecond
             self._accepted = accepted_at(now)
@@ -172,7 +173,7 @@ class Intake:
     async def accept(
         self, topic: Topic, value: object, event_id: str, plain: bool = False, key: str | None = None
     ) -> Outcome:
-        """Admit one event and keep it. Takes up to the deadline and one fsync."""
+        """Admit one event and keep it. Takes up to the delivery timeout plus one fsync."""
         admitted = self.admit(topic, value, event_id, plain=plain, key=key)
         if isinstance(admitted, Rejected):
             return admitted
@@ -186,7 +187,7 @@ class Intake:
         plain: bool = False,
         key: str | None = None,
     ) -> list[Outcome]:
-        """Admit and keep each event; the outcomes in the order of the values."""
+        """Admit and keep each event. Return the outcomes in the order of the values."""
         accepted = self.accepted()
         admitted = [
             self.admit(topic, value, event_id, accepted, plain, key)
@@ -196,7 +197,7 @@ class Intake:
         return [one if isinstance(one, Rejected) else next(kept) for one in admitted]
 
     async def keep(self, record: Record) -> Outcome:
-        """See that one record is durable."""
+        """Make one record durable, in Kafka or in the fallback store."""
         self._counters.in_flight += 1
         try:
             bypass = self._bypass(record)
@@ -205,12 +206,12 @@ class Intake:
             failure = await self._producer.send(record)
             if failure is None and self._home.is_trusted:
                 return self._in_kafka(record)
-            return await self._failed(record, failure or NOT_BELIEVED)
+            return await self._failed(record, failure or UNTRUSTED_ACK)
         finally:
             self._counters.in_flight -= 1
 
     async def keep_all(self, records: Sequence[Record]) -> list[Outcome]:
-        """See that each record is durable; all are on their way before the first is waited for."""
+        """Make each record durable. All are sent before the first is awaited. Return outcomes in the order given."""
         self._counters.in_flight += len(records)
         try:
             return await self._keep_all(records)
@@ -226,23 +227,23 @@ class Intake:
             else:
                 stored[index] = self._store.put(record, bypass, may_be_in_kafka=False)
         failures = {}
-        behind = set[tuple[str, bytes | None]]()  # keys of which a record of this call waits in the store
+        stored_keys = set[tuple[str, bytes | None]]()  # keys of this call's records that go to the store
         for index, delivery in sent.items():
             record = records[index]
             failure = await delivery
             if failure is None and not self._home.is_trusted:
-                failure = NOT_BELIEVED
+                failure = UNTRUSTED_ACK
             if failure is None:
                 outcomes[index] = self._in_kafka(record)
-                if behind and (record.topic, record.key) in behind:
-                    # in Kafka before the one it comes after: kept once more, so that the replay ends with it
+                if stored_keys and (record.topic, record.key) in stored_keys:
+                    # Kafka has it before its predecessor: it is also stored, so that the replay ends with it
                     stored[index] = self._store.put(record, KEY_WAITING, may_be_in_kafka=True)
                 continue
             failures[index] = failure
             rule = rule_for(failure)
             if rule.keep:
                 stored[index] = self._store.put(record, failure.kind, rule.ambiguous)
-                behind.add((record.topic, record.key))
+                stored_keys.add((record.topic, record.key))
         for index, put in stored.items():
             outcome = await self._stored(records[index], put)
             outcomes.setdefault(index, outcome)
@@ -265,7 +266,7 @@ class Intake:
             outcome = await self._stored(record, self._store.put(record, failure.kind, rule.ambiguous))
         else:
             outcome = self._refused(record, failure)
-        self._supervisor.act(failure, rule, record)  # only now: the message is kept before anything is done about it
+        self._supervisor.act(failure, rule, record)  # after storing: a stop must not lose the record
         return outcome
 
     async def _stored(self, record: Record, put: Awaitable[int]) -> Outcome:
@@ -293,7 +294,7 @@ class Intake:
         return Rejected(rule.status, "Kafka refuses the event", (problem,))
 
     def _not_kept(self, record: Record, kind: str, exc: Exception) -> NotKept:
-        if not self._is_refusing:  # once, not for every event of an outage
+        if not self._is_refusing:  # log once, not for every event of an outage
             self._is_refusing = True
             log.critical("events are answered 503: nothing durable takes them: %s", exc)
         rule = TABLE[kind]

@@ -1,6 +1,6 @@
-"""The limits that nobody needs to change; the others are settings (`GatewayLimits`)."""
+"""Limits that are not settings; the others are in `GatewayLimits`."""
 
-# Of a record's value. Kafka's usual limit for a message, less a key and headers of the greatest length: a larger one
-# must be refused before it is kept, because in an outage nobody else would say so, and the replay could not send it.
+# MAX_RECORD_BYTES limits a record's value: the message limit less the longest key and headers. A larger event must be
+# refused at once. In an outage the fallback store would accept it, and the replay could never send it.
 MAX_MESSAGE_BYTES = 1_000_000
 MAX_RECORD_BYTES = MAX_MESSAGE_BYTES - 1024

@@ -1,4 +1,7 @@
-"""What the gateway counts, and how Prometheus reads it. Plain integers: the hot path takes no lock."""
+"""Counters and gauges of the gateway, and their Prometheus exposition.
+
+Counters are plain integers, so the hot path takes no lock.
+"""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
@@ -17,60 +20,60 @@ class Counters:
 
     def __init__(self) -> None:
         self.kept: Tally[tuple[str, str]] = Tally()  # topic, where
-        self.answered_with_fault: Tally[int] = Tally()  # status, one an event or a request
+        self.answered_with_fault: Tally[int] = Tally()  # by status; one per event of an array, else one per request
         self.failures: Tally[tuple[str, str]] = Tally()  # kind, action
         self.in_flight = 0
         self.replayed = 0
         self.set_aside = 0
 
     def count_failure(self, kind: str, action: str) -> None:
-        """One failure, and what was decided about it."""
+        """Count one failure and the action that supervision decided on."""
         self.failures[kind, str(action)] += 1
 
 
 def age_s(backlog: Backlog, clock: Clock) -> float:
-    """Seconds since the oldest waiting record was kept; 0 when none waits."""
+    """Return the seconds since the oldest waiting record was stored; 0 if none waits."""
     if backlog.oldest_kept_at_ms is None:
         return 0.0
     return max(0.0, clock.now().timestamp() - backlog.oldest_kept_at_ms / 1000)
 
 
 class CircuitState(Protocol):
-    """What is shown of the circuit."""
+    """The state of the circuit that metrics show."""
 
     is_open: bool
 
     @property
     def openings(self) -> int:
-        """How often it opened."""
+        """Number of times it opened."""
         ...
 
     @property
     def partition_openings(self) -> int:
-        """How often a single partition's opened."""
+        """Number of times the breaker of a partition or topic opened."""
         ...
 
     @property
     def partitions_out(self) -> Sequence[object]:
-        """The single partitions that are spared now."""
+        """Partitions whose own breaker is not closed."""
         ...
 
 
 class Remembered(Protocol):
-    """What is shown of the idempotency window."""
+    """The state of the idempotency window that metrics show."""
 
     @property
     def size_bytes(self) -> int:
-        """What the remembered answers amount to."""
+        """Size of the stored answers."""
         ...
 
     def __len__(self) -> int:
-        """How many keys are remembered."""
+        """Number of stored keys."""
         ...
 
 
 class Load(Protocol):
-    """What the server is busy with."""
+    """The state of the HTTP server that metrics show."""
 
     bytes_in_flight: int
     refused_connections: int
@@ -78,17 +81,17 @@ class Load(Protocol):
 
     @property
     def open_connections(self) -> int:
-        """Connections now."""
+        """Number of open connections."""
         ...
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes held for clients that do not read."""
+        """Bytes buffered for clients that do not read their answers."""
         ...
 
 
 class GatewayMetrics(Collector):
-    """Reads the counters, the server and the store's backlog when Prometheus asks."""
+    """Collects the counters and the state of server, store and circuit at each scrape."""
 
     def __init__(
         self,
@@ -109,19 +112,19 @@ class GatewayMetrics(Collector):
         self._clusters: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
 
     def watch(self, load: Load) -> None:
-        """Show this server's figures too."""
+        """Include the metrics of this server."""
         self._load = load
 
     def watch_store(self, is_degraded: Callable[[], bool]) -> None:
-        """Show whether the fallback store is of full use, too."""
+        """Include whether the fallback store is degraded."""
         self._is_degraded = is_degraded
 
     def watch_cluster(self, clusters: Callable[[], tuple[str | None, str | None]]) -> None:
-        """Show the own cluster, and another one that answers instead of it, too."""
+        """Include the ids of the own cluster and of a foreign one that answers instead."""
         self._clusters = clusters
 
     def page(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         if not self._registry.get_target_info():
             self._registry.set_target_info({"service": "gateway"})
             self._registry.register(self)

@@ -1,7 +1,7 @@
-"""The gateway's OpenAPI 3.1 document, made from the contracts and the limits.
+"""The gateway's OpenAPI 3.1 document, generated from the contracts and the limits.
 
-`python -m include.gateway.openapi` prints it, `--write` puts it into docs/contracts, `--check` exits 1 when the file
-there is out of date. The running gateway serves its own, with its own limits, at GET /openapi.json.
+`python -m include.gateway.openapi` prints it, `--write` writes it to docs/contracts, `--check` exits 1 if the file
+there is out of date. A running gateway serves the document with its own limits at GET /openapi.json.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from include.settings import GatewayLimits
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts" / "gateway.openapi.json"
 
-_DESCRIPTION = f"""Takes events for Kafka and answers 2xx only for what is durable: acknowledged by all in-sync replicas
-(`keptIn: kafka`), or written to the disk of the fallback store (`keptIn: fallback`), from where it reaches Kafka by
-itself under the same event id.
+_DESCRIPTION = f"""Accepts events for Kafka. A 2xx answer means that the event is durable: acknowledged by all in-sync
+replicas (`keptIn: kafka`), or written to the disk of the fallback store (`keptIn: fallback`), from which the gateway
+sends it to Kafka later under the same event id.
 
-A call with an `Idempotency-Key` may be sent again after any answer or none: within the window the same key gives the
-same answer and makes no second record. A method that a path does not have is answered 405 with `Allow`, a path that
-does not exist 404, both with the body `Error`.
+A call with an `Idempotency-Key` can be repeated after any answer, or without one: within the window the same key gets
+the same answer and produces no second record. A method that a path does not support is answered 405 with `Allow`, an
+unknown path 404, both with the body `Error`.
 
 Integers are written as such: 7, not 7.0. Times are written in the years {FIRST_YEAR} to {LAST_YEAR}."""
 
@@ -37,20 +37,20 @@ _HEADERS: Mapping[str, Json] = {
 _IDEMPOTENCY_KEY: Json = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "Names this call: sent again within the window it gives the same answer and no second record. "
-    "It travels with the records as their header `idempotency-key`; it is not the event id.",
+    "description": "Identifies this call: repeated within the window, it gets the same answer and produces no second "
+    "record. Records carry the key as their header `idempotency-key`; it is not the event id.",
     "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
     "example": "0b6e1a52-8d0e-4f6e-9a43-5d1a3d2f9c10",
 }
 
 _TOKENS = {
-    "data": ("dataToken", "A token for the topic of the call."),
-    "admin": ("adminToken", "A token for the calls on the fallback store."),
+    "data": ("dataToken", "A token whose scope includes the topic of the call."),
+    "admin": ("adminToken", "A token whose scope includes the calls on the fallback store."),
 }
 
 
 def document(limits: GatewayLimits) -> Json:
-    """The OpenAPI document of a gateway with these limits."""
+    """Return the OpenAPI document of a gateway with these limits."""
     paths: dict[str, Json] = {}
     for call in calls(limits):
         paths.setdefault(call.path, {})[call.method] = _operation(call)
@@ -98,7 +98,7 @@ def _operation(call: Call) -> Json:
 
 
 def _of_call(fault: Fault, takes_arrays: bool) -> Json:
-    if takes_arrays and fault.status in (400, 413, 422, 503):  # of an array: the status that all its events share
+    if takes_arrays and fault.status in (400, 413, 422, 503):  # also of an array whose events all have this status
         return _fault(fault, {"anyOf": [ref("Error"), ref("Results")]})
     return {"$ref": f"#/components/responses/{fault.name}"}
 
@@ -111,12 +111,12 @@ def _fault(fault: Fault, schema: Json) -> Json:
 
 
 def text() -> str:
-    """The file in docs/contracts: the document of a gateway with the default limits."""
+    """Return the content of the file in docs/contracts: the document of a gateway with the default limits."""
     return json.dumps(document(GatewayLimits()), indent=2, ensure_ascii=False) + "\n"
 
 
 def is_drifted(target: Path) -> bool:
-    """Is the file missing, or other than the code says?"""
+    """True if the file is missing or differs from the generated document."""
     return not target.exists() or target.read_text(encoding="utf-8") != text()
 
 

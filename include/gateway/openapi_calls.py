@@ -1,4 +1,4 @@
-"""The gateway's calls and their answers, as data for the OpenAPI document."""
+"""Data of the OpenAPI document: the gateway's calls and their answers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class Fault:
-    """An answer other than the one the sender hoped for; its body is `Error`."""
+    """An error answer; its body is `Error`."""
 
     status: int
     name: str
@@ -23,38 +23,38 @@ class Fault:
 
 
 FAULTS = (
-    Fault(400, "Invalid", "The request, or every event of it, breaks the contract; each detail names its place."),
+    Fault(400, "Invalid", "The request, or each of its events, breaks the contract; each detail has a pointer."),
     Fault(401, "Unauthorized", "No token, or an unknown one.", ("WWW-Authenticate",)),
-    Fault(403, "Forbidden", "The token is good for other calls or topics."),
+    Fault(403, "Forbidden", "The token's scope does not include this call or topic."),
     Fault(404, "NotFound", "No such row or topic."),
     Fault(408, "TooSlow", "The request did not arrive in time.", ("Connection",)),
-    Fault(413, "TooLarge", "More bytes or events than one call may carry, or an event larger than the broker takes."),
+    Fault(413, "TooLarge", "More bytes or events than one call may have, or an event larger than the broker accepts."),
     Fault(415, "NotJson", "The body is not declared as plain JSON in UTF-8."),
     Fault(
         422,
         "Unprocessable",
-        "Understood and refused: the Idempotency-Key came before with another request, the "
-        "body names a field that the server makes, or the broker refuses the event.",
+        "The Idempotency-Key was used for another request, the body has a field that the "
+        "server generates, or the broker refuses the event.",
     ),
-    Fault(431, "HeadTooLarge", "The request's head is larger than the gateway reads.", ("Connection",)),
+    Fault(431, "HeadTooLarge", "The request's head is larger than the gateway accepts.", ("Connection",)),
     Fault(500, "Failed", "The gateway failed; the event may or may not be kept."),
     Fault(501, "OtherCoding", "The body has a Transfer-Encoding other than chunked.", ("Connection",)),
     Fault(
         503,
         "Unavailable",
-        "Nothing durable takes it now, or the gateway has all it can hold. Send it again.",
+        "The event cannot be made durable now, or the gateway is at capacity. Send it again.",
         ("Retry-After",),
     ),
     Fault(505, "OtherVersion", "Neither HTTP/1.1 nor HTTP/1.0.", ("Connection",)),
 )
 
-# any call may be cut short by what stands before it: the reading of the request, and its caps
+# reading a request and its limits come before any call, so every call may be answered with these
 OF_EVERY_CALL = (400, 408, 413, 431, 500, 501, 503, 505)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call: what it takes, what it answers when it succeeds, and which faults are its own."""
+    """One call: its request, its answers on success, and the faults besides those of every call."""
 
     method: str
     path: str
@@ -72,7 +72,7 @@ class Call:
 
 
 def calls(limits: GatewayLimits) -> list[Call]:
-    """Every call that the gateway answers."""
+    """Return all calls of the gateway."""
     found = [_events(topic, limits) for topic in RAW_TOPICS.values()]
     for path, topic in (("/members", MEMBER), ("/boards", BOARD)):
         found.extend(_rows(path, topic))
@@ -80,7 +80,7 @@ def calls(limits: GatewayLimits) -> list[Call]:
 
 
 def _events(topic: Topic, limits: GatewayLimits) -> Call:
-    # a path of its own for each topic: with {topic} the document could not say which body belongs to which
+    # one path per topic: with {topic} the document could not tie a body's schema to its topic
     name, event = topic.name, schemas.example(topic.fields)
     return Call(
         "post",
@@ -147,16 +147,16 @@ def _rows(path: str, topic: Topic) -> Iterable[Call]:
 
 def _operations() -> Iterable[Call]:
     topic: Json = {"name": "topic", "in": "path", "required": True, "schema": {"enum": list(TOPICS)}}
-    yield Call("get", "/healthz", "healthz", "Is the process alive?", {200: ("It is.", ref("Health"))})
+    yield Call("get", "/healthz", "healthz", "Is the process alive?", {200: ("Yes.", ref("Health"))})
     ready = ref("Readiness")
     yield Call(
         "get",
         "/readyz",
         "readyz",
-        "Would something durable take an event?",
+        "Can the gateway make an event durable?",
         {
-            200: ("Yes: Kafka, or else the fallback store.", ready),
-            503: ("No; or the gateway has all it can hold.", {"anyOf": [ready, ref("Error")]}),
+            200: ("Yes: Kafka or the fallback store would.", ready),
+            503: ("No, or the gateway is at capacity.", {"anyOf": [ready, ref("Error")]}),
         },
     )
     yield Call(
@@ -164,14 +164,14 @@ def _operations() -> Iterable[Call]:
         "/metrics",
         "metrics",
         "Counters and gauges in Prometheus' text format",
-        {200: ("The page.", {"type": "string"})},
+        {200: ("The metrics.", {"type": "string"})},
         media_type="text/plain",
     )
     yield Call(
         "get",
         "/fallback",
         "fallback",
-        "What the fallback store holds, and how far its replay is",
+        "State of the fallback store and of its replay",
         {200: ("The backlog.", ref("Fallback"))},
         access="admin",
     )
@@ -180,7 +180,7 @@ def _operations() -> Iterable[Call]:
         "/fallback/replay",
         "replay",
         "Drain the fallback store now; watch it with GET /fallback",
-        {202: ("It starts as soon as a broker can be reached.", ref("Fallback"))},
+        {202: ("The drain starts as soon as a broker can be reached.", ref("Fallback"))},
         access="admin",
     )
     yield Call(
@@ -194,4 +194,4 @@ def _operations() -> Iterable[Call]:
         parameters=(topic,),
         media_type="application/schema+json",
     )
-    yield Call("get", "/openapi.json", "openapi", "This document", {200: ("It.", {"type": "object"})})
+    yield Call("get", "/openapi.json", "openapi", "This document", {200: ("The document.", {"type": "object"})})

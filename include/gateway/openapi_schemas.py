@@ -1,4 +1,4 @@
-"""The bodies of the gateway's OpenAPI document: events and rows from the contracts, and the answers."""
+"""Schemas of the OpenAPI document: events and rows from the contracts, and the bodies of answers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +23,7 @@ _EXAMPLES: Json = {
 _TEXT: Json = {"type": "string", "pattern": TEXT_PATTERN}
 _EXAMPLE_OF_TYPE: Json = {"long": 7, "timestamp": _AT, "string": "text"}
 _BEYOND: Json = {
-    "description": f"A field beyond the contract: carried along as it is, at most {MAX_DEPTH} levels deep in all.",
+    "description": f"A field beyond the contract, passed through unchanged; at most {MAX_DEPTH} levels deep in all.",
     "anyOf": [
         {"type": ["null", "boolean", "number"]},
         _TEXT,
@@ -38,28 +38,28 @@ _BEYOND: Json = {
 
 
 def ref(name: str) -> Json:
-    """A reference to one of the components below."""
+    """Return a reference to one of the components below."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def title(topic: str) -> str:
-    """The name of a topic's schema: board-detail → BoardDetail."""
+    """Return the name of a topic's schema: board-detail → BoardDetail."""
     return "".join(part.capitalize() for part in topic.split("-"))
 
 
 def given_fields(topic: Topic) -> list[Field]:
-    """What a client gives for a row; id and times are the server's."""
+    """Return the fields of a row that clients give; the server generates the id and the times."""
     made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, BOARD_DETAIL_PIPELINE.version_field}
     return [field for field in topic.fields if field.name not in made_here]
 
 
 def example(fields: Iterable[Field]) -> Json:
-    """A value that keeps the contract."""
+    """Return a value that satisfies the contract."""
     return {field.name: _EXAMPLES.get(field.name, _EXAMPLE_OF_TYPE[field.type]) for field in fields}
 
 
 def components(limits: GatewayLimits) -> Json:
-    """All schemas by name."""
+    """Return all schemas by name."""
     found: Json = {}
     for topic in RAW_TOPICS.values():
         name = title(topic.name)
@@ -85,13 +85,13 @@ def _answers(limits: GatewayLimits) -> Json:
     degraded: Json = {
         "type": "array",
         "items": {"type": "string", "minLength": 1},
-        "description": "What is not of full use although the gateway answers; empty when all is well.",
+        "description": "Reasons why the gateway works with restrictions, as messages; empty if there are none.",
     }
     kept_in: Json = {"enum": ["kafka", "fallback"], "description": "Where the event is durable."}
     event_id: Json = {
         "type": "string",
         "minLength": 1,
-        "description": "The identity that all copies of the event share, and no other event has.",
+        "description": "Identity of the event: all copies of it share the id, and no other event has it.",
     }
     count: Json = {"type": "integer", "minimum": 0}
     at: Json = {"type": "string", "format": "date-time"}
@@ -105,16 +105,16 @@ def _answers(limits: GatewayLimits) -> Json:
         "Error": _object({"error": error, "details": details}),
         "Detail": _object(
             {
-                "pointer": {"type": "string", "format": "json-pointer", "description": "Where; empty for the whole."},
-                "problem": {"type": "string", "minLength": 1, "description": "What."},
-                "remedy": {"type": "string", "minLength": 1, "description": "What to do about it."},
+                "pointer": {"type": "string", "format": "json-pointer", "description": "Empty for the whole."},
+                "problem": {"type": "string", "minLength": 1, "description": "What is wrong."},
+                "remedy": {"type": "string", "minLength": 1, "description": "How to correct it."},
             }
         ),
         "Results": _object(
             {"results": {"type": "array", "items": ref("Result"), "minItems": 1, "maxItems": limits.max_events}}
         ),
         "Result": {
-            "description": "The outcome of one event of an array, at the event's place.",
+            "description": "The outcome of one event of an array, at the event's index.",
             "oneOf": [ref("KeptResult"), ref("RefusedResult"), ref("NotKeptResult")],
         },
         "KeptResult": _object({"status": {"const": 201}, "eventId": event_id, "keptIn": kept_in}),
@@ -126,11 +126,11 @@ def _answers(limits: GatewayLimits) -> Json:
         "Readiness": _object({"kafka": {"type": "boolean"}, "fallback": {"type": "boolean"}, "degraded": degraded}),
         "Fallback": _object(
             {
-                "backlog": count | {"description": "Records that wait."},
-                "oldestAgeS": {"type": "number", "minimum": 0, "description": "Age of the oldest that waits."},
-                "ambiguous": count | {"description": "Of those that wait, may be in Kafka already."},
-                "refused": count | {"description": "Set aside: Kafka refuses them for ever."},
-                "lost": count | {"description": "Taken by damage of the store, until somebody acknowledges it."},
+                "backlog": count | {"description": "Waiting records."},
+                "oldestAgeS": {"type": "number", "minimum": 0, "description": "Age of the oldest waiting record."},
+                "ambiguous": count | {"description": "Waiting records that may be in Kafka already."},
+                "refused": count | {"description": "Records set aside because Kafka refuses them for good."},
+                "lost": count | {"description": "Records lost to damage of the store, until a person acknowledges it."},
                 "degraded": degraded,
                 "bytes": count,
                 "maxBytes": count,
@@ -140,8 +140,8 @@ def _answers(limits: GatewayLimits) -> Json:
                     "items": {"type": "string"},
                     "description": "Partitions, topic/number, whose events bypass Kafka though the circuit is closed.",
                 },
-                "replayed": count | {"description": "Since the start of the process."},
-                "setAside": count | {"description": "Since the start of the process."},
+                "replayed": count | {"description": "Records replayed since the start of the process."},
+                "setAside": count | {"description": "Records set aside since the start of the process."},
             }
         ),
     }

@@ -1,22 +1,23 @@
-"""How fast a replay may go: never faster than its rate, and half of the time at most beside live events. Pure."""
+"""Rate limit of a replay: at most its maximum rate, and at most half of the time while live events arrive. Pure."""
 
 from dataclasses import dataclass
 
-_ALONE = 4000
-_BESIDE_LIVE_EVENTS = 500  # what is sent in one go delays who comes meanwhile
-_LONGEST_PAUSE_S = 0.25
+_BATCH_ALONE = 4000
+_BATCH_BESIDE_LIVE_EVENTS = 500  # smaller, because a batch delays events that arrive meanwhile
+_MAX_PAUSE_S = 0.25
 
 
 @dataclass(frozen=True)
 class Pace:
-    """`max_rate` in records a second."""
+    """The limit. `max_rate` is in records per second."""
 
     max_rate: float
 
     def batch(self, is_live: bool) -> int:
-        """How many records to take at once."""
-        return max(1, min(_BESIDE_LIVE_EVENTS if is_live else _ALONE, int(self.max_rate * _LONGEST_PAUSE_S)))
+        """Return the size of the next batch, in records."""
+        largest = _BATCH_BESIDE_LIVE_EVENTS if is_live else _BATCH_ALONE
+        return max(1, min(largest, int(self.max_rate * _MAX_PAUSE_S)))
 
     def pause_s(self, records: int, took_s: float, is_live: bool) -> float:
-        """How long to rest after a batch of so many records that took so long."""
+        """Return the seconds to pause after a batch of `records` that took `took_s`."""
         return max(0.0, records / self.max_rate - took_s, took_s if is_live else 0.0)

@@ -1,4 +1,4 @@
-"""The JSON of a body."""
+"""Decodes JSON bodies within the gateway's limits."""
 
 from collections.abc import Iterator
 
@@ -9,12 +9,16 @@ from include.gateway.answer import Fault, fault
 from include.settings import GatewayLimits
 
 _decode = msgspec.json.Decoder().decode
-_PIECE_BYTES = 1 << 16  # a body with too many parts is refused as soon as they are seen
+_PIECE_BYTES = 1 << 16  # scanned at a time: a body with too many parts is refused without scanning the rest
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[{:'))
 
 
 def decode(body: bytes, limits: GatewayLimits) -> object:
-    """The JSON value. Raises Fault 400 for what is none or could not be passed on, 413 for too many parts."""
+    """Return the decoded value.
+
+    Raises Fault 400 if the body is not valid JSON or has characters that cannot be stored, 413 if it has too many
+    objects, arrays or fields.
+    """
     if _is_large(body, limits):
         containers = fields = 0
         for marks in iter_structure(body):
@@ -30,32 +34,32 @@ def decode(body: bytes, limits: GatewayLimits) -> object:
         unwanted = undecodable_violations(body)
         if unwanted:
             raise Fault(400, "characters that cannot be stored", unwanted) from exc
-        # the decoder's own words name a byte or a range, never the content
+        # safe to show: msgspec's message names a position or a range, never the content
         reason = str(exc) if isinstance(exc, msgspec.MsgspecError) else "not UTF-8"
         remedy = "send one JSON value in UTF-8, without NaN, lone surrogates or numbers out of range"
         raise fault(400, "", f"not valid JSON: {reason}", remedy) from exc
 
 
 def iter_structure(text: bytes, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
-    """The opening brackets and colons of a JSON text outside its strings, piece by piece of the text.
+    """Yield the opening brackets and colons outside the strings of a JSON text, one bytes object per piece of the text.
 
-    Bytes are read in bulk, no value is made.
+    Works on bulk byte operations and decodes no value.
     """
     start, is_inside = 0, 0
     while start < len(text):
         piece = text[start : start + piece_bytes]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # it ends between a backslash and what that escapes
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # the piece ends inside an escape sequence
             piece = text[start : start + piece_bytes + 1]
         start += len(piece)
         unescaped = piece.replace(rb"\\", b"").replace(rb"\"", b"")
-        marks = unescaped.translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # without pairs, inside stays inside
+        marks = unescaped.translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # pairs cancel out
         parts = marks.split(b'"')
         yield b"".join(parts[is_inside::2])
         is_inside = (is_inside + len(parts) - 1) % 2
 
 
 def _is_large(body: bytes, limits: GatewayLimits) -> bool:
-    # at a glance, strings included: nearly every body has less, most not even so many bytes
+    # counts strings too, so it may be a false alarm; nearly every body is below, most by their length alone
     if len(body) <= limits.max_containers:
         return False
     return body.count(b"{") + body.count(b"[") > limits.max_containers or body.count(b":") > limits.max_fields

@@ -1,4 +1,4 @@
-"""What the gateway needs of the world, as promises. Adapters keep them; tests/contracts hold both sides to them."""
+"""Ports of the gateway: the protocols of its adapters. tests/contracts runs one suite per port on all of them."""
 
 import asyncio
 import datetime as dt
@@ -25,7 +25,7 @@ class StoreInUse(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One Kafka record as it will be produced. A null value is a tombstone."""
+    """One Kafka record to produce. A null value is a tombstone."""
 
     topic: str
     key: bytes | None
@@ -35,15 +35,16 @@ class Record:
 
     @property
     def event_id(self) -> str:
-        """The identity that all copies of this event share; empty when the header is missing."""
+        """The event id, which all copies of this event share; empty if the header is missing."""
         return next((value.decode() for name, value in self.headers if name == EVENT_ID), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A delivery failed. `kind` is librdkafka's name of the error or one of our own (see supervision).
+    """A failed delivery. `kind` is librdkafka's name of the error, or one of our own (see supervision).
 
-    `generation` numbers the producer it came from: a failure of an earlier one must not restart its successor.
+    `generation` is the number of the producer that failed: a failure of a replaced producer must not restart its
+    successor.
     """
 
     kind: str
@@ -53,7 +54,7 @@ class Failure:
 
 
 Partition = tuple[str, int]
-"""A topic's name and the number of one of its partitions; -1 stands for a topic that is not there yet."""
+"""A topic's name and the number of one of its partitions; -1 for a topic that does not exist yet."""
 
 
 class Producer(Protocol):
@@ -62,53 +63,54 @@ class Producer(Protocol):
     def start(
         self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
     ) -> None:
-        """Begin, bound to the running event loop. Connects in the background; never raises for an absent broker.
+        """Start, bound to the running event loop. Connects in the background; an unreachable broker raises nothing.
 
-        `on_failure` is called in the loop for failures that belong to no single record, such as no broker reachable.
-        `on_cluster_change` is called there when a broker of another cluster answered than before: before the future of
-        nearly any record settles that this cluster acknowledged, and within milliseconds of it at the latest. A client
-        that is new, after the start or a restart, does not know which cluster was before, and tells nothing.
+        `on_failure` is called in the loop for failures that belong to no record, such as no broker being reachable.
+        `on_cluster_change` is called in the loop when the brokers that answer belong to another cluster than before.
+        It is called before the futures of nearly all records that this cluster acknowledges settle, and otherwise
+        within milliseconds. A new client, after the start or a restart, does not know the cluster before it and does
+        not call it.
         """
         ...
 
     def send(self, record: Record) -> asyncio.Future[Failure | None]:
-        """Queue a record; never blocks, never raises. The future always settles, with a value, within the deadline.
+        """Queue a record. Never blocks, never raises. The future settles with a value within the delivery timeout.
 
-        None: acknowledged by all in-sync replicas. A Failure: it may be in Kafka all the same, as supervision tells
-        by its kind. Records of one key that are acknowledged were appended in the order of the calls.
+        None means acknowledged by all in-sync replicas. After a Failure the record may still be in Kafka; supervision
+        tells by the kind. Acknowledged records of one key were appended in the order of the calls.
         """
         ...
 
     def partition_of(self, record: Record) -> Partition | None:
-        """Where the record's key belongs; None without a key, or before a broker has told of its topics. Never blocks.
+        """Return the partition of the record's key; None without a key or before the first metadata. Never blocks.
 
-        As last heard from a broker: a topic made since then is still said to be missing.
+        Uses the last metadata received: a topic created since then still counts as missing, partition -1.
         """
         ...
 
     def abandon(self) -> None:
-        """Settle all that is in flight as failed now. Each may or may not reach Kafka afterwards."""
+        """Settle all records in flight as failed at once. Each may still reach Kafka."""
         ...
 
     def restart(self, generation: int) -> bool:
-        """Replace the producer if it still is that generation; what was in flight fails. Tells whether it did."""
+        """Replace the producer if it is still that generation. True if it was replaced; records in flight fail then."""
         ...
 
     async def cluster_id(self, timeout_s: float) -> str | None:
-        """The id of the cluster that answers within the timeout; None when no broker does. Does not block the loop.
+        """Return the id of the answering cluster; None if no broker answers in time. Does not block the loop.
 
-        An answer does not promise a delivery.
+        An answer does not mean that records will be delivered.
         """
         ...
 
     async def close(self, timeout_s: float) -> None:
-        """Wait for what is in flight up to the timeout, fail the rest, end. Sending afterwards fails at once."""
+        """Wait for records in flight up to the timeout, fail the rest and close. Later sends fail at once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A kept record: `id` ascends in the order of acceptance. `damage` says why the record is not as it was kept."""
+    """A waiting record. Ids ascend in the order of acceptance. `damage` tells why it is not intact, None if it is."""
 
     id: int
     record: Record
@@ -120,7 +122,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A record that Kafka refuses for ever, and why."""
+    """A record that Kafka refuses for good, with the reason."""
 
     id: int
     record: Record
@@ -132,7 +134,7 @@ class SetAside:
 class Loss:
     """Accepted records that will not reach Kafka: unreadable after damage, or given up by a person.
 
-    `reason` is that person's; None while nobody has said that it is known.
+    `reason` is that person's text; None while nobody has acknowledged the loss.
     """
 
     at_ms: int
@@ -144,9 +146,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a fallback store holds. `bytes` counts waiting and refused records, `max_bytes` is the ceiling.
+    """Counts of a fallback store. `bytes` counts waiting and refused records; `max_bytes` is its limit.
 
-    `lost`: records that damage took, as well as it can be counted, until a person acknowledges them.
+    `lost` is the number of records lost to damage, as far as it can be determined, until a person acknowledges them.
     """
 
     waiting: int
@@ -159,82 +161,82 @@ class Backlog:
 
 
 class FallbackStore(Protocol):
-    """Keeps records durably while Kafka does not take them. One process at a time."""
+    """Stores records durably while Kafka does not accept them. One process at a time."""
 
     def open(self) -> None:
-        """Take the store's lock and load its state; blocks.
+        """Take the store's lock and load its state. Blocks.
 
-        Raises StoreInUse, StoreUnavailable, or ConfigurationError for a folder that cannot be written to.
-        Must be called in the event loop that will use it. Of a damaged file all that can be read is taken over into a
-        new one, in the order of acceptance and as ambiguous; what cannot be read is counted as lost.
+        Raises StoreInUse, StoreUnavailable, or ConfigurationError if the folder cannot be written to.
+        Must be called in the event loop that will use the store. The readable records of a damaged file are copied to
+        a new one, in the order of acceptance and marked as ambiguous; the others are counted as lost.
         """
         ...
 
     def put(self, record: Record, error: str, may_be_in_kafka: bool) -> asyncio.Future[int]:
-        """Keep a record. The future settles with its id once it is on the disk, or with StoreFull or StoreUnavailable.
+        """Store a record. Never blocks. From this call on, `is_waiting` is True for the record's key.
 
-        From this call on, `is_waiting` is true of the record's key. Never blocks.
+        The future settles with the record's id once it is on disk. It raises StoreFull or StoreUnavailable.
         """
         ...
 
     def is_waiting(self, record: Record) -> bool:
-        """May an earlier record of the same topic and key still wait here? False is certain; true may be a false alarm.
+        """True if an earlier record of the same topic and key may still wait here. May be a false alarm; False is not.
 
-        Sending a record of which this is true straight to Kafka could break the order of its key.
+        Sending such a record straight to Kafka could break the order of its key.
         """
         ...
 
     async def oldest(self, limit: int, after_id: int = 0, without_topics: Collection[str] = ()) -> list[Waiting]:
-        """Waiting records in the order of acceptance, from beyond that id, but for those topics.
+        """Return waiting records with larger ids, in the order of acceptance, without those of the given topics.
 
-        Fewer than the limit when they are large; none only when no more wait. Raises StoreUnavailable.
+        Returns fewer than `limit` if they are large, and none only if no more wait. Raises StoreUnavailable.
         """
         ...
 
     async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
-        """Forget what Kafka acknowledged; set aside, with its reason, what it refuses for ever. Durable on return.
+        """Delete records that Kafka acknowledged; set aside, with the reason, those it refuses. Durable on return.
 
-        Raises StoreUnavailable; then nothing has changed.
+        Raises StoreUnavailable; nothing has changed then.
         """
         ...
 
     async def set_aside(self, limit: int, after_id: int = 0) -> list[SetAside]:
-        """Refused records in the order of their ids, from beyond that id. Raises StoreUnavailable."""
+        """Return refused records with larger ids, in the order of their ids. Raises StoreUnavailable."""
         ...
 
     async def retry_refused(self) -> int:
-        """Let all refused records wait again, behind the others; tells how many."""
+        """Queue all refused records again, behind the waiting ones. Return their number."""
         ...
 
     async def give_up(self, reason: str, ids: Collection[int] | None = None) -> int:
-        """Forget refused records, these or all; without ids, acknowledge what was lost too. Tells how many records.
+        """Delete refused records, all or those with the given ids; without ids, also acknowledge lost ones.
 
-        Each is noted with the reason. Raises StoreUnavailable; then nothing has changed.
+        Returns the number of records. Each is noted with the reason. Raises StoreUnavailable; nothing has changed then.
         """
         ...
 
     async def losses(self) -> list[Loss]:
-        """What was lost or given up, the oldest first. Raises StoreUnavailable."""
+        """Return the lost and given-up records, oldest first. Raises StoreUnavailable."""
         ...
 
     async def check(self) -> bool:
-        """Could a record be kept now? Writes to the disk to find out."""
+        """True if a record could be stored now. Tests it with a write to the disk."""
         ...
 
     def backlog(self) -> Backlog:
-        """What is held now; from memory."""
+        """Return the current counts, from memory."""
         ...
 
     async def close(self) -> None:
-        """Finish what was put, and let go of the lock."""
+        """Finish pending puts and release the lock."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A row of the system of record after a change: its id and times, and its value as the topic carries it.
+    """A row of the system of record after a change: its id, its times, and its value in the form of the topic.
 
-    The value is None for a deleted row.
+    The value of a deleted row is None.
     """
 
     id: int
@@ -249,7 +251,7 @@ class KeyReused(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class ChangeKey:
-    """The sender's key of a change: whose it is, the key, and what makes two calls the same."""
+    """The sender's key of a change. `scope` is the sender; `fingerprint` is equal for equal calls."""
 
     scope: str
     key: str
@@ -257,14 +259,14 @@ class ChangeKey:
 
 
 class SystemOfRecord(Protocol):
-    """The tables that own members and boards. Every method raises DatabaseUnavailable, and then changed nothing.
+    """The tables that own members and boards. Every method may raise DatabaseUnavailable; nothing was changed then.
 
-    One exception: when the connection breaks during the commit, nobody knows, and the row may be saved. Then a retry
-    with the same key finds it, and so does reconcile_sources.
-    `fields` are the client's: those of the topic without its id and times, checked before. A modification time is
-    greater than the one before it on the same row, in whole milliseconds, whichever gateway made the change.
+    There is one exception: if the connection breaks during the commit, its result is unknown and the row may be saved.
+    A retry with the same key finds it, and so does reconcile_sources.
+    `fields` are the client's: those of the topic without its id and times, validated before. Each modification of a row
+    has a greater time than the previous one, in whole milliseconds, whichever gateway makes it.
     With a `key`, a change is made once: the key is saved in one transaction with the row, and within the window the
-    same key returns what the first change saved. Raises KeyReused when its fingerprint differs.
+    same key returns what the first change saved. Raises KeyReused if the fingerprint differs.
     """
 
     async def create(self, topic: Topic, fields: Mapping[str, object], key: ChangeKey | None = None) -> Saved:
@@ -274,11 +276,11 @@ class SystemOfRecord(Protocol):
     async def update(
         self, topic: Topic, row_id: int, fields: Mapping[str, object], key: ChangeKey | None = None
     ) -> Saved | None:
-        """Replace a row's fields. None when there is no such row, or it was deleted."""
+        """Replace a row's fields. Returns None if there is no such row, or it was deleted."""
         ...
 
     async def delete(self, topic: Topic, row_id: int, key: ChangeKey | None = None) -> Saved | None:
-        """Mark a row as deleted. None when there is no such row, or it was deleted before."""
+        """Mark a row as deleted. Returns None if there is no such row, or it was deleted before."""
         ...
 
     async def close(self) -> None:
@@ -287,16 +289,16 @@ class SystemOfRecord(Protocol):
 
 
 class CallJournal(Protocol):
-    """Remembers keys and values over a restart, in the order of their last write. Best effort: it never raises."""
+    """Stores keys and values across restarts, in the order of their last write. Best effort: never raises."""
 
     def open(self, limit: int) -> list[tuple[bytes, bytes]]:
-        """The newest entries, oldest first; the others are forgotten. Blocks. Empty when it cannot be read."""
+        """Return the newest `limit` entries, oldest first, and delete the others. Blocks. Empty if unreadable."""
         ...
 
     def write(self, key: bytes, value: bytes | None) -> None:
-        """Remember a value, or forget the key for None, soon. Never blocks."""
+        """Queue a write of the value, or a deletion of the key if it is None. Never blocks."""
         ...
 
     def close(self) -> None:
-        """Write what is not written yet. Blocks."""
+        """Write all queued entries. Blocks."""
         ...

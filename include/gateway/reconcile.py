@@ -1,14 +1,14 @@
 """Produces rows that were saved but never published: `python -m include.gateway.reconcile [--dry-run]`.
 
-A member or board is saved first and produced then. When its record could be kept nowhere, or the gateway died between
-the two, the row is there and the topics do not know it. This compares the newest version of each row with the topic and
-with the fallback stores, and produces what neither has, deletions as tombstones.
+The gateway saves a member or board first and produces its record second. If the record could be stored nowhere, or the
+gateway died in between, the row exists and the topic lacks it. This command compares the newest version of each row
+with the topic and the fallback stores, and produces the versions that none of them has, deletions as tombstones.
 
-It is safe while gateways run, and safe to run again: rows changed within the last minute are left to them; a record's
-identity is made of topic, id and version, as by the gateway, so that a record that a gateway sent without hearing of
-it is a copy; and a version that is older than what a topic has by then loses to it wherever versions are compared.
-Exit codes: 0 everything is published, or was shown; 75 some rows are not, or the database, the broker or a store is not
-available; 78 a setting is wrong.
+It is safe to run while gateways run, and to run again. Rows changed within the last minute are left to the gateways.
+The event id is derived from topic, id and version, as in the gateway, so a record that a gateway sent without receiving
+its acknowledgement is a copy. A version older than the one that a topic has by then loses every version comparison.
+Exit codes: 0 everything is published, or the dry run is done; 75 some rows are not published, or the database, the
+broker or a store is not available; 78 a setting is wrong.
 """
 
 import argparse
@@ -40,20 +40,20 @@ log = logging.getLogger("include.gateway.reconcile")
 
 
 DEFAULT_SINCE = dt.timedelta(days=2)
-DEFAULT_MIN_AGE_S = 60.0  # beyond every deadline of a gateway: what is younger may still be on its way
-_SLACK = dt.timedelta(minutes=10)  # between the clocks of database, gateway and broker
-_DELIVERY_S = 30.0  # nobody waits for an answer here
+DEFAULT_MIN_AGE_S = 60.0  # longer than every timeout of a gateway: records of younger rows may still be in flight
+_SLACK = dt.timedelta(minutes=10)  # allowed skew between the clocks of database, gateway and broker
+_DELIVERY_S = 30.0  # longer than the gateway's, since no client waits
 _REACH_S = 10.0
-_LOOK_S = 5.0  # sooner than the look-ups that follow would tell that no broker answers
+_CLUSTER_S = 5.0  # shorter than the timeouts of the reads that follow, so that an outage is reported sooner
 _PROGRESS_S = 5.0
-_SHOWN = 20  # ids in the log; the count tells the rest
+_SHOWN = 20  # ids logged at most
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What to look at: rows changed from `since` (None: as far back as the topic reaches) and older than `min_age_s`.
+    """The rows to compare: changed from `since` on (None: as far back as the topic reaches), older than `min_age_s`.
 
-    `stores` are folders of fallback stores: what waits there is on its way.
+    `stores` are folders of fallback stores: versions that wait there count as published.
     """
 
     since: dt.datetime | None
@@ -64,7 +64,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What was done for one topic. `refused`: Kafka will never take these as they are."""
+    """Counts of rows of one topic. `refused` are those that Kafka will never accept as they are."""
 
     topic: str
     unpublished: int
@@ -75,15 +75,16 @@ class Reconciled:
 def reconcile_sources(settings: Settings, scope: Scope, clock: Clock | None = None) -> list[Reconciled]:
     """Find the rows that are not published, and produce them unless it is a dry run.
 
-    Blocks, for minutes when the topics are large; its memory is bounded. A success tells that every row of the scope
+    Blocks, for minutes if the topics are large; memory is bounded. After a run that is not dry, every row of the scope
     that is not counted as refused was acknowledged by Kafka, was published before, or waits in one of the stores.
-    Raises DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, ContractMismatch for a topic that does not exist.
+    Raises DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and ContractMismatch if a topic does not exist.
     """
     clock = clock or SystemClock()
-    require_own_cluster(settings.kafka.bootstrap_servers, scope.stores, _LOOK_S)
+    require_own_cluster(settings.kafka.bootstrap_servers, scope.stores, _CLUSTER_S)
     with closing(open_connection(settings.database, "gateway", "reconcile", LONG)) as connection:
         rows = UnpublishedRows(connection)
-        until = rows.settled_until(scope.min_age_s)  # before anything is read, so that what it covers is settled
+        # before the topics are read: no record of a row up to this time is in flight any more
+        until = rows.settled_until(scope.min_age_s)
         return [_reconcile(settings, scope, rows, topic, until, clock) for topic in RAW_TOPICS.values()]
 
 
@@ -92,7 +93,7 @@ def _reconcile(
 ) -> Reconciled:
     since = _first_change(scope.since, topic, settings.kafka.board_retention_days, clock)
     rows.begin()
-    # the stores first: a record that is replayed meanwhile is met in both, never in neither
+    # stores before topics: a record replayed meanwhile is found in both, never in neither
     waiting = rows.add(chain.from_iterable(iter_store(folder, topic) for folder in scope.stores))
     from_at = None if since is None else since - _SLACK
     published = rows.add(iter_topic(settings.kafka.bootstrap_servers, topic, from_at))
@@ -109,7 +110,7 @@ def _reconcile(
 
 
 def _first_change(since: dt.datetime | None, topic: Topic, retention_days: int, clock: Clock) -> dt.datetime | None:
-    """Where to begin: no row is asked for whose record the topic may have dropped already."""
+    """Return the time to compare from. Rows are excluded if retention may have deleted their records already."""
     if topic.retention_days is None:
         return since
     kept_from = clock.now() - dt.timedelta(days=retention_days) + 2 * _SLACK
@@ -122,7 +123,7 @@ async def _produce(
     unpublished = produced = 0
     producer: KafkaProducer | None = None
     loop = asyncio.get_running_loop()
-    told_s = loop.time()
+    logged_s = loop.time()
     try:
         with closing(rows.iter_rows(topic, since, until)) as batches:
             for batch in batches:
@@ -134,8 +135,8 @@ async def _produce(
                 _show(topic, batch, unpublished)
                 unpublished += len(batch)
                 produced += await send(producer, [record_of(topic, row, clock) for row in batch])
-                if loop.time() > told_s + _PROGRESS_S:
-                    told_s = loop.time()
+                if loop.time() > logged_s + _PROGRESS_S:
+                    logged_s = loop.time()
                     log.info("%s: %d rows produced so far", topic.name, produced)
     finally:
         if producer is not None:
@@ -144,7 +145,7 @@ async def _produce(
 
 
 async def send(producer: Producer, records: Sequence[Record]) -> int:
-    """Produce the records; returns how many Kafka acknowledged. Raises BrokerUnavailable when it is out."""
+    """Produce the records and return how many Kafka acknowledged. Raises BrokerUnavailable in an outage."""
     acknowledged = 0
     outage = None
     for record, delivery in [(record, producer.send(record)) for record in records]:
@@ -156,13 +157,13 @@ async def send(producer: Producer, records: Sequence[Record]) -> int:
         log.error("event %s of %s not produced: %s: %s", record.event_id, record.topic, failure.kind, rule.why)
         if rule.keep:
             outage = failure
-    if outage is not None:  # the next run finds what is missing; the identities stay the same
+    if outage is not None:  # the next run finds the missing rows again, under the same event ids
         raise BrokerUnavailable(reason=outage.kind, acknowledged=acknowledged, of=len(records))
     return acknowledged
 
 
 def record_of(topic: Topic, row: UnpublishedRow, clock: Clock) -> Record:
-    """The record of a row, accepted now."""
+    """Return the record of a row, with the current time as its time of acceptance."""
     return row_record(topic, row.saved, accepted_at(clock.now()), row.key)
 
 
@@ -187,8 +188,8 @@ def _instant(text: str) -> dt.datetime:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Produce members and boards that were saved but never published.")
     span = parser.add_mutually_exclusive_group()
-    span.add_argument("--since", type=_instant, help="look at rows changed from this time (default: 2 days ago)")
-    span.add_argument("--all", action="store_true", help="look as far back as the topics reach")
+    span.add_argument("--since", type=_instant, help="compare rows changed from this time on (default: 2 days ago)")
+    span.add_argument("--all", action="store_true", help="compare rows as far back as the topics reach")
     parser.add_argument("--dry-run", action="store_true", help="show what would be produced; change nothing")
     parser.add_argument("--min-age-s", type=float, default=DEFAULT_MIN_AGE_S, metavar="S",
                         help="leave rows changed within the last S seconds to the gateways (default 60)")  # fmt: skip
@@ -199,7 +200,7 @@ def _arguments() -> argparse.Namespace:
 
 @as_command
 def main() -> int:
-    """Reconcile, and say what was done."""
+    """Reconcile and print the counts of each topic."""
     arguments = _arguments()
     settings = Settings.from_environment()
     for folder in arguments.store or []:

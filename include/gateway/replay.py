@@ -1,12 +1,18 @@
 """Drains a fallback store without its gateway: `python -m include.gateway.replay [--store FOLDER]`.
 
-For a machine or a gateway that died. Takes the store's lock, so it refuses while a gateway runs on it. Shows how far it
-is; running it again is safe. `--list-refused` shows what Kafka refused for ever, and why, and what was lost to damage,
-and changes nothing; `--retry-refused` sends the first again too; `--give-up REASON` forgets it and acknowledges the
-second, for good, and keeps the reason; with `--id` only these of the records set aside. `--salvage FILE` sends what can
-be read of a damaged file, which is left as it is. `--move-to-cluster ID` says that the events belong to another Kafka
-cluster from now on: nothing is sent to one that nobody has named so, but for the first. Exit codes: 0 nothing waits any
-more; 75 something does, or the store or the broker is not available; 78 a setting is wrong, or another cluster answers.
+For the store of a gateway or machine that died. Takes the store's lock, so it fails while a gateway runs on it. Logs
+its progress; safe to run again.
+
+--list-refused        list the records that Kafka refused, with reasons, and the records lost to damage; change nothing
+--retry-refused       also send the refused records again
+--give-up REASON      delete the refused records for good, and acknowledge the lost ones; with --id only these refused
+                      records; the reason is stored
+--salvage FILE        also send the readable records of a damaged file, which is not changed
+--move-to-cluster ID  assign the events to another Kafka cluster; otherwise they are sent to their own cluster only,
+                      which is that of the first contact
+
+Exit codes: 0 no records wait any more; 75 some do, or the store or the broker is not available; 78 a setting is wrong,
+or another cluster answers.
 """
 
 import argparse
@@ -37,7 +43,7 @@ from include.settings import Settings
 
 log = logging.getLogger("include.gateway.replay")
 
-_DELIVERY_S = 30.0  # nobody waits for an answer here
+_DELIVERY_S = 30.0  # longer than the gateway's, since no client waits
 _PAGE = 1000
 
 
@@ -49,7 +55,10 @@ async def drain_store(
     retry_refused: bool = False,
     damaged: Path | None = None,
 ) -> DrainReport:
-    """Send what waits in a store, in order. Raises BrokerUnavailable, StoreInUse, StoreUnavailable, StoreFull."""
+    """Send the waiting records of a store, in order. Returns also when an outage ended it; see `left`.
+
+    Raises BrokerUnavailable, ForeignCluster, StoreInUse, StoreUnavailable, StoreFull.
+    """
     counters, circuit = Counters(), Circuit()
     producer = KafkaProducer(bootstrap_servers, min(_DELIVERY_S, timeout_s))
     supervisor = Supervisor(producer, circuit, counters, stop=lambda kind: None)
@@ -77,11 +86,11 @@ async def drain_store(
 
 
 async def move_to_cluster(store_dir: Path, cluster_id: str) -> str | None:
-    """Let the store's events belong to that cluster from now on; tells to which one they belonged.
+    """Assign the store's events to that cluster. Return the id of the former one, None if there was none.
 
     Raises StoreInUse, StoreUnavailable.
     """
-    async with _opened(store_dir):  # for its lock: a gateway that runs knows the id already
+    async with _opened(store_dir):  # takes the lock: a running gateway would not notice the change
         file = ClusterFile(store_dir)
         try:
             former = file.read()
@@ -96,15 +105,15 @@ async def move_to_cluster(store_dir: Path, cluster_id: str) -> str | None:
 
 
 async def give_up(store_dir: Path, reason: str, ids: list[int] | None) -> int:
-    """Give up what can never be sent; tells how many records. Raises StoreInUse, StoreUnavailable."""
+    """Give up refused records, see FallbackStore.give_up; return their number. Raises StoreInUse, StoreUnavailable."""
     async with _opened(store_dir) as store:
         return await store.give_up(reason, ids)
 
 
 async def list_refused(store_dir: Path) -> int:
-    """Print what was set aside or lost, a line each, without what it carries; tells how many were set aside.
+    """Print one line per record set aside and per loss, without payloads. Return the number of records set aside.
 
-    Raises StoreInUse.
+    Raises StoreInUse, StoreUnavailable.
     """
     async with _opened(store_dir) as store:
         count = last_id = 0
@@ -119,7 +128,7 @@ async def list_refused(store_dir: Path) -> int:
 
 
 async def _salvage(damaged: Path, store: FallbackStore, store_dir: Path) -> None:
-    """Let what can be read of a damaged file wait in the store, under the event ids it had."""
+    """Store the readable records of a damaged file under their event ids. Raises ConfigurationError without any."""
     with tempfile.TemporaryDirectory(dir=store_dir) as scratch:
         salvage, saved = Salvage(damaged, Path(scratch) / "pages"), 0
         rows = salvage.iter_in_order()
@@ -152,7 +161,7 @@ def _time(at_ms: int) -> str:
 
 @as_command
 def main() -> int:
-    """Drain one store, or show what it set aside, and say what was done."""
+    """Drain one store, or do what an option says instead, and report the counts."""
     arguments = _arguments()
     settings = Settings.from_environment()
     store_dir = arguments.store or settings.gateway.fallback_dir
@@ -185,7 +194,7 @@ def _arguments() -> argparse.Namespace:
         "--max-rate", type=_rate, help="records a second at most (default: GATEWAY_REPLAY_MAX_RATE)", metavar="N"
     )
     more = parser.add_mutually_exclusive_group()
-    more.add_argument("--salvage", type=Path, metavar="FILE", help="first take over what a damaged file still holds")
+    more.add_argument("--salvage", type=Path, metavar="FILE", help="first store the readable records of a damaged file")
     more.add_argument("--list-refused", action="store_true", help="show what Kafka refused, and why; send nothing")
     more.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
     more.add_argument(

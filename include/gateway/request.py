@@ -1,4 +1,4 @@
-"""A request's head: read strictly, and what it must say for a call to be answered."""
+"""Request heads: strict parsing, and the checks of headers that calls need."""
 
 import re
 
@@ -16,7 +16,7 @@ _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
 class Head:
-    """The request headers that matter here. Those that only frame the request are None when absent."""
+    """The request headers that the gateway uses."""
 
     authorization = b""
     content_type = b""
@@ -32,7 +32,7 @@ _FIELDS = {name.replace("_", "-").encode(): name for name in vars(Head) if not n
 
 
 class Request:
-    """A request whose head has been read. The parser calls the methods that begin with `on_`."""
+    """A request whose head has been parsed. The methods that begin with `on_` are callbacks of the parser."""
 
     __slots__ = ("_content", "_given", "_parser", "_repeated", "head", "is_kept_alive", "method", "target")
 
@@ -47,9 +47,9 @@ class Request:
 
     @classmethod
     def read(cls, head: bytes, limits: GatewayLimits) -> "Request":
-        """The request of a head, with the empty line at its end. Raises Fault.
+        """Parse a head, including the empty line at its end. Raises Fault.
 
-        The parser is strict: bare line feeds, folded lines and characters that no field may have are refused there.
+        The parser is strict: it refuses bare line feeds, folded lines and characters not allowed in fields.
         """
         check_beginning(head, limits)
         request = cls()
@@ -67,7 +67,7 @@ class Request:
         return request
 
     def _check(self, data: bytes) -> None:
-        # what RFC 9112 asks for and the parser lets through
+        # requirements of RFC 9112 that the parser does not check
         head = self.head
         if data.startswith(b"%b %b HTTP/1.1\r\n" % (self.method, self.target)):
             if head.host is None:
@@ -87,7 +87,7 @@ class Request:
             raise fault(400, "", "not a Content-Length", f"send at most {_LENGTH_DIGITS} digits")
 
     def length(self, limits: GatewayLimits) -> int | None:
-        """Bytes of its body; None when that comes in chunks. Raises Fault 413."""
+        """Return the length of the body in bytes; None if it is chunked. Raises Fault 413."""
         if self.head.transfer_encoding is not None:
             return None
         length = int(self.head.content_length)
@@ -96,21 +96,21 @@ class Request:
         return length
 
     def chunks(self, limits: GatewayLimits) -> ChunkedBody:
-        """Its body, which comes in chunks."""
+        """Return the reader of a chunked body."""
         self._content = bytearray()
         return ChunkedBody(self._parser, self._content, limits)
 
     @property
     def waits_to_continue(self) -> bool:
-        """True if the client may hold its body back until it is told to go on."""
+        """True if the client may wait for 100 Continue before it sends the body."""
         return self.head.expect.lower() == b"100-continue"
 
     def on_url(self, url: bytes) -> None:
-        """The target, or a piece of it."""
+        """Append a piece of the target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header field; after the head a trailer, which says nothing."""
+        """Store a header field. Ignore trailers, which come after the head."""
         field = _FIELDS.get(name.lower())
         if field is None or self.method:
             return
@@ -119,16 +119,16 @@ class Request:
         self._given[field] = value
 
     def on_headers_complete(self) -> None:
-        """The end of the head. A parser that is done with a request without a body has forgotten it."""
+        """Read the keep-alive flag. Later is too late: the parser resets it after a request without a body."""
         self.is_kept_alive = self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
-        """A piece of a chunk."""
+        """Append a piece of a chunk."""
         self._content += data
 
 
 def check_beginning(data: bytes, limits: GatewayLimits) -> None:
-    """Raises Fault for the beginning of a head that no further byte can make good."""
+    """Raise Fault if the beginning of a head is already invalid or too long."""
     if data[0] <= 0x20:
         raise _not_http()
     if len(data) > limits.max_head_bytes:
@@ -136,14 +136,14 @@ def check_beginning(data: bytes, limits: GatewayLimits) -> None:
 
 
 def check_unfinished(data: bytes, seen: int, limits: GatewayLimits) -> None:
-    """The same for a head without its end, of which so many bytes were seen before."""
+    """Do the same for an incomplete head, and refuse bare line feeds. The first `seen` bytes were checked before."""
     check_beginning(data, limits)
     if data.count(b"\n", seen) != data.count(b"\r\n", max(0, seen - 1)):
         raise _not_http()
 
 
 def require_json(head: Head) -> None:
-    """Raises Fault 415 for a body that is not declared as plain JSON in UTF-8."""
+    """Raise Fault 415 unless the body is declared as plain JSON in UTF-8."""
     kind, _, parameters = head.content_type.lower().partition(b";")
     charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
     if kind.strip() != b"application/json" or charset not in (b"", b"utf-8"):
@@ -153,7 +153,7 @@ def require_json(head: Head) -> None:
 
 
 def idempotency_key(head: Head) -> str | None:
-    """The sender's key, if any. Raises Fault 400 for one that could not be a header of the record."""
+    """Return the Idempotency-Key, if any. Raises Fault 400 for one that cannot become a header of the record."""
     if head.idempotency_key is None:
         return None
     if not _IDEMPOTENCY_KEY.fullmatch(head.idempotency_key):
@@ -170,4 +170,4 @@ def _other_version() -> Fault:
 
 
 def _other_protocol() -> Fault:
-    return fault(400, "", "no other protocol is spoken here", "send plain HTTP/1.1, without Upgrade or CONNECT")
+    return fault(400, "", "no other protocol is supported", "send plain HTTP/1.1, without Upgrade or CONNECT")

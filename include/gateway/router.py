@@ -1,4 +1,4 @@
-"""Which route answers which request. A request is refused by its head where that is enough, before its body."""
+"""Finds the route of a request, and admits or refuses the request by its head, before its body is read."""
 
 import re
 import urllib.parse
@@ -15,7 +15,7 @@ from include.gateway.tokens import NOBODY, Access, Tokens
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond
 class Call:
-    """A request whose head is in order: its route, the path's parameter, whose token it has, its Idempotency-Key."""
+    """An admitted request: its route, the path's parameter, the name of its token, and its Idempotency-Key."""
 
     route: "Route"
     parameter: str
@@ -24,37 +24,37 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The path in its usual spelling."""
+        """The path in canonical form: decoded, without a query."""
         return _PARAMETER.sub(lambda _: self.parameter, self.route.path)
 
     @property
     def takes_body(self) -> bool:
-        """True if the body is wanted."""
+        """True if the body is read and passed on."""
         return self.route.takes_body
 
     @property
     def is_vital(self) -> bool:
-        """True if it is answered although all connections are taken."""
+        """True if it is answered even if all connections are in use."""
         return self.route.is_vital
 
     @property
     def is_known(self) -> bool:
-        """True if a token was asked for, and given."""
+        """True if the route requires a token, which `admit` has verified."""
         return self.route.access is not None
 
     @property
     def topic(self) -> Topic:
-        """The topic of the route, which has one."""
+        """The topic of the route. Only for routes with a topic."""
         assert self.route.topic is not None
         return self.route.topic
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One method of one path, and what its requests must bring. `path` may have one `{parameter}`.
+    """One method of one path, and the requirements on its requests. `path` may have one `{parameter}`.
 
-    `access` None is open to everybody. `answer` gets the call and its body, and raises Fault. A body that the route
-    does not take is not kept. Calls of a vital route are answered also when all connections are taken.
+    With `access` None no token is required. `answer` receives the call and its body, and may raise Fault. The body is
+    dropped unless `takes_body`. Calls of a vital route are answered even if all connections are in use.
     """
 
     method: str
@@ -68,7 +68,7 @@ class Route:
     is_vital: bool = False
 
     def admit(self, tokens: Tokens, head: Head, parameter: str) -> Call:
-        """The call of a request with this head. Raises Fault 401, 403, 415 or 400."""
+        """Check the head and return the call. Raises Fault 401, 403, 415 or 400."""
         sender, topic = NOBODY, self.topic
         if self.access is not None:
             sender = tokens.require(head.authorization, self.access, None if topic is None else topic.name)
@@ -81,10 +81,10 @@ _PARAMETER = re.compile(r"\{\w+\}")
 
 
 class Router:
-    """Finds the route of a request. HEAD is GET whose answer the server sends without its body."""
+    """Finds the route of a request. HEAD is routed as GET; the server omits the body of its answer."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self.routes = sorted(routes, key=lambda route: "{" in route.path)  # a path as it stands comes before a pattern
+        self.routes = sorted(routes, key=lambda route: "{" in route.path)  # literal paths take precedence over patterns
         self._literal: dict[tuple[bytes, bytes], Route] = {}
         by_path: dict[str, dict[str, Route]] = {}
         for route in self.routes:
@@ -96,7 +96,7 @@ class Router:
         ]
 
     def find(self, method: bytes, target: bytes) -> tuple[Route, str]:
-        """The route, and the path's parameter. Raises Fault 400, 404 or 405."""
+        """Return the route and the path's parameter. Raises Fault 400, 404 or 405."""
         route = self._literal.get((method, target))
         return (route, "") if route is not None else self._search(method.decode("ascii"), _path(target))
 

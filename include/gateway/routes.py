@@ -1,4 +1,4 @@
-"""The gateway's routes, and the calls that are about itself: health, metrics, fallback store, schemas."""
+"""The gateway's routes, and its operational calls: health, metrics, fallback store, schemas."""
 
 import asyncio
 from functools import cached_property, partial
@@ -12,13 +12,14 @@ from include.gateway.router import Call, Route
 from include.gateway.rows import Rows
 from include.gateway.services import Services
 
-_READINESS_S = 1.0  # how long a check of the store is remembered: each costs an fsync, and needs no token
-_CHECK_S = 2.0  # how long an answer waits for one: a disk that hangs takes nothing
-_METRICS_S = 0.1  # how long a page of metrics is good for: each costs as much as ten events, and needs no token
+# /readyz and /metrics need no token, so their cost per second must be bounded
+_READINESS_S = 1.0  # a check of the store, which costs an fsync, is reused for so long
+_CHECK_S = 2.0  # timeout of a check: a disk that hangs cannot store events
+_METRICS_S = 0.1  # a page of metrics, which costs as much as ten events, is reused for so long
 
 
 def routes(services: Services) -> list[Route]:
-    """All of them, over the gateway's parts."""
+    """Return all routes of the gateway."""
     operations = Operations(services)
     answer = partial(events.answer, services)
     found = [
@@ -46,7 +47,7 @@ def routes(services: Services) -> list[Route]:
 
 
 class Operations:
-    """Health, metrics, the fallback store and the schemas."""
+    """The operational calls: health, metrics, fallback store and schemas."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -60,14 +61,14 @@ class Operations:
         return json_answer({"status": "alive"})
 
     async def readiness(self, call: Call, body: bytes) -> Answer:
-        """200 while something durable would take an event: Kafka, or else the fallback store."""
+        """200 while Kafka or the fallback store can make an event durable, else 503."""
         kafka = not self._services.circuit.is_open
-        store = await self._store_takes()
+        store = await self._is_store_writable()
         ready = {"kafka": kafka, "fallback": store, "degraded": self._services.degraded(store)}
         return json_answer(ready, 200 if kafka or store else 503)
 
     async def metrics(self, call: Call, body: bytes) -> Answer:
-        """Prometheus' text format; a page that was just made is given again."""
+        """200 with the metrics in Prometheus' text format. A page may be 0.1 s old."""
         now = asyncio.get_running_loop().time()
         if now >= self._page_ends_at:
             self._page, self._page_ends_at = self._services.metrics.page(), now + _METRICS_S
@@ -75,35 +76,35 @@ class Operations:
         return Answer(200, self._page, (media_type,))
 
     async def fallback(self, call: Call, body: bytes) -> Answer:
-        """What the fallback store holds, and how far the replay is."""
+        """200 with the state of the fallback store and of its replay."""
         return json_answer(self._backlog())
 
     async def replay(self, call: Call, body: bytes) -> Answer:
-        """202: a drain starts now if a broker can be reached; watch it with GET /fallback."""
+        """202. A drain starts now if a broker can be reached; GET /fallback shows its progress."""
         self._services.drain.wake()
         return json_answer(self._backlog(), 202)
 
     async def schema(self, call: Call, body: bytes) -> Answer:
-        """The JSON Schema of a topic's value."""
+        """200 with the JSON Schema of a topic's value. Raises Fault 404."""
         topic = TOPICS.get(call.parameter)
         if topic is None:
             raise fault(404, "", "no such topic", f"use one of: {', '.join(TOPICS)}")
         return Answer(200, encode(topic.json_schema()), ((b"content-type", b"application/schema+json"),))
 
     async def openapi(self, call: Call, body: bytes) -> Answer:
-        """What this gateway answers to which call, with its limits."""
+        """200 with the OpenAPI document of this gateway, with its limits."""
         return Answer(200, self._document)
 
     async def no_such_topic(self, call: Call, body: bytes) -> Answer:
-        """Always Fault 404: the topics that there are have routes of their own."""
+        """Raise Fault 404. Existing topics have routes of their own."""
         raise fault(404, "", "no such topic", f"use one of: {', '.join(RAW_TOPICS)}")
 
     @cached_property
     def _document(self) -> bytes:
         return encode(document(self._services.limits))
 
-    async def _store_takes(self) -> bool:
-        """Would the store take an event? Callers at the same time share one check, which may be a second old."""
+    async def _is_store_writable(self) -> bool:
+        """True if the store can take an event. Concurrent callers share one check, which may be a second old."""
         now = asyncio.get_running_loop().time()
         if self._check is None or (self._check.done() and now >= self._checked_at + _READINESS_S):
             self._checked_at = now

@@ -1,9 +1,9 @@
 """POST, PUT and DELETE of members and boards: saved to the system of record first, then produced.
 
-A gateway sends the records of a row in the order of its versions. Two gateways that change the same row may not: the
-database decides on the versions (each greater than the one before), the records may reach the topic the other way
-round. Whoever reads a topic takes the newest version of a row, not the last record: `modifiedAt` of a value, and for a
-tombstone its `accepted-at`, which for this reason is the deletion's time in the database.
+One gateway sends the records of a row in the order of its versions. Two gateways that change the same row may not: the
+database assigns ascending versions, but the records may reach the topic in the reverse order. So consumers must take a
+row's newest version, not its last record. The version is `modifiedAt` of a value and `accepted-at` of a tombstone,
+which is the deletion's time in the database for this reason.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _LONG_DIGITS = len(str(LONG_MAX))
 _TURN_S = 10.0
 
 
-class Turnstile:
-    """Lets one change of a row through at a time, so that its records are sent in the order of its versions."""
+class RowLocks:
+    """Serializes the changes of each row, so that its records are sent in the order of its versions."""
 
     def __init__(self, timeout_s: float = _TURN_S) -> None:
         self._timeout_s = timeout_s
@@ -42,7 +42,7 @@ class Turnstile:
 
     @asynccontextmanager
     async def of(self, table: str, row_id: int) -> AsyncIterator[None]:
-        """Wait for the row's turn. Raises Fault 503 when it does not come in time."""
+        """Hold the lock of a row. Raises Fault 503 if it is not free within the timeout."""
         key = (table, row_id)
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
@@ -68,18 +68,18 @@ class Turnstile:
 
 
 class Rows:
-    """The calls for one topic's rows. With an Idempotency-Key a change is made once, also over a crash."""
+    """The calls for one topic's rows. With an Idempotency-Key a change is made once, even across a crash."""
 
     def __init__(self, services: Services, topic: Topic) -> None:
         self._services = services
         self._topic = topic
-        self._turnstile = Turnstile()
+        self._locks = RowLocks()
         made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, BOARD_DETAIL_PIPELINE.version_field}
         self._made_here = sorted(made_here)
         self._given = [field.name for field in topic.fields if field.name not in made_here]
 
     async def create(self, call: Call, body: bytes) -> Answer:
-        """201 with the new id."""
+        """Create a row and produce it: 201 with the new id. Raises Fault."""
         key, fields = _change_key(call, body), self._fields(body)
 
         async def make() -> Answer:
@@ -96,7 +96,7 @@ class Rows:
         system_of_record = self._services.system_of_record
 
         async def make() -> Answer:
-            async with self._turnstile.of(self._topic.name, row_id):
+            async with self._locks.of(self._topic.name, row_id):
                 saved = await self._saved(lambda: system_of_record.update(self._topic, row_id, fields, key))
                 return await self._produced(200, self._found(saved), key)
 
@@ -108,7 +108,7 @@ class Rows:
         system_of_record = self._services.system_of_record
 
         async def make() -> Answer:
-            async with self._turnstile.of(self._topic.name, row_id):
+            async with self._locks.of(self._topic.name, row_id):
                 saved = await self._saved(lambda: system_of_record.delete(self._topic, row_id, key))
                 return await self._produced(200, self._found(saved), key)
 
@@ -162,8 +162,8 @@ class Rows:
         return fault(404, "", f"no such {self._topic.name}", "check the id; a deleted one does not come back")
 
     async def _produced(self, status: int, saved: Saved, key: ChangeKey | None) -> Answer:
-        # A row whose record could be kept nowhere is answered 503 and stays saved: the same call with the same key
-        # finds it and produces it, and so does reconcile_sources.
+        # If the record cannot be made durable, the answer is 503 and the row stays saved. A retry with the same key
+        # finds the row and produces it, and so does reconcile_sources.
         record = row_record(self._topic, saved, self._services.intake.accepted(), None if key is None else key.key)
         kept = raise_unless_kept(await self._services.intake.keep(record))
         answer: dict[str, object] = {"id": saved.id, "eventId": kept.event_id, "keptIn": kept.where}

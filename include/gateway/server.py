@@ -1,6 +1,6 @@
-"""HTTP/1.1 for the gateway: the connections of one listening socket, within the bounds of `GatewayLimits`.
+"""HTTP/1.1 server of the gateway: the connections of one listening socket, within the limits of `GatewayLimits`.
 
-Why not a ready server: docs/adr/0009. Heads and chunks are read by httptools' parser (`request.py`, `body.py`).
+docs/adr/0009 says why no existing server is used. httptools parses heads and chunks (`request.py`, `body.py`).
 """
 
 import asyncio
@@ -17,50 +17,51 @@ from include.settings import GatewayLimits
 
 log = logging.getLogger(__name__)
 
-_SWEEP_S = 0.25  # how late a deadline may be noticed
-_PAUSE_S = 0.001  # after each step that is dear
+_SWEEP_S = 0.25  # interval of timeout checks
+_PAUSE_S = 0.001  # before each costly step
 
 
 class Admitted(Protocol):
-    """A request that is not refused by its head."""
+    """A request that was not refused by its head."""
 
     @property
     def takes_body(self) -> bool:
-        """True if its body is wanted."""
+        """True if the body is passed to the application; it is dropped otherwise."""
         ...
 
     @property
     def is_known(self) -> bool:
-        """True if its sender has a token."""
+        """True if the sender was authenticated by a token."""
         ...
 
     @property
     def is_vital(self) -> bool:
-        """True if it is to be answered although all connections are taken."""
+        """True if it must be answered even if all connections are in use."""
         ...
 
 
 class Application(Protocol):
-    """What answers the requests."""
+    """The application that answers the requests."""
 
     def admit(self, request: Request) -> Admitted:
-        """See a request's head, before its body. Raises Fault."""
+        """Admit a request by its head, before its body is read. Raises Fault."""
         ...
 
     async def handle(self, call: Any, body: bytes) -> Answer:
-        """Answer what was admitted; never raises."""
+        """Answer an admitted request. Never raises."""
         ...
 
     def refused(self, status: int) -> None:
-        """A request was answered with a fault and never handled."""
+        """Count a request that the server answered with a fault, without `handle`."""
         ...
 
 
 class Server:
-    """Takes connections, and closes some for others when there are too many.
+    """Accepts connections, and evicts some when there are too many.
 
-    Beyond `max_connections` a new one takes the place of the oldest whose client has shown no token since it was last
-    answered, else of the one that is idle longest. If all are busy it is an extra one, for vital calls only.
+    At `max_connections`, a new connection evicts the unauthenticated one that was answered or opened longest ago, or
+    else the authenticated one that has been idle longest. If all of these are busy, the new one becomes an extra
+    connection, for vital calls only.
     """
 
     def __init__(self, application: Application, limits: GatewayLimits) -> None:
@@ -72,37 +73,37 @@ class Server:
         self.evicted_connections = 0
         self.is_ending = False
         self.read_buffer = memoryview(bytearray(limits.read_bytes))
-        # each in the order of their last answers; a connection is in one of the first three
+        # Each is ordered by last answer. A connection is in exactly one of the first three.
         self._strangers: OrderedDict[Connection, None] = OrderedDict()
         self._known: OrderedDict[Connection, None] = OrderedDict()
         self._extra: OrderedDict[Connection, None] = OrderedDict()
         self._stalled: OrderedDict[Connection, None] = OrderedDict()
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._dear: deque[Callable[[], None]] = deque()
+        self._costly_steps: deque[Callable[[], None]] = deque()
         self._next: asyncio.TimerHandle | None = None
 
     @property
     def open_connections(self) -> int:
-        """Connections now."""
+        """Number of open connections."""
         return len(self.connections)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes held for clients that do not read."""
+        """Bytes buffered for clients that do not read their answers."""
         return sum(connection.unsent_bytes for connection in self._stalled)
 
     async def start(self, listener: socket.socket) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections from a bound socket."""
         self.loop = asyncio.get_running_loop()
         for kind in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             listener.setsockopt(socket.SOL_SOCKET, kind, self.limits.socket_buffer_bytes)  # connections inherit it
-        backlog = self.limits.backlog  # asyncio listens anew, and would make it 100
+        backlog = self.limits.backlog  # asyncio calls listen() again, with 100 by default
         self._listener = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=backlog)
         self._sweep()
 
     async def quiesce(self, timeout_s: float) -> bool:
-        """Accept no more, close what is idle, wait for what is being answered. False when the time was not enough."""
+        """Stop accepting, close idle connections, wait for busy ones. False if some are still busy at the timeout."""
         self.is_ending = True
         if self._listener is not None:
             self._listener.close()
@@ -116,17 +117,17 @@ class Server:
         return True
 
     def close(self) -> None:
-        """End every connection now."""
+        """Abort all connections."""
         for timer in (self._sweeper, self._next):
             if timer is not None:
                 timer.cancel()
         for connection in list(self.connections):
             connection.abort()
 
-    # --- what connections tell
+    # --- called by connections
 
     def joined(self, connection: Connection) -> None:
-        """A new connection."""
+        """Register a new connection; evict another, or make it an extra one, if there are too many."""
         self.connections.add(connection)
         if len(self.connections) - len(self._extra) <= self.limits.max_connections or self._make_room():
             self._strangers[connection] = None
@@ -137,31 +138,34 @@ class Server:
             self._evict(next(iter(self._extra)))
 
     def in_turn(self, step: Callable[[], None]) -> None:
-        """Take the step after those given before, with a pause before each: all together leave the loop to the others.
+        """Queue a costly step. Steps run one at a time, with a pause before each, so that other connections get time.
 
-        A loop that is never idle is slower than its share says: each time another thread, such as the fallback store's,
-        wants the interpreter, it waits for the switch interval.
+        Yielding without a pause is not enough. While the loop is never idle, each other thread that needs the GIL, such
+        as the fallback store's, waits for the switch interval every time.
         """
-        self._dear.append(step)
+        self._costly_steps.append(step)
         if self._next is None:
             self._next = self.loop.call_later(_PAUSE_S, self._step)
 
     def _step(self) -> None:
         self._next = None
         try:
-            self._dear.popleft()()
-        finally:  # one that fails must not hold up the others
-            if self._dear and self._next is None:
+            self._costly_steps.popleft()()
+        finally:  # a step that fails must not block the others
+            if self._costly_steps and self._next is None:
                 self._next = self.loop.call_later(_PAUSE_S, self._step)
 
     def left(self, connection: Connection) -> None:
-        """A connection that is no more."""
+        """Unregister a connection."""
         self.connections.discard(connection)
         for group in (self._strangers, self._known, self._extra, self._stalled):
             group.pop(connection, None)
 
     def admit(self, connection: Connection, request: Request) -> Admitted:
-        """What the application makes of a head. Raises Fault."""
+        """Let the application admit a request, and mark the connection as authenticated if it is. Raises Fault.
+
+        Extra connections get a 503 for calls that are not vital.
+        """
         call = self.application.admit(request)
         if connection.is_extra:
             if not call.is_vital:
@@ -174,17 +178,17 @@ class Server:
         return call
 
     def answered(self, connection: Connection) -> None:
-        """A connection that waits for its next request."""
+        """Note that a connection was answered and waits for its next request."""
         (self._known if connection.is_known else self._strangers).move_to_end(connection)
 
     def stalled(self, connection: Connection) -> None:
-        """The client does not read its answers."""
+        """Note that the client does not read. Evict the longest-stalled ones while too many bytes are unsent."""
         self._stalled[connection] = None
         while self.unsent_bytes > self.limits.max_unsent_bytes:
             self._evict(next(iter(self._stalled)))
 
     def flows(self, connection: Connection) -> None:
-        """The client reads again."""
+        """Note that the client reads again."""
         self._stalled.pop(connection, None)
 
     def _make_room(self) -> bool:
@@ -201,7 +205,7 @@ class Server:
         connection.abort()
 
     def _sweep(self) -> None:
-        # one timer for all connections: one a request would cost each of them
+        # one timer for all connections: a timer per request would slow down every request
         now = self.loop.time()
         for connection in list(self.connections):
             try:

@@ -1,4 +1,4 @@
-"""The gateway's parts, joined: made once by the entrypoint, used by every call."""
+"""Builds the gateway's services once, at startup; every call uses them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from include.settings import GatewayLimits, GatewaySettings
 
 @dataclass(frozen=True)
 class Services:
-    """What the calls need."""
+    """The services that calls use."""
 
     intake: Intake
     drain: Drain
@@ -37,7 +37,7 @@ class Services:
     topic_faults: list[str] = field(default_factory=list)
 
     def degraded(self, is_store_writable: bool = True) -> list[str]:
-        """What is not of full use although the gateway answers, in words; empty when all is well."""
+        """Return one message per restriction under which the gateway works; empty if there are none."""
         held = self.store.backlog()
         reasons = {
             "Kafka does not acknowledge": self.circuit.is_open,
@@ -50,13 +50,13 @@ class Services:
         return foreign + [reason for reason, holds in reasons.items() if holds] + self.topic_faults
 
     def on_client_failure(self, failure: Failure) -> None:
-        """For the producer: a failure that belongs to no record."""
+        """Handle a failure of the producer that belongs to no record."""
         rule = client_rule_for(failure)
         if rule is not None:
             self.supervisor.act(failure, rule)
 
 
-def join(
+def build_services(
     producer: Producer,
     store: FallbackStore,
     system_of_record: SystemOfRecord,
@@ -66,7 +66,7 @@ def join(
     stop: Callable[[str], None],
     journal: CallJournal | None = None,
 ) -> Services:
-    """The gateway over its ports. `stop` is called when supervision decides that it must end."""
+    """Build the gateway on its ports. `stop` is called if supervision decides that the gateway must stop."""
     counters, circuit = Counters(), Circuit(settings.circuit_failures)
     supervisor = Supervisor(producer, circuit, counters, stop)
     idempotency = Idempotency(clock, settings.idempotency_window_s, settings.idempotency_max_keys, journal)

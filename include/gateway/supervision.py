@@ -1,8 +1,8 @@
-"""What to do about each kind of failure, as a table of data: `python -m include.gateway.supervision` prints it.
+"""The table of failure kinds and the actions for them. `python -m include.gateway.supervision` prints it.
 
-Every kind that the client library names has a row, so that none is met unprepared. Many never arrive: the library takes
-DUPLICATE_SEQUENCE_NUMBER for an acknowledgement, and repeats what the broker answers to passing troubles until the
-record's time is up; then they come as `_MSG_TIMED_OUT`.
+Every error code of the client library has a row, so that none is unexpected. Many are never delivered. The library
+counts DUPLICATE_SEQUENCE_NUMBER as an acknowledgement, and retries transient errors until `message.timeout.ms`; the
+failure is `_MSG_TIMED_OUT` then.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from include.gateway.ports import Failure
 
 
 class Action(StrEnum):
-    """RESUME: this event is settled, go on. RESTART: a new producer. STOP: drain, close, exit non-zero."""
+    """RESUME: continue with the same producer. RESTART: create a new producer. STOP: shut down, exit non-zero."""
 
     RESUME = "resume"
     RESTART = "restart"
@@ -26,14 +26,14 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one kind of failure means.
+    """Meaning of one kind of failure.
 
-    keep: the record goes to the fallback store. Only what the record itself is makes Kafka refuse it for ever: then its
-    sender is told with `status`, and a replayed record is set aside.
-    ambiguous: it may be in Kafka all the same. False only for what was never sent, because the client does not tell
-    whether an attempt before the last one got through.
-    outage: the broker or the partition is out for every record, so it counts against the circuit.
-    of_topic: the outage is that of all partitions of the record's topic, and of no other topic.
+    keep: the record goes to the fallback store. False if Kafka refuses the record for good because of its content: the
+    sender gets `status` then, and a replayed record is set aside.
+    ambiguous: the record may be in Kafka all the same. False only for records that were never sent, because the client
+    does not report whether an attempt before the last one succeeded.
+    outage: the broker or the partition fails for every record, so the failure counts against the circuit.
+    of_topic: the outage concerns all partitions of the record's topic, and no other topic.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Rule:
     of_topic: bool = False
 
 
-# Our own kinds. Deadline, closed and too large are settled by the producer adapter, the rest never reach Kafka.
+# Our own kinds. The producer adapter reports the first three, the gateway itself the others.
 DEADLINE = "gateway.deadline"
 CLOSED = "gateway.closed"
 RECORD_TOO_LARGE = "gateway.record_too_large"
@@ -83,10 +83,10 @@ def _stop(why: str, *kinds: str) -> _Rules:
     return (Rule(kind, Action.STOP, True, True, True, _KEPT, why) for kind in kinds)
 
 
-_NOT_OURS = "answers another call than a produce: kept, and taken for an outage"
+_NOT_OURS = "not an error of produce requests: kept, and treated as an outage"
 
 _GROUPS: tuple[_Rules, ...] = (
-    # no answer in time: nobody knows whether the record is in the log
+    # no answer in time: the record may or may not be in the log
     _outage("no acknowledgement within the request's deadline", DEADLINE),
     _outage("not acknowledged within message.timeout.ms", "_MSG_TIMED_OUT"),
     _outage("the broker did not answer", "_TIMED_OUT"),
@@ -94,7 +94,7 @@ _GROUPS: tuple[_Rules, ...] = (
     _outage("the broker timed out waiting for its replicas", "REQUEST_TIMED_OUT"),
     _outage("the connection broke", "_TRANSPORT", "_FAIL", "NETWORK_EXCEPTION"),
     _outage("the broker's answer cannot be read", "_BAD_MSG", "_BAD_COMPRESSION", "_UNDERFLOW", "_PARTIAL"),
-    # the broker is out or unable; an attempt before this answer may have been appended all the same
+    # the broker is down or unable; an attempt before this answer may have been appended all the same
     _outage("no broker can be reached", "_ALL_BROKERS_DOWN"),
     _outage("no broker's host name resolves", "_RESOLVE"),
     _outage("the broker is not available", "BROKER_NOT_AVAILABLE", "REBOOTSTRAP_REQUIRED", "_UNKNOWN_BROKER"),
@@ -120,12 +120,12 @@ _GROUPS: tuple[_Rules, ...] = (
     _outage(
         "another Kafka cluster answers, or none says which it is: its acknowledgement does not count", FOREIGN_CLUSTER
     ),
-    # the topic is out for every record: rights and settings are repaired, and clocks are set
+    # every record of the topic fails until its ACLs or settings, or a clock, are corrected
     _outage("the gateway may not write to this topic", "TOPIC_AUTHORIZATION_FAILED", of_topic=True),
     _outage("the broker's policy refuses what is written to the topic", "POLICY_VIOLATION", of_topic=True),
     _outage("the broker refuses the gateway's time", "INVALID_TIMESTAMP", of_topic=True),
     _outage("the broker refuses the topic's name", "TOPIC_EXCEPTION", of_topic=True),
-    # of a batch, not of a record that is larger than one: the topic's limits were made smaller than a batch
+    # refers to a batch, not to a record: the topic's limits were made smaller than a batch
     _outage(
         "the topic takes less than its contract says", "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", of_topic=True
     ),
@@ -138,19 +138,19 @@ _GROUPS: tuple[_Rules, ...] = (
     _kept("in flight when the circuit opened or the producer ended", "_PURGE_INFLIGHT"),
     _kept("the producer ended", "_DESTROY", "_DESTROY_BROKER"),
     _kept("the client did not finish", "_INTR", "_RETRY", "_IN_PROGRESS", "_PREV_IN_PROGRESS", "_WAIT_CACHE"),
-    _kept("the client's metadata changed under way", "_OUTDATED", "_NODE_UPDATE", "_CONFLICT", "_INCONSISTENT"),
+    _kept("the client's metadata changed in the meantime", "_OUTDATED", "_NODE_UPDATE", "_CONFLICT", "_INCONSISTENT"),
     _kept("the producer's own buffer is full", "_QUEUE_FULL", ambiguous=False),
     _kept("the broker throttles us", "THROTTLING_QUOTA_EXCEEDED"),
-    _kept("the topic is declared but not made yet", "_UNKNOWN_TOPIC", ambiguous=False),
-    _kept("the topic is declared but not made yet", "UNKNOWN_TOPIC_OR_PART"),
-    _kept("the topic was made anew", "UNKNOWN_TOPIC_ID", "INCONSISTENT_TOPIC_ID"),
+    _kept("the topic does not exist yet", "_UNKNOWN_TOPIC", ambiguous=False),
+    _kept("the topic does not exist yet", "UNKNOWN_TOPIC_OR_PART"),
+    _kept("the topic was recreated", "UNKNOWN_TOPIC_ID", "INCONSISTENT_TOPIC_ID"),
     _kept("the partition is not known yet", "_UNKNOWN_PARTITION", ambiguous=False),
-    _kept("the record was damaged on its way", "INVALID_MSG"),
+    _kept("the record was corrupted in transit", "INVALID_MSG"),
     _kept("another record of its batch is invalid: this one is sent again", "_INVALID_DIFFERENT_RECORD"),
     _kept("the broker has it already", "DUPLICATE_SEQUENCE_NUMBER"),
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_COMPRESSION_TYPE"),
-    # this record, for ever: what it is, and nothing that anybody could repair around it
+    # Kafka will never accept this record; no change of settings would help
     _refused(413, "larger than Kafka takes", RECORD_TOO_LARGE, "INVALID_MSG_SIZE"),
     _refused(422, "the broker refuses the record", "INVALID_RECORD"),
     _refused(422, "the client library refuses the record", "_INVALID_ARG", "_INVALID_TYPE"),
@@ -165,10 +165,10 @@ _GROUPS: tuple[_Rules, ...] = (
     _restart("the producer is in a wrong state", "_STATE", "_READ_ONLY"),
     _restart("the client library lacks a system resource", "_CRIT_SYS_RESOURCE", "_FS"),
     _restart("the gateway may not produce idempotently", "CLUSTER_AUTHORIZATION_FAILED"),
-    # no restart helps: someone must change something
+    # a restart does not help: the broker or its settings must be changed
     _stop("the broker is too old", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"),
     _stop("the broker does not take acks=all", "INVALID_REQUIRED_ACKS"),
-    # ours: nothing was kept, the sender hears 503
+    # our own kinds: nothing was kept, the sender gets 503
     _refused(503, "the fallback store is full", STORE_FULL),
     _refused(503, "the fallback store cannot write", STORE_UNAVAILABLE),
     _refused(503, "the system of record cannot be reached", DATABASE_UNAVAILABLE),
@@ -194,7 +194,7 @@ _GROUPS: tuple[_Rules, ...] = (
         *("INVALID_TXN_STATE", "INVALID_TRANSACTION_TIMEOUT", "CONCURRENT_TRANSACTIONS", "TRANSACTION_ABORTABLE"),
         *("TRANSACTION_COORDINATOR_FENCED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
     ),
-    # of administration, of brokers among themselves, of telemetry
+    # of administration, inter-broker requests and telemetry
     _outage(
         _NOT_OURS,
         *("_NOENT", "_APPLICATION", "_NOOP", "_NOT_IMPLEMENTED", "_NOT_CONFIGURED", "_UNKNOWN_PROTOCOL"),
@@ -214,27 +214,30 @@ TABLE: Mapping[str, Rule] = {rule.kind: rule for rule in _ROWS}
 
 
 def rule_for(failure: Failure) -> Rule:
-    """The failure's rule. A fatal one of any kind restarts unless its own row stops; an unknown kind is an outage."""
+    """Return the rule of a failure.
+
+    A fatal failure restarts the producer, unless its own row stops the gateway. An unknown kind counts as an outage.
+    """
     rule = TABLE.get(failure.kind)
     if failure.fatal and (rule is None or rule.action is Action.RESUME):
         return TABLE["_FATAL"]
-    return rule or next(_outage("a kind that the table does not know: kept, and taken for an outage", failure.kind))
+    return rule or next(_outage("a kind that is not in the table: kept, and treated as an outage", failure.kind))
 
 
-# Errors of the client itself, of no record in particular, that are acted on. The others, such as a broken connection to
-# one broker of several, librdkafka mends by itself.
+# Errors of the client, not of a record, that require an action. librdkafka recovers from the others by itself, such as
+# a broken connection to one of several brokers.
 _OF_THE_CLIENT = frozenset({"_ALL_BROKERS_DOWN", "_AUTHENTICATION", "_FATAL", "_CRIT_SYS_RESOURCE"})
 
 
 def client_rule_for(failure: Failure) -> Rule | None:
-    """The rule of a failure that belongs to no record; None when there is nothing to do."""
+    """Return the rule of a failure that belongs to no record; None if it requires no action."""
     return rule_for(failure) if failure.fatal or failure.kind in _OF_THE_CLIENT else None
 
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="What the gateway does about each kind of failure.")
-    parser.add_argument("--json", action="store_true", help="for a program to read")
+    parser = argparse.ArgumentParser(description="Print the gateway's action for each kind of failure.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     if parser.parse_args().json:
         print(json.dumps([dataclasses.asdict(rule) for rule in TABLE.values()], indent=1))
         return 0

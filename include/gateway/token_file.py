@@ -1,8 +1,8 @@
-"""The file of the gateway's tokens: hashes, never the tokens themselves.
+"""The gateway's tokens file. It holds hashes, never the tokens themselves.
 
-A JSON array with an object a token: its `name`, `sha256` with one or two hex digests (the newest first; two while
-clients change over from one to the other), `topics` whose data it may send, or `["*"]`, and `admin` for the calls on
-the fallback store. A plain SHA-256 is enough, because a token is long and random: there is nothing to guess from.
+A JSON array with one object per token: its `name`; `sha256`, one or two hex digests, newest first, two during a
+rotation; `topics`, those whose data it may send, or `["*"]`; `admin`, true for the calls on the fallback store. A plain
+SHA-256 is enough, because tokens are random and too long to be guessed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from include.errors import ConfigurationError
 log = logging.getLogger(__name__)
 
 EVERY_TOPIC = "*"
-DATA, ADMIN = "data", "admin"  # the names of the tokens that the settings of a deployment bring along
+DATA, ADMIN = "data", "admin"  # names of the tokens from GATEWAY_TOKEN and GATEWAY_ADMIN_TOKEN
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -36,7 +36,7 @@ _MAKE_ONE = "make one with: python -m include.gateway.tokens add NAME --topic TO
 
 @dataclass(frozen=True)
 class Entry:
-    """One token, known by its hashes, and what it is good for."""
+    """One token: its name, its hashes and its scope."""
 
     name: str
     sha256: tuple[str, ...]
@@ -44,29 +44,29 @@ class Entry:
     admin: bool = False
 
     def allows(self, topic: str) -> bool:
-        """May it send this topic's data?"""
+        """True if the token may send data of this topic."""
         return topic in self.topics or EVERY_TOPIC in self.topics
 
 
 def new_token() -> str:
-    """A token with 256 random bits, of characters that shells and headers leave alone."""
+    """Return a token with 256 random bits, in characters that need no quoting in shells and headers."""
     return secrets.token_urlsafe(32)
 
 
 def digest(token: str) -> str:
-    """The hash that a file keeps of a token."""
+    """Return the hash of a token, as the file stores it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def read(path: Path) -> tuple[Entry, ...]:
-    """The tokens of a file. Raises ConfigurationError naming the file, the entry, the field and the remedy."""
+    """Return the tokens of a file. Raises ConfigurationError with the file, the entry, the field and the remedy."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = json.load(file)
     except OSError as exc:
         raise ConfigurationError(f"tokens file {path}: {exc.strerror}; {_MAKE_ONE}") from exc
-    except (ValueError, RecursionError) as exc:  # a wrong encoding too; the content itself is not shown
+    except (ValueError, RecursionError) as exc:  # includes a wrong encoding; the message must not quote content
         raise ConfigurationError(f"tokens file {path}: not JSON in UTF-8; correct it, or {_MAKE_ONE}") from exc
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigurationError(f"tokens file {path}: others may write it ({mode:04o}); chmod 600 {path}")
@@ -79,9 +79,9 @@ def read(path: Path) -> tuple[Entry, ...]:
 
 
 def parse(content: object) -> tuple[Entry, ...]:
-    """The tokens of a decoded file. Raises ConfigurationError naming the entry, the field and the remedy."""
+    """Return the tokens of a decoded file. Raises ConfigurationError with the entry, the field and the remedy."""
     if not isinstance(content, list):
-        raise ConfigurationError("not an array; give an array with an object a token")
+        raise ConfigurationError("not an array; give an array with one object per token")
     entries = tuple(_entry(number, each) for number, each in enumerate(content, start=1))
     names: set[str] = set()
     owners: dict[str, str] = {}
@@ -108,7 +108,7 @@ def _entry(number: int, content: object) -> Entry:
     where = f"entry {name!r}"
     unknown = [each for each in content if each not in _FIELDS]
     if unknown:
-        raise ConfigurationError(f"{where}: no field is called {unknown[0][:64]!r}; there are {', '.join(_FIELDS)}")
+        raise ConfigurationError(f"{where}: unknown field {unknown[0][:64]!r}; the fields are {', '.join(_FIELDS)}")
     digests, topics, admin = content.get("sha256"), content.get("topics", []), content.get("admin", False)
     if not (
         isinstance(digests, list)
@@ -122,27 +122,27 @@ def _entry(number: int, content: object) -> Entry:
     if not isinstance(admin, bool):
         raise ConfigurationError(f"{where}, admin: give true or false")
     if not topics and not admin:
-        raise ConfigurationError(f"{where}: good for nothing; give it topics, or admin true")
+        raise ConfigurationError(f"{where}: neither topics nor admin; give it topics, or admin true")
     return Entry(name, tuple(digests), tuple(topics), admin)
 
 
 def write(path: Path, entries: Sequence[Entry]) -> None:
-    """Replace the file at once, with mode 0600 and the owner it had. Raises ConfigurationError."""
-    target = path.resolve()  # a link stays one
+    """Replace the file atomically, with mode 0600. Run as root, it keeps the owner. Raises ConfigurationError."""
+    target = path.resolve()  # replaces the target of a symbolic link, not the link
     content = [
         {"name": each.name, "sha256": each.sha256, "topics": each.topics, "admin": each.admin} for each in entries
     ]
     text = json.dumps(content, indent=2) + "\n"
     parse(json.loads(text))
     try:
-        descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # made with mode 0600
+        descriptor, scratch = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # has mode 0600
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
                 if target.exists() and os.geteuid() == 0:
-                    owner = target.stat()  # root may edit the file of a gateway that is not root
+                    owner = target.stat()  # the gateway that reads the file may run as another user
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             Path(scratch).replace(target)
         except BaseException:
@@ -154,7 +154,7 @@ def write(path: Path, entries: Sequence[Entry]) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other editors of the file out: two at once would undo each other's change. Makes the folder."""
+    """Hold a lock against concurrent edits of the file, which would overwrite each other. Creates the folder."""
     folder = path.resolve().parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,21 +162,24 @@ def locked(path: Path) -> Iterator[None]:
     except OSError as exc:
         raise ConfigurationError(f"folder {folder} of the tokens file: {exc.strerror}") from exc
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # on the folder: the file itself is replaced
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # on the folder, because edits replace the file
         yield
     finally:
         os.close(descriptor)
 
 
 def add(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:
-    """With one more token. Raises ConfigurationError for a name that is taken."""
+    """Return the entries with one more token. Raises ConfigurationError if the name is in use."""
     if any(each.name == entry.name for each in entries):
-        raise ConfigurationError(f"{entry.name!r} is there already; rotate it, or remove it first")
+        raise ConfigurationError(f"{entry.name!r} exists already; rotate it, or remove it first")
     return (*entries, entry)
 
 
 def rotate(entries: Sequence[Entry], name: str, sha256: str) -> tuple[Entry, ...]:
-    """A second, newer hash for a token; the one before stays valid. Raises ConfigurationError when there are two."""
+    """Return the entries with a second, newer hash for a token; the first stays valid.
+
+    Raises ConfigurationError if the token has two already.
+    """
     entry = _find(entries, name)
     if len(entry.sha256) == _MAX_HASHES:
         raise ConfigurationError(f"{name!r} has two tokens already; retire the older one first: retire {name}")
@@ -184,7 +187,7 @@ def rotate(entries: Sequence[Entry], name: str, sha256: str) -> tuple[Entry, ...
 
 
 def retire(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
-    """Without the token's older hash. Raises ConfigurationError when there is only one."""
+    """Return the entries without the token's older hash. Raises ConfigurationError if it has only one."""
     entry = _find(entries, name)
     if len(entry.sha256) == 1:
         raise ConfigurationError(f"{name!r} has one token only; remove it to end it, or rotate it first")
@@ -192,16 +195,16 @@ def retire(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
 
 
 def remove(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
-    """Without the token. Raises ConfigurationError when there is none of that name."""
+    """Return the entries without the token. Raises ConfigurationError if there is none of that name."""
     gone = _find(entries, name)
     return tuple(each for each in entries if each is not gone)
 
 
 def ensure(path: Path, data_token: str, admin_token: str) -> list[str]:
-    """Make the file hold a deployment's two tokens, as `data` and `admin`; further entries stay.
+    """Add or rotate a deployment's two tokens, as the entries `data` and `admin`; keep other entries.
 
-    A token that changed is a rotation: the one before stays valid until it is retired. Safe to call at every start.
-    Returns what a person should know, one line each, without any token. Raises ConfigurationError.
+    A changed token is a rotation: the previous one stays valid until it is retired. Safe to call at every start.
+    Returns one line per change, to be shown to a person, without any token. Raises ConfigurationError.
     """
     if not data_token or not admin_token:
         missing = "GATEWAY_ADMIN_TOKEN" if data_token else "GATEWAY_TOKEN"
@@ -221,9 +224,9 @@ def ensure(path: Path, data_token: str, admin_token: str) -> list[str]:
                 entries = add(entries, entry)
                 notes.append(f"token {name}: added")
             elif entry.sha256[0] not in known:
-                # of three the middle one stays: it is the one that clients have now
+                # two hashes at most: the newest known one stays, because clients use it now
                 entries = _replaced(entries, replace(_find(entries, name), sha256=(*entry.sha256, known[0])))
-                notes.append(f"token {name}: changed; the one before is valid until you retire it")
+                notes.append(f"token {name}: changed; the previous one is valid until you retire it")
         if entries != before:
             write(path, entries)
     return notes
@@ -234,7 +237,7 @@ def _find(entries: Sequence[Entry], name: str) -> Entry:
         if entry.name == name:
             return entry
     names = ", ".join(each.name for each in entries) or "none"
-    raise ConfigurationError(f"no token is called {name!r}; there are: {names}")
+    raise ConfigurationError(f"no token is named {name!r}; the names are: {names}")
 
 
 def _replaced(entries: Sequence[Entry], entry: Entry) -> tuple[Entry, ...]:

@@ -1,13 +1,13 @@
-"""Who may do what, by bearer token; and the command that keeps the tokens file: `python -m include.gateway.tokens`.
+"""Authorization by bearer token, and the command that edits the tokens file: `python -m include.gateway.tokens`.
 
-    add NAME --topic board    a new token, shown once
-    rotate NAME               a second one beside the first, shown once: give it to the client
-    retire NAME               ends the older one, when the client has changed over
-    remove NAME               ends them all
-    list                      names and scopes, no secrets
+    add NAME --topic board    create a token and print it once
+    rotate NAME               create a second token beside the first and print it once: give it to the client
+    retire NAME               revoke the older of two tokens, when the client uses the newer one
+    remove NAME               revoke all tokens of that name
+    list                      print names and scopes, no secrets
 
-The file is GATEWAY_TOKENS_FILE, or --file. A running gateway reads it again on SIGHUP. Exit codes: 0 done; 78 the file
-or an argument is wrong.
+The file is GATEWAY_TOKENS_FILE, or --file. A running gateway reloads it on SIGHUP. Exit codes: 0 done; 78 the file or
+an argument is wrong.
 """
 
 import argparse
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 Access = Literal["data", "admin"]
 
-NOBODY = ""  # the name that stands for whoever calls a gateway without a tokens file
+NOBODY = ""  # the sender's name on calls that need no token
 
 
 class Tokens:
-    """The tokens a gateway knows. Without any (`entries` is None) it is open to everybody: for loopback only.
+    """The tokens that a gateway accepts, as hashes.
 
-    Only hashes are kept. An empty file is not the same as none: it lets nobody in.
+    With `entries` None, calls need no token; that is for loopback only. With no entries, every token is refused.
     """
 
     def __init__(self, entries: Sequence[Entry] | None, path: Path | None = None) -> None:
@@ -49,11 +49,11 @@ class Tokens:
 
     @classmethod
     def of(cls, path: Path | None) -> "Tokens":
-        """Those of a file; open to everybody without one. Raises ConfigurationError."""
+        """Load the tokens of a file. With None, calls need no token. Raises ConfigurationError."""
         return cls(None if path is None else token_file.read(path), path)
 
     def reload(self) -> bool:
-        """Read the file again. A file that cannot be used changes nothing: it is logged, and the answer is False."""
+        """Reload the file. True if it was loaded. The error of an invalid file is logged, and the tokens stay."""
         if self._path is None:
             return False
         try:
@@ -64,16 +64,16 @@ class Tokens:
         return True
 
     def require(self, authorization: bytes, access: Access, topic: str | None = None) -> str:
-        """The name of the token, if it is good for the call; `topic` None is any topic's.
+        """Return the name of the token if its scope includes the call; `topic` None stands for any topic.
 
-        Raises Fault 401 for no token or an unknown one, 403 for one that is good for other calls.
+        Raises Fault 401 for a missing or unknown token, 403 for one whose scope does not include the call.
         """
         if self.is_open:
             return NOBODY
         token = authorization[7:] if authorization[:7] == b"Bearer " else _token(authorization)
         presented = hashlib.sha256(token).digest()
         found: Entry | None = None
-        for known, entry in self._known:  # all of them, always: how long it takes says nothing about which
+        for known, entry in self._known:  # no early exit, so that the time taken does not depend on the match
             if hmac.compare_digest(known, presented):
                 found = entry
         if found is None or not token:
@@ -90,7 +90,7 @@ class Tokens:
 
     def _take(self, entries: Sequence[Entry]) -> None:
         if not entries:
-            log.warning("the tokens file has no token: every call but the open ones is answered 401")
+            log.warning("the tokens file has no token: every call that needs one is answered 401")
         self._known = [(bytes.fromhex(digest), entry) for entry in entries for digest in entry.sha256]
 
 
@@ -110,7 +110,7 @@ def _not_for_this(what: str, scope: str) -> Fault:
 
 @as_command
 def main() -> int:
-    """Change the tokens file, or show what is in it."""
+    """Edit the tokens file or list its entries."""
     arguments = _arguments()
     path = arguments.file or _file_of_the_environment()
     if arguments.action == "list":
@@ -137,11 +137,11 @@ def _change(path: Path, arguments: argparse.Namespace) -> None:
             entries = token_file.retire(entries, name)
         case "remove":
             entries = token_file.remove(entries, name)
-    token_file.write(path, entries)  # before the token is shown: one that was shown is valid
+    token_file.write(path, entries)  # before the token is printed, so that every printed token is valid
     if token is not None:
-        print(f"the token {name}, shown this once:", file=sys.stderr)
+        print(f"token {name}, printed only once:", file=sys.stderr)
         print(token)
-    print(f"{path} is written; a running gateway takes it on at SIGHUP", file=sys.stderr)
+    print(f"{path} is written; send SIGHUP to a running gateway to reload it", file=sys.stderr)
 
 
 def _show(entries: Sequence[Entry]) -> None:
@@ -159,22 +159,22 @@ def _file_of_the_environment() -> Path:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m include.gateway.tokens", description="The gateway's tokens.")
+    parser = argparse.ArgumentParser(prog="python -m include.gateway.tokens", description="Edit the tokens file.")
     parser.add_argument("--file", type=Path, help="the tokens file (default: GATEWAY_TOKENS_FILE)")
     actions = parser.add_subparsers(dest="action", required=True)
-    add = actions.add_parser("add", help="a new token, shown once")
+    add = actions.add_parser("add", help="create a token and print it once")
     add.add_argument("name")
     topics = add.add_mutually_exclusive_group()
     topics.add_argument("--topic", action="append", default=[], choices=RAW_TOPICS, help="may send this topic's data")
     topics.add_argument("--all-topics", action="store_true", help="may send every topic's data")
     add.add_argument("--admin", action="store_true", help="may see and replay the fallback store")
     for action, text in (
-        ("rotate", "a second token beside the first, shown once"),
-        ("retire", "end the older of two tokens"),
-        ("remove", "end all tokens of that name"),
+        ("rotate", "create a second token beside the first and print it once"),
+        ("retire", "revoke the older of two tokens"),
+        ("remove", "revoke all tokens of that name"),
     ):
         actions.add_parser(action, help=text).add_argument("name")
-    actions.add_parser("list", help="names and scopes, no secrets")
+    actions.add_parser("list", help="print names and scopes, no secrets")
     return parser.parse_args()
 
 

@@ -12,7 +12,7 @@ import httpx
 
 from include.gateway.app import Gateway
 from include.gateway.server import Server
-from include.gateway.services import Services, join
+from include.gateway.services import Services, build_services
 from include.gateway.token_file import Entry
 from include.gateway.tokens import Tokens
 from include.settings import GatewaySettings
@@ -47,7 +47,7 @@ class FakeGateway:
         self.producer = MemoryProducer()
         self.store = MemoryFallbackStore(self.clock, self.max_bytes)
         self.system_of_record = MemorySystemOfRecord(self.clock)
-        self.services: Services = join(
+        self.services: Services = build_services(
             self.producer,
             self.store,
             self.system_of_record,

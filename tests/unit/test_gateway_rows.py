@@ -8,7 +8,7 @@ import pytest
 
 from include.gateway.answer import Fault
 from include.gateway.ports import Failure
-from include.gateway.rows import Turnstile
+from include.gateway.rows import RowLocks
 from tests.fakes.events import keys_of
 from tests.fakes.harness import SETTINGS, FakeGateway, over_http
 
@@ -169,28 +169,28 @@ def test_window_and_count_of_keys_are_the_settings():
 
 def test_turn_that_does_not_come_in_time_is_503_and_blocks_nobody():
     async def main():
-        turnstile = Turnstile(timeout_s=0.05)
-        async with turnstile.of("member", 1):
+        row_locks = RowLocks(timeout_s=0.05)
+        async with row_locks.of("member", 1):
             with pytest.raises(Fault) as caught:
-                async with turnstile.of("member", 1):
+                async with row_locks.of("member", 1):
                     pytest.fail("two at a time")
-            async with turnstile.of("member", 2):
+            async with row_locks.of("member", 2):
                 pass
-        async with turnstile.of("member", 1):
-            return caught.value.status, turnstile
+        async with row_locks.of("member", 1):
+            return caught.value.status, row_locks
 
-    status, turnstile = asyncio.run(main())
+    status, row_locks = asyncio.run(main())
     assert status == 503
-    assert not turnstile._locks
+    assert not row_locks._locks
 
 
 def test_turns_are_taken_in_order_also_when_one_fails():
     async def main():
-        turnstile, order = Turnstile(), []
+        row_locks, order = RowLocks(), []
 
         async def change(number):
             with contextlib.suppress(RuntimeError):
-                async with turnstile.of("member", 1):
+                async with row_locks.of("member", 1):
                     order.append(number)
                     await asyncio.sleep(0)
                     if number == 1:

@@ -172,8 +172,8 @@ GOOD = {"name": "a", "sha256": [digest("a")], "topics": ["board"], "admin": Fals
         ([{**GOOD, "topics": "board"}], "entry 'a', topics"),
         ([{**GOOD, "topics": [["board"]]}], "entry 'a', topics"),
         ([{**GOOD, "admin": "yes"}], "entry 'a', admin"),
-        ([{**GOOD, "topics": []}], "entry 'a': good for nothing"),
-        ([{**GOOD, "topcis": []}], "entry 'a': no field is called 'topcis'"),
+        ([{**GOOD, "topics": []}], "entry 'a': neither topics nor admin"),
+        ([{**GOOD, "topcis": []}], "entry 'a': unknown field 'topcis'"),
         ([GOOD, GOOD], "entry 'a': there are two of that name"),
         ([GOOD, {**GOOD, "name": "b"}], "entry 'b', sha256: the same token is in 'a'"),
         ([{**GOOD, "sha256": [digest("a"), digest("a")]}], "entry 'a', sha256: the same token"),
@@ -373,12 +373,12 @@ def test_the_list_shows_names_and_scopes_and_no_secret(path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("add", "a", "--topic", "board"), "'a' is there already"),
-        (("add", "b"), "'b': good for nothing"),
+        (("add", "a", "--topic", "board"), "'a' exists already"),
+        (("add", "b"), "'b': neither topics nor admin"),
         (("add", "B C", "--admin"), "name: give lower-case letters"),
-        (("rotate", "b"), "no token is called 'b'; there are: a"),
+        (("rotate", "b"), "no token is named 'b'; the names are: a"),
         (("retire", "a"), "'a' has one token only"),
-        (("remove", "b"), "no token is called 'b'"),
+        (("remove", "b"), "no token is named 'b'"),
     ],
 )
 def test_a_refused_change_says_why_and_changes_nothing(path, arguments, message):
