@@ -1,4 +1,4 @@
-"""What calls with an Idempotency-Key were answered, in a small SQLite file: written behind, never waited for."""
+"""The journal of answers to calls with an Idempotency-Key: a small SQLite file, written behind by a thread."""
 
 import logging
 import queue
@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 _FILE = "idempotency.sqlite"
 _VERSION = 1
-_PAUSE_S = 0.1  # what comes within it goes into one transaction; a crash loses about as much
+_PAUSE_S = 0.1  # interval of transactions; a crash loses entries of about so long
 _MAX_BATCH = 10_000
-_MAX_QUEUED_BYTES = 64 << 20  # a disk that hangs must not fill the memory
-_ENTRY_BYTES = 250  # of an entry in memory, beside its value
+_MAX_QUEUED_BYTES = 64 << 20  # bounds memory while the disk hangs
+_ENTRY_BYTES = 250  # overhead of a queued entry, besides its value
 
 _CREATE = "CREATE TABLE IF NOT EXISTS call (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
 _NEWEST = """
@@ -31,10 +31,11 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class SqliteCallJournal:
-    """Keeps the promises of `ports.CallJournal`. Belongs to the process that holds the folder's fallback store.
+    """Implements `ports.CallJournal`. Only the process that holds the lock of the folder's fallback store may use it.
 
-    No trouble here stops the gateway: it is logged, what could not be written is counted in `lost`, and a damaged file
-    is set aside. A lost entry costs a second copy of its record, under the same event id, if its call comes again.
+    Errors never stop the gateway. They are logged, entries that could not be written are counted in `lost`, and a
+    damaged file is set aside. If the call of a lost entry is repeated after a restart, it produces a second copy of its
+    record, under the same event id.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -44,8 +45,8 @@ class SqliteCallJournal:
         self._connection: sqlite3.Connection | None = None
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
-        self._is_in_trouble = False
-        self._put_bytes = self._taken_bytes = 0  # each is written by one thread alone
+        self._is_failing = False
+        self._put_bytes = self._taken_bytes = 0  # each is written by one thread only
         self.lost = 0
 
     def open(self, limit: int) -> list[tuple[bytes, bytes]]:
@@ -54,7 +55,7 @@ class SqliteCallJournal:
         try:
             entries = self._load(limit)
         except sqlite3.Error as exc:
-            self._troubled(exc, 0)
+            self._handle_error(exc, 0)
         self._disconnect()
         self._thread = threading.Thread(target=self._work, name="call-journal", daemon=True)
         self._thread.start()
@@ -90,13 +91,13 @@ class SqliteCallJournal:
                 try:
                     self._apply(batch)
                 except sqlite3.Error as exc:
-                    self._troubled(exc, len(batch))
+                    self._handle_error(exc, len(batch))
                 except Exception:
                     log.exception("the call journal failed; %d calls are remembered in memory only", len(batch))
                     self.lost += len(batch)
                     self._disconnect()
                 else:
-                    self._is_in_trouble = False
+                    self._is_failing = False
                 self._taken_bytes += sum(_size(value) for _, value in batch)
         self._disconnect()
 
@@ -119,12 +120,11 @@ class SqliteCallJournal:
         if self._connection is None:
             self._connection = sqlite3.connect(self._path, timeout=1.0, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute(
-                "PRAGMA synchronous = NORMAL"
-            )  # whole after a crash; the last moments may be missing
+            # consistent after a crash; the last transactions may be missing
+            self._connection.execute("PRAGMA synchronous = NORMAL")
             [version] = self._connection.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
-                raise sqlite3.DatabaseError(f"the file is of version {version}, this program writes {_VERSION}")
+                raise sqlite3.DatabaseError(f"the file has version {version}, this gateway writes {_VERSION}")
             self._connection.execute(_CREATE)
             self._connection.execute(f"PRAGMA user_version = {_VERSION}")
         return self._connection
@@ -137,11 +137,11 @@ class SqliteCallJournal:
             except sqlite3.Error as exc:
                 log.debug("the call journal did not close cleanly: %s", exc)
 
-    def _troubled(self, exc: sqlite3.Error, lost: int) -> None:
+    def _handle_error(self, exc: sqlite3.Error, lost: int) -> None:
         self.lost += lost
         self._disconnect()
-        if not self._is_in_trouble:  # once, not ten times a second
-            self._is_in_trouble = True
+        if not self._is_failing:  # log once, not ten times per second
+            self._is_failing = True
             log.error("calls with an Idempotency-Key are remembered in memory only: %s: %s", self._path, exc)
         if getattr(exc, "sqlite_errorcode", None) in _DAMAGED:
             self._set_aside()
@@ -152,7 +152,7 @@ class SqliteCallJournal:
         except OSError as exc:
             log.error("the damaged call journal %s cannot be set aside: %s", self._path, exc.strerror)
         else:
-            log.error("damaged call journal set aside as %s; a new one is begun", aside)
+            log.error("damaged call journal set aside as %s; a new one is created", aside)
 
 
 def _size(value: bytes | None) -> int:

@@ -1,4 +1,4 @@
-"""The file beside a fallback store that names the Kafka cluster its events belong to."""
+"""The file beside a fallback store with the id of the Kafka cluster that its events belong to."""
 
 import os
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ _TIMEOUT_S = 10.0
 
 
 class ClusterFile:
-    """One line: the cluster's id. Written rarely, by the holder of the store; anybody may read it."""
+    """A one-line file with the cluster's id. Only the process that holds the store's lock may write it."""
 
     def __init__(self, directory: Path) -> None:
         self._folder = FallbackFolder(directory)
         self._path = directory / FILE
 
     def read(self) -> str | None:
-        """The id; None before the first contact. Raises ConfigurationError for a file that holds none."""
+        """Return the id; None before the first contact. Raises ConfigurationError if the file is invalid."""
         try:
             found = self._path.read_text("ascii").strip()
         except FileNotFoundError:
@@ -31,11 +31,11 @@ class ClusterFile:
         except (OSError, ValueError) as exc:
             raise ConfigurationError(f"{self._path} cannot be read: {exc}; {_REMEDY}") from exc
         if not found or len(found.split()) != 1:
-            raise ConfigurationError(f"{self._path} holds no id of a cluster; {_REMEDY}")
+            raise ConfigurationError(f"{self._path} has no cluster id; {_REMEDY}")
         return found
 
     def write(self, cluster_id: str) -> None:
-        """Name the cluster, on the disk on return. Raises OSError; then the file is as it was."""
+        """Write the id; durable on return. Raises OSError; the file keeps its content then."""
         scratch = self._path.with_name(f"{FILE}.new")
         try:
             with scratch.open("w", encoding="ascii") as file:
@@ -54,10 +54,10 @@ _REMEDY = "name the cluster with `python -m include.gateway.replay --move-to-clu
 
 
 def require_own_cluster(bootstrap_servers: str, stores: Iterable[Path], timeout_s: float = _TIMEOUT_S) -> None:
-    """Raise ForeignCluster when another cluster answers than the one that the events of these stores belong to.
+    """Raise ForeignCluster if the answering cluster is not the one that the events of these stores belong to.
 
-    A store that is not on this machine, or that this process may not look into, tells nothing. Blocks. Raises
-    BrokerUnavailable when none answers in time, ConfigurationError for a file that names none.
+    Ignores stores that are not on this machine or that this process cannot read. Blocks. Raises BrokerUnavailable if no
+    broker answers in time, ConfigurationError if a store's cluster file is invalid.
     """
     try:
         present = AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=timeout_s).cluster_id

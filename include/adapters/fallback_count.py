@@ -1,4 +1,4 @@
-"""How many rows a fallback store's file must have, told beside it: damage may take rows that nothing else tells of."""
+"""The expected row count of a fallback store's file, in a file beside it: damage can remove rows without a trace."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ _BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Rows, and the greatest id that was ever given to one.
+    """Number of rows, and the greatest id ever assigned.
 
-    `uncertain`: rows of a commit that may or may not be done, and that are there beyond the others.
+    `uncertain` is the number of additional rows that may or may not exist, since their commit is in progress.
     """
 
     rows: int
@@ -24,11 +24,11 @@ class Count:
 
 
 class CountFile:
-    """One line beside the store's file.
+    """A one-line file beside the store's file.
 
-    Rows that come or go are uncertain while their commit is on its way. So whenever the process is killed, the store's
-    file has no fewer rows than this says, or it is damaged; and a damaged one lacks as many as there may have been at
-    most. The line is not synced, so it counts within one boot of the machine only.
+    Rows being inserted or deleted are uncertain until the commit is done. So whenever the process is killed, an
+    undamaged store has at least `rows` rows, and a damaged one has lost at most `rows` + `uncertain`, less those found.
+    The line is not synced, so it is valid within one boot of the machine only.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,7 +37,7 @@ class CountFile:
         self._boot = _boot_id()
 
     def read(self, of_any_boot: bool = False) -> Count | None:
-        """The count, if it is one of this boot: after a loss of power it may be an older one."""
+        """Return the count; None if it is missing, invalid, or of another boot: a power loss may have made it stale."""
         try:
             text, _, checksum = self._path.read_text("ascii").strip().rpartition(" ")
             boot, rows, last_id, uncertain = text.split(" ")
@@ -49,19 +49,19 @@ class CountFile:
             return None
 
     def write(self, count: Count) -> None:
-        """Tell it. Raises OSError."""
+        """Write the count. Raises OSError."""
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         text = f"{self._boot} {count.rows} {count.last_id} {count.uncertain}"
         os.pwrite(self._fd, f"{text} {zlib.crc32(text.encode())}".ljust(_BYTES).encode(), 0)
 
     def forget(self) -> None:
-        """Tell nothing: the store's file is about to be another one. Raises OSError."""
+        """Delete the count, because the store's file is about to be replaced. Raises OSError."""
         self.close()
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._fd)

@@ -1,4 +1,4 @@
-"""One SQLite file of kept records: everything here blocks and belongs to one thread at a time."""
+"""The SQLite file of a fallback store. All calls block; only one thread may use it at a time."""
 
 import logging
 import sqlite3
@@ -23,19 +23,19 @@ from include.gateway.ports import Loss, SetAside, StoreUnavailable, Waiting
 log = logging.getLogger(__name__)
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_READ_BYTES = 8 << 20  # what one call of `oldest` brings into memory, unless a single record is larger
-# Room that new records leave on the disk: settling takes some too, and a store that filled its own disk to the last
-# byte could never be emptied.
+_READ_BYTES = 8 << 20  # read by one call of `oldest` at most, unless a single record is larger
+# Free disk space that new records must leave. Settling writes too, so a store that fills its disk completely could
+# never be drained.
 _ROOM_BYTES = 16 << 20
-_WORTH_COMPACTING_BYTES = 4 << 20
-_COMPACTED_BYTES = 16 << 20  # what may be left to copy then: in memory, and while others wait
+_MIN_FREED_BYTES = 4 << 20  # VACUUM only if it frees so much
+_MAX_COPIED_BYTES = 16 << 20  # and copies at most so much: it blocks other calls and uses memory
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What the file holds."""
+    """Counts and keys of the file's records."""
 
     waiting: int
     ambiguous: int
@@ -49,7 +49,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A row that waits no longer, or again."""
+    """A row that has stopped waiting, or waits again."""
 
     topic: str
     key: bytes | None
@@ -59,9 +59,9 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a settlement removed and set aside, and when the row that is now the oldest was kept.
+    """Rows deleted and set aside by a settlement, and the time at which the row that is now the oldest was stored.
 
-    `is_foreign`: a row was set aside that is not as it was kept, so its key is perhaps not the one that was counted.
+    `is_foreign` is True if a row that was set aside is damaged: its key may differ from the one that was counted.
     """
 
     sent: list[Changed]
@@ -71,7 +71,7 @@ class Settled:
 
 
 class FallbackFile:
-    """The file `fallback.sqlite` in a folder that one process holds. WAL, synchronous=FULL: a commit is on the disk."""
+    """The file `fallback.sqlite` in a folder that one process locks. WAL with synchronous=FULL: commits are durable."""
 
     def __init__(self, directory: Path, room_bytes: int = _ROOM_BYTES) -> None:
         self._folder = FallbackFolder(directory)
@@ -83,9 +83,9 @@ class FallbackFile:
         self._nothing_waits_up_to: dict[frozenset[str], int] = {}  # rows of these topics apart
 
     def open(self) -> Contents:
-        """Take the lock, check the file (of a damaged one, a new one is made), and tell what it holds.
+        """Take the lock, check the file, replace it if it is damaged, and return its contents.
 
-        Raises StoreInUse, ConfigurationError (cannot write there), StoreUnavailable.
+        Raises StoreInUse, StoreUnavailable, and ConfigurationError if the folder cannot be written to.
         """
         self._folder.hold()
         found: list[Contents] = []
@@ -99,11 +99,11 @@ class FallbackFile:
     def guarded(
         self, work: Callable[[], Result], renewed: Callable[[Contents], None] = lambda contents: None
     ) -> Result:
-        """Do the work. Of a damaged file a new one is made, with all that can be read of it, and the work done there.
+        """Return the result of `work`. If the file is damaged, replace it by its readable records and run `work` again.
 
-        `renewed` is told what the file holds whenever it had to be opened, a new one or the same. Raises
-        StoreUnavailable for every other trouble of SQLite or the disk; then the file is unchanged, or it will be
-        opened and told anew.
+        `renewed` receives the contents whenever the file had to be opened, replaced or not. Raises StoreUnavailable for
+        all other errors of SQLite or the disk. The file is unchanged then, or the next call opens it again and calls
+        `renewed`.
         """
         try:
             try:
@@ -121,22 +121,22 @@ class FallbackFile:
                 return work()
         except (sqlite3.Error, OSError) as exc:
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
-                self._disconnect()  # a commit may or may not be on the disk: the next call reads anew
+                self._disconnect()  # a commit may or may not be durable: the next call reads the file again
             reason = getattr(exc, "sqlite_errorname", None) or getattr(exc, "strerror", None) or type(exc).__name__
             raise StoreUnavailable(path=self._path, reason=reason) from exc
 
     def insert(self, rows: Sequence[Row]) -> None:
-        """Keep the rows, all or none; on the disk on return."""
+        """Store the rows, all or none. Durable on return."""
         self._require_room(sum(row[9] for row in rows))
-        self._tell_count(replace(self._count, uncertain=len(rows)))
+        self._write_count(replace(self._count, uncertain=len(rows)))
         with self._transaction():
             self._db.executemany(sql.INSERT, rows)
         self._has_changed(Count(self._count.rows + len(rows), max(self._count.last_id, *[row[0] for row in rows])))
 
     def oldest(self, limit: int, after_id: int, without_topics: Collection[str]) -> list[Waiting]:
-        """Waiting rows in the order of their ids, from beyond that one; fewer if they are large, none only at the end.
+        """Return waiting rows with larger ids, in order; fewer than `limit` if they are large, none only at the end.
 
-        Never reads again what it once passed over: it stays fast with millions set aside or of a topic left out.
+        Remembers per set of topics up to which id no row waits, so it stays fast with millions of skipped rows.
         """
         left_out = frozenset(without_topics)
         known = self._nothing_waits_up_to.get(left_out, 0)
@@ -146,7 +146,7 @@ class FallbackFile:
         for row in self._db.execute(sql.OLDEST, (max(known, after_id), topics, limit)):
             found.append(waiting_of(row))
             if not isinstance(row[9], int):
-                raise _Damaged(f"the size of record {row[0]} is no number")
+                raise _Damaged(f"the size of record {row[0]} is not a number")
             size += row[9]
             if size >= _READ_BYTES:
                 break
@@ -155,12 +155,12 @@ class FallbackFile:
         return found
 
     def set_aside(self, limit: int, after_id: int) -> list[SetAside]:
-        """Refused rows in the order of their ids, from beyond that one."""
+        """Return refused rows with larger ids, in order."""
         rows = self._db.execute(sql.REFUSED, (after_id, limit))
         return [SetAside(row[0], waiting_of(row[:11]).record, row[11], row[8]) for row in rows]
 
     def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> Settled:
-        """Delete what was sent, set aside what was refused. Ids that do not wait are passed over."""
+        """Delete sent rows and set refused ones aside. Ids of rows that do not wait are ignored."""
         removed: list[Changed] = []
         with self._transaction():
             for first, last in _runs(sent):
@@ -177,7 +177,10 @@ class FallbackFile:
         return Settled(removed, [_changed(row) for row in aside], self._oldest_kept_at(), is_foreign)
 
     def wait_again(self, first_id: int, count: int) -> tuple[list[Changed], int | None]:
-        """Put up to `count` refused rows back among the waiting ones, under ids from `first_id`."""
+        """Return up to `count` refused rows to the waiting ones, under new ids from `first_id` on.
+
+        Returns these rows, and the time at which the oldest waiting row was stored.
+        """
         with self._transaction():
             ids = [row[0] for row in self._db.execute(sql.REFUSED, (0, count))]
             returned = [
@@ -190,9 +193,9 @@ class FallbackFile:
         return returned, self._oldest_kept_at()
 
     def give_up(self, reason: str, ids: Collection[int] | None) -> tuple[list[Changed], int]:
-        """Remove refused rows, these or all, and note each with the reason; without ids, whatever was lost too.
+        """Delete refused rows, all or those with the ids, and note each with the reason.
 
-        Tells the rows, and how many lost records are known of now.
+        Without ids, also acknowledges lost records. Returns the deleted rows and the number of records acknowledged.
         """
         now_ms, given_up = int(time.time() * 1000), []
         with self._transaction():
@@ -202,27 +205,27 @@ class FallbackFile:
                     record = waiting_of(row[:11]).record
                     what = f"{record.topic}, event {record.event_id or '-'}: {row[11]}"
                     self._db.execute(sql.INSERT_LOSS, (now_ms, 1, what, reason, now_ms))
-            known = self._db.execute(sql.ACKNOWLEDGE, (reason, now_ms)).fetchall() if ids is None else []
+            acknowledged = self._db.execute(sql.ACKNOWLEDGE, (reason, now_ms)).fetchall() if ids is None else []
             count = self._take_off(len(given_up))
         self._has_changed(count)
-        return given_up, sum(row[0] for row in known)
+        return given_up, sum(row[0] for row in acknowledged)
 
     def losses(self) -> list[Loss]:
-        """What was lost or given up, the oldest first."""
+        """Return the lost and given-up records, oldest first."""
         return [Loss(*row) for row in self._db.execute(sql.LOSSES)]
 
     def recount(self) -> Contents:
-        """What the file holds, counted again."""
+        """Return the contents, counted from the file."""
         return self._contents()
 
     def beat(self) -> None:
-        """Write something to the disk; raises when that fails, or when there is no room for a record."""
+        """Write a heartbeat row. Raises if that fails, or if the disk has no room for records."""
         self._require_room(0)
         with self._transaction():
             self._db.execute(sql.BEAT, (int(time.time() * 1000),))
 
     def close(self) -> None:
-        """Close the file and let go of the lock."""
+        """Close the file and release the lock."""
         self._disconnect()
         self._folder.let_go()
 
@@ -248,7 +251,7 @@ class FallbackFile:
             self._require_all(contents)
         except sqlite3.OperationalError as exc:
             self._disconnect()
-            if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:  # its tables are not those that we made
+            if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:  # the tables are not those of our schema
                 raise _Damaged(str(exc)) from exc
             raise
         except BaseException:
@@ -260,7 +263,7 @@ class FallbackFile:
         renewed(contents)
 
     def _require_all(self, contents: Contents) -> None:
-        # A WAL that was cut short, or damaged, is passed over by SQLite without a word.
+        # SQLite ignores a truncated or damaged WAL without an error.
         expected = self._count_file.read()
         if expected is None:
             return
@@ -277,14 +280,14 @@ class FallbackFile:
 
     def _has_changed(self, count: Count) -> None:
         self._count = count
-        self._tell_count(count)
+        self._write_count(count)
 
-    def _tell_count(self, count: Count) -> None:
-        with suppress(OSError):  # too low a count is no false alarm
+    def _write_count(self, count: Count) -> None:
+        with suppress(OSError):  # a count that is too low raises no false alarm
             self._count_file.write(count)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.text_factory = lambda text: text.decode(errors="replace")  # a row's checksum tells of it
+        connection.text_factory = lambda text: text.decode(errors="replace")  # the row's checksum detects the damage
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 16777216")
@@ -321,7 +324,7 @@ class FallbackFile:
                     waiting += 1
                     ambiguous += bool(may_be_in_kafka)
                     keys.add(topic, key)
-        except TypeError as exc:  # a number that is none: quick_check looks for no types
+        except TypeError as exc:  # a value of another type, which quick_check does not detect
             raise _Damaged(f"a row cannot be read: {exc}") from exc
         lost, last_id = self._db.execute(sql.LOST).fetchone()[0], self._last_id()
         if not isinstance(lost, int) or lost < 0 or last_id > sql.MAX_ID:
@@ -337,16 +340,16 @@ class FallbackFile:
         return row[0] if row is not None and isinstance(row[0], int) else None
 
     def _compact(self) -> None:
-        # Give the disk back what an outage took, once nearly nothing of it is left. Ids go on from where they were.
+        # Returns disk space after an outage, once the file is nearly empty. Ids are not reused.
         page = self._db.execute("PRAGMA page_size").fetchone()[0]
         free = self._db.execute("PRAGMA freelist_count").fetchone()[0] * page
         total = self._db.execute("PRAGMA page_count").fetchone()[0] * page
-        if free < _WORTH_COMPACTING_BYTES or total - free > min(_COMPACTED_BYTES, free / 2):
+        if free < _MIN_FREED_BYTES or total - free > min(_MAX_COPIED_BYTES, free / 2):
             return
         try:
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.OperationalError as exc:  # no room to do it in: what was settled is settled all the same
+        except sqlite3.OperationalError as exc:  # not enough disk space; the settlement is committed already
             log.warning("the fallback store stays at %d bytes: %s", total, exc)
 
     @contextmanager
@@ -362,11 +365,11 @@ class FallbackFile:
 
 
 class _Damaged(sqlite3.DatabaseError):
-    """Damage that SQLite itself does not raise."""
+    """Damage that SQLite does not detect."""
 
 
 def _changed(row: Sequence[Any]) -> Changed:
-    # of a row whose columns begin as those of a record do
+    # `row` begins with the columns of a record
     return Changed(row[1], row[2], row[9], bool(row[7]))
 
 
@@ -375,7 +378,7 @@ def _is_damage(exc: sqlite3.DatabaseError) -> bool:
 
 
 def _runs(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    # Ids that follow each other without a gap: one statement each.
+    # ranges of consecutive ids, deleted by one statement each
     first = last = 0
     for row_id in sorted(ids):
         if first and row_id == last + 1:

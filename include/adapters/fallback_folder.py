@@ -1,4 +1,4 @@
-"""The folder of a fallback store: who holds it, what room it has, and how a damaged file leaves the way."""
+"""The folder of a fallback store: its lock, its free space, and the renaming of damaged files."""
 
 import fcntl
 import os
@@ -10,14 +10,17 @@ from include.gateway.ports import StoreInUse
 
 
 class FallbackFolder:
-    """Held by one process at a time, by a lock that ends with the process."""
+    """A folder that one process locks at a time. The lock ends with the process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock_fd = -1
 
     def hold(self) -> None:
-        """Make the folder if needed and take its lock. Raises ConfigurationError (cannot write there), StoreInUse."""
+        """Create the folder if needed and take its lock.
+
+        Raises StoreInUse, and ConfigurationError if the folder cannot be written to.
+        """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock_fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -34,25 +37,25 @@ class FallbackFolder:
         try:
             os.pwrite(self._lock_fd, str(os.getpid()).encode(), 0)
         except OSError:
-            pass  # a full disk: the lock holds without our number in it
+            pass  # the disk is full; the pid is for messages only, the lock is held without it
 
     def let_go(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def free_bytes(self) -> int:
-        """What its disk has left for us."""
+        """Return the free space of the folder's disk."""
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
 
     def name_aside(self, name: str) -> str:
-        """The name that a damaged database would be given now."""
+        """Return a new name for a damaged database, with the current time."""
         return f"{name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 1_000_000:06}"
 
     def set_aside(self, name: str, aside: str | None = None) -> str:
-        """Rename a database and what belongs to it, out of the way for good; tells its new name."""
+        """Rename a database and its WAL files, to `aside` or a new name, and return that name."""
         aside = aside or self.name_aside(name)
         for extension in ("", "-wal", "-shm"):
             part = self.path / (name + extension)
@@ -62,7 +65,7 @@ class FallbackFolder:
         return aside
 
     def sync(self) -> None:
-        """See that the names in the folder are on the disk."""
+        """Make renames in the folder durable."""
         fd = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(fd)

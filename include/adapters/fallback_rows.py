@@ -1,4 +1,4 @@
-"""The rows of the fallback store's file, from records and back."""
+"""Conversion between records and rows of the fallback store's file."""
 
 import zlib
 from typing import Any
@@ -8,14 +8,14 @@ import msgspec
 from include.gateway.ports import Record, Waiting
 
 Row = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int]
-"""In the order of fallback_schema.INSERT: the size is the last but one, the checksum the last."""
+"""Columns in the order of fallback_schema.INSERT; the last two are size and checksum."""
 
-_OVERHEAD_BYTES = 100  # of a row, beside what it carries
+_OVERHEAD_BYTES = 100  # of a row, besides key, value and headers
 _decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 
 def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_at_ms: int) -> Row:
-    """The row of a record."""
+    """Return the row of a record."""
     topic, key, value, at_ms = record.topic, record.key, record.value, record.timestamp_ms
     headers = msgspec.json.encode([(name, text.decode("latin-1")) for name, text in record.headers])
     size = len(key or b"") + len(value or b"") + len(headers) + _OVERHEAD_BYTES
@@ -24,11 +24,11 @@ def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_
 
 
 StoredRow = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, int, int, int, str | None]
-"""A row as it lies in the table: with the reason, when it was refused."""
+"""All columns of the table: a Row, and the reason if it was refused."""
 
 
 def stored_row_of(row: tuple[Any, ...]) -> StoredRow | None:
-    """The row of a salvaged one: as it was kept, and perhaps in Kafka already. None if it is not as it was kept."""
+    """Return a salvaged row in the present format, marked as ambiguous; None if it is damaged."""
     found, refused = waiting_of(row[:-1]), row[-1]
     if found.damage is not None:
         return None
@@ -37,7 +37,7 @@ def stored_row_of(row: tuple[Any, ...]) -> StoredRow | None:
 
 
 def waiting_of(row: tuple[Any, ...]) -> Waiting:
-    """The record of a row, and what is wrong with it: a row that cannot be read must not hold up the others."""
+    """Return the record of a row. Damage is reported in the result, not raised: one bad row must not block others."""
     row_id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, _, checksum = row
     damage = None
     pairs: list[tuple[str, bytes]] = []
@@ -56,6 +56,6 @@ def waiting_of(row: tuple[Any, ...]) -> Waiting:
 
 
 def _checksum(topic: str, key: bytes | None, value: bytes | None, headers: bytes, timestamp_ms: int) -> int:
-    # SQLite finds damage in its own structure, not in what a row carries.
+    # SQLite detects damage of its own structures only, not of column values.
     start = zlib.crc32(topic.encode(), timestamp_ms & 0xFFFFFFFF)
     return zlib.crc32(headers, zlib.crc32(value or b"", zlib.crc32(key or b"", start)))

@@ -1,4 +1,4 @@
-"""Takes what can still be read of a damaged fallback store's file, and makes a new file of it."""
+"""Reads the intact rows of a damaged fallback store's file, and builds a new file from them."""
 
 import logging
 import sqlite3
@@ -24,31 +24,31 @@ _PARTS = ("", "-wal", "-shm", "-journal")
 
 @dataclass
 class Salvage:
-    """One pass over a damaged file, which it leaves as it is; `unreadable` counts rows that are there and not whole."""
+    """Reads a damaged file without changing it. `unreadable` counts rows that were found but are damaged."""
 
     path: Path
     scratch: Path
     unreadable: int = 0
 
     def iter_rows(self) -> Iterator[StoredRow]:
-        """Every row that is whole, waiting or refused, page by page: not in the order of acceptance.
+        """Yield every intact row, waiting or refused, in page order, which is not the order of acceptance.
 
-        Raises ConfigurationError for a path that is no file, OSError.
+        Raises OSError, and ConfigurationError if the path is not a file.
         """
         if not self.path.is_file():
-            raise ConfigurationError(f"no file {self.path}; name one that was set aside")
+            raise ConfigurationError(f"{self.path} is not a file; name one that was set aside")
         with self._pages() as pages:
             for row_id, values in iter_rows(pages, sql.COLUMNS):
                 row = stored_row_of((row_id, *values[1:])) if row_id <= sql.MAX_ID else None
                 if row is None:
                     self.unreadable += 1
-                    log.warning("record %d of %s cannot be saved: it is not as it was kept", row_id, self.path.name)
+                    log.warning("record %d of %s is damaged and cannot be saved", row_id, self.path.name)
                 else:
                     yield row
 
     @contextmanager
     def _pages(self) -> Iterator[Path]:
-        # a copy with the pages of the WAL in their places; the file alone where SQLite cannot even begin
+        # a copy with the WAL applied, or the file alone if SQLite cannot open it
         remove(self.scratch)
         try:
             source = f"file:{quote(str(self.path))}?mode=ro"
@@ -62,7 +62,7 @@ class Salvage:
             remove(self.scratch)
 
     def last_id(self) -> int:
-        """The greatest id that was given, as far as the file tells; else 0."""
+        """Return the greatest id ever assigned; 0 if the file no longer tells."""
         try:
             with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as db:
                 last_id = int(db.execute(sql.LAST_ID).fetchone()[0])
@@ -71,17 +71,17 @@ class Salvage:
             return 0
 
     def losses(self) -> list[tuple[int, int, str, str | None, int | None]]:
-        """What was lost before this damage; one record where that cannot be read any more."""
+        """Return the losses recorded before this damage; one of a single record if they are unreadable."""
         try:
             with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as db:
                 return db.execute(sql.LOSSES).fetchall()
         except sqlite3.DatabaseError:
             if not list(self.path.parent.glob(f"{sql.FILE}.damaged-*")):
                 return []
-            return [(_now_ms(), 1, "what earlier damage took, which cannot be read any more", None, None)]
+            return [(_now_ms(), 1, "records lost to earlier damage; their number cannot be read any more", None, None)]
 
     def iter_in_order(self) -> Iterator[StoredRow]:
-        """The same rows in the order of acceptance, by way of a file beside the scratch file: memory stays bounded."""
+        """Yield the same rows in the order of acceptance. Sorts them in a temporary file, so memory is bounded."""
         sorter = self.scratch.with_name(self.scratch.name + ".sorted")
         remove(sorter)
         try:
@@ -94,10 +94,11 @@ class Salvage:
 
 
 def renew(folder: FallbackFolder, expected: Count | None, why: str) -> None:
-    """Put a new file in the place of the damaged one, with all of it that can be read, and count the rest as lost.
+    """Replace the damaged file by a new one with its intact rows, and count the others as lost.
 
-    Rows keep their ids, and so their order. The damaged file stays beside it under another name. A crash in between
-    does it again, or ends it at the next `finish`. Raises OSError and sqlite3.Error when the disk does not take it.
+    Rows keep their ids, and so their order. The damaged file is kept under another name. After a crash in between, the
+    next opening starts again, or completes the replacement in `finish`. Raises OSError and sqlite3.Error if the disk
+    cannot be written.
     """
     begun = folder.path / _BEGUN
     remove(begun)
@@ -113,9 +114,9 @@ def renew(folder: FallbackFolder, expected: Count | None, why: str) -> None:
         db.executemany(sql.INSERT_SALVAGED, salvage.iter_rows())
         saved, first_id, last_id = db.execute(sql.ROWS).fetchone()
         last_id = max(last_id, salvage.last_id())
-        if expected is None:  # the worst that can be; what was sent before the oldest that is left is not in it
+        if expected is None:  # upper bound: rows before the oldest one found count as sent
             lost = max(1, salvage.unreadable, last_id - first_id + 1 - saved)
-        else:  # without its last commits a file is whole, and has neither their rows nor their ids
+        else:  # a file that lost its last commits looks intact, and lacks their rows and their ids
             most = expected.rows + expected.uncertain
             lost = max(most - saved, min(expected.last_id - last_id, most), 0)
             last_id = max(last_id, expected.last_id)
@@ -123,7 +124,7 @@ def renew(folder: FallbackFolder, expected: Count | None, why: str) -> None:
         db.execute(sql.SET_LAST_ID, (last_id,))
         db.executemany(sql.INSERT_LOSS, salvage.losses())
         if lost:
-            db.execute(sql.INSERT_LOSS, (_now_ms(), lost, f"records that cannot be read of {aside}", None, None))
+            db.execute(sql.INSERT_LOSS, (_now_ms(), lost, f"records that cannot be read from {aside}", None, None))
         db.execute("COMMIT")
     begun.chmod(0o600)
     begun.rename(folder.path / _READY)
@@ -136,7 +137,7 @@ def renew(folder: FallbackFolder, expected: Count | None, why: str) -> None:
 
 
 def finish(folder: FallbackFolder, aside: str | None = None) -> None:
-    """Put the new file in place, if one is ready. Raises OSError."""
+    """Complete a replacement: move the new file into place, if one is ready. Raises OSError."""
     ready = folder.path / _READY
     if ready.exists():
         folder.set_aside(sql.FILE, aside)
@@ -146,7 +147,7 @@ def finish(folder: FallbackFolder, aside: str | None = None) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a SQLite file and its companions."""
+    """Delete a SQLite file with its WAL and journal."""
     for part in _PARTS:
         path.with_name(path.name + part).unlink(missing_ok=True)
 

@@ -1,14 +1,14 @@
-"""The file of the fallback store: its table and its statements, all of them."""
+"""Schema and statements of the fallback store's file."""
 
 FILE = "fallback.sqlite"
-# user_version: a file of an unknown version is refused, not guessed at
+# PRAGMA user_version; a file of an unknown version is refused
 VERSION = 3
 
-MAX_ID = 1 << 48  # none is greater in any life of a store: a greater one is damage
-# Of `message`: a salvage knows its rows by it.
+MAX_ID = 1 << 48  # no store assigns so many ids: a greater one is damage
+# of table `message`; a salvage recognizes its rows by it
 COLUMNS = 12
 
-# Records that are given up: lost to damage, or set aside and never to be sent. Without a reason nobody has seen it yet.
+# Records that will never be sent: lost to damage, or given up. `reason` is null until a person acknowledges the loss.
 _CREATE_LOSS = """
 CREATE TABLE loss (
     id INTEGER PRIMARY KEY,
@@ -19,7 +19,7 @@ CREATE TABLE loss (
     acknowledged_at_ms INTEGER
 );
 """
-# One table: a row that is set aside keeps its place and gets its reason. The index holds those rows only.
+# A row that is set aside stays in the table and gets a reason in `refused`. The index has these rows only.
 CREATE = (
     """
 CREATE TABLE message (
@@ -41,7 +41,7 @@ CREATE TABLE heartbeat (id INTEGER PRIMARY KEY CHECK (id = 1), at_ms INTEGER NOT
 """
     + _CREATE_LOSS
 )
-# Version 1 had a table of its own for what was set aside, and no checksums.
+# Version 1 had no checksums, and a separate table for rows that were set aside.
 MIGRATE_FROM_1 = (
     """
 ALTER TABLE message ADD COLUMN checksum INTEGER;
@@ -106,5 +106,5 @@ INSERT_LOSS = "INSERT INTO loss (at_ms, records, what, reason, acknowledged_at_m
 ACKNOWLEDGE = "UPDATE loss SET reason = ?, acknowledged_at_ms = ? WHERE reason IS NULL RETURNING records"
 SET_LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'message'"
 BEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"
-# For a reader beside the gateway. Those set aside too: either way it is known, and kept, what the topic does not have.
+# For reconcile, which runs beside the gateway. Includes rows set aside: they are kept, so they are not missing.
 OF_TOPIC = "SELECT id, key, value FROM message WHERE id > ? AND topic = ? ORDER BY id LIMIT ?"

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 DEFAULT_MAX_BYTES = 1 << 30
-_GROUP = 2000  # operations taken at once: a commit costs one fsync, whatever it holds
+_GROUP = 2000  # operations per turn of the thread; their puts share a commit, which costs one fsync
 _GROUP_BYTES = 2 << 20
-_RETRIED_AT_ONCE = 1000  # refused records: others wait meanwhile
+_RETRIED_AT_ONCE = 1000  # refused records per transaction, because others wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class _Put:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    work: Callable[[], Any]  # in the thread
-    apply: Callable[[Any], None]  # in the loop, with its result, before anything later is settled
+    work: Callable[[], Any]  # runs in the thread
+    apply: Callable[[Any], None]  # runs in the loop with the result, before later operations settle
     future: asyncio.Future[Any]
 
 
@@ -42,10 +42,10 @@ _Done = tuple[_Put | _Call, Any, Exception | None]
 
 
 class SqliteFallbackStore:
-    """Keeps the promises of `ports.FallbackStore`.
+    """Implements `ports.FallbackStore`.
 
-    All counts live in the event loop; the thread only touches the file. `max_bytes` bounds what waiting and refused
-    records amount to; the file can be somewhat larger.
+    The event loop owns all counts, the thread owns the file. `max_bytes` limits the total size of waiting and refused
+    records; the file can be somewhat larger.
     """
 
     def __init__(self, directory: Path, clock: Clock, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -141,7 +141,7 @@ class SqliteFallbackStore:
             thread, self._thread = self._thread, None
             self._operations.put(None)
             await asyncio.to_thread(thread.join)
-            await asyncio.sleep(0)  # the thread's last reports lie in the loop's queue: let them settle
+            await asyncio.sleep(0)  # lets the loop process the thread's last reports
         self._file.close()
 
     def _count(self, contents: Contents) -> None:
@@ -165,7 +165,7 @@ class SqliteFallbackStore:
         return await future
 
     def _work(self) -> None:
-        # The writer thread. What piled up while the last commit was on its way to the disk goes into the next one.
+        # The writer thread. Operations queued during a commit form the next group.
         is_closing = False
         while not is_closing:
             taken: list[_Put | _Call] = []
@@ -173,13 +173,13 @@ class SqliteFallbackStore:
                 is_closing = self._take_turn(taken)
             except Exception as exc:
                 log.exception("the fallback store's thread failed; it goes on")
-                told = {id(operation) for operation, _, _ in self._done}
+                reported = {id(operation) for operation, _, _ in self._done}
                 error = StoreUnavailable(reason=type(exc).__name__)
-                self._done += [(operation, None, error) for operation in taken if id(operation) not in told]
+                self._done += [(operation, None, error) for operation in taken if id(operation) not in reported]
             self._report()
 
     def _take_turn(self, taken: list[_Put | _Call]) -> bool:
-        """Do what was asked up to now; tells whether to end. `taken` is what this turn has to tell of."""
+        """Do one group of queued operations, and add them to `taken`. True if the thread must end."""
         puts: list[_Put] = []
         size = 0
         while not taken or (len(taken) < _GROUP and size < _GROUP_BYTES and not self._operations.empty()):
@@ -192,7 +192,7 @@ class SqliteFallbackStore:
                 puts.append(operation)
                 size += operation.row[9]
                 continue
-            self._insert(puts)  # before anything that was asked after them
+            self._insert(puts)  # in the order of the queue
             puts = []
             self._attempt(operation)
         self._insert(puts)
@@ -209,7 +209,7 @@ class SqliteFallbackStore:
         self._done.append((call, value, error))
 
     def _guarded(self, work: Callable[[], Any]) -> tuple[Any, Exception | None]:
-        # The thread's outermost line of defence: whatever happens, who waits is told, and the thread goes on.
+        # The thread must survive any exception, and every waiting future must settle.
         try:
             return self._file.guarded(work, self._renewed), None
         except StoreUnavailable as exc:
@@ -223,12 +223,12 @@ class SqliteFallbackStore:
         self._loop.call_soon_threadsafe(self._settled, done)
 
     def _renewed(self, contents: Contents) -> None:
-        self._report()  # first what still went into the old file
-        self._loop.call_soon_threadsafe(self._begin_anew, contents)
+        self._report()  # operations done in the former file come first
+        self._loop.call_soon_threadsafe(self._reset_counts, contents)
 
     def _settled(self, done: list[_Done]) -> None:
-        # In the loop, in the order of the work, so that the counts are those of the file. Each one settles, whatever
-        # happens to the counts: the work is done, and who waits for it must not wait for ever.
+        # Runs in the loop, in the order of the work, so that the counts match the file. Every future settles, even if
+        # updating the counts fails: the work is done, and its caller must not wait forever.
         for operation, value, error in done:
             try:
                 if isinstance(operation, _Put):
@@ -241,7 +241,7 @@ class SqliteFallbackStore:
                 log.exception("the fallback store's counts do not fit its file; it is counted again")
                 self._is_miscounted = True
             if operation.future.done():
-                continue  # its request was cancelled; the work counts all the same
+                continue  # the request was cancelled, but the work is done and counted
             if error is None:
                 operation.future.set_result(value)
             else:
@@ -287,7 +287,7 @@ class SqliteFallbackStore:
             self._ambiguous += row.ambiguous
 
     def _count_again(self) -> None:
-        # one at a time; a count that fails is tried again when something else was done
+        # one count at a time; a failed one is repeated after the next operation
         if self._thread is not None and (self._counting is None or self._counting.done()):
             self._counting = self._loop.create_future()
             self._counting.add_done_callback(self._has_counted)
@@ -295,14 +295,14 @@ class SqliteFallbackStore:
 
     def _recounted(self, contents: Contents) -> None:
         self._is_miscounted = False
-        self._begin_anew(contents)
+        self._reset_counts(contents)
 
     def _has_counted(self, counting: asyncio.Future[Contents]) -> None:
         if counting.exception() is not None:
             log.error("the fallback store cannot be counted again: %s", counting.exception())
 
-    def _begin_anew(self, contents: Contents) -> None:
-        # The file was opened again, perhaps a new one: what it holds, and what is still on its way to it.
+    def _reset_counts(self, contents: Contents) -> None:
+        # The contents of the file, which may be a new one, plus the puts that are still queued.
         self._count(contents)
         for put in self._unsettled.values():
             self._keys.add(put.row[1], put.row[2])

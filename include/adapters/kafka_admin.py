@@ -1,4 +1,4 @@
-"""Topics from the contracts: `python -m include.adapters.kafka_admin create-topics`."""
+"""Creates the topics of the contracts: `python -m include.adapters.kafka_admin create-topics`."""
 
 import argparse
 import logging
@@ -20,24 +20,24 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 15
 _LIMIT = "max.message.bytes"
 _LIMIT_TIMEOUT_S = 5
-_NOT_TOLD = {
+_SETTINGS_HIDDEN = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-SETTLE_S = 15.0  # a topic just made may be unknown to a broker for a moment
+SETTLE_S = 15.0  # a topic just created may be unknown to a broker for a moment
 
 
 def create_topics(kafka: KafkaSettings) -> list[str]:
-    """Create the topics that are missing; returns their names.
+    """Create the missing topics and return their names.
 
-    Raises ContractMismatch naming every setting in which an existing topic differs from the contract, and its remedy;
-    BrokerUnavailable.
+    Raises BrokerUnavailable, and ContractMismatch with every setting in which an existing topic differs from the
+    contract, and the remedy.
     """
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     existing = _existing(admin, kafka)
     created = [topic.name for topic in TOPICS.values() if topic.name not in existing and _create(admin, topic, kafka)]
-    # all of them, also those just made: metadata may not show yet a topic that another one made a moment ago
+    # New topics are compared too: another process may have created one that the metadata above did not show yet.
     differences = retry_transient(lambda: topic_differences(kafka, list(TOPICS.values())), SETTLE_S)
     if differences:
         raise ContractMismatch("; ".join(differences))
@@ -45,7 +45,10 @@ def create_topics(kafka: KafkaSettings) -> list[str]:
 
 
 def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
-    """One line for each setting of an existing topic that differs from the contract, with the remedy."""
+    """Return one line per setting of an existing topic that differs from the contract, with the remedy.
+
+    Raises BrokerUnavailable.
+    """
     if not topics:
         return []
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -74,9 +77,9 @@ def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
 
 
 def topics_below(bootstrap_servers: str, names: Collection[str], needed_bytes: int) -> list[str]:
-    """One line for each of these topics whose `max.message.bytes` is less than needed, with the remedy.
+    """Return one line per topic whose `max.message.bytes` is less than needed, with the remedy.
 
-    A topic that is not there, or whose settings may not be read, is passed over. Blocks. Raises BrokerUnavailable.
+    Topics that do not exist, or whose settings may not be read, are skipped. Blocks. Raises BrokerUnavailable.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "logger": log})
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
@@ -85,7 +88,7 @@ def topics_below(bootstrap_servers: str, names: Collection[str], needed_bytes: i
         try:
             value = int(future.result()[_LIMIT].value)
         except KafkaException as exc:
-            if exc.args[0].code() in _NOT_TOLD:
+            if exc.args[0].code() in _SETTINGS_HIDDEN:
                 log.warning("the settings of topic %s are not known: %s", resource.name, exc.args[0].name())
                 continue
             raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, reason=str(exc)) from exc
@@ -105,7 +108,7 @@ def _existing(admin: AdminClient, kafka: KafkaSettings) -> set[str]:
 
 
 def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
-    """Create the topic; False when there is one already."""
+    """Create the topic. False if it exists already. Raises BrokerUnavailable."""
     new = NewTopic(
         topic.name,
         num_partitions=kafka.partitions,
@@ -123,15 +126,15 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
 
 @as_command
 def main() -> int:
-    """Create the topics.
+    """Create the missing topics.
 
     Exit codes: 75 the broker does not answer; 78 a topic differs from its contract, or another cluster answers.
     """
-    parser = argparse.ArgumentParser(description="Topics of the pipeline.")
+    parser = argparse.ArgumentParser(description="Create the missing topics of the pipeline.")
     parser.add_argument("action", choices=["create-topics"])
     parser.parse_args()
     settings = Settings.from_environment()
-    # where the gateway's store lies on this machine: no topics are made in another stack's cluster
+    # If the gateway's store is on this machine, it shows whether this is the cluster of another stack.
     require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir], TIMEOUT_S)
     created = create_topics(settings.kafka)
     log.info("topics created: %s", ", ".join(created) or "none, all exist as the contract says")

@@ -1,4 +1,4 @@
-"""Where topics begin and end: offsets and ids, looked up from outside Spark."""
+"""Looks up offsets and ids of topics, without Spark."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from include.errors import BrokerUnavailable, ContractMismatch, TopicChanged
 
 Offsets = dict[int, int]  # partition → offset
 TIMEOUT_S = 30
-EVER = 0  # a timestamp that no record is older than
+EVER = 0  # the earliest timestamp
 
 
 @dataclass(frozen=True)
@@ -24,28 +24,31 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """How many offsets: at least as many as records, since markers of transactions take offsets too."""
+        """Number of offsets. There may be fewer records, since transaction markers take offsets too."""
         return sum(end - self.start.get(partition, 0) for partition, end in self.end.items())
 
     def holds(self, partition: int, offset: int) -> bool:
-        """Is the offset in the range?"""
+        """True if the offset is in the range."""
         return self.start.get(partition, 0) <= offset < self.end.get(partition, 0)
 
     @property
     def at(self) -> dict[str, list[int]]:
-        """The range as JSON has it."""
+        """The range in its JSON form: partition → [start, end]."""
         return {str(partition): [self.start.get(partition, 0), end] for partition, end in self.end.items()}
 
     def is_at(self, at: dict[str, list[int]]) -> bool:
-        """True if it begins where that one does."""
+        """True if this range starts where the range `at`, in JSON form, starts."""
         return {p: start for p, (start, _) in self.at.items()} == {p: start for p, (start, _) in at.items()}
 
     def resumed(self, at: dict[str, list[int]]) -> "OffsetRange":
-        """That range. Of this one the first records may be others: a topic grows in each partition."""
+        """Return the range with this one's start and the ends of `at`, in JSON form.
+
+        A topic grows in each partition, so `cut` of a grown range would give other first records.
+        """
         return OffsetRange(self.start, {int(partition): end for partition, (_, end) in at.items()})
 
     def cut(self, count: int) -> "tuple[OffsetRange, OffsetRange]":
-        """The first offsets, at most so many, a partition after the other; and the rest."""
+        """Split the range into its first `count` offsets, partition by partition, and the rest."""
         middle: Offsets = {}
         for partition, end in sorted(self.end.items()):
             begin = self.start.get(partition, 0)
@@ -62,7 +65,7 @@ class OffsetReader:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def topic_id(self, topic: str) -> str:
-        """The id Kafka gave the topic when it was made: a topic deleted and made again has another."""
+        """Return the topic's id. A topic that is deleted and recreated has a new one."""
         try:
             described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic].result()
         except KafkaException as exc:
@@ -70,9 +73,9 @@ class OffsetReader:
         return str(described.topic_id)
 
     def require_ids(self, topic_ids: Mapping[str, str]) -> None:
-        """Raise TopicChanged when one of the topics has another id by now.
+        """Raise TopicChanged if one of the topics has a different id now.
 
-        An id never comes again. So all that was asked of a topic between two looks at the same id is of one topic.
+        Ids are never reused. So everything read of a topic between two checks of the same id is of one topic.
         """
         for topic, was in topic_ids.items():
             present = self.topic_id(topic)
@@ -80,7 +83,7 @@ class OffsetReader:
                 raise TopicChanged(topic=topic, was=was, present=present)
 
     def partitions(self, topic: str) -> list[int]:
-        """The topic's partitions. Raises ContractMismatch when it does not exist."""
+        """Return the topic's partitions. Raises ContractMismatch if the topic does not exist."""
         try:
             found = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
         except KafkaException as exc:
@@ -90,27 +93,30 @@ class OffsetReader:
         return sorted(found)
 
     def earliest(self, topic: str) -> Offsets:
-        """The first offset still there, a partition."""
+        """Return the first available offset of each partition."""
         return self._list(topic, OffsetSpec.earliest())
 
     def ends(self, topic: str) -> Offsets:
-        """The offset after the last record, a partition; of committed records only."""
+        """Return the offset after the last committed record of each partition (last stable offset)."""
         return self._list(topic, OffsetSpec.latest())
 
     def high_watermarks(self, topic: str) -> Offsets:
-        """The offset after the last record, a partition; beyond `ends` while a transaction is open."""
+        """Return the offset after the last record of each partition. Exceeds `ends` while a transaction is open."""
         found = self._look_up(topic, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         return {partition: info.offset for partition, info in found.items()}
 
     def at(self, topic: str, instant: dt.datetime) -> Offsets:
-        """The first offset whose record is not older than the instant; the end where there is none."""
-        # Kafka has no time before 1970; a day of that January, less the margin of a rebuild, begins there
+        """Return the first offset of each partition whose record is not older than the instant; its end without one."""
+        # Kafka has no timestamps before 1970, and a rebuild's margin may reach back beyond that
         found = self._list(topic, OffsetSpec.for_timestamp(max(EVER, epoch_ms(instant))))
         ends = self.ends(topic)
         return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
 
     def first_times(self, topic: str) -> dict[int, dt.datetime]:
-        """The timestamp of each partition's first record; one that is empty, or has no such time, is missing."""
+        """Return the timestamp of each partition's first record.
+
+        Omits partitions that are empty, or whose timestamp is not in the years of the contract.
+        """
         found = self._look_up(topic, OffsetSpec.for_timestamp(EVER))
         return {
             partition: instant
@@ -127,6 +133,6 @@ class OffsetReader:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
         try:
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
-            return {place.partition: future.result() for place, future in futures.items()}
+            return {partition.partition: future.result() for partition, future in futures.items()}
         except KafkaException as exc:
             raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc

@@ -1,4 +1,4 @@
-"""Where Kafka puts a key: librdkafka's `murmur2_random`, the Java clients' default, done here to know it beforehand."""
+"""The partition of a key: librdkafka's `murmur2_random`, the Java clients' default, computed without sending."""
 
 from collections.abc import Mapping
 
@@ -9,17 +9,17 @@ _MULTIPLIER = 0x5BD1E995
 
 
 class Partitioner:
-    """Knows how many partitions each topic has, as last heard from a broker."""
+    """Maps keys to partitions, by the partition counts of the last metadata."""
 
     def __init__(self) -> None:
         self._partitions: Mapping[str, int] = {}
 
     def learn(self, partitions: Mapping[str, int]) -> None:
-        """Take all of a broker's topics with the number of their partitions."""
+        """Replace the counts by those of a broker's metadata: all topics with their number of partitions."""
         self._partitions = partitions
 
     def place(self, topic: str, key: bytes | None) -> Partition | None:
-        """See ports.Producer.partition_of. Some microseconds: asked only while some partition fails."""
+        """See ports.Producer.partition_of. Takes some microseconds, so it is called only while a partition fails."""
         if key is None or not self._partitions:
             return None
         partitions = self._partitions.get(topic, 0)
@@ -27,7 +27,7 @@ class Partitioner:
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of a key, unsigned."""
+    """Return Kafka's hash of a key, unsigned."""
     value = (0x9747B28C ^ len(data)) & _MASK
     whole = len(data) & ~3
     for index in range(0, whole, 4):
@@ -41,5 +41,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key."""
+    """Return the partition of a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,4 +1,4 @@
-"""Which versions of a topic's rows are published: in the topic itself, or in a fallback store on their way to it."""
+"""Reads the versions of rows that are published: those in a topic, and those waiting in a fallback store."""
 
 import datetime as dt
 import logging
@@ -21,35 +21,35 @@ from include.gateway.ports import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-_BATCH = 500  # a value can be large
-_SILENCE_S = 30.0  # a broker that says nothing for so long is out
+_BATCH = 500  # records or rows read at a time; small, because a value can be large
+_SILENCE_S = 30.0  # timeout without any message
 _PROGRESS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
-    """One record of a row: its version, or None for a tombstone."""
+    """One published version of a row. `modified_at` is None for a tombstone."""
 
     row_id: int
     modified_at: dt.datetime | None
 
 
 def iter_topic(bootstrap_servers: str, topic: Topic, since: dt.datetime | None) -> Iterator[PublishedVersion]:
-    """The versions in the topic up to its present end, from records not older than `since`; memory stays bounded.
+    """Yield the versions in the topic up to its present end, from records not older than `since`. Memory is bounded.
 
-    Records that are none of the system of record's, because their key or version cannot be read, are passed over.
-    Raises BrokerUnavailable, ContractMismatch for a topic that does not exist.
+    Skips records whose key or version cannot be read, since they are not of the system of record. Raises
+    BrokerUnavailable, and ContractMismatch if the topic does not exist.
     """
     offsets = OffsetReader(bootstrap_servers)
     first = offsets.earliest(topic.name) if since is None else offsets.at(topic.name, since)
     ends = {partition: end for partition, end in offsets.ends(topic.name).items() if end > first[partition]}
     config = {
         "bootstrap.servers": bootstrap_servers,
-        "group.id": "reconcile",  # the client wants one; nothing is joined or committed
+        "group.id": "reconcile",  # required by the client; no group is joined, no offset committed
         "enable.auto.commit": False,
         "enable.partition.eof": True,  # the last offset before the end may hold no record
         "queued.max.messages.kbytes": 16 * 1024,
-        "auto.offset.reset": "earliest",  # retention may overtake us
+        "auto.offset.reset": "earliest",  # retention may delete the first offsets meanwhile
     }
     with closing(Consumer(config)) as consumer:
         consumer.assign([TopicPartition(topic.name, partition, first[partition]) for partition in ends])
@@ -58,7 +58,7 @@ def iter_topic(bootstrap_servers: str, topic: Topic, since: dt.datetime | None) 
 
 def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterator[PublishedVersion]:
     left, count = dict(ends), 0
-    heard_s = told_s = time.monotonic()
+    received_s = logged_s = time.monotonic()
     while left:
         try:
             messages = consumer.consume(_BATCH, timeout=1.0)
@@ -66,8 +66,8 @@ def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterato
             raise BrokerUnavailable(topic=topic.name, reason=str(exc)) from exc
         now_s = time.monotonic()
         if messages:
-            heard_s = now_s
-        elif now_s > heard_s + _SILENCE_S:
+            received_s = now_s
+        elif now_s > received_s + _SILENCE_S:
             raise BrokerUnavailable("the broker sends nothing", topic=topic.name, partitions=sorted(left))
         for message in messages:
             partition, error = message.partition(), message.error()
@@ -82,20 +82,20 @@ def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterato
                 yield version
             if message.offset() + 1 >= ends[partition]:
                 left.pop(partition, None)
-        if now_s > told_s + _PROGRESS_S:
-            told_s = now_s
+        if now_s > logged_s + _PROGRESS_S:
+            logged_s = now_s
             log.info("read %d records of %s, %d of %d partitions left", count, topic.name, len(left), len(ends))
 
 
 def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
-    """The versions of a topic that a fallback store holds; its gateway may run. Raises StoreUnavailable."""
+    """Yield the versions of a topic in a fallback store, whose gateway may be running. Raises StoreUnavailable."""
     path = folder / sql.FILE
     if not path.exists():
         return
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             last_id = 0
-            # page by page: a long read would keep the gateway from making its file smaller
+            # page by page, because a long read transaction would keep the gateway from shrinking its file
             while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _BATCH)).fetchall():
                 last_id = rows[-1][0]
                 for _, key, value in rows:
@@ -107,7 +107,7 @@ def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
 
 
 def version_of(key: bytes | None, value: bytes | None) -> PublishedVersion | None:
-    """The version that a record holds; None for a record without an id as its key or without a valid version."""
+    """Return the version of a record; None if its key is not an id or its version is not valid."""
     row_id = record_id(key)
     if row_id is None:
         return None

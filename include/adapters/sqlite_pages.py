@@ -1,7 +1,7 @@
-"""Rows of a damaged SQLite file, read from its leaf pages: a tree that cannot be walked any more hides none of them.
+"""Reads rows of a damaged SQLite file from its leaf pages, so it does not depend on an intact B-tree.
 
-SQLite's own `.recover` does the same, and is part of its command line only. The layout is that of
-https://www.sqlite.org/fileformat2.html; pages of the free list, which still show rows that were deleted, are left out.
+SQLite's own `.recover` does the same, but only its command-line shell has it. The layout is that of
+https://www.sqlite.org/fileformat2.html. Pages of the free list are skipped, because they still have deleted rows.
 """
 
 import struct
@@ -17,11 +17,11 @@ _FIXED = {0: None, 8: 0, 9: 1}
 
 Value = int | str | bytes | None
 Row = tuple[int, list[Value]]
-"""A rowid, and the columns as they are stored; that of a primary key which is the rowid is None."""
+"""A rowid and the stored columns. A column that is an alias of the rowid is None."""
 
 
 class _Unreadable(ValueError):
-    """Bytes that are no record."""
+    """Bytes that are not a record."""
 
 
 class PageFile:
@@ -30,14 +30,14 @@ class PageFile:
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file = file
         header = self._bytes_at(0, _HEADER_BYTES)
-        if not header.startswith(_MAGIC):  # its numbers are none
+        if not header.startswith(_MAGIC):  # its fields cannot be trusted
             header = b""
         self._page_bytes = self._usable = _page_bytes(header)
         self._pages = size_bytes // self._page_bytes
         self._free = self._free_pages(header)
 
     def iter_rows(self, columns: int) -> Iterator[Row]:
-        """Every row of a table with so many columns that can be read, in the order of the pages."""
+        """Yield every readable row with so many columns, in the order of the pages."""
         for number in range(1, self._pages + 1):
             if number not in self._free:
                 yield from self._rows_of(number, columns)
@@ -103,7 +103,7 @@ class PageFile:
 
 
 def iter_rows(path: Path, columns: int) -> Iterator[Row]:
-    """Every row that can be read of the file's tables with so many columns. Raises OSError."""
+    """Yield every readable row of the file's tables with so many columns. Raises OSError."""
     with path.open("rb") as file:
         yield from PageFile(file, path.stat().st_size).iter_rows(columns)
 

@@ -1,27 +1,27 @@
-"""Which keys wait in a fallback store: a counting filter of fixed size."""
+"""The keys with waiting records in a fallback store, as a counting filter of fixed size."""
 
 from array import array
 
-_SLOTS = 1 << 22  # 16 MiB, whatever the backlog: the price is a false alarm, never a miss; 1 in 5 at a million keys
+_SLOTS = 1 << 22  # 16 MiB for any backlog; with a million keys, one in five lookups is a false positive
 
 
 class WaitingKeys:
-    """Counts records by the hash of topic and key. `holds` may be wrongly true, never wrongly false."""
+    """Counts records by the hash of topic and key. `holds` has false positives, but no false negatives."""
 
     def __init__(self) -> None:
         self._counts = array("I", bytes(4 * _SLOTS))
         self._total = 0
 
     def add(self, topic: str, key: bytes | None) -> None:
-        """One more record of that key waits."""
+        """Count one more waiting record of the key."""
         self._counts[hash((topic, key)) % _SLOTS] += 1
         self._total += 1
 
     def remove(self, topic: str, key: bytes | None) -> None:
-        """One record of that key, added before, waits no longer."""
+        """Count one waiting record of the key less. It must have been added before."""
         self._counts[hash((topic, key)) % _SLOTS] -= 1
         self._total -= 1
 
     def holds(self, topic: str, key: bytes | None) -> bool:
-        """May a record of that key wait?"""
+        """True if a record of the key may be waiting."""
         return self._total > 0 and self._counts[hash((topic, key)) % _SLOTS] > 0
