@@ -73,6 +73,7 @@ class PostgresServer:
             "unix_socket_directories": "",
             "client_connection_check_interval": "1s",  # or a killed client's statement goes on
             "max_connections": 120,
+            "max_locks_per_transaction": 512,  # a query of all days holds three a day
             "shared_buffers": "256MB",
             "work_mem": "16MB",
             "maintenance_work_mem": "128MB",

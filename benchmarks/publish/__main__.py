@@ -1,4 +1,4 @@
-"""The view's benchmarks: `python -m benchmarks.publish [over|readers|view|years …]`, or all. They start a PostgreSQL.
+"""The view's benchmarks: `python -m benchmarks.publish [NAME …]`, or all. They start a PostgreSQL.
 
 Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing here.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from benchmarks.command import announced, parsed, parser_of, run
 from benchmarks.publish.over import over
 from benchmarks.publish.parts import Bench, bench
+from benchmarks.publish.questions import questions
 from benchmarks.publish.readers import readers
 from benchmarks.publish.view import view
 from benchmarks.publish.years import years
@@ -16,14 +17,16 @@ from benchmarks.report import Report
 from demo import reference_data
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
-    "over": over, "readers": readers, "view": view, "years": years,
+    "over": over, "questions": questions, "readers": readers, "view": view, "years": years,
 }  # fmt: skip
 
 
 def main() -> int:
     """Run what is named."""
     parser = parser_of("Measures what readers of the view get.", _BENCHMARKS)
-    parser.add_argument("--rows", type=int, default=reference_data.BOARDS, help="of the day")
+    parser.add_argument(
+        "--rows", type=int, default=reference_data.BOARDS, help="of the day; at most 8,000 in questions"
+    )
     arguments = parsed(parser, _BENCHMARKS)
 
     def reports() -> Iterator[Report]:

@@ -19,6 +19,7 @@ from tests.servers import PostgresTestServer, postgres_server
 from tests.support.pipeline import migrated
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
+CUT = 1_000_000_000  # of every generation
 CONNECTIONS = 220  # the locks of all fit into what PostgreSQL sets aside for so many
 
 _INSERT_GENERATION = """
@@ -32,7 +33,9 @@ RETURNING id
 _ROW = """
        i, 5000000000 + i %% 442128, 'nickname' || i %% 442128, (ARRAY['서울', '부산', '대구', '인천'])[1 + i %% 4],
        '010-1234-' || lpad((i %% 10000)::text, 4, '0'), 'post ' || i, repeat('오늘은 하늘이 맑아서 ', 12),
-       %(start)s::timestamptz + i * interval '100 milliseconds', %(start)s::timestamptz, 'event-' || i, 0, i, 0, i
+       %(start)s::timestamptz + i %% %(a_day)s * (interval '1 day' / %(a_day)s),
+       %(start)s::timestamptz + i %% %(a_day)s * (interval '1 day' / %(a_day)s),
+       'event-' || i, 0, i + %(after)s, 0, i
 """
 _FILL = """
 INSERT INTO {table} (generation_id, day, board_id, member_id, nickname, city, phone, title, body, modified_at,
@@ -55,13 +58,13 @@ class Bench:
 
     def build(self, day: Day, run_id: str, rows: int, first_id: int = 1) -> int:
         """A generation of that day that is built and not published; returns its id. Each has another content hash."""
-        place = {"day": day.date, "run_id": run_id, "rows": rows, "start": day.start, "first_id": first_id}
+        place = {"day": day.date, "run_id": run_id, "rows": rows, "first_id": first_id, **self._places(day)}
         with connect(self.settings.database, "batch", "bench") as connection, connection.cursor() as cursor:
             cursor.execute(_INSERT_GENERATION, place)
             generation_id = int(cursor.fetchone()[0])
             built = {
                 "generation_id": generation_id, "day": day.date, "first_key": first_id, "last_key": first_id + rows - 1,
-                "earliest": day.start, "latest": day.start,
+                "earliest": day.start, "latest": day.end,
             }  # fmt: skip
             cursor.execute(query("create_generation_table"), built)
             fill = sql.SQL(_FILL).format(
@@ -73,12 +76,15 @@ class Bench:
                 cursor.execute(query(name), built)
         return generation_id
 
-    def serve(self, day: Day, rows: int, first_id: int = 1) -> None:
-        """Live rows of that day, as the speed layer leaves them."""
+    def serve(self, day: Day, rows: int, first_id: int = 1, after: int = 0) -> None:
+        """Live rows of that day, as the speed layer leaves them. With `after` = CUT they came after all builds."""
         with connect(self.settings.database, "stream", "bench") as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
             numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
-            cursor.execute(_LIVE + _ROW + ", 0, i " + numbers, {"day": day.date, "start": day.start})
+            cursor.execute(_LIVE + _ROW + ", 0, i " + numbers, {"day": day.date, **self._places(day, after)})
+
+    def _places(self, day: Day, after: int = 0) -> dict[str, object]:
+        return {"start": day.start, "a_day": self.rows, "after": after}
 
     def vacuum(self) -> None:
         """As autovacuum leaves it a while later."""

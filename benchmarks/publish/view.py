@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg2
 
-from benchmarks.publish.parts import DAY, Bench
+from benchmarks.publish.parts import CUT, DAY, Bench
 from benchmarks.report import Goal, Report, median, median_ratio
 from include.contracts.day import Day
 from tests.support.publication import publish
@@ -63,7 +63,7 @@ def _fill(bench: Bench) -> None:
         day = Day.parse(str(DAY.date - dt.timedelta(days=number)), "Asia/Seoul")
         bench.build(day, "view", max(1, bench.rows // 100), 100_000_000 * number)
         publish(bench.settings, day)
-    bench.serve(DAY, max(1, bench.rows // 10_000), bench.rows // 2)  # came after the cut
+    bench.serve(DAY, max(1, bench.rows // 10_000), bench.rows // 2, after=CUT)
     bench.serve(Day.parse("2026-11-21", "Asia/Seoul"), max(1, bench.rows // 10), 1_000_000_000)
     connection = psycopg2.connect(bench.postgres.superuser_dsn("bench"))
     try:

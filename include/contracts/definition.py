@@ -56,6 +56,11 @@ class Definition:
         return self.output.field(self.output.key_field).column
 
     @property
+    def join_column(self) -> str:
+        """The relational name of the stream's field that holds the table's key."""
+        return self.stream.field(self.join_field).column
+
+    @property
     def version_column(self) -> str:
         """The relational name of the stream's version field."""
         return self.stream.field(self.version_field).column

@@ -44,6 +44,7 @@ def _column_lists(definition: Definition) -> dict[str, str]:
     key = definition.key_column
     return {
         "key": key,
+        "table_key": definition.join_column,
         "version": definition.version_column,
         "day_from": definition.day_column,
         "columns": ", ".join(result),

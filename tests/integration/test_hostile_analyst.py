@@ -67,6 +67,8 @@ SELECT e::text FROM pg_stats_ext e
 SELECT query::text FROM pg_stat_activity
 SELECT table_to_xml('board_detail_masked', true, true, '')
 SELECT string_agg(m::text, ' ') FROM board_detail_masked m
+SELECT string_agg(m::text, ' ') FROM boards_by_id(ARRAY[1, 2, 3]) m
+SELECT 1 / (char_length(phone) - 13) FROM boards_by_id(ARRAY[1, 2, 3])
 """
 REFUSED = """
 SELECT pg_advisory_lock(7203002, 20777)

@@ -53,6 +53,17 @@ def test_a_query_of_one_day_locks_that_days_tables(settings, view, statements):
         assert locks_held(reader) <= LOCKS_A_DAY
 
 
+def test_boards_by_their_ids_lock_the_tables_of_days_that_can_have_them(settings):
+    wanted = [500_001, 500_002, 2_000_000_000]
+    with closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
+        for _ in range(7):
+            cursor.execute("SELECT board_id, day FROM boards_by_id(%s)", (wanted,))
+        assert sorted(cursor.fetchall()) == [(board, A_DAY.date) for board in wanted[:2]]
+        reader.commit()
+        cursor.execute("SELECT * FROM boards_by_id(%s)", (wanted,))
+        assert locks_held(reader) <= LOCKS_A_DAY
+
+
 def test_the_status_of_all_days_locks_no_days_table(settings):
     with closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
         cursor.execute("SELECT * FROM day_status")

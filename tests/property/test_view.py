@@ -48,6 +48,7 @@ SELECT board_id, shown ->> 'title', rebuilt ->> 'title'
 """
 SHOWN = "SELECT board_id, title, finality, shown_since FROM board_detail WHERE day = %s"
 COUNTED = "SELECT shown_rows(%s)"
+BY_ID = "SELECT * FROM {} ORDER BY day, board_id"
 POINTER = """
 SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication WHERE day = %s AND generation_id IS NOT NULL
 """
@@ -336,6 +337,8 @@ class Serving:
         """The view is what was served and published; a board that was taken is in the view or waits."""
         for number, day in enumerate(DAYS):
             self._check(number, day)
+        ids = f"ARRAY[{', '.join(map(str, BOARDS))}]"
+        assert self._read(BY_ID.format(f"boards_by_id({ids})")) == self._read(BY_ID.format("board_detail_masked"))
         waits = {event.offset for event in self.waiting.values()
                  if event.board not in self.newest or event.version > self.newest[event.board].version}  # fmt: skip
         found = {offset for (offset,) in self._read('SELECT "offset" FROM pending_board')}

@@ -33,6 +33,7 @@ BEGIN
         EXECUTE format('ALTER TABLE generations.board_detail_final_g%1$s ADD PRIMARY KEY (board_id),'
                        ' ADD CHECK (board_id BETWEEN %2$s AND %3$s AND created_at BETWEEN %4$L AND %4$L)',
                        id, number * 1000 + 1, number * 1000 + {boards}, of_day::timestamptz);
+        EXECUTE format('CREATE INDEX ON generations.board_detail_final_g%1$s (member_id)', id);
         EXECUTE format('ALTER TABLE board_detail_final ATTACH PARTITION generations.board_detail_final_g%1$s'
                        ' FOR VALUES FROM (%2$L, %1$s) TO (%2$L, %3$s)', id, of_day, id + 1);
         INSERT INTO day_publication (day, generation_id, cut, status, row_count, published_at)

@@ -1,0 +1,1 @@
+SELECT generations.add_bounds(%(generation_id)s)

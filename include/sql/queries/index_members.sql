@@ -1,0 +1,1 @@
+SELECT generations.index_members(%(generation_id)s)

@@ -1,0 +1,1 @@
+SELECT generations.validate_bounds(%(generation_id)s)
