@@ -4,7 +4,7 @@ import datetime as dt
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from psycopg2.extras import execute_values
 
 from include.adapters.generation_tables import remove_tables
 from include.adapters.offset_ledger import REPLACED
-from include.adapters.postgres import connect, open_connection
+from include.adapters.postgres import connect, open_connection, own_errors
 from include.adapters.speed_store import Reject
 from include.contracts.day import Day
 from include.errors import DayBusy, StaleRun
@@ -235,6 +235,11 @@ class GenerationStore:
         for name in ("index_generation", "analyze_generation"):  # the two locks do not go together
             with self._transaction() as cursor:
                 cursor.execute(query(name), {"generation_id": generation_id})
+        # before it is attached: no reader marks its rows, and no vacuum has to read it later
+        with closing(open_connection(self._database, "batch", "rebuild")) as connection, own_errors(self._database):
+            connection.autocommit = True  # VACUUM runs in no transaction
+            with connection.cursor() as cursor:
+                cursor.execute(sql.SQL(query("freeze_generation")).format(table=table_name(generation_id)))
 
     def _measure(self, generation_id: int) -> _Measured:
         table = table_name(generation_id)

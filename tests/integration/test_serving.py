@@ -1,6 +1,7 @@
 """The live table, the generations and the view, on a real PostgreSQL: fences, versions, pointer, corrections."""
 
 import datetime as dt
+from contextlib import closing
 
 import psycopg2
 import pytest
@@ -11,6 +12,7 @@ from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
 from include.integrity.publication import SPEED_LAYER, Published, redo, undo
+from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
@@ -52,6 +54,22 @@ def test_a_tombstone_hides_its_board_and_an_older_version_does_not_bring_it_back
     serve(store, [row(1, 2)])
     assert rows(settings, VIEW) == []
     assert rows(settings, "SELECT day, deleted FROM board_detail_live") == [(DAY.date, True)]
+
+
+def test_newer_versions_of_live_rows_touch_no_index(settings):
+    """Ten batches of newer versions, each of boards all over the table."""
+    count, batches = 5_000, 10
+    with closing(opened_store(settings)) as store:
+        serve(store, [row(n, n) for n in range(count)])
+        offset = count
+        for number in range(batches):
+            boards = range(number, count, batches)
+            newer = [row(n, offset + place, modified_at=LATER) for place, n in enumerate(boards)]
+            assert serve(store, newer) == len(boards)
+            offset += len(boards)
+    updates = """SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'board_detail_live'"""
+    wait_until(lambda: rows(settings, updates)[0][0] == count, 20, "the session has told its figures")
+    assert rows(settings, updates)[0][1] >= 0.99 * count
 
 
 def test_publishing_replaces_the_live_rows_that_the_cut_covers(settings, store):
@@ -263,6 +281,18 @@ def test_a_published_day_that_lost_a_board_is_not_certified(settings):
     with pytest.raises(BalanceBroken):
         certify_alone(settings, DAY)
     assert rows(settings, "SELECT status FROM day_status") == [("rebuilt",)]
+
+
+def test_a_built_table_is_vacuumed_and_analysed_before_it_can_be_shown(settings):
+    generation_id = build(settings, [row(n, n) for n in range(1_000)], cut=1_000, run_id="r")
+    table = f"generations.board_detail_final_g{generation_id}"
+    assert rows(settings, """SELECT relpages > 0, relallvisible = relpages, reltuples FROM pg_class
+                              WHERE oid = %s::regclass""", (table,)) == [(True, True, 1_000)]  # fmt: skip
+    # no row is newer than what the next vacuum may take for frozen
+    assert rows(settings, f"""SELECT bool_and(age(f.xmin) > age(c.relfrozenxid)) FROM {table} f, pg_class c
+                               WHERE c.oid = %s::regclass""", (table,)) == [(True,)]  # fmt: skip
+    ((columns,),) = rows(settings, "SELECT count(*) FROM pg_stats WHERE schemaname || '.' || tablename = %s", (table,))
+    assert columns == 19
 
 
 def test_there_is_nothing_to_publish_before_a_build(settings):

@@ -1,0 +1,2 @@
+-- PostgreSQL warns and does nothing before version 17, where only the owner may.
+VACUUM (FREEZE) {table}
