@@ -61,17 +61,17 @@ def check_day(settings: Settings, day: dt.date) -> None:
 def check_days(settings: Settings, day: dt.date | None = None) -> None:
     """Check the days entered into `unchecked_day`, or only that one if it is among them.
 
-    A day is compared with the published days that may show its boards: with neighbours alone where ids grow with time.
-    Locks on 16 days' tables are held at a time. Raises DatabaseUnavailable.
+    A day whose pointer moved is compared with the published days that may show its boards: with neighbours alone where
+    ids grow with time. One that late versions may concern is compared with these alone: an old version concerns all
+    days since. Locks on 16 days' tables are held at a time. Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
         cursor.execute(query("select_unchecked_days"), {"day": day})
         requests = cursor.fetchall()
-    for unchecked, request in requests:
+        _check(cursor, {late: request for late, request, has_moved in requests if not has_moved})
+    for moved in [(unchecked, request) for unchecked, request, has_moved in requests if has_moved]:
         with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
-            for shown in _shown(cursor, [unchecked]):
-                _check(cursor, shown)
-            cursor.execute(query("delete_check"), {"day": unchecked, "request": request})
+            _check(cursor, dict([moved]), has_moved=True)
 
 
 def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
@@ -87,9 +87,22 @@ def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
         mark_days_dirty(cursor, "moved board", found)
 
 
-def _check(cursor: Cursor, shown: _Shown) -> None:
+def _check(cursor: Cursor, requests: Mapping[dt.date, int], has_moved: bool = False) -> None:
+    """Mark the days and cross them out. Marks come after the last look, whose end lets go of locks and marks."""
+    if not requests:
+        return
     statement = sql.SQL(query("count_late_members")).format(member=sql.Identifier(_JOIN_COLUMN)).as_string(cursor)
-    mark_days_dirty(cursor, "late member", {shown.day: _count(cursor, statement, shown._asdict())})
+    days = _shown(cursor, [*requests])
+    late = {}
+    for shown in a_few_at_a_time(cursor, days):
+        late[shown.day] = _count(cursor, statement, shown._asdict())
+    mark_days_dirty(cursor, "late member", late)
+    for shown in days if has_moved else ():
+        _compare(cursor, shown)
+    cursor.execute(query("delete_checks"), {"days": [*requests], "requests": [*requests.values()]})
+
+
+def _compare(cursor: Cursor, shown: _Shown) -> None:
     cursor.execute(query("select_days_sharing_boards"), shown._asdict())
     others = _shown(cursor, [day for (day,) in cursor.fetchall()])
     found = dict.fromkeys((shown.day, *(other.day for other in others)), 0)

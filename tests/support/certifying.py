@@ -1,6 +1,9 @@
 """Certifying where no gateway, broker or stream runs."""
 
+from collections.abc import Mapping
+
 from include.adapters.kafka_offsets import OffsetReader
+from include.contracts.day import Day
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
 from include.integrity.settled import Settled
@@ -9,18 +12,18 @@ from include.sql.named import query
 from tests.support.pipeline import rows
 
 
-def nothing_waits(_settings):
+def nothing_waits(_settings: Settings) -> Mapping[str, Unsent]:
     """No store of a gateway holds or lost events."""
     return {"http://gateway": Unsent(0, 0, 0)}
 
 
-def all_is_known(_settings):
+def all_is_known(_settings: Settings) -> Settled:
     """The stream has taken everything, and no version of a member is late."""
     return Settled(True, 0, 0)
 
 
 def certify_alone(
-    settings, day, ask_gateways: AskGateways = nothing_waits, catch_up: CatchUp = all_is_known
+    settings: Settings, day: Day, ask_gateways: AskGateways = nothing_waits, catch_up: CatchUp = all_is_known
 ) -> Certificate:
     """Certify the day; what is not given, speaks not against it."""
     return certify(settings, day, ask_gateways, catch_up)

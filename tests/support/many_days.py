@@ -4,8 +4,10 @@ import contextlib
 
 import psycopg2
 
+from include.contracts.day import Day
 from include.settings import Settings
 from tests.support.publication import open_as
+from tests.support.sessions import session
 
 BOARDS_A_DAY = 10
 
@@ -16,7 +18,7 @@ DECLARE
     of_day date;
     id bigint;
 BEGIN
-    FOR number IN 1..{days} LOOP
+    FOR number IN {first}..{days} LOOP
         of_day := date '{last}' - number;
         INSERT INTO generation (day, run_id, status, cut, raw_distinct, row_count, pending_count, rejected_count,
                                 duplicate_count, content_hash, built_at, published_at, first_key, last_key)
@@ -47,13 +49,47 @@ $$
 """
 
 
-def publish_days(settings: Settings, last: str, days: int) -> None:
-    """Publish that many days before `last`, without rows of the speed layer. Board ids grow towards the past."""
+def publish_days(settings: Settings, last: str, days: int, first: int = 1, boards: int = BOARDS_A_DAY) -> None:
+    """Publish the days from `first` to `days` days before `last`, without rows of the speed layer.
+
+    Board ids grow towards the past, a thousand for each day.
+    """
     connection = open_as(settings, "pipeline_owner")
     connection.autocommit = True
     with contextlib.closing(connection), connection.cursor() as cursor:
-        cursor.execute(_DAYS.format(last=last, days=days, boards=BOARDS_A_DAY))
+        cursor.execute(_DAYS.format(last=last, first=first, days=days, boards=boards))
         cursor.execute("ANALYZE day_publication, generation")
+
+
+# What stays of each day: a build that it showed first, of which the table is gone, and a deletion that its cut covers.
+_HISTORY = """
+WITH before AS (
+    INSERT INTO generation (day, run_id, status, cut, created_at, newest_version_at)
+    SELECT day, 'before', 'discarded', '{}', now() - interval '400 days', 'epoch'
+      FROM day_publication WHERE day >= %(first)s AND day < %(end)s
+    RETURNING id, day
+), moved AS (
+    INSERT INTO publication (day, action, from_generation_id, to_generation_id, made_by, covered_rows, restored_rows)
+    SELECT b.day, 'publish', change.from_id, change.to_id, 'test', 0, 0
+      FROM before b JOIN day_publication p USING (day)
+     CROSS JOIN LATERAL (VALUES (NULL, b.id), (b.id, p.generation_id)) AS change (from_id, to_id)
+)
+INSERT INTO board_detail_covered (board_id, modified_at, board_partition, board_offset, day, deleted, written_at,
+                                  generation_id, covered_at)
+SELECT g.last_key + 1, g.day, 0, 0, g.day, true, g.day, g.id, g.day
+  FROM day_publication p JOIN generation g ON g.id = p.generation_id
+ WHERE p.day >= %(first)s AND p.day < %(end)s
+"""
+
+
+def age(settings: Settings, first: Day, end: Day) -> None:
+    """Leave of the published days from `first` on, before `end`, what years of nights leave."""
+    with contextlib.closing(open_as(settings, "batch")) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(_HISTORY, {"first": first.date, "end": end.date})
+    connection = session(settings)
+    connection.autocommit = True
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE")
 
 
 def locks_held(connection: psycopg2.extensions.connection) -> int:

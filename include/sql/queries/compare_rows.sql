@@ -1,6 +1,7 @@
 -- Boards that may read otherwise once the generation is published. Of each side only the key and a hash of what it shows
 -- are joined: that takes little memory however long the texts are. The live rows are read once, and not looked up one by
--- one: after a publication the index leads to many that are gone.
+-- one: after a publication the index leads to many that are gone. No generation is 0: with a NULL the whole condition
+-- would be false, the day as well, and the tables of all days be opened.
 SET LOCAL work_mem = '64MB';  -- for keys and hashes of a million boards
 CREATE TEMPORARY TABLE changed_board ON COMMIT DROP AS
 WITH live AS MATERIALIZED (
@@ -12,7 +13,7 @@ WITH live AS MATERIALIZED (
 ), shown AS (
     SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content
       FROM board_detail_final f
-     WHERE f.day = %(day)s AND f.generation_id = %(shown_id)s
+     WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(shown_id)s, 0)
        AND NOT EXISTS (SELECT 1 FROM live l WHERE l.{{key}} = f.{{key}})
      UNION ALL
     SELECT {{key}}, content FROM live WHERE NOT deleted

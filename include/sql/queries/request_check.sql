@@ -1,1 +1,1 @@
-INSERT INTO unchecked_day (day) VALUES (%(day)s) ON CONFLICT (day) DO UPDATE SET request = DEFAULT
+INSERT INTO unchecked_day (day) VALUES (%(day)s) ON CONFLICT (day) DO UPDATE SET request = DEFAULT, has_moved = true

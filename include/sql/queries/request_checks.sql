@@ -1,7 +1,8 @@
 -- Days that show a generation for which one of the versions may be late. Of each partition the oldest version and the
--- last offset are given: a day that none of them concerns costs a check more.
-INSERT INTO unchecked_day (day)
-SELECT p.day
+-- last offset are given: a day that none of them concerns costs a look more. A day whose pointer moved is compared with
+-- the others all the same.
+INSERT INTO unchecked_day (day, has_moved)
+SELECT p.day, false
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE EXISTS (
        SELECT 1

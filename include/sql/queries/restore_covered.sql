@@ -1,5 +1,5 @@
 -- Live rows that the generation does not cover come back as they were, unless something newer stands there, or the
--- generation has the board as new. Without a generation all of them do.
+-- generation has the board as new. Without a generation, which is 0 (see compare_rows), all of them do.
 WITH returning_rows AS (
     DELETE FROM board_detail_covered c
      WHERE c.day = %(day)s
@@ -10,7 +10,7 @@ WITH returning_rows AS (
                              c.member_partition, c.member_offset))
        AND NOT EXISTS (
            SELECT 1 FROM board_detail_final f
-            WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = c.{{key}}
+            WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(generation_id)s, 0) AND f.{{key}} = c.{{key}}
               AND (f.{{version}}, ordered_offset(f.board_offset, (SELECT board_ends FROM generation WHERE id = %(generation_id)s)))
                   >= (c.{{version}}, c.board_offset))
        AND NOT EXISTS (
