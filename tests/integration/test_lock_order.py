@@ -14,14 +14,17 @@ from include.adapters import postgres as connections
 from include.adapters.driver_lease import DriverLease
 from include.adapters.forgotten import ForgottenStore
 from include.adapters.offset_ledger import Move, OffsetLedger
+from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.covering import cover
+from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import redo, undo
 from include.integrity.replaced_topic import take_out_of_cuts
+from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
-from tests.support.pipeline import migrated, rows
+from tests.support.pipeline import produce, rows, with_topics
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, applied, build, opened_store, pending, row, serve, tombstone
 from tests.support.sessions import is_waiting, session, terminate
@@ -67,8 +70,8 @@ class _Cursor(psycopg2.extensions.cursor):
 
 
 @pytest.fixture
-def settings(postgres, tmp_path):
-    return migrated(None, postgres, "lock_order", tmp_path)
+def settings(kafka, postgres, tmp_path):
+    return with_topics(kafka, postgres, "lock_order", tmp_path)
 
 
 @pytest.fixture
@@ -101,6 +104,8 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         serve(store, [row(3, 5), row(8, 8), refused, tombstone(2, 10, LATER), tombstone(77, 11, LATER)])
         cover(settings, DAY)
         certify_alone(settings, DAY)
+        produce(settings, [("member", 7, member(7, modifiedAt=rfc3339(NOON - dt.timedelta(hours=3))))])
+        find_late_members(settings)
         undo(settings, DAY, "r")
         redo(settings, DAY, "r")
         rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
@@ -110,6 +115,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         collect_orphans(settings)
         repair(settings)
     several = [transaction for transaction in taken if len(transaction) > 1]
+    assert ["unchecked_day", "offset_ledger"] in several  # the search for late members
     assert {one for transaction in several for one in transaction} == set(ORDER)
     for transaction in several:
         assert transaction == sorted(transaction, key=ORDER.index), several

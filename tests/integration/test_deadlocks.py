@@ -1,0 +1,239 @@
+"""The pipeline's transactions run at once, two by two, with pauses between statements and between rows: no deadlock."""
+
+import datetime as dt
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from typing import ClassVar
+
+import psycopg2
+import psycopg2.extensions
+import pytest
+from psycopg2.errors import DeadlockDetected
+
+from include.adapters import postgres as connections
+from include.adapters import speed_store
+from include.adapters.forgotten import ForgottenStore
+from include.adapters.speed_store import SpeedStore
+from include.clock import rfc3339
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import PipelineError
+from include.integrity import publication
+from include.integrity.comparison import verify
+from include.integrity.days import dirty_days
+from include.integrity.late_members import find_late_members
+from include.integrity.pruning import collect_orphans, prune
+from include.integrity.publication import undo
+from include.integrity.replaced_topic import take_out_of_cuts
+from tests.fakes.events import member
+from tests.servers import kafka_server
+from tests.support.certifying import certify_alone
+from tests.support.pipeline import produce, rows, with_topics
+from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
+from tests.support.sessions import execute
+
+DAYS = [DAY.before(number) for number in range(3)]
+BOARDS = 12  # of each day, of which half wait for their member
+CAUSES = ("late board", "late member", "moved board", "unread board")
+PAUSED = ("board_detail_live", "board_detail_covered", "day_publication", "dirty_day", "unchecked_day", "pending_board",
+          "late_member", "offset_ledger", "generation")  # fmt: skip
+# A row that is written, or locked to be, holds up its statement while others go on.
+PAUSES = """
+ALTER DATABASE deadlocks SET deadlock_timeout = '10ms';
+CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_sleep(random() * 0.002);
+    RETURN COALESCE(NEW, OLD);
+END
+$$;
+"""
+PAUSE = "CREATE TRIGGER pause BEFORE INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION pause()"
+
+
+class Slow(psycopg2.extensions.connection):
+    """Stands still for up to 3 ms before each statement, and knows those that PostgreSQL broke off as deadlocks."""
+
+    broken_off: ClassVar[list[str]] = []
+
+    def cursor(self, *args, **kwargs):
+        return super().cursor(*args, **{"cursor_factory": _SlowCursor, **kwargs})
+
+
+class _SlowCursor(psycopg2.extensions.cursor):
+    def execute(self, statement, parameters=None):
+        time.sleep(random.uniform(0, 0.003))
+        with self.known(statement):
+            super().execute(statement, parameters)
+
+    def copy_expert(self, statement, *args, **kwargs):
+        with self.known(statement):
+            super().copy_expert(statement, *args, **kwargs)
+
+    @contextmanager
+    def known(self, statement):
+        try:
+            yield
+        except DeadlockDetected:
+            Slow.broken_off.append(str(statement)[:300])
+            raise
+
+
+class System:
+    """A stream and a batch layer with three days; each action is one or several of their transactions."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.store = opened_store(settings)
+        self.join = SpeedStore(settings.database, self.store._lease)
+        self.offset = 0
+        self.day = DAYS[0]
+        self.late = 0
+
+    def boards(self):
+        for number, day in enumerate(DAYS):
+            for board in range(BOARDS):
+                yield number * 1_000 + board, day
+
+    def prepare(self, *actions):
+        """Rows of all kinds; what only some of the actions need, for them."""
+        self.day = random.choice(DAYS)
+        s = self.settings
+        rows(s, "DELETE FROM pending_board")
+        rows(s, "DELETE FROM board_detail_covered")
+        self.serve()
+        if {"publish", "undo", "prune", "collect", "certify"} & set(actions):
+            made = [row(board, self.offset - 1, day=day.date) for board, day in self.boards() if day == self.day]
+            build(s, made, cut=self.offset, run_id=f"r{self.offset}", day=self.day, members=self.late)
+            verify(s, self.day)
+            if actions != ("publish", "publish"):
+                with suppress(PipelineError):
+                    publication.publish(s, self.day, accept_vanishing=True)
+                if "publish" in actions:
+                    build(s, made[1:], cut=self.offset, run_id=f"again {self.offset}", day=self.day, members=self.late)
+                    verify(s, self.day)
+            rows(s, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
+        rows(s, """INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value, version_at)
+                   SELECT 'board', 0, row_number() OVER (ORDER BY board_id), board_id, 99, day, '', modified_at
+                     FROM board_detail_live WHERE board_id % 2 = 0 AND NOT deleted ORDER BY random()""")  # fmt: skip
+        for day in DAYS:
+            rows(s, "INSERT INTO unchecked_day (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
+            rows(s, "INSERT INTO dirty_day (day, cause, count) SELECT %s, unnest(%s), 1 ON CONFLICT DO NOTHING",
+                 (day.date, list(CAUSES)))  # fmt: skip
+        if "late members" in actions:
+            morning = rfc3339(NOON - dt.timedelta(days=9))
+            produce(s, [("member", 7, member(7, modifiedAt=morning))] * 3)
+
+    def serve(self):
+        """Newer versions of all boards, some of another day, and deletions that carry no day."""
+        self.offset += 1
+        at = NOON + dt.timedelta(seconds=self.offset)
+        made = []
+        for board, day in self.boards():
+            self.offset += 1
+            kind = random.random()
+            if kind < 0.1:
+                made.append(tombstone(board, self.offset, at))
+            else:
+                of = day if kind < 0.9 else random.choice(DAYS)
+                made.append(row(board, self.offset, day=of.date, modified_at=at))
+        serve(self.store, made)
+
+    def mark_sent(self):
+        places = rows(self.settings, 'SELECT topic, partition, "offset" FROM pending_board')
+        random.shuffle(places)
+        if places:
+            self.join.mark_sent(places)
+
+    def forget_superseded(self):
+        self.join.forget_superseded()
+
+    def forget_member(self):
+        ForgottenStore(self.settings.database, PIPELINE).remove(7, [], dry_run=False)
+
+    def actions(self) -> dict[str, Callable[[], object]]:
+        s = self.settings
+        return {
+            "serve": self.serve,
+            "mark sent": self.mark_sent,
+            "forget superseded": self.forget_superseded,
+            "publish": lambda: publication.publish(s, self.day, accept_vanishing=True),
+            "undo": lambda: undo(s, self.day, "a test", to=0),
+            "prune": lambda: prune(s, self.day),
+            "collect": lambda: collect_orphans(s),
+            "check days": lambda: dirty_days(s),
+            "late members": lambda: find_late_members(s),
+            "certify": lambda: certify_alone(s, self.day),
+            "forget member": self.forget_member,
+            "topic made again": lambda: take_out_of_cuts(s, "member", f"topic {self.offset}"),
+        }
+
+
+UNORDERED = "DELETE FROM pending_board p USING board_detail_live l WHERE l.board_id = p.board_id"
+OF_THE_STREAM = {"serve": {"serve"}, "mark sent": {"mark sent", "forget superseded"},
+                 "forget superseded": {"mark sent", "forget superseded"}}  # fmt: skip  # take turns on one connection
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory, postgres):
+    with kafka_server(tmp_path_factory.mktemp("deadlocks-kafka")) as broker:
+        settings = with_topics(broker, postgres, "deadlocks", tmp_path_factory.mktemp("deadlocks"))
+        execute(settings, PAUSES)
+        for table in PAUSED:
+            execute(settings, PAUSE.format(table))
+        made = System(settings)
+        with closing(made.store):
+            yield made
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    plain = psycopg2.connect
+    monkeypatch.setattr(connections.psycopg2, "connect",
+                        lambda *args, **kwargs: plain(*args, **kwargs, connection_factory=Slow))  # fmt: skip
+    monkeypatch.setattr(Slow, "broken_off", [])
+    return Slow.broken_off
+
+
+def at_once(system, *names):
+    """Run the two beside each other."""
+    system.prepare(*names)
+    actions = system.actions()
+
+    def run(name):
+        time.sleep(random.uniform(0, 0.02))
+        with suppress(PipelineError):  # the other one came first
+            actions[name]()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run, names))
+
+
+NAMES = ("serve", "mark sent", "forget superseded", "publish", "undo", "prune", "collect",
+         "check days", "late members", "certify", "forget member", "topic made again")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_transactions_at_once_wait_for_each_other_in_no_circle(system, slow, name):
+    assert [*system.actions()] == [*NAMES]
+    found = {}
+    for other in NAMES[NAMES.index(name) :]:
+        if other not in OF_THE_STREAM.get(name, ()):
+            at_once(system, name, other)
+            if slow:
+                found[other] = [*slow]
+                slow.clear()
+    assert not found
+
+
+def test_an_order_of_its_own_is_found(system, slow, monkeypatch):
+    """Boards that wait no longer are deleted as they lie in the table, while a batch locks them by their places."""
+    plain = speed_store.query
+    monkeypatch.setattr(speed_store, "query",
+                        lambda name: UNORDERED if name == "delete_superseded_pending" else plain(name))  # fmt: skip
+    for _ in range(50):
+        at_once(system, "serve", "forget superseded")
+        if slow:
+            break
+    assert slow
