@@ -179,6 +179,11 @@ class PostgresTestServer:
         return self._process.pid
 
     @property
+    def data(self) -> Path:
+        """The data folder; one that is there already is used."""
+        return self._server.data
+
+    @property
     def superuser(self) -> str:
         """The name of the superuser."""
         return SUPERUSER

@@ -26,7 +26,10 @@ from tests.support.pipeline import rows
 
 PHONE = "010-1234-5678"
 SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "freshness"}
-LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "temp_file_limit")
+LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "temp_file_limit",
+          "default_transaction_isolation")  # fmt: skip
+OF_ANALYSTS = ["10min", "1min", "2GB", "repeatable read"]
+OF_THE_PIPELINE = ["0", "0", "-1", "read committed"]
 ROLES = ("pipeline_owner", "gateway", "stream", "batch", "integrity")
 ROW = """
 INSERT INTO day_publication (day) VALUES ('2026-11-20');
@@ -314,9 +317,9 @@ def test_airflow_enters_its_own_database_alone(settings, variables):
 
 def test_every_session_but_the_pipelines_has_limits(settings, personal):
     for user in ("analyst", personal[0]):
-        assert [shown(settings, user, name) for name in LIMITS] == ["10min", "1min", "2GB"]
+        assert [shown(settings, user, name) for name in LIMITS] == OF_ANALYSTS
     for role in ROLES:
-        assert [shown(settings, role, name) for name in LIMITS] == ["0", "0", "-1"]
+        assert [shown(settings, role, name) for name in LIMITS] == OF_THE_PIPELINE
 
 
 def test_a_person_reads_as_an_analyst_and_leaves_others_alone(settings, server, personal):
@@ -342,7 +345,7 @@ def test_an_analysts_own_settings_last_until_the_next_migration(settings):
     with pytest.raises(psycopg2.OperationalError):
         login(settings)
     migrate(settings)
-    assert [shown(settings, "analyst", name) for name in LIMITS] == ["10min", "1min", "2GB"]
+    assert [shown(settings, "analyst", name) for name in LIMITS] == OF_ANALYSTS
 
 
 def test_connections_are_left_for_the_pipeline_when_all_others_are_taken(settings, server, personal):

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg2
@@ -16,6 +17,9 @@ from tests.support.publication import COUNT, Reader, open_as, publish
 from tests.support.serving import DAY, build, opened_store, row, serve
 
 SIZES = {"first": 40, "second": 55, "third": 70}
+SHOWN = "SELECT generation_id FROM day_publication WHERE day = %s"
+TABLE = "SELECT oid::regclass::text FROM pg_class WHERE relname = %s"
+WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessShareLock'"
 LEFT = "SELECT count(*) FROM pg_class WHERE relname ~ '^board_detail_final_g[0-9]+$'"
 
 
@@ -74,6 +78,28 @@ def test_an_old_snapshot_and_a_query_under_way_hold_nobody_up_and_keep_their_day
         reader.close()
     prune(settings, DAY)
     assert rows(settings, LEFT) == [(3,)]
+
+
+def test_a_query_that_is_planned_while_a_day_is_published_sees_the_day(settings, postgres):
+    """It has the list of tables and waits for the lock of one; the day's new table is not in the list."""
+    other = DAY.before(1)
+    published = build(settings, [row(1, 1, day=other.date, title="other")], cut=9, run_id="other", day=other)
+    publish(settings, other, "other")
+    built(settings, "first")
+    publish(settings, DAY, "first")
+    question = "SELECT title, count(*) FROM board_detail_masked GROUP BY title"
+    superuser = psycopg2.connect(postgres.superuser_dsn("readers"))
+    with ThreadPoolExecutor() as threads, closing(superuser), superuser.cursor() as cursor:
+        cursor.execute(TABLE, (f"board_detail_final_g{published}",))
+        cursor.execute(f"LOCK TABLE {cursor.fetchone()[0]} IN ACCESS EXCLUSIVE MODE")
+        asked = threads.submit(rows, settings, question, role="analyst")
+        wait_until(lambda: rows(settings, WAITING) != [], 30, "the query waits for the table")
+        second = built(settings, "second")
+        publishing = threads.submit(publish, settings, DAY, "second")
+        wait_until(lambda: rows(settings, SHOWN, (DAY.date,)) == [(second,)], 30, "the day shows it")
+        superuser.rollback()
+        assert sorted(asked.result()) == [("first", SIZES["first"]), ("other", 1)]
+        publishing.result()
 
 
 def test_a_dump_taken_meanwhile_is_of_one_generation(settings, postgres, tmp_path):

@@ -1,13 +1,16 @@
 -- Takes from all roles what could stop the pipeline, and gives it to the pipeline's own. Idempotent; a superuser runs it
 -- in the pipeline's database. Locks of the pipeline are advisory locks, which anybody could take; large objects and
 -- temporary tables fill the disk, and no limit counts them. SET of a session can raise the two time-outs, not the rest.
+-- Repeatable read: PostgreSQL plans a query before it takes the snapshot of READ COMMITTED. A generation that is attached
+-- and shown in between is not in the plan, and its day would be empty.
 DO $$
 DECLARE
     pipeline text[] := ARRAY['pipeline_owner', 'gateway', 'stream', 'batch', 'integrity'];
     limits CONSTANT text[] := ARRAY[
         ['statement_timeout', '10min', '0'],
         ['idle_in_transaction_session_timeout', '1min', '0'],
-        ['temp_file_limit', '2GB', '-1']];
+        ['temp_file_limit', '2GB', '-1'],
+        ['default_transaction_isolation', 'repeatable read', 'read committed']];
     called regprocedure;
     name text;
 BEGIN
