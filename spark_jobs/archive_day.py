@@ -1,9 +1,10 @@
-"""Archive the raw topics: `python -m spark_jobs.archive_day --run-id R [--verify]`.
+"""Archives the raw topics: `python -m spark_jobs.archive_day --run-id R [--verify]`.
 
-Takes board, member and the places of board-detail from where the archive ends to their present ends, below ARCHIVE_DIR.
-Each record is archived once, whatever dies and however often this runs. What to do when it refuses:
-docs/runbooks/archive.md. Exit codes: 0 done, or nothing new; 1 refused, with the reason; 75 a server is out or another
-run archives, try again later; 78 a setting is wrong, records are gone or a file is damaged: a person has to look first.
+It copies board, member and the coordinates of board-detail from the end of the archive to the present end offsets, to
+files in ARCHIVE_DIR. Each record is archived once, even if a run dies or runs again. If it fails, see
+docs/runbooks/archive.md. Exit codes: 0 archived, or nothing new; 1 failed, the log has the reason; 75 a server is out
+or another run archives, try again later; 78 a setting is wrong, records are gone or a file is damaged: a person must
+decide first.
 """
 
 import argparse
@@ -22,11 +23,11 @@ from spark_jobs.connectors.session import die_with_parent, open_context
 
 @as_command
 def main() -> int:
-    """Settings → one call, over a context that is opened when there is work → exit code."""
+    """Run the command; Spark is started only if there are records to archive. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Archive the raw topics as Parquet files.")
-    parser.add_argument("--run-id", required=True, help="who archives; kept with what was archived")
-    parser.add_argument("--verify", action="store_true", help="then read every file, and hold it against the catalogue")
-    parser.add_argument("--accept-gap", metavar="REASON", help="go on without records that Kafka removed; says why")
+    parser.add_argument("--run-id", required=True, help="id of this run; kept with each batch")
+    parser.add_argument("--verify", action="store_true", help="then read every file and check it against the catalogue")
+    parser.add_argument("--accept-gap", metavar="REASON", help="why to go on without records that Kafka removed")
     arguments = parser.parse_args()
     started: list[SparkContext] = []
     try:

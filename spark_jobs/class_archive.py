@@ -2,10 +2,10 @@
 
     python -m spark_jobs.class_archive .state/jars/spark-kafka      writes classes.jsa beside these jars; half a minute
 
-A driver loads 19,000 classes. Reading, checking and linking them is a sixth of what a cold start costs on two cores;
-from an archive (application class data sharing) they are mapped. It fits the Java and the jars that it was made with:
-a JVM that finds others goes on without. `make setup` and the image's build make it; nothing needs it.
-Exit codes: 0 it is there; 1 it could not be made.
+A driver loads 19,000 classes. Loading, verifying and linking them takes a sixth of a cold start on two cores. From an
+archive (application class data sharing) the JVM maps them into memory. An archive is valid for the Java and the jars
+that it was made with; a JVM with others ignores it. `make setup` and the image's build make it. It is optional.
+Exit codes: 0 the archive is there; 1 it could not be made.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from include.clock import rfc3339
 from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import SparkSettings
-from spark_jobs.batch.blobs import own
+from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, STREAM_CONFIGURATION, java_options, open_session
 from spark_jobs.schemas import RECORD
@@ -42,8 +42,8 @@ from spark_jobs.transforms.versions import newest_versions
 
 log = logging.getLogger("class_archive")
 
-_NOBODY = "127.0.0.1:1"  # the clients are made, and the calls fail: no broker is needed
-_QUICKLY = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "500",
+_NO_BROKER = "127.0.0.1:1"  # loads the clients' classes without a broker; the calls fail
+_SHORT_TIMEOUTS = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "500",
             "kafkaConsumer.pollTimeoutMs": "500", "kafka.max.block.ms": "500"}  # fmt: skip
 _STREAMING_S = 3
 _AT = dt.datetime(2026, 11, 20, 9, 30, tzinfo=dt.UTC)
@@ -55,7 +55,7 @@ _ENDING_S = 120.0
 
 @as_command
 def main() -> int:
-    """Run what drivers run, and have the JVM write down its classes when it ends."""
+    """Run the drivers' code paths; the JVM writes its loaded classes when it exits. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Makes an archive of the classes that a driver loads.")
     parser.add_argument("jars", type=Path, help="the folder of the connector's jars, SPARK_KAFKA_JARS_DIR")
     jars_dir: Path = parser.parse_args().jars
@@ -63,28 +63,28 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         archive = make(SparkSettings("local[2]", jars_dir, Path(scratch)))
     if not archive.exists():
-        log.error("%s was not written: this Java may have no archive of its own classes to begin from", archive)
+        log.error("%s was not written: this Java may lack the archive of its own classes (java -Xshare:dump)", archive)
         return 1
     log.info("%s, %d MB, in %.0f s", archive, archive.stat().st_size >> 20, time.monotonic() - began)
     return 0
 
 
 def make(spark: SparkSettings) -> Path:
-    """Write the archive, replacing one that is there. Returns where it is to be; it is not, when Java refused."""
+    """Write the archive, replacing an existing one. Returns its path; there is no file if Java could not write it."""
     archive = spark.jars_dir.resolve() / ARCHIVE_NAME
     archive.unlink(missing_ok=True)
     fresh = archive.with_suffix(".new")
     options = f'{java_options(spark.jars_dir)} "-XX:ArchiveClassesAtExit={fresh}" -Xlog:disable -Xlog:all=error:stderr'
     configuration = {**STREAM_CONFIGURATION, "spark.driver.extraJavaOptions": options}
     session = open_session(spark, "class-archive", "1g", configuration)
-    session.sparkContext.setLogLevel("OFF")  # of the calls that nobody answers
+    session.sparkContext.setLogLevel("OFF")  # the calls without a broker would log errors
     gateway = session.sparkContext._gateway
     assert gateway is not None
     with tempfile.TemporaryDirectory() as folder:
         _run_everything(session, folder)
     session.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # the JVM ends with it
+    gateway.proc.stdin.close()  # the JVM exits when its standard input is closed
     gateway.proc.wait(_ENDING_S)
     if fresh.exists():
         fresh.rename(archive)
@@ -92,16 +92,16 @@ def make(spark: SparkSettings) -> Path:
 
 
 def _run_everything(session: SparkSession, folder: str) -> None:
-    """What the drivers do, over a few records, into nothing."""
+    """Run the drivers' code paths over a few records, without a result."""
     boards, members = _records(session, _BOARD), _records(session, _MEMBER)
     table = newest_versions(valid(decode(members, PIPELINE.table)).repartition(2, "id"), "id").persist()
     table.count()
 
     def join(batch: DataFrame, _: int) -> None:
-        placed = batch.repartition(2, "member_id").sortWithinPartitions("member_id", "partition", "offset")
-        details = board_details_of_newest(placed, [table], PIPELINE)
+        partitioned = batch.repartition(2, "member_id").sortWithinPartitions("member_id", "partition", "offset")
+        details = board_details_of_newest(partitioned, [table], PIPELINE)
         to_records(details, PIPELINE).write.format("noop").mode("append").save()
-        _fail(lambda: write_records(to_records(details, PIPELINE), _NOBODY, PIPELINE.output.name))
+        _expect_failure(lambda: write_records(to_records(details, PIPELINE), _NO_BROKER, PIPELINE.output.name))
 
     ticks = (
         session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().select(F.lit(1).alias("_tick"))
@@ -112,22 +112,26 @@ def _run_everything(session: SparkSession, folder: str) -> None:
     query.awaitTermination(_STREAMING_S)
     query.stop()
     _shuffle(session.sparkContext)
-    places = '{"board": {"0": 0}}', '{"board": {"0": 1}}'
-    read = session.read.format("kafka").option("assign", '{"board": [0]}').options(**{**CONSUMER_OPTIONS, **_QUICKLY})
-    read = read.option("startingOffsets", places[0]).option("endingOffsets", places[1])
-    _fail(lambda: read.option("kafka.bootstrap.servers", _NOBODY).load().count())
+    offsets = '{"board": {"0": 0}}', '{"board": {"0": 1}}'
+    read = (
+        session.read.format("kafka")
+        .option("assign", '{"board": [0]}')
+        .options(**{**CONSUMER_OPTIONS, **_SHORT_TIMEOUTS})
+    )
+    read = read.option("startingOffsets", offsets[0]).option("endingOffsets", offsets[1])
+    _expect_failure(lambda: read.option("kafka.bootstrap.servers", _NO_BROKER).load().count())
 
 
 def _shuffle(context: SparkContext) -> None:
-    """What a rebuild has Spark do: two shuffles of bytes, whose partitions meet in one task."""
+    """Run the operations of a rebuild: two shuffles of bytes, and a union of their partitions."""
     counted = context.accumulator(0)
-    pairs = context.parallelize([(number, b"blob") for number in range(4)], 2).partitionBy(2, own)
-    again = pairs.mapPartitionsWithIndex(lambda _, each: each).partitionBy(2, own)
+    pairs = context.parallelize([(number, b"blob") for number in range(4)], 2).partitionBy(2, identity_partitioner)
+    again = pairs.mapPartitionsWithIndex(lambda _, each: each).partitionBy(2, identity_partitioner)
     pairs.union(again).foreach(lambda _: counted.add(1))
 
 
 def _records(session: SparkSession, value: dict[str, Any]) -> DataFrame:
-    """One record, as Spark's Kafka source gives it."""
+    """Return one record, as Spark's Kafka source returns it."""
     record = {
         "key": str(value["id"]).encode(), "value": json.dumps(value).encode(), "topic": "t", "partition": 0,
         "offset": 0, "timestamp": _AT, "headers": [],
@@ -135,8 +139,8 @@ def _records(session: SparkSession, value: dict[str, Any]) -> DataFrame:
     return session.createDataFrame(pa.Table.from_pylist([record], to_arrow_schema(RECORD)))
 
 
-def _fail(call: Callable[[], Any]) -> None:
-    """Make a call that nobody answers."""
+def _expect_failure(call: Callable[[], Any]) -> None:
+    """Make a call that fails because there is no broker."""
     try:
         call()
     except (Py4JJavaError, PySparkException) as exc:

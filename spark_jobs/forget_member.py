@@ -1,11 +1,12 @@
 """Removes one member everywhere: `python -m spark_jobs.forget_member ID --reason WHY`, and again with --execute.
 
 Without --execute it counts and changes nothing. It removes the member and their boards from the system of record, the
-rows of every day and generation, pending boards, rejects, corrections and the archive, and sends tombstones. It can be
-run again: what is gone is counted as 0. The member's id, the reason and the counts stay in table forgotten_member, so
-that no rebuild shows the member again. docs/runbooks/forget_member.md says what stays in Kafka, and for how long.
+rows of every day and generation, pending boards, rejects, corrections and the archive, and sends tombstones. It is safe
+to run again: data already removed count as 0. The member's id, the reason and the counts stay in table
+forgotten_member, so that no rebuild shows the member again. docs/runbooks/forget_member.md lists the data that stay in
+Kafka, and for how long.
 
-Exit codes: 0 counted, or removed; 1 refused; 2 wrong arguments; 75 a rebuild or an archive run is under way, or a
+Exit codes: 0 counted, or removed; 1 failed; 2 wrong arguments; 75 a rebuild or an archive run is in progress, or a
 server is out: run it again; 78 a setting is wrong.
 """
 
@@ -34,14 +35,17 @@ from spark_jobs.connectors.session import die_with_parent, open_context
 
 REMAINS = """\
 Still there, until it is removed as docs/runbooks/forget_member.md says:
-  topic member        records before the tombstone; the topic is kept for ever
+  topic member        records before the tombstone; the topic keeps every record
   topics board and board-detail   records before the tombstones, until retention removes them
   fallback stores     events of the member that wait there; run this again when they are drained
-  gateways            answers kept for an Idempotency-Key, until their window is over"""
+  gateways            answers kept for an Idempotency-Key, until their window ends"""
 
 
 def count(settings: Settings, member_id: int) -> Mapping[str, int]:
-    """What `forget` would remove, by place. Changes nothing; rows are locked for the moment."""
+    """Return the numbers of rows, records and files that `forget` would remove, by place.
+
+    Changes nothing, but locks the rows while it counts.
+    """
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     tables = ForgottenStore(settings.database, PIPELINE)
     archived = ArchiveForgetting(store, folder, PIPELINE, member_id).find()
@@ -54,19 +58,19 @@ def count(settings: Settings, member_id: int) -> Mapping[str, int]:
 def forget(
     start_context: StartContext, settings: Settings, member_id: int, reason: str, made_by: str
 ) -> Mapping[str, int]:
-    """Remove the member; returns how much, by place.
+    """Remove the member; returns the numbers of rows, records and files removed, by place.
 
-    Raises ForeignCluster, where the gateway's store lies on this machine; DayBusy, ArchiveBusy, and what archiving
-    raises.
+    Raises ForeignCluster (only on the machine that has the gateway's store), DayBusy, ArchiveBusy, and the errors of
+    `archive_topics`.
     """
-    # tombstones in another cluster would be counted as sent
+    # in another cluster the tombstones would have no effect, and would be counted as sent
     require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     tables = ForgottenStore(settings.database, PIPELINE)
     archive = ArchiveForgetting(store, folder, PIPELINE, member_id)
-    boards = tables.open(member_id, reason, made_by)  # first: no rebuild loads the member from now on
+    boards = tables.open(member_id, reason, made_by)  # first, so that no rebuild loads the member from now on
     if store.batches(PIPELINE.table.name):
-        # to the end of the topics: else the next night would archive the records that are not archived yet
+        # up to the end of the topics, else the next run would archive the member's remaining records
         archive_topics(start_context, settings, PIPELINE, f"forget-{rfc3339(SystemClock().now())}")
     with store.hold():
         boards = tables.open(member_id, reason, made_by, sorted({*boards, *archive.find().board_ids}))
@@ -80,11 +84,11 @@ def forget(
 
 @as_command
 def main() -> int:
-    """Settings → one call → exit code."""
+    """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(description="Removes one member everywhere.")
     parser.add_argument("member_id", type=int, metavar="ID")
-    parser.add_argument("--reason", required=True, help="why; kept for ever, so no personal data")
-    parser.add_argument("--execute", action="store_true", help="remove; without it only count")
+    parser.add_argument("--reason", required=True, help="why; never deleted, so give no personal data")
+    parser.add_argument("--execute", action="store_true", help="remove; without this option only count")
     parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="default: %(default)s")
     arguments = parser.parse_args()
     started: list[SparkContext] = []
@@ -103,7 +107,7 @@ def main() -> int:
     finally:
         for each in started:
             each.stop()
-    print("removed" if arguments.execute else "would be removed; run it with --execute")
+    print("removed" if arguments.execute else "would be removed with --execute")
     for place, number in found.items():
         print(f"  {place:<26}{number:>10,}")
     print(REMAINS)

@@ -1,9 +1,9 @@
-"""Rebuild one day into a new generation: `python -m spark_jobs.rebuild_day --day 2026-11-20 --run-id R`.
+"""Rebuilds one day into a new generation: `python -m spark_jobs.rebuild_day --day 2026-11-20 --run-id R`.
 
-Publishes nothing; `python -m include.integrity publish` does. Can be run again: the same raw gives the same rows.
-Exit codes: 0 it is built; 2 the arguments are wrong; else it is not built, and the last line of the log says why: 1
-trying again will not help; 75 a server is out or another run has the day, try again later; 78 a setting is wrong,
-or records of the day are gone.
+It does not publish; `python -m include.integrity publish` does. It is safe to run again: the same raw records give the
+same rows. Exit codes: 0 the generation is built; 2 wrong arguments. Otherwise it is not built, and the last line of the
+log has the reason: 1 a retry will not help; 75 a server is out or another run holds the day, try again later; 78 a
+setting is wrong, or records of the day are gone.
 """
 
 import argparse
@@ -23,29 +23,31 @@ from spark_jobs.connectors.session import die_with_parent, open_context
 
 @as_command
 def main() -> int:
-    """Settings → context → one call → exit code."""
+    """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(description="Rebuild one day of board_detail from raw, into a new generation.")
     parser.add_argument("--day", required=True, help="YYYY-MM-DD, in the pipeline's time zone")
-    parser.add_argument("--run-id", required=True, help="who builds; a retry with the same id replaces its own try")
+    parser.add_argument(
+        "--run-id", required=True, help="id of this run; a retry with the same id replaces the build of the run"
+    )
     parser.add_argument("--reason", help="why, for the record")
     parser.add_argument("--source", choices=["auto", "archive"], default="auto",
                         help="auto: the archive when the topic no longer holds the day")  # fmt: skip
     arguments = parser.parse_args()
     settings = Settings.from_environment()
     day = Day.parse(arguments.day, settings.timezone)
-    with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while it is looked up what is to be read
+    with ThreadPoolExecutor(1, "spark") as executor:  # Spark starts while the sources are determined
         context = executor.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)
         from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
 
         rebuild_day(context.result, settings, PIPELINE, day, arguments.run_id, arguments.reason,
                     arguments.source == "archive")  # fmt: skip
     if not str(context.result().master).startswith("local"):
-        context.result().stop()  # a JVM of our own ends with us, and by itself: it need not be waited for
+        context.result().stop()  # a local JVM exits together with this process, and needs no stop()
     return OK
 
 
 def end(code: int) -> NoReturn:
-    """End the process now: the interpreter would take a third of a second to give back what goes with the process."""
+    """Exit at once: an orderly shutdown of the interpreter takes a third of a second."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)

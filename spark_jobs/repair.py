@@ -1,20 +1,21 @@
 """Moves the offset ledger where it no longer fits its topic: `python -m spark_jobs.repair --dry-run`.
 
-The stream refuses to start when a topic was deleted and made again (TopicReplaced), when retention or DeleteRecords
-removed records that were not taken yet (RangeExpired), or when the ledger is beyond the topic's end (LedgerBeyondEnd).
-This shows each such partition, where it would go on and what is lost by that; without --dry-run it moves the ledger
-there: to the first record that the topic still holds. A record that is taken twice by that does no harm.
+The stream refuses to start if a topic was deleted and created again (TopicReplaced), if retention or DeleteRecords
+removed records that the stream had not read (RangeExpired), or if the ledger is beyond the topic's end
+(LedgerBeyondEnd). This command shows each such partition, the offset to continue from and the number of lost records.
+Without --dry-run it moves the ledger to that offset: the first record that the topic still holds. Reading a record
+twice does no harm.
 
-It refuses, too, while generations were built from another topic of members (TopicReplaced): their cuts say nothing of
-the topic that is there. This takes it out of the cuts, and marks the published days dirty.
+The stream also refuses to start if generations were built from another topic of members (TopicReplaced): their cuts
+have no meaning for the present topic. This command removes the topic from the cuts and marks the published days dirty.
 
-With --reject it takes one record out of the stream's way, whatever is wrong with it: the record is kept in table
-reject, whole, and passed over from the next start on. A rebuild reads it all the same, and judges it by itself.
+With --reject it makes one record a reject, whatever is wrong with it: table reject keeps the whole record, and the
+stream skips it from the next start on. A rebuild still reads the record, and decides by itself.
 
-The moves are one transaction for each query, and each partition's is kept in table ledger_repair. It refuses while a
-driver is alive. With --force it does not: a driver that lives is then superseded, writes no more and ends.
+All moves of a query are one transaction, and table ledger_repair keeps each partition's move. The command refuses while
+a driver is alive. With --force it supersedes that driver, which then writes no more and ends.
 
-Exit codes: 0 everything fits, or was repaired; 1 a dry run found something to repair; 2 wrong usage; 75 a driver is
+Exit codes: 0 nothing to repair, or repaired; 1 a dry run found something to repair; 2 wrong usage; 75 a driver is
 alive, or Kafka or PostgreSQL is not available; 78 a setting is wrong, or a topic does not exist.
 """
 
@@ -50,31 +51,32 @@ from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
 
 FOUND = 1
 
-ALIVE_S = 15.0  # a driver gives a sign of life every second
+ALIVE_S = 15.0  # a driver writes a heartbeat every second
 
 HEADINGS = ("query", "topic", "partition", "problem", "ledger", "first", "end", "move to", "lost", "days")
 REMEDIES = {
     "join": "join: lost boards were never joined, and a rebuild cannot read them either. Those saved through /boards "
-    "can be produced again: python -m include.gateway.reconcile --all --dry-run. Do not rebuild the days above before.",
-    "serve": "serve: lost details are missing from the live rows only; the raw topics decide. Rebuild the days above "
-    "with the DAG reprocess_days; the present day comes with the nightly rebuild. Late boards may be of earlier days.",
+    "can be produced again: python -m include.gateway.reconcile --all --dry-run. Do that before rebuilding the days "
+    "above.",
+    "serve": "serve: lost details are missing from the live rows only; the raw topics have them. Rebuild the days "
+    "above with the DAG reprocess_days; the nightly rebuild does the present day. Late boards may be of earlier days.",
 }
 
 
 class DriverAlive(Retryable):
-    """A driver gave a sign of life just now; stop it, wait 15 s and try again, or supersede it with --force."""
+    """A driver's heartbeat is less than 15 s old; stop it, wait 15 s and try again, or supersede it with --force."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A mismatch, and the days from which records may be lost by it; None when none are known to be."""
+    """A mismatch, and the range of days whose records may be lost; None if it is unknown."""
 
     mismatch: OffsetMismatch
     days: tuple[Day, Day] | None
 
 
 class Repair:
-    """Looks at the ledgers of the queries, and moves them."""
+    """Finds mismatches between the queries' ledgers and their topics, and moves the ledgers."""
 
     def __init__(self, settings: Settings, offset_reader: OffsetReader, ledger: OffsetLedger, clock: Clock) -> None:
         self._by = f"{getpass.getuser()}@{socket.gethostname()}"
@@ -85,7 +87,10 @@ class Repair:
         self._clock = clock
 
     def look(self, consumer: Query) -> tuple[Position, list[Finding]]:
-        """What does not fit. Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch."""
+        """Return the query's position and its mismatches.
+
+        Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch.
+        """
         position = position_of(self._ledger, self._offset_reader, consumer, TOPICS[consumer])
         if not position.mismatches:
             return position, []
@@ -93,21 +98,24 @@ class Repair:
         return position, [Finding(mismatch, self._days(mismatch, first_at)) for mismatch in position.mismatches]
 
     def replaced_table(self) -> ReplacedTable | None:
-        """The members' topic, if generations have another. Raises BrokerUnavailable, DatabaseUnavailable."""
+        """Return the members' topic if generations were built from a former one; None otherwise.
+
+        Raises BrokerUnavailable, DatabaseUnavailable.
+        """
         return replaced_table(self._settings.database, self._offset_reader)
 
     def refuse_live_driver(self) -> None:
-        """Raise DriverAlive when a driver gave a sign of life just now."""
+        """Raise DriverAlive if a driver's last heartbeat is less than `ALIVE_S` old."""
         holder = self._lease.holder()
         if holder is not None and not holder.has_ended and holder.age_s < ALIVE_S:
             raise DriverAlive(driver=holder.driver_id, host=holder.host, heartbeat_age_s=round(holder.age_s, 1))
 
     def move(self, positions: Sequence[Position], table: ReplacedTable | None = None) -> int:
-        """Move every partition that does not fit to the topic's first record; returns how many.
+        """Move every mismatched partition to the topic's first record; returns the number of partitions moved.
 
-        `table` is taken out of the cuts that have the one it replaced. Takes the driver's lease, so that a driver that
-        nobody saw writes no more. Raises LedgerConflict when the ledger moved since it was looked at, DriverSuperseded
-        when another driver or repair began meanwhile.
+        The topic that `table` replaced is removed from the cuts of generations. Takes the driver's lease, so that an
+        undetected driver can no longer write. Raises LedgerConflict if the ledger moved since it was read,
+        DriverSuperseded if another driver or repair started meanwhile.
         """
         self._lease.take()
         try:
@@ -118,7 +126,7 @@ class Repair:
                 if position.topic == PIPELINE.stream.name and any(
                     m.error is TopicReplaced for m in position.mismatches
                 ):
-                    # before the ledger moves: from then on the new topic is read, whose offsets are small again
+                    # before the ledger moves: cuts of the former topic would cover the new topic's low offsets
                     take_out_of_cuts(self._settings, position.topic, position.topic_id)
                     made_from_replaced = self._output()
                 moves = [Move(mismatch.partition, mismatch.topic_id, mismatch.at, mismatch.first,
@@ -130,7 +138,7 @@ class Repair:
                     made_from_replaced=made_from_replaced,
                 )  # fmt: skip
         finally:
-            self._lease.release()  # else the stream would wait until this process was silent for long enough
+            self._lease.release()  # else the stream would wait until the lease times out
         return sum(len(position.mismatches) for position in positions)
 
     def _output(self) -> Output:
@@ -141,7 +149,7 @@ class Repair:
         return output
 
     def _days(self, mismatch: OffsetMismatch, first_at: dict[int, dt.datetime]) -> tuple[Day, Day] | None:
-        """Lost records came about when the ledger was last moved or later, and before the first one that is there."""
+        """Return the days from the ledger's last move to the first record that is left, when lost records arrived."""
         if mismatch.advanced_at is None or mismatch.error is LedgerBeyondEnd:
             return None
         until = max(mismatch.advanced_at, first_at.get(mismatch.partition, self._clock.now()))
@@ -149,7 +157,7 @@ class Repair:
 
 
 def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[str]:
-    """The findings as an aligned table."""
+    """Yield the findings as lines of an aligned table."""
     rows = [HEADINGS]
     for position, findings in looked:
         for finding in findings:
@@ -167,11 +175,11 @@ def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[st
 
 
 def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool, show: Callable[[str], None]) -> int:
-    """Look, show, and move unless it is a dry run; returns the exit code."""
+    """Show the mismatches, and move the ledger unless it is a dry run; returns the exit code."""
     looked = [(position, findings) for position, findings in map(repair.look, consumers) if findings]
     table = repair.replaced_table() if "join" in consumers else None
     if not (looked or table):
-        show("Nothing to repair: the ledger fits its topics.")
+        show("Nothing to repair: the ledger matches its topics.")
         return OK
     if looked:
         for line in table_lines(looked):
@@ -179,7 +187,7 @@ def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool, 
     for position, _ in looked:
         show("\n" + textwrap.fill(REMEDIES[position.consumer], 110, subsequent_indent="  "))
     if table is not None:
-        show(f"\n{table.text}. The topic is taken out of their cuts, and published ones are marked dirty.")
+        show(f"\n{table.text}. The topic is removed from their cuts, and published ones are marked dirty.")
     if dry_run:
         show("\nNothing was changed. Without --dry-run each partition above is moved.")
         return FOUND
@@ -202,7 +210,7 @@ def reject(
 
 @as_command
 def main() -> int:
-    """Settings → adapters → one call → exit code."""
+    """Run the command; returns the exit code."""
     arguments = _arguments()
     consumers = [arguments.consumer] if arguments.consumer else list(TOPICS)
     settings = Settings.from_environment()
@@ -221,7 +229,7 @@ def _arguments() -> argparse.Namespace:
         description=(__doc__ or "").split("\n\n", 1)[1],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be moved and lost; change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the moves and the losses; change nothing")
     parser.add_argument(
         "--consumer",
         choices=sorted(TOPICS),
@@ -230,9 +238,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--reject",
         metavar="TOPIC/PARTITION/OFFSET",
-        help="make this one record of board or board-detail a reject, whole; the stream then passes over it",
+        help="make this record of board or board-detail a reject; the stream then skips it",
     )
-    parser.add_argument("--force", action="store_true", help="also while a driver seems to be alive; it is superseded")
+    parser.add_argument("--force", action="store_true", help="also if a driver seems to be alive; it is superseded")
     return parser.parse_args()
 
 

@@ -7,12 +7,12 @@ from include.contracts.topics import Topic
 _TYPES: dict[str, t.DataType] = {
     "long": t.LongType(),
     "string": t.StringType(),
-    "timestamp": t.StringType(),  # read as text first: Spark's own parser takes far more than the contract does
+    "timestamp": t.StringType(),  # read as text first, because Spark's parser accepts more than the contract does
 }
 
 HEADERS = t.ArrayType(t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]))
 
-# A record as Spark's Kafka source gives it with includeHeaders; also how pending boards are read back.
+# A record of Spark's Kafka source with includeHeaders. Pending boards are read back with the same schema.
 RECORD = t.StructType(
     [
         t.StructField("key", t.BinaryType()),
@@ -27,12 +27,12 @@ RECORD = t.StructType(
 
 
 def json_type(topic: Topic) -> t.StructType:
-    """The topic's JSON value as `from_json` reads it, by JSON names."""
+    """Return the type of the topic's JSON value for `from_json`, with JSON names."""
     return t.StructType([t.StructField(field.name, _TYPES[field.type]) for field in topic.fields])
 
 
 def stored_type(topic: Topic, column: str) -> t.DataType:
-    """The type of a topic's column once decoded. Raises KeyError."""
+    """Return the type of a topic's decoded column. Raises KeyError if the topic has no such column."""
     for field in topic.fields:
         if field.column == column:
             return t.TimestampType() if field.type == "timestamp" else _TYPES[field.type]

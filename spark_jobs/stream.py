@@ -1,14 +1,14 @@
 """The speed layer: one application, two queries. `python -m spark_jobs.stream`, run by a supervisor.
 
-With `--only join` or `--only serve` it runs that query alone: the other one's work waits in its topic.
+With `--only join` or `--only serve` it runs one query; records for the other query stay in its topic.
 
-A driver that is started while another one leads stands by until that one ends, or gives no sign of life for 15 s. With
-`--take-over` it supersedes that one at once. It takes the lease only after everything that it needs was found: a driver
-that cannot run supersedes nobody.
+A driver that starts while another one holds the lease is a standby until that one ends or its heartbeat is 15 s old.
+With `--take-over` it supersedes that one at once. It takes the lease only after it has checked its prerequisites, so a
+driver that cannot run does not supersede another one.
 
-Exit codes: 0 on SIGTERM; 1 when a query failed; 75 when a server is out; 78 when a setting is wrong or the offset
-ledger does not fit the topics: a person has to look first. Its supervisor starts it again. A driver that a later one
-superseded ends with 75, and, once started again, stands by until the later one gives no sign of life.
+Exit codes: 0 on SIGTERM; 1 if a query failed; 75 if a server is out; 78 if a setting is wrong or the offset ledger does
+not match the topics: a person must decide first. The supervisor starts the driver again. A superseded driver ends with
+75; once started again it is a standby.
 """
 
 import argparse
@@ -67,18 +67,18 @@ from spark_jobs.speed.watchdog import Watchdog
 log = logging.getLogger("stream")
 
 TICK_S = 1.0
-SELDOM = 10  # rounds
-OPENING_S = 600.0  # the session
-LOADING_S = 3600.0  # the member table and the first batches
+RARELY = 10  # every so many rounds of the chores
+OPENING_S = 600.0  # to start the Spark session
+LOADING_S = 3600.0  # to load the member table and run the first batches
 CLOSING_S = 120.0
-LONGEST_CHORE_S = 900.0  # a batch of the join may hold it up, and so may many pending boards
+LONGEST_CHORE_S = 900.0  # a chore may wait for a batch of the join, or resolve many pending boards
 
 Result = TypeVar("Result")
 
 
 @as_command
 def main() -> int:
-    """Settings → adapters → two queries → exit code."""
+    """Run the command; returns the exit code."""
     arguments = _arguments()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -87,15 +87,15 @@ def main() -> int:
         return run(settings, stop, arguments.topics, arguments.take_over)
     except PipelineError:
         raise
-    except Exception:  # of Spark, whose JVM may be gone
-        log.exception("the driver ends")
+    except Exception:  # raised by Spark, whose JVM may have died
+        log.exception("the driver failed")
         return 1
 
 
 def run(
     settings: Settings, stop: threading.Event, topics: Mapping[Query, str] = TOPICS, take_over: bool = False
 ) -> int:
-    """Run these queries until one fails (1) or `stop` is set (0). `topics`: query → the topic it reads."""
+    """Run the queries until one fails (returns 1) or `stop` is set (returns 0). `topics` maps a query to its topic."""
     application = Application(settings, stop, topics)
     try:
         return application.run(take_over)
@@ -104,7 +104,7 @@ def run(
 
 
 class Application:
-    """Everything that lives as long as the driver."""
+    """One driver: its lease, Spark session, queries, chores and monitoring."""
 
     def __init__(
         self,
@@ -127,18 +127,21 @@ class Application:
         self._preload = MemberPreload(self._offset_reader, self._tail, PIPELINE, settings.stream.max_batch_bytes)
         self._errors: list[PipelineError] = []
         self._chores: list[Chore] = []
-        self._checks: list[Callable[[], None]] = []  # at each tick; whatever they raise ends the driver
+        self._checks: list[Callable[[], None]] = []  # called at each tick; an error ends the driver
         self._closing: list[Callable[[], object]] = []
-        self._isolations = Isolations(self._offset_reader, self.lease, self._state, stop, self._patiently)
-        self._unwanted: dict[str, list[tuple[int, int]]] = {}  # by topic: partition and offset
+        self._isolations = Isolations(self._offset_reader, self.lease, self._state, stop, self._retry)
+        self._rejected_by_hand: dict[str, list[tuple[int, int]]] = {}  # by topic: partition and offset
         self._watchdog = Watchdog()
-        self._is_starting = True  # afterwards the main loop itself waits for nothing
+        self._is_starting = True  # afterwards the main loop does not wait for servers
         self._loop = self._watchdog.pulse(
             "main loop", LONGEST_SILENCE_S, lambda: self._is_starting and self._is_waiting()
         )
 
     def run(self, take_over: bool = False) -> int:
-        """Start, follow, end. Raises what a query failed with when that is one of our own errors."""
+        """Run until a query fails or the driver is stopped; returns the exit code.
+
+        Raises the PipelineError that a query failed with.
+        """
         self._loop.tick(LOADING_S)
         self._watchdog.start()
         self._closing.append(self._watchdog.stop)
@@ -148,7 +151,7 @@ class Application:
         )
         monitor.open()
         self._closing.append(monitor.stop)
-        self._look()
+        self._check_prerequisites()
         session = self._lead(monitor, take_over)
         if session is None:
             return 0
@@ -165,10 +168,10 @@ class Application:
         log.info("queries run: %s; health at port %d", ", ".join(self._topics), stream.metrics_port)
         return self._follow(queries, monitor)
 
-    def _look(self) -> None:
-        """Find everything that a driver needs, before a session is paid for or another driver is superseded.
+    def _check_prerequisites(self) -> None:
+        """Check everything that a driver needs, before it starts a session or supersedes another driver.
 
-        Raises ConfigurationError, ContractMismatch, PositionRefused. Waits for servers that are out.
+        Raises ConfigurationError, ContractMismatch, PositionRefused. Blocks while a server is out.
         """
         settings = self._settings
         connector_jars(settings.spark.jars_dir)
@@ -176,22 +179,22 @@ class Application:
             settings.stream.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise ConfigurationError(f"STREAM_CHECKPOINT_DIR={exc.filename}: {exc.strerror}") from exc
-        self._patiently(lambda: require_schema(settings.database, "stream"))
-        self._patiently(lambda: require_zone(settings, "stream"))
+        self._retry(lambda: require_schema(settings.database, "stream"))
+        self._retry(lambda: require_zone(settings, "stream"))
         for consumer, topic in self._topics.items():
             raise_on_mismatch(self._position_of(consumer, topic))
         if "join" in self._topics:
-            self._patiently(lambda: self._offset_reader.partitions(PIPELINE.table.name))
+            self._retry(lambda: self._offset_reader.partitions(PIPELINE.table.name))
             self._refuse_replaced_table()
 
     def _refuse_replaced_table(self) -> None:
-        self._patiently(lambda: refuse_replaced_table(self._settings.database, self._offset_reader))
+        self._retry(lambda: refuse_replaced_table(self._settings.database, self._offset_reader))
 
     def _position_of(self, consumer: str, topic: str) -> Position:
-        return self._patiently(lambda: position_of(self._ledger, self._offset_reader, consumer, topic))
+        return self._retry(lambda: position_of(self._ledger, self._offset_reader, consumer, topic))
 
     def _lead(self, monitor: Monitor, take_over: bool) -> SparkSession | None:
-        """Take the lease when it is this driver's turn, with a session that is up by then. None when stopped."""
+        """Wait for this driver's turn, start the session, then take the lease. None if the driver is stopped first."""
         session: SparkSession | None = None
         presence = Presence(self._settings.stream.checkpoint_dir, self.lease.driver_id)
         while True:
@@ -204,10 +207,10 @@ class Application:
             self._loop.tick(LOADING_S)
             presence.announce()
             try:
-                self._patiently(partial(self.lease.take, after))
+                self._retry(partial(self.lease.take, after))
             except LeaseTaken:
                 continue
-            self._closing.append(self._let_go)
+            self._closing.append(self._release_lease)
             log.info("the lease is taken, epoch %d", self.lease.epoch)
             return session
 
@@ -225,22 +228,22 @@ class Application:
         log.info("the Spark session is up")
         return session
 
-    def _let_go(self) -> None:
+    def _release_lease(self) -> None:
         try:
             self.lease.release()
         except Retryable as exc:
-            log.warning("the lease was not let go of: %s", exc)
+            log.warning("the lease was not released: %s", exc)
 
     def close(self) -> None:
-        """End what was started, the last first."""
-        self._stop.set()  # frees Spark's threads that wait for a database that is out: a query's end waits for them
+        """Close everything that was started, in reverse order."""
+        self._stop.set()  # ends retries in Spark's threads: stopping a query waits for them
         self._is_starting = False
         self._loop.tick(CLOSING_S)
         while self._closing:
             try:
                 self._closing.pop()()
-            except Exception:  # what is left must be ended all the same
-                log.exception("while ending")
+            except Exception:  # the others must still be closed
+                log.exception("closing failed")
         self._progress_store.close()
         self._ledger.close()
 
@@ -249,7 +252,7 @@ class Application:
         return [starts[consumer](session) for consumer in self._topics]
 
     def _start_join(self, session: SparkSession) -> StreamingQuery:
-        """Board → board-detail."""
+        """Start the query that reads board and writes board-detail."""
         settings, state = self._settings, self._state
         bootstrap_servers = settings.kafka.bootstrap_servers
         max_bytes, keep_rejects = settings.stream.max_batch_bytes, RejectKeeper(self._store, state, self._stop).keep
@@ -259,8 +262,8 @@ class Application:
         )  # fmt: skip
         self._closing.append(members.close)
         preloaded = self._preload.result()
-        self._patiently(lambda: members.load(preloaded))
-        self._refuse_replaced_table()  # it may have stood by for days; from now on the table looks at its topic's id
+        self._retry(lambda: members.load(preloaded))
+        self._refuse_replaced_table()  # again, after days as a standby; from now on `members` checks its topic's id
         join = BoardJoin(
             session, members, self._store, self.lease, PIPELINE, bootstrap_servers, settings.timezone, state,
             self._stop, self._reader(session, self._topics["join"]), keep_rejects, max_bytes,
@@ -269,7 +272,7 @@ class Application:
         read = self._reader(session, topic)
         progress = JoinProgress(self._ledger, self.lease, topic, self._topic_ids[topic], self._starts[topic])
         pending = self._isolations.of(self._trials("pending", topic), topic, join.resolve, join.reject_pending)
-        self._patiently(lambda: join.resume_pending(pending))
+        self._retry(lambda: join.resume_pending(pending))
         isolation = self._isolations.of_topic(
             self._trials("join", topic), topic,
             lambda part: join.process(join.decoded(read(part)), part, STEP, progress),
@@ -277,11 +280,11 @@ class Application:
         )  # fmt: skip
         start = self._begin(isolation, topic, settings.stream.max_boards_per_batch)
         resolve_pending = partial(join.resolve_pending, pending.take)
-        self._chores += [Chore(progress.catch_up), Chore(resolve_pending), Chore(members.check_topic, SELDOM)]
-        if self._offset_reader.ends(topic) == start:  # else the first batch does it
+        self._chores += [Chore(progress.catch_up), Chore(resolve_pending), Chore(members.check_topic, RARELY)]
+        if self._offset_reader.ends(topic) == start:  # otherwise the first batch warms it up
             join.warm_up(read_range(session, self._offset_reader, topic, start, start))
         reader = stream_reader(session, bootstrap_servers, topic, start, settings.stream.max_boards_per_batch)
-        boards = join.decoded(_few_tasks(session, self._wanted(topic, reader.load())))
+        boards = join.decoded(_one_task_per_core(session, self._wanted(topic, reader.load())))
 
         def guarded(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
             isolation.run(lambda: join.process(frame, range_, batch, progress), lambda: range_)
@@ -289,7 +292,7 @@ class Application:
         return self._start(boards, "join", guarded)
 
     def _start_serve(self, session: SparkSession) -> StreamingQuery:
-        """board-detail → board_detail_live."""
+        """Start the query that reads board-detail and writes board_detail_live."""
         settings, topic = self._settings, self._topics["serve"]
         store = LiveTableSink(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
         store.begin(self._starts[topic])
@@ -321,40 +324,38 @@ class Application:
         def guarded(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
             isolation.run(lambda: serve.process(frame, range_, batch), lambda: rest(range_), is_taken=False)
 
-        return self._start(_few_tasks(session, self._wanted(topic, reader.load())), "serve", guarded)
+        return self._start(_one_task_per_core(session, self._wanted(topic, reader.load())), "serve", guarded)
 
     def _trials(self, consumer: str, topic: str) -> StreamTrials:
         return StreamTrials(self._settings.database, self.lease, consumer, self._topic_ids[topic])
 
     def _begin(self, isolation: Isolation[OffsetRange], topic: str, most: int) -> Offsets:
-        """Where the query begins: beyond the records that ended the drivers before, if there are such."""
-        batch = first_batch(self._starts[topic], self._patiently(lambda: self._offset_reader.ends(topic)), most)
+        """Return the query's starting offsets, after the records that made earlier drivers fail, if there are any."""
+        batch = first_batch(self._starts[topic], self._retry(lambda: self._offset_reader.ends(topic)), most)
         taken = isolation.begin(batch)
         if taken is not None:
             self._starts[topic] = taken.end
         return self._starts[topic]
 
     def _take_position(self, consumer: str, topic: str) -> None:
-        start = self._patiently(
-            lambda: starting_position(self._ledger, self._offset_reader, consumer, topic, self.lease)
-        )
+        start = self._retry(lambda: starting_position(self._ledger, self._offset_reader, consumer, topic, self.lease))
         self._state.set_position(topic, start)
         self._starts[topic] = start
-        self._topic_ids[topic] = self._patiently(lambda: self._offset_reader.topic_id(topic))
-        rejected = self._patiently(lambda: self._store.rejected_by_hand(topic))
-        self._unwanted[topic] = [(p, offset) for p, offset in rejected if offset >= start.get(p, 0)]
+        self._topic_ids[topic] = self._retry(lambda: self._offset_reader.topic_id(topic))
+        rejected = self._retry(lambda: self._store.rejected_by_hand(topic))
+        self._rejected_by_hand[topic] = [(p, offset) for p, offset in rejected if offset >= start.get(p, 0)]
 
     def _reader(self, session: SparkSession, topic: str) -> Callable[[OffsetRange], DataFrame]:
-        """Reads any range of the topic."""
+        """Return a function that reads a range of the topic."""
 
         def read(part: OffsetRange) -> DataFrame:
             return self._wanted(topic, read_range(session, self._offset_reader, topic, part.start, part.end))
 
-        return lambda part: _few_tasks(session, read(part))
+        return lambda part: _one_task_per_core(session, read(part))
 
     def _wanted(self, topic: str, records: DataFrame) -> DataFrame:
-        """The records but those that a person rejected."""
-        for partition, offset in self._unwanted[topic]:
+        """Return the records except those that an operator rejected."""
+        for partition, offset in self._rejected_by_hand[topic]:
             records = records.where((F.col("partition") != partition) | (F.col("offset") != offset))
         return records
 
@@ -368,14 +369,14 @@ class Application:
             try:
                 process(batch, ranges.of(batch_id), batch_id)
             except PipelineError as exc:
-                self._errors.append(exc)  # Spark passes on its text only
+                self._errors.append(exc)  # Spark's exception carries only the text
                 raise
 
         writer = frame.writeStream.queryName(query).foreachBatch(guarded).option("checkpointLocation", str(checkpoint))
         return writer.trigger(processingTime=f"{self._settings.stream.trigger_interval_s:.3f} seconds").start()
 
     def _follow(self, queries: list[StreamingQuery], monitor: Monitor) -> int:
-        seldom = (Chore(self._look_at_topics, SELDOM), Chore(self._store.forget_superseded, SELDOM))
+        seldom = (Chore(self._check_topics, RARELY), Chore(self._store.forget_superseded, RARELY))
         pulse = self._watchdog.pulse("chores", LONGEST_CHORE_S, self._is_waiting)
         chores = Chores([*self._chores, *seldom], pulse.tick, self._stop)
         self._closing.append(chores.join)
@@ -396,28 +397,28 @@ class Application:
             monitor.tick()
         return 0
 
-    def _look_at_topics(self) -> None:
+    def _check_topics(self) -> None:
         for consumer, topic in self._topics.items():
             refuse_replaced(self._offset_reader, consumer, topic, self._topic_ids[topic])
 
     def _is_waiting(self) -> bool:
         return self._state.waiting_for("join") is not None
 
-    def _patiently(self, call: Callable[[], Result]) -> Result:
+    def _retry(self, call: Callable[[], Result]) -> Result:
         return retry_transient(call, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The speed layer: board → board-detail → PostgreSQL.")
-    parser.add_argument("--only", choices=TOPICS, help="run this query alone; the other one's work waits in its topic")
-    parser.add_argument("--take-over", action="store_true", help="supersede a driver that leads; it ends")
+    parser.add_argument("--only", choices=TOPICS, help="run only this query; the other one's records stay in its topic")
+    parser.add_argument("--take-over", action="store_true", help="supersede the driver that holds the lease")
     arguments = parser.parse_args()
     arguments.topics = TOPICS if arguments.only is None else {arguments.only: TOPICS[arguments.only]}
     return arguments
 
 
-def _few_tasks(session: SparkSession, records: DataFrame) -> DataFrame:
-    """A task a core reads several partitions: a task each costs more than a small batch itself."""
+def _one_task_per_core(session: SparkSession, records: DataFrame) -> DataFrame:
+    """Coalesce to one task per core: one task per partition costs more than a small batch itself."""
     return records.coalesce(session.sparkContext.defaultParallelism)
 
 
@@ -425,4 +426,4 @@ if __name__ == "__main__":
     die_with_parent()
     code = main()
     logging.shutdown()
-    os._exit(code)  # threads of the client libraries may still wait for servers that are out
+    os._exit(code)  # threads of the client libraries may still block on servers that are out

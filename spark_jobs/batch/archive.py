@@ -1,4 +1,4 @@
-"""Archive the topics: from where the ledger says they are archived to their present ends, each in one transaction."""
+"""Archives the topics from the offsets in the archive's ledger to their end offsets, one transaction per topic."""
 
 import datetime as dt
 import logging
@@ -25,12 +25,12 @@ from spark_jobs.batch.splits import TopicSplit
 log = logging.getLogger(__name__)
 
 NO_ARCHIVE_BEFORE = "there was no archive before"
-TOPIC_REPLACED = "the topic was made again; what the former one had is archived under its own id, or not at all"
+TOPIC_REPLACED = "the topic was made again; records of the former one are archived under its own id, or not at all"
 
 
 @dataclass(frozen=True)
 class Range:
-    """What is to be taken of a topic, and what is missing before it."""
+    """The offsets of a topic to archive, and the gap before them."""
 
     starts: Offsets
     ends: Offsets
@@ -38,7 +38,7 @@ class Range:
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing new?"""
+        """True if there are no new records and no new gap."""
         return self.starts == self.ends and self.gap is None
 
 
@@ -50,16 +50,17 @@ def archive_topics(
     accept_gap: str | None = None,
     clock: Clock | None = None,
 ) -> list[Batch]:
-    """Archive the stream, the table and the places of the output; returns what was added, a batch a topic.
+    """Archive the stream, the table and the coordinates of the output; returns one batch per topic with new records.
 
-    Can be run again at any time: what is listed is not taken twice, and what was not listed is taken again. Raises
-    ArchiveBusy, ArchiveTaskFailed, ArchiveDamaged, RangeExpired (unless `accept_gap` says why that is right),
-    LedgerBeyondEnd, LedgerConflict, BrokerUnavailable, DatabaseUnavailable, ConfigurationError, ForeignCluster.
+    Safe to run again at any time: records of listed files are not archived twice, and files that were not listed are
+    written again. Raises ArchiveBusy, ArchiveTaskFailed, ArchiveDamaged, RangeExpired (unless `accept_gap` gives the
+    reason for accepting the gap), LedgerBeyondEnd, LedgerConflict, BrokerUnavailable, DatabaseUnavailable,
+    ConfigurationError, ForeignCluster.
     """
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     require_zone(settings, "batch")
     folder.require_shared(settings.spark.master)
-    folder.require_files(store.all_files())  # before the folder is claimed: it may be another one by mistake
+    folder.require_files(store.all_files())  # before claiming it: ARCHIVE_DIR may point to a wrong folder by mistake
     folder.claim(store.identity())
     with store.hold():
         remove_leftovers(store, folder)
@@ -98,7 +99,7 @@ class _Run:
         self._offsets = OffsetReader(settings.kafka.bootstrap_servers)
 
     def archive(self, topic: str) -> Batch | None:
-        """Take what is new of a topic; None when nothing is."""
+        """Archive the new records of a topic; None if there are none."""
         topic_id = self.topic_ids[topic] = self._offsets.topic_id(topic)
         taken_at, ends = self._clock.now(), self._offsets.ends(topic)
         position = self._store.position(topic, topic_id)
@@ -116,7 +117,7 @@ class _Run:
         batch = Batch(topic, topic_id, wanted.starts, ends, _newest(written), sum(w.record_count for w in written),
                       taken_at, wanted.gap)  # fmt: skip
         files = [file for each in written for file in each.files]
-        self._folder.require_files(files)  # a task on another machine may have written to a folder of its own
+        self._folder.require_files(files)  # a task on another machine may have written to that machine's own disk
         batch_id = self._store.add(self._run_id, batch, files, position.places)
         failpoint("archive.after_commit")
         log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files), ends)
@@ -127,10 +128,10 @@ class _Run:
         return self._settings.batch.rows_per_task
 
     def _write(self, origin: Origin, portions: Sequence[tuple[TopicSplit, ...]]) -> list[Written]:
-        work = ArchiveContext(
+        archive = ArchiveContext(
             self._definition, self._settings.timezone, self._settings.kafka.bootstrap_servers, self._folder, origin
         )
-        return spread(self._start_context, partial(write_portion, work), portions)
+        return spread(self._start_context, partial(write_portion, archive), portions)
 
 
 def range_of(
@@ -142,42 +143,43 @@ def range_of(
     first_times: Callable[[], Mapping[int, dt.datetime]],
     now: dt.datetime,
 ) -> Range:
-    """What to take of a topic. Raises RangeExpired for records that are gone, unless it is accepted; LedgerBeyondEnd.
+    """Return the range of a topic to archive.
 
-    Before the first batch nothing was promised: what is gone by then is noted, and needs nobody's acceptance.
+    Raises RangeExpired if Kafka removed records since the last batch, unless the gap is accepted; LedgerBeyondEnd if
+    the ledger is ahead of the topic. A gap before the first batch is recorded and needs no acceptance.
     """
-    # a partition that was added since the last batch is due from its beginning
-    places = {partition: position.places.get(partition, 0 if position.places else earliest[partition])
-              for partition in ends}  # fmt: skip
-    beyond = {p: (place, ends[p]) for p, place in places.items() if place > ends[p]}
+    # a partition that was added since the last batch is archived from offset 0
+    committed = {partition: position.places.get(partition, 0 if position.places else earliest[partition])
+                 for partition in ends}  # fmt: skip
+    beyond = {p: (offset, ends[p]) for p, offset in committed.items() if offset > ends[p]}
     if beyond:
         raise LedgerBeyondEnd(
             "The archive goes further than the topic: it lost records, or was restored to an earlier state; "
             "see docs/runbooks/archive.md",
             topic=topic, ledger_and_end=beyond)  # fmt: skip
-    starts = {partition: max(place, earliest[partition]) for partition, place in places.items()}
-    before = places if position.places else dict.fromkeys(ends, 0)
+    starts = {partition: max(offset, earliest[partition]) for partition, offset in committed.items()}
+    before = committed if position.places else dict.fromkeys(ends, 0)
     lost = {p: (before[p], start) for p, start in starts.items() if start > before[p]}
     was_replaced = not position.places and position.last_taken_at is not None
     if not lost and not was_replaced:
         return Range(starts, ends, None)
     if position.places and accept_gap is None:
         raise RangeExpired(
-            "Kafka removed records before they were archived; look for them elsewhere (a replica, a mirror), or go on "
-            "without them: run again with --accept-gap and the reason",
+            "Kafka removed records before they were archived; look for them elsewhere (a replica, a mirror), or run "
+            "again with --accept-gap and the reason to go on without them",
             topic=topic, first_and_end=lost)  # fmt: skip
     times = first_times()
-    # what is missing is older than what is there; in a partition where nothing is left, it may be of just now
+    # missing records are older than the first one left; in an empty partition they may be as new as now
     until = max([times.get(partition, now) for partition in lost] or [min(times.values(), default=now)])
     if position.last_taken_at and until <= position.last_taken_at:
-        until = now  # but for a replay, which has the times of long ago: what is missing came since the last batch
+        until = now  # a replay carries old timestamps, but the missing records came after the last batch
     if position.places and accept_gap:
         return Range(starts, ends, Gap(lost, position.last_taken_at, until, accept_gap))
     return Range(starts, ends, Gap(lost, None, until, TOPIC_REPLACED if was_replaced else NO_ARCHIVE_BEFORE))
 
 
 def plan(topic: str, wanted: Range, rows_per_task: int) -> list[tuple[TopicSplit, ...]]:
-    """The range in portions of at most so many offsets, each for one task."""
+    """Split the range into portions of at most `rows_per_task` offsets, one per task."""
     portions: list[tuple[TopicSplit, ...]] = []
     portion: list[TopicSplit] = []
     room = rows_per_task

@@ -1,4 +1,4 @@
-"""Does the archive hold what its catalogue says? Every file is read, every range followed."""
+"""Checks the archive against its catalogue: reads every file and checks that the ranges are contiguous."""
 
 import logging
 from functools import partial
@@ -16,9 +16,9 @@ SHOWN = 10
 
 
 def verify_archive(start_context: StartContext, settings: Settings, definition: Definition) -> int:
-    """Read every listed file, and see that ranges follow each other; returns how many files there are.
+    """Read every listed file and check that ranges are contiguous; returns the number of files.
 
-    Raises ArchiveDamaged with what does not fit.
+    Raises ArchiveDamaged with the first problems found.
     """
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     files = store.all_files()
@@ -26,8 +26,8 @@ def verify_archive(start_context: StartContext, settings: Settings, definition: 
     problems = [problem for topic in topics for problem in broken_chain(store.batches(topic.name))]
     problems += [f"batch {number} has {count} records, and its files {listed}"
                  for number, count, listed in store.uncounted()]  # fmt: skip
-    lots = [files[first : first + FILES_PER_TASK] for first in range(0, len(files), FILES_PER_TASK)]
-    problems += [problem for lot in spread(start_context, partial(damages, folder), lots) for problem in lot]
+    chunks = [files[first : first + FILES_PER_TASK] for first in range(0, len(files), FILES_PER_TASK)]
+    problems += [problem for found in spread(start_context, partial(damages, folder), chunks) for problem in found]
     if problems:
         raise ArchiveDamaged(
             f"{len(problems)} things do not fit: {'; '.join(problems[:SHOWN])}", archive=settings.batch.archive_dir
@@ -37,7 +37,7 @@ def verify_archive(start_context: StartContext, settings: Settings, definition: 
 
 
 def broken_chain(batches: tuple[Batch, ...]) -> list[str]:
-    """Where a batch does not begin at the end of the one before, and no gap says why."""
+    """Describe every batch that does not start where the previous one ended, without a recorded gap."""
     problems = []
     ends: dict[tuple[str, int], int] = {}
     for batch in batches:
@@ -47,13 +47,13 @@ def broken_chain(batches: tuple[Batch, ...]) -> list[str]:
                 before = batch.gap.offsets[partition][1]
             if start != before:
                 problems.append(f"batch {batch.id} of {batch.topic} begins at {start} in partition {partition}, "
-                                f"and what is before it ends at {before}")  # fmt: skip
+                                f"and the batch before it ends at {before}")  # fmt: skip
         ends |= {(batch.topic_id, partition): end for partition, end in batch.ends.items()}
     return problems
 
 
 def damages(folder: ArchiveFolder, files: tuple[ArchivedFile, ...]) -> list[str]:
-    """What is wrong with these files: gone, of another size, with other rows, or with a page that is not as written."""
+    """Describe the damage of these files: missing, wrong size, wrong number of rows, or a page with a bad checksum."""
     problems = []
     for listed in files:
         size = folder.size(listed.path)
@@ -72,6 +72,6 @@ def _readable_rows(folder: ArchiveFolder, listed: ArchivedFile) -> int:
         with folder.open(listed.path) as file:
             for number in range(file.num_row_groups):
                 count += file.read_row_group(number).num_rows
-    except (OSError, ArchiveDamaged):  # Arrow's: a page's checksum, or what it can't make sense of
+    except (OSError, ArchiveDamaged):  # Arrow raises OSError for a bad checksum and for data that it can't parse
         return count
     return count

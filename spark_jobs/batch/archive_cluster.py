@@ -1,4 +1,4 @@
-"""Work of the archive spread over Spark's tasks, each a Python function of one piece."""
+"""Runs a Python function over pieces of the archive's work, one Spark task per piece."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -14,11 +14,14 @@ Result = TypeVar("Result")
 
 
 class ArchiveTaskFailed(Retryable):
-    """A task failed, and so did its retries; nothing that it wrote belongs to the archive."""
+    """A task failed, and so did its retries. No file that it wrote is listed in the catalogue."""
 
 
 def spread(start_context: StartContext, function: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
-    """The function's result of each piece, a task each. Spark is started only when there is a piece."""
+    """Return the function's result for each piece, in order. Spark is started only if there is a piece.
+
+    Raises ArchiveTaskFailed if a task fails after Spark's retries.
+    """
     if not pieces:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Merges the versions of many nights into a few files: reading them costs by their number, not by that of nights."""
+"""Merges the version files of many nights into a few, so that reading them costs by versions and not by nights."""
 
 import logging
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from spark_jobs.batch.archive_tasks import VERSIONS_ROW_GROUP, folder_of
 
 log = logging.getLogger(__name__)
 
-BATCHES = 8  # so many nights' files are read beside each other before they are merged
+BATCHES = 8  # a merge runs once the files come from this many batches
 
-KeyRange = tuple[int | None, int | None]  # from (inclusive), to (exclusive); None: without bound
+KeyRange = tuple[int | None, int | None]  # from (inclusive), to (exclusive); None means unbounded
 
 
 @dataclass(frozen=True)
 class Merge:
-    """What every task of a merge needs to know."""
+    """Parameters that all tasks of a merge share."""
 
     definition: Definition
     folder: ArchiveFolder
@@ -41,9 +41,10 @@ def compact(
     rows_per_task: int,
     batches: int = BATCHES,
 ) -> bool:
-    """Merge the versions once they come from that many batches; returns whether it did.
+    """Merge the versions once they come from `batches` batches; returns True if it merged them.
 
-    The catalogue changes in one transaction. The old files stay a day for those who are reading them.
+    The catalogue changes in one transaction. The old files stay for a day, because a rebuild may be reading them.
+    Raises ArchiveDamaged if the merged files would hold another number of versions.
     """
     members = store.members(topic_id)
     if members is None or len({file.batch_id for file in members.files}) < batches:
@@ -62,7 +63,7 @@ def compact(
 
 
 def key_ranges(folder: ArchiveFolder, files: Sequence[ArchivedFile], key: str, rows: int) -> list[KeyRange]:
-    """Ranges of keys with about so many rows each, by what the files' footers say."""
+    """Return ranges of keys with about `rows` rows each, from the statistics in the files' footers."""
     groups: list[tuple[int, int]] = []
     for each in files:
         with folder.open(each.path) as file:
@@ -81,7 +82,7 @@ def key_ranges(folder: ArchiveFolder, files: Sequence[ArchivedFile], key: str, r
 
 
 def merge_range(merge: Merge, keys: KeyRange) -> ArchivedFile | None:
-    """One file with every version of a range of keys; None when there is none."""
+    """Write every version of a range of keys to one file; None if the range has none."""
     rows = VersionRows(merge.definition)
     parts = [rows.schema.empty_table()]
     for path in merge.paths:
@@ -95,7 +96,7 @@ def merge_range(merge: Merge, keys: KeyRange) -> ArchivedFile | None:
 
 
 def _rows_in(folder: ArchiveFolder, path: str, rows: VersionRows, keys: KeyRange) -> list[pa.Table]:
-    """The file's rows in the range; row groups beside it are not read."""
+    """Return the file's rows in the range. Row groups outside the range are not read."""
     first, end = keys
     found = []
     with folder.open(path) as file:

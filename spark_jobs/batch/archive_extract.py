@@ -1,4 +1,4 @@
-"""A day's files of the archive, and what the day needs of other files, written into one of its own."""
+"""The archive's files of a day, and an extract file with the records that the day needs from other files."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ Piece = TypeVar("Piece", FileSplit, ColumnsFile)
 
 @dataclass(frozen=True)
 class Archived(Generic[Piece]):
-    """What the archive has of a topic: files, and the offsets from which on the topic itself must be read."""
+    """The archived part of a topic: files, and the end offsets from which the topic itself must be read."""
 
     files: tuple[Piece, ...]
     ends: Offsets
@@ -32,7 +32,7 @@ class Archived(Generic[Piece]):
 
 
 class DayExtract:
-    """A day's files; and what it needs of other files, written into one of its own."""
+    """Selects a day's files, and copies the records that the day needs from other files into an extract file."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class DayExtract:
         self._batches = {batch.id: batch for batch in files.batches}
 
     def archived(self) -> Archived[FileSplit]:
-        """The files: those of the day that are wanted whole, and the extract, which is written now."""
+        """Return the day's files that lie wholly in the range, and the extract, which this call writes."""
         whole = [file for file in self._files.of_day if self._is_wanted(file) and self._is_whole(file)]
-        cut_through = [file for file in self._files.of_day if self._is_wanted(file) and file not in whole]
+        partial = [file for file in self._files.of_day if self._is_wanted(file) and file not in whole]
         of_no_day = [file for file in self._files.of_no_day if self._is_wanted(file)]
-        ids = self._ids([*whole, *cut_through], of_no_day)
+        ids = self._ids([*whole, *partial], of_no_day)
         paths, count = [file.path for file in whole], sum(file.record_count for file in whole)
         extract = _Extract(self._folder, self._origin)
-        for file in cut_through:
+        for file in partial:
             extract.add(self._rows(file, pa.array([], pa.int64()), keep_all=True))
         for file in [*of_no_day, *self._of_other_days(ids)]:
             extract.add(self._rows(file, ids))
@@ -80,7 +80,7 @@ class DayExtract:
         return any(end > self._starts.get(partition, 0) for partition, end in ends.items())
 
     def _is_whole(self, file: ArchivedFile) -> bool:
-        """Are all of its records within the range? Nearly always to be told from its batch."""
+        """True if all of its records are in the range. The offsets of its batch nearly always decide it unread."""
         batch = self._batches[file.batch_id]
         if all(
             batch.starts[p] >= self._starts.get(p, 0) and batch.ends[p] <= self._cut.get(p, 0) for p in batch.starts
@@ -98,7 +98,7 @@ class DayExtract:
         return is_in
 
     def _ids(self, of_day: Sequence[ArchivedFile], of_no_day: Sequence[ArchivedFile]) -> pa.Array:
-        """The ids of the day's boards, of broken records that may be, and those that are wanted anyway."""
+        """Return the ids of the day's boards, of broken records that may be of the day, and the ids already known."""
         found = [self._known_ids]
         for file in of_day:
             found += [pc.unique(rows[ID]) for rows in self._folder.batches(file.path, [ID])]
@@ -108,7 +108,7 @@ class DayExtract:
         return pc.unique(pa.concat_arrays(found)).drop_null()
 
     def _of_other_days(self, ids: pa.Array) -> list[ArchivedFile]:
-        """A board's newer version may say another day, and it has moved there."""
+        """Return files of other days that may hold versions of these boards: a newer version may move a board."""
         bounds = pc.min_max(ids).as_py()
         if bounds["min"] is None:
             return []
@@ -116,13 +116,13 @@ class DayExtract:
         return [file for file in files if file.batch_id in self._batches and self._is_wanted(file)]
 
     def _is_of_day_or_broken(self, rows: pa.Table) -> pa.ChunkedArray:
-        """A record of no day that is no deletion of a readable id breaks the contract."""
+        """True for rows of the day, and for broken ones: no day, and not a deletion with a readable id."""
         of_day = pc.equal(rows[DAY], self._day.date).fill_null(False)
         broken = pc.and_(pc.is_null(rows[DAY]), pc.or_(pc.invert(rows[DELETED]), pc.is_null(rows[ID])))
         return pc.or_(of_day, broken)
 
     def _rows(self, listed: ArchivedFile, ids: pa.Array, keep_all: bool = False) -> Iterator[pa.Table]:
-        """Its records in the range that matter. Only row groups that have some are read whole."""
+        """Yield the relevant records in the range. A row group is read whole only if it has some."""
         with self._folder.open(listed.path) as file:
             for number in range(file.num_row_groups):
                 rows = file.read_row_group(number, columns=[ID, DAY, DELETED, *PLACED])
@@ -135,7 +135,7 @@ class DayExtract:
 
 
 class _Extract:
-    """A file beside the archive, listed nowhere: a later run of the archive removes it."""
+    """A file in the archive's folder that the catalogue does not list. A later run of the archive removes it."""
 
     def __init__(self, folder: ArchiveFolder, origin: Origin) -> None:
         self._writer: FileWriter | None = None

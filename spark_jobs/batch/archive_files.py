@@ -1,4 +1,4 @@
-"""Files of the archive: a folder on any file system that Arrow knows, and Parquet files written whole or not at all."""
+"""Parquet files of the archive, in a folder on any file system that Arrow supports."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from include.adapters.archive_store import ArchivedFile, Kind
 from include.errors import MISCONFIGURED, ConfigurationError, PipelineError
 
 MARKER = "archive.json"
-RANGES = b"archive.ranges"  # in a file's footer: topic id, and the offsets it was made from
+RANGES = b"archive.ranges"  # footer key: topic, topic id and end offsets that the file was made from
 SUFFIX = ".parquet"
 SHOWN = 5
 
@@ -30,7 +30,10 @@ class ArchiveDamaged(PipelineError):
 
 @dataclass(frozen=True)
 class Origin:
-    """What a file was made from. It is kept in the file, so that one that was never listed can be judged."""
+    """Topic and end offsets that a file was made from, kept in its footer.
+
+    They decide whether a file that the catalogue does not list may be removed.
+    """
 
     topic: str
     topic_id: str
@@ -39,20 +42,20 @@ class Origin:
 
 @dataclass(frozen=True)
 class ArchiveFolder:
-    """The archive's folder: a path, or a URI of a store that `pyarrow.fs` knows. Can be sent to tasks."""
+    """The archive's folder: a path, or a URI that `pyarrow.fs` supports. Can be sent to tasks."""
 
     location: str
 
     def path(self, relative: str) -> str:
-        """A file's name for `read_split`: a path, or a URI."""
+        """Return the file's absolute path or URI, for `read_split`."""
         if "://" in self.location:
             return f"{self.location.rstrip('/')}/{relative}"
         return str(Path(self.location).absolute() / relative)
 
     def claim(self, identity: str) -> None:
-        """Write down which catalogue the folder belongs to. Raises ConfigurationError when it is another one's.
+        """Mark the folder as belonging to this catalogue. Raises ConfigurationError if it belongs to another one.
 
-        Two catalogues on one folder would take each other's files for leftovers.
+        Two catalogues sharing a folder would remove each other's files as leftovers.
         """
         files, root = self._open()
         files.create_dir(root, recursive=True)
@@ -69,19 +72,19 @@ class ArchiveFolder:
             )
 
     def require_shared(self, master: str) -> None:
-        """Raise ConfigurationError for a folder of this machine when Spark's tasks run on others.
+        """Raise ConfigurationError if the folder is a local path and Spark's tasks run on other machines.
 
-        Whoever mounts the folder on all of them says so with a URI.
+        For a folder that is mounted on all of them, ARCHIVE_DIR is a file:// URI.
         """
         if not master.startswith("local") and "://" not in self.location:
             raise ConfigurationError(
                 f"ARCHIVE_DIR={self.location}: a folder of this machine, and the tasks of SPARK_MASTER={master} run on "
-                "others; give a store that all see, such as s3://…, or, if this folder is mounted on all of them, "
-                f"file://{Path(self.location).absolute()}"
+                "others; give a store that all of them see, such as s3://…, or, if this folder is mounted on all of "
+                f"them, file://{Path(self.location).absolute()}"
             )
 
     def require_files(self, listed: Sequence[ArchivedFile]) -> None:
-        """Raise ArchiveDamaged unless this process sees each of the files with the size that it is listed with."""
+        """Raise ArchiveDamaged unless this process sees every file with its listed size."""
         if not listed:
             return
         files, root = self._open()
@@ -101,9 +104,9 @@ class ArchiveFolder:
             )
 
     def open(self, relative: str) -> pq.ParquetFile:
-        """A file for reading; its pages are held against their checksums. Raises ArchiveDamaged when it is not there.
+        """Open a file for reading, with verification of page checksums. The caller closes it.
 
-        The caller closes it.
+        Raises ArchiveDamaged if the file does not exist or is not valid Parquet.
         """
         files, root = self._open()
         try:
@@ -112,19 +115,19 @@ class ArchiveFolder:
             raise ArchiveDamaged(file=relative, reason=type(exc).__name__) from exc
 
     def batches(self, relative: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The columns of a file, a row group at a time."""
+        """Yield the columns of a file, one row group at a time."""
         with self.open(relative) as file:
             for number in range(file.num_row_groups):
                 yield file.read_row_group(number, columns=list(columns))
 
     def size(self, relative: str) -> int | None:
-        """The file's bytes; None when it is not there."""
+        """Return the file's size in bytes; None if it does not exist."""
         files, root = self._open()
         info = files.get_file_info(f"{root}/{relative}")
         return None if info.type == pa_fs.FileType.NotFound else int(info.size)
 
     def older_than(self, instant_s: float) -> list[str]:
-        """Parquet files last written before the instant, in seconds since 1970; as the catalogue names them."""
+        """Return the paths of Parquet files last modified before the instant, in seconds since 1970."""
         files, root = self._open()
         found = files.get_file_info(pa_fs.FileSelector(root, allow_not_found=True, recursive=True))
         return [
@@ -134,7 +137,7 @@ class ArchiveFolder:
         ]
 
     def remove(self, relative: str) -> None:
-        """Remove a file; nothing happens when it is not there."""
+        """Remove a file, if it exists."""
         files, root = self._open()
         try:
             files.delete_file(f"{root}/{relative}")
@@ -142,7 +145,7 @@ class ArchiveFolder:
             return
 
     def origin(self, relative: str) -> Origin | None:
-        """What the file was made from; None when it can't be read: it was not written to its end."""
+        """Return the file's origin from its footer; None if the file is missing, was not finished, or has no origin."""
         try:
             with self.open(relative) as file:
                 kept = json.loads((file.schema_arrow.metadata or {}).get(RANGES, b"{}"))
@@ -153,7 +156,7 @@ class ArchiveFolder:
         return Origin(kept["topic"], kept["topic_id"], {int(p): end for p, end in kept["ends"].items()})
 
     def writer(self, folder: str, schema: pa.Schema, origin: Origin, key: str | None) -> "FileWriter":
-        """A writer of a new file below that folder, under a name that nobody had. `key`: the column of its ids."""
+        """Return a writer of a new file with a unique name in that folder. `key` names the column of its ids."""
         files, root = self._open()
         return FileWriter(files, root, f"{folder}/{uuid.uuid4().hex}{SUFFIX}", schema, origin, key)
 
@@ -170,7 +173,7 @@ class ArchiveFolder:
 
 
 class FileWriter:
-    """One Parquet file. It counts for nothing until it is closed and listed in the catalogue."""
+    """Writes one Parquet file. The file is part of the archive only once it is closed and the catalogue lists it."""
 
     def __init__(
         self, files: pa_fs.FileSystem, root: str, path: str, schema: pa.Schema, origin: Origin, key: str | None
@@ -193,14 +196,14 @@ class FileWriter:
         )
 
     def write(self, rows: pa.Table, row_group: int | None = None) -> None:
-        """Add the rows, as one row group or in row groups of that many."""
+        """Add the rows as one row group, or in row groups of `row_group` rows."""
         self._writer.write_table(rows.replace_schema_metadata(self._writer.schema.metadata), row_group or rows.num_rows)
         self.record_count += rows.num_rows
         if self._key is not None:
             self._keys += [key for key in pc.min_max(rows[self._key]).as_py().values() if key is not None]
 
     def close(self, kind: Kind, day: Any = None) -> ArchivedFile:
-        """Finish the file, durably, and describe it for the catalogue."""
+        """Finish the file, sync it to disk on a local file system, and return its entry for the catalogue."""
         self._writer.close()
         if isinstance(self._files, pa_fs.LocalFileSystem):
             _sync(Path(self._full_path), Path(self._root))
@@ -210,7 +213,7 @@ class FileWriter:
 
 
 def _sync(file: Path, root: Path) -> None:
-    """Once the catalogue lists it and the topic forgets the records, the file must outlive a power cut."""
+    """Sync the file and its folders: after retention the file is the only copy, so it must survive a power failure."""
     for path in (file, *(parent for parent in file.parents if parent == root or root in parent.parents)):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Takes one member out of the archive: each file that holds records of theirs is written again without them."""
+"""Removes one member from the archive: rewrites each file that holds the member's records without them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from spark_jobs.batch.archive_files import ArchiveDamaged, ArchiveFolder, Origin
 
 @dataclass
 class Forgotten:
-    """How many records of a member are in how many files, and the ids of their boards."""
+    """Numbers of a member's records and of the files that hold them, and the ids of the member's boards."""
 
     records: int = 0
     files: int = 0
@@ -30,7 +30,7 @@ class ArchiveForgetting:
         self._member_id = member_id
 
     def find(self) -> Forgotten:
-        """Count, and change nothing."""
+        """Count the member's records. Changes nothing."""
         found = Forgotten()
         for listed in self._store.all_files():
             if listed.kind == "places":
@@ -46,9 +46,10 @@ class ArchiveForgetting:
         return found
 
     def remove(self) -> Forgotten:
-        """Write the files again, list them in the place of the old ones, remove these; the caller holds the archive.
+        """Rewrite the files, replace the old ones in the catalogue, and remove the old ones from the folder.
 
-        The catalogue changes in one transaction. Nobody may be reading the files: no rebuild is under way.
+        The catalogue changes in one transaction. The caller holds the archive's lock, and makes sure that no rebuild
+        is running: it could be reading the old files.
         """
         removed = Forgotten()
         old: list[ArchivedFile] = []
@@ -67,14 +68,14 @@ class ArchiveForgetting:
             for listed in old:
                 self._folder.remove(listed.path)
             self._store.forget([listed.path for listed in old])
-        for path in self._store.replaced(0):  # a merge, or a run that died here, left them to readers for a day
+        for path in self._store.replaced(0):  # left for readers by a merge, or by a run that died at this point
             self._folder.remove(path)
             self._store.forget([path])
         return removed
 
     def _without(self, listed: ArchivedFile) -> ArchivedFile | None:
-        """The file without the member's records; itself where it holds none, None where it holds no others."""
-        if listed.kind == "places":  # where records are, and nothing of what is in them
+        """Return the file without the member's records: the same file if it has none, None if it has no others."""
+        if listed.kind == "places":  # coordinates of records, without their content
             return listed
         origin = self._origin(listed)
         kept = [table.filter(pc.invert(self._is_of_member(table, origin))) for table in self._groups(listed)]
@@ -92,7 +93,7 @@ class ArchiveForgetting:
         return writer.close(listed.kind, listed.day)._replace(batch_id=listed.batch_id)
 
     def _groups(self, listed: ArchivedFile) -> Iterator[pa.Table]:
-        """The row groups of a file."""
+        """Yield the row groups of a file."""
         with self._folder.open(listed.path) as file:
             for number in range(file.num_row_groups):
                 yield file.read_row_group(number)
@@ -104,9 +105,9 @@ class ArchiveForgetting:
         return origin
 
     def _is_of_member(self, table: pa.Table, origin: Origin) -> pa.ChunkedArray:
-        """True for each version and record that is the member's, or a board that names the member as its author.
+        """True for each version and record of the member, and for each board that names the member as its author.
 
-        Tombstones stay: they hold nothing, and say that the member and the boards are deleted.
+        False for tombstones: they hold no data, and they record that the member or the board is deleted.
         """
         if "value" not in table.column_names:
             is_key = pc.equal(table[table.column_names[0]], self._member_id).fill_null(False)
@@ -118,6 +119,6 @@ class ArchiveForgetting:
         return self._names(table["value"], self._definition.join_field)
 
     def _names(self, values: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-        # broken records are no JSON: searched as bytes, which finds it in valid ones as well
+        # broken records may not parse as JSON, so all values are searched as bytes
         pattern = rf'"{name}"\s*:\s*"?{self._member_id}([^0-9]|$)'
         return pc.match_substring_regex(values, pattern).fill_null(False)

@@ -1,4 +1,4 @@
-"""Files that nobody needs: those that others took the place of, and those of tries that were never listed."""
+"""Removes unused files of the archive: replaced ones, and those of failed attempts, which were never listed."""
 
 import logging
 import time
@@ -8,22 +8,21 @@ from spark_jobs.batch.archive_files import ArchiveFolder
 
 log = logging.getLogger(__name__)
 
-KEPT_S = 86_400.0  # a rebuild that began before it may be reading it
+KEPT_S = 86_400.0  # a rebuild that is running may still be reading a replaced file
 
 
 def remove_leftovers(store: ArchiveStore, folder: ArchiveFolder, kept_s: float = KEPT_S) -> list[str]:
-    """Remove them once they are a day old; returns their paths.
+    """Remove unused files that are older than `kept_s`; returns their paths.
 
-    A file that was never listed goes only if all it was made from is archived by now: after a restore of the database
-    the only copy of some records may be in a file that the catalogue forgot.
+    A file that is not listed is removed only if all records that it was made from are archived by now: after a restore
+    of the database, the only copy of some records may be in a file that the catalogue no longer lists.
     """
     replaced = store.replaced(kept_s)
     for path in replaced:
         folder.remove(path)
     store.forget(replaced)
-    old = folder.older_than(
-        time.time() - kept_s
-    )  # first the files, then the catalogue: what is listed in between stays
+    # the folder is read before the catalogue, so that a file listed in between stays
+    old = folder.older_than(time.time() - kept_s)
     listed = store.paths() if old else set()
     unlisted = [path for path in old if path not in listed and _is_spare(path, store, folder)]
     for path in unlisted:

@@ -1,4 +1,4 @@
-"""Raw records with what the archive sorts them by: the id they speak of, and the day that they place it in."""
+"""Raw records with the columns that the archive sorts them by: the id of their board or member, and its day."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo
@@ -27,8 +27,8 @@ DATED_PLACES = pa.schema([(DAY, pa.date32()), *PLACES])
 class DatedRows:
     """Adds `id` and `day` to raw records of a topic that has the day field.
 
-    A record that breaks the contract has the id that it names, if it can be read, and no day: Kafka's time may be what
-    places it, and its reader decides that. Nor has a tombstone a day.
+    A record that breaks the contract keeps the id in it, if that can be read, and has no day: Kafka's timestamp may
+    decide its day, which is left to the reader. A tombstone has no day either.
     """
 
     def __init__(self, topic: Topic, definition: Definition, timezone: str) -> None:
@@ -38,7 +38,7 @@ class DatedRows:
         self._json = JsonColumns(topic)
 
     def add(self, records: pa.Table) -> pa.Table:
-        """The records as `RECORDS`, in their order."""
+        """Return the records with the schema `RECORDS`, in the same order."""
         records = records.select(RAW.names).combine_chunks()
         fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
         ids, days = array(fields[self._topic.key_field]), self._days(times(fields[self._day_field]))
@@ -65,7 +65,7 @@ class DatedRows:
 
 
 class VersionRows:
-    """Reads the table's records into versions of its keys, as a rebuild does: the columns of `rows.member_schema`."""
+    """Decodes records of the table into versions of its keys, with the columns of `rows.member_schema`."""
 
     def __init__(self, definition: Definition) -> None:
         self.schema = member_schema(definition)
@@ -77,19 +77,20 @@ class VersionRows:
         return str(self.schema.names[0])
 
     def read(self, records: pa.Table) -> pa.Table:
-        """The versions that raw records say. Those that break the contract say none, and stay in the raw ones."""
+        """Return the versions in raw records. Records that break the contract are left out; the raw files keep them."""
         rows, _ = self._columns.read(records.select(RAW.names))
         return rows.select(self.schema.names).cast(self.schema)
 
     def ordered(self, rows: pa.Table) -> pa.Table:
-        """The rows by key, then oldest first."""
+        """Return the rows sorted by key, then from the oldest version to the newest."""
         return rows.sort_by([(name, "ascending") for name in (self.key, "version_at", "offset", "partition")])
 
 
 def places(dated: pa.Table) -> pa.Table:
-    """Where the output topic's records are, and which board records they were made from: `DATED_PLACES`.
+    """Return the coordinates of the output topic's records, and of the board records they were made from.
 
-    Left out are deletions, from which no row is made, and records without an id or the coordinates of their source.
+    The schema is `DATED_PLACES`. Deletions are left out, because no row is made from them; so are records without an
+    id or without the coordinates of their source.
     """
     dated = dated.filter(pc.invert(dated[DELETED]))
     headers = array(dated["headers"])
@@ -106,14 +107,14 @@ def places(dated: pa.Table) -> pa.Table:
 
 
 def of_no_day(records: pa.Table) -> pa.Table:
-    """Raw records of the table as `RECORDS`: their key is their id."""
+    """Return raw records of the table with the schema `RECORDS`, without a day. The id is the record's key."""
     ids = longs(array(records["key"]))
     nothing = pa.nulls(len(ids), pa.date32())
     return pa.Table.from_arrays([ids, nothing, pc.is_null(records["value"]), *records.columns], schema=RECORDS)
 
 
 def named_id(key: bytes | None, value: bytes | None, topic: Topic) -> int | None:
-    """The id that a broken record names: in its value, else as its key."""
+    """Return the id in a broken record: from its value, else from its key; None if neither has one."""
     try:
         found = msgspec.json.decode(value or b"")
         number = found.get(topic.key_field) if isinstance(found, dict) else None
@@ -125,6 +126,6 @@ def named_id(key: bytes | None, value: bytes | None, topic: Topic) -> int | None
 
 
 def _merged(fast_path_mask: pa.Array, right: pa.Array, others: pa.Array) -> pa.Array:
-    """One array of two: `right` where the mask says so, `others` elsewhere, each in its order."""
+    """Merge two arrays: `right` has one value per row, `others` one per row that the mask excludes, in order."""
     empty = pa.nulls(len(fast_path_mask), right.type)
     return pc.replace_with_mask(pc.replace_with_mask(empty, fast_path_mask, right), pc.invert(fast_path_mask), others)

@@ -1,4 +1,7 @@
-"""A day's input with the archive: files for what is archived, the topics from there on. The same as all from topics."""
+"""A day's input with the archive: files up to the archive's end offsets, the topics from there on.
+
+A rebuild from it has the same result as one from the topics alone.
+"""
 
 import datetime as dt
 import logging
@@ -43,11 +46,11 @@ def archive_sources(
     archive: "ArchiveSource",
     from_archive: bool = False,
 ) -> Sources:
-    """What a rebuild of the day reads, when there may be an archive; where there is none, the topics' own sources.
+    """Return the sources of a rebuild of the day, from the topics and, where they are needed, the archive's files.
 
-    The stream is read from its topic as long as that holds the day (and `from_archive` does not say otherwise), the
-    table as far as it is archived from there, so that what it costs does not grow with its history. Raises MissingRange
-    when neither the topic nor the archive holds the day.
+    The stream is read from its topic while that holds the day, unless `from_archive` is true. The table is read from
+    the archive up to the archive's end offsets, because the topic's records would cost more with every night. Raises
+    MissingRange if neither the topic nor the archive holds the day.
     """
     ranges = fix_ranges(offset_reader, day, definition, known)
     found = topic_sources(ranges, definition)
@@ -58,7 +61,7 @@ def archive_sources(
         found = replace(found, members=tail, member_files=members.files)
     elif gone := {partition: first for partition, first in ranges.members[0].items() if first > 0}:
         raise MissingRange(
-            "the table's topic keeps every record, and its first ones are gone; boards would lose their authors",
+            "the table's topic must keep every record, and its first ones are gone; boards would lose their authors",
             topic=table, first_offsets=gone)  # fmt: skip
     lost = None if from_archive else _lost(offset_reader, day, definition, retention_days, now, known, archive)
     boards = archive.boards(day, known, ranges.boards) if from_archive or lost else None
@@ -89,7 +92,7 @@ def _lost(
     offset_reader: OffsetReader, day: Day, definition: Definition, retention_days: int, now: dt.datetime, known: Known,
     archive: "ArchiveSource",
 ) -> MissingRange | None:  # fmt: skip
-    """Why the topic does not hold all of the day; None when it does."""
+    """Return the reason why the topic does not hold all of the day; None if it does."""
     try:
         refuse_lost_day(offset_reader, day, definition, retention_days, now, known, archive.begins(day))
     except MissingRange as missing:
@@ -99,7 +102,7 @@ def _lost(
 
 
 def _tail(ends: Offsets, topic: tuple[Offsets, Offsets]) -> Offsets:
-    """Where the topic is read from: the end of the archive, but never before the range that the rebuild wants."""
+    """Return the offsets to read the topic from: the end of the archive, limited to the range of the rebuild."""
     starts, cut = topic
     return {
         partition: min(max(ends.get(partition, start), start), cut[partition]) for partition, start in starts.items()
@@ -107,7 +110,7 @@ def _tail(ends: Offsets, topic: tuple[Offsets, Offsets]) -> Offsets:
 
 
 def _before(unread: Unread, cut: Offsets) -> Offsets:
-    """Up to where nothing is unread."""
+    """Return the cut, lowered to the first unread offset of each partition."""
     return {partition: min([end, *(first for first, _ in unread.get(partition, ()))]) for partition, end in cut.items()}
 
 
@@ -116,13 +119,13 @@ def _is_after(gap: Gap, day: Day) -> bool:
 
 
 def _counted(found: Sources, archived: int) -> Sources:
-    """How many records are read from the topics, and those of the files."""
+    """Return the sources with `records` set: offsets in the topics' splits plus records in the archive's files."""
     splits = [each for each in (*found.boards, *found.members, *found.details) if isinstance(each, TopicSplit)]
     return replace(found, records=archived + sum(split.end - split.start for split in splits))
 
 
 class ArchiveSource:
-    """Finds files of the archive. They are read by tasks, with `read_split` and `read_columns`."""
+    """Finds the archive's files for a day. Tasks read them, with `read_split` and `read_columns`."""
 
     def __init__(
         self, store: ArchiveStore, folder: ArchiveFolder, offsets: OffsetReader, definition: Definition
@@ -133,11 +136,11 @@ class ArchiveSource:
         self._definition = definition
 
     def boards(self, day: Day, known: Known, wanted: tuple[Offsets, Offsets]) -> Archived[FileSplit] | None:
-        """Every archived record that can matter to the day; `wanted` is the range of a rebuild from the topic.
+        """Return every archived record that the day needs; None if nothing of the topic is archived.
 
-        None when nothing of the topic is archived. These are: the records of the day; deletions, and records of other
-        days, of the boards among them and of those that the topic has beyond the archive; and all that break the
-        contract. Raises MissingRange when some of what the day needs is not in the archive either.
+        `wanted` is the range of a rebuild from the topic. The day needs its own records; the deletions and the records
+        of other days that belong to its boards, or to boards in the topic beyond the archive; and all records that
+        break the contract. Raises MissingRange if the archive lacks some of them.
         """
         topic, topic_id = self._identify(self._definition.stream.name)
         files = self._store.board_files(topic, topic_id, day.date)
@@ -154,9 +157,10 @@ class ArchiveSource:
         return DayExtract(self._store, self._folder, origin, files, day, starts, cut, ids).archived()
 
     def unread(self, day: Day) -> Unread:
-        """Accepted gaps of the stream's topic that began after the day: a record there may change or delete its boards.
+        """Return the accepted gaps of the stream's topic that began after the day, by partition.
 
-        One that may hold records of the day itself is refused by `boards`.
+        A record in such a gap may have changed or deleted the day's boards. For a gap that may have held records of the
+        day itself, `boards` raises MissingRange.
         """
         topic, topic_id = self._identify(self._definition.stream.name)
         found: dict[int, list[tuple[int, int]]] = {}
@@ -167,7 +171,7 @@ class ArchiveSource:
         return found
 
     def begins(self, day: Day) -> Offsets:
-        """No record of the day, less a margin, is before these offsets: where batches of the archive begin."""
+        """Return offsets, starts of archived batches, before which there is no record of the day (less a margin)."""
         topic, topic_id = self._identify(self._definition.stream.name)
         since = epoch_ms(day.start - MARGIN)
         found: Offsets = {}
@@ -183,9 +187,9 @@ class ArchiveSource:
         return found
 
     def members(self, cut: Offsets) -> Archived[ColumnsFile] | None:
-        """The versions of the table's keys that are archived; None when none are, or some are beyond the cut.
+        """Return the archived versions of the table's keys; None if there are none, or some are beyond the cut.
 
-        None, too, when the topic had lost its first records before the archive began, which nobody accepted.
+        Also None if the topic had lost its first records before the archive began, a gap that nobody accepted.
         """
         topic, topic_id = self._identify(self._definition.table.name)
         members = self._store.members(topic_id)
@@ -197,7 +201,10 @@ class ArchiveSource:
         return self._columns(topic, members.files, members.ends)
 
     def places(self, day: Day, cut: Offsets) -> Archived[ColumnsFile]:
-        """Where the output topic has the day's records, as far as it is archived. Raises MissingRange."""
+        """Return the archived coordinates of the day's records in the output topic.
+
+        Raises MissingRange if a gap may have held records of the day, or lies between the archive and the topic.
+        """
         topic, topic_id = self._identify(self._definition.output.name)
         self._refuse_gaps([each for each in self._store.batches(topic) if each.topic_id == topic_id], day)
         files, ends = self._store.places(topic_id, day.date)
@@ -205,7 +212,11 @@ class ArchiveSource:
         return self._columns(topic, files, ends)
 
     def _ids(self, splits: Sequence[TopicSplit]) -> pa.Array:
-        """The boards of these records: a deletion may be archived before the record that it deletes is replayed."""
+        """Return the ids of the boards in these splits.
+
+        The archive's records of these boards are needed too: a deletion may be archived before a replay brings the
+        record that it deletes.
+        """
         found = [pa.array([], pa.int64())]
         for rows in read_topic(splits, self._offsets.bootstrap_servers, ("key",), all_headers=False):
             found.append(pc.unique(longs(array(rows["key"]))))
@@ -220,12 +231,15 @@ class ArchiveSource:
         return topic, self._offsets.topic_id(topic)
 
     def _refuse_gaps(self, batches: Sequence[Batch], day: Day) -> None:
-        """What came late for a day long past may be lost too, which a person accepted: see `unread`."""
+        """Raise MissingRange if a gap may hold records of the day.
+
+        Gaps that began after the day may hold only late records. A person accepted them, and `unread` lists them.
+        """
         for batch in batches:
             gap = batch.gap
             if gap and gap.until > day.start - MARGIN and not _is_after(gap, day):
                 raise MissingRange(
-                    "the archive lacks records that may be of this day, and the topic has them no more; "
+                    "the archive lacks records that may be of this day, and the topic no longer has them; "
                     "it can't be rebuilt",
                     topic=batch.topic, day=day, first_and_end=dict(gap.offsets), reason=gap.reason)  # fmt: skip
 
@@ -234,11 +248,11 @@ class ArchiveSource:
         lost = {p: (ends.get(p, 0), first) for p, first in earliest.items()
                 if ends.get(p, 0) < min(first, cut.get(p, 0))}  # fmt: skip
         if lost:
-            raise MissingRange("between the end of the archive and the first record of the topic some are missing",
+            raise MissingRange("records between the end of the archive and the start of the topic are missing",
                                topic=topic, wanted_and_first=lost)  # fmt: skip
 
     def _starts(self, files: BoardFiles, instant: dt.datetime) -> Offsets:
-        """As `OffsetReader.at` says of the topic: the first offset whose record is not older than the instant."""
+        """Return each partition's first offset whose record is not older than the instant, as `OffsetReader.at`."""
         wanted = epoch_ms(instant)
         starts = dict(files.ends)
         for partition in starts:

@@ -1,4 +1,4 @@
-"""What one task of the archive does: read a portion of a topic, write files, describe them."""
+"""One task of the archive: reads a portion of a topic, writes files, and describes them for the catalogue."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from spark_jobs.batch.archive_files import ArchiveDamaged, ArchiveFolder, FileWr
 from spark_jobs.batch.archive_rows import DATED_PLACES, DAY, ID, RECORDS, DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.splits import TopicSplit, read_split
 
-BUFFERED_BYTES = 64 << 20  # then what is held goes into the files, as a row group of each
-MAX_DAYS = 40  # a task opens files for so many days; what is of others goes with what is of none
+BUFFERED_BYTES = 64 << 20  # with more than this the buffers are flushed, as one row group per file
+MAX_DAYS = 40  # open files per task; records of further days go into the file of those without a day
 VERSIONS_ROW_GROUP = 20_000
 
 
 @dataclass(frozen=True)
 class ArchiveContext:
-    """What every task of a topic needs to know."""
+    """Parameters that all tasks of a topic share."""
 
     definition: Definition
     timezone: str
@@ -31,9 +31,9 @@ class ArchiveContext:
 
 @dataclass(frozen=True)
 class Written:
-    """What a task wrote. Of the output topic only records that name their source.
+    """The files of one task. Of the output topic, only records that name their source are written.
 
-    `newest` is the greatest timestamp in ms, a partition.
+    `newest` is the greatest timestamp per partition, in ms.
     """
 
     files: tuple[ArchivedFile, ...]
@@ -41,26 +41,30 @@ class Written:
     newest: dict[int, int]
 
 
-def write_portion(work: ArchiveContext, splits: tuple[TopicSplit, ...]) -> Written:
-    """Read these splits and write them. A task that is tried again writes other files; who calls lists one try's."""
-    tables = (table for split in splits for table in read_split(split, work.bootstrap_servers))
+def write_portion(archive: ArchiveContext, splits: tuple[TopicSplit, ...]) -> Written:
+    """Read the splits and write their records to files.
+
+    A retried task writes new files; the caller lists the files of one attempt only. Raises ArchiveDamaged if the files
+    do not hold as many records as were read.
+    """
+    tables = (table for split in splits for table in read_split(split, archive.bootstrap_servers))
     counted = _Counted(tables)
-    if work.origin.topic == work.definition.table.name:
-        files = _write_table(work, counted)
-    elif work.origin.topic == work.definition.output.name:
-        files = _write_by_day(work, counted, "places", DATED_PLACES, "key")
+    if archive.origin.topic == archive.definition.table.name:
+        files = _write_table(archive, counted)
+    elif archive.origin.topic == archive.definition.output.name:
+        files = _write_by_day(archive, counted, "places", DATED_PLACES, "key")
     else:
-        files = _write_by_day(work, counted, "records", RECORDS, ID)
+        files = _write_by_day(archive, counted, "records", RECORDS, ID)
     record_count = sum(file.record_count for file in files if file.kind != "versions")
-    if record_count != counted.record_count and work.origin.topic != work.definition.output.name:
+    if record_count != counted.record_count and archive.origin.topic != archive.definition.output.name:
         raise ArchiveDamaged(
-            "The files hold other records than were read", read=counted.record_count, kept=record_count
+            "The files do not hold as many records as were read", read=counted.record_count, kept=record_count
         )
     return Written(tuple(files), record_count, counted.newest)
 
 
 class _Counted:
-    """Tables, counted while they are read."""
+    """Iterates over tables; counts their records and keeps the newest timestamp per partition."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables = tables
@@ -77,20 +81,20 @@ class _Counted:
 
 
 def _write_by_day(
-    work: ArchiveContext, tables: _Counted, kind: Kind, schema: pa.Schema, key: str
+    archive: ArchiveContext, tables: _Counted, kind: Kind, schema: pa.Schema, key: str
 ) -> list[ArchivedFile]:
-    topic = work.definition.output if kind == "places" else work.definition.stream
-    rows = DatedRows(topic, work.definition, work.timezone)
-    files = _DayFiles(work, kind, schema, key)
+    topic = archive.definition.output if kind == "places" else archive.definition.stream
+    rows = DatedRows(topic, archive.definition, archive.timezone)
+    files = _DayFiles(archive, kind, schema, key)
     for table in tables:
         dated = rows.add(table)
         files.add(places(dated) if kind == "places" else dated)
     return files.close()
 
 
-def _write_table(work: ArchiveContext, tables: _Counted) -> list[ArchivedFile]:
-    """The raw records, and the versions that they say: those are small, and sorted in one go."""
-    reader, raw = VersionRows(work.definition), _DayFiles(work, "records", RECORDS, ID)
+def _write_table(archive: ArchiveContext, tables: _Counted) -> list[ArchivedFile]:
+    """Write the raw records and the versions in them. Versions are small enough to be sorted in memory."""
+    reader, raw = VersionRows(archive.definition), _DayFiles(archive, "records", RECORDS, ID)
     versions = [reader.schema.empty_table()]
     for table in tables:
         versions.append(reader.read(table))
@@ -98,24 +102,24 @@ def _write_table(work: ArchiveContext, tables: _Counted) -> list[ArchivedFile]:
     found = reader.ordered(pa.concat_tables(versions))
     files = raw.close()
     if found.num_rows:
-        writer = work.folder.writer(folder_of(work.origin, "versions"), reader.schema, work.origin, reader.key)
+        writer = archive.folder.writer(folder_of(archive.origin, "versions"), reader.schema, archive.origin, reader.key)
         writer.write(found, VERSIONS_ROW_GROUP)
         files.append(writer.close("versions"))
     return files
 
 
 def folder_of(origin: Origin, kind: Kind, day: dt.date | None = None) -> str:
-    """Where files of a kind lie: the day is in the path for people; the catalogue is what finds it."""
+    """Return the folder for files of a kind. The day in the path is for people; readers use the catalogue."""
     topic_id = origin.topic_id.replace("/", "_").replace("+", "-")  # an id is base64
     folder = f"{origin.topic}/{topic_id}/{kind}"
     return f"{folder}/day={day or 'none'}" if kind != "versions" else folder
 
 
 class _DayFiles:
-    """A file for each day. Memory is bounded by bytes: a record may be a hundred times the size of another."""
+    """Writes one file per day. Buffers are bounded by bytes: one record may be a hundred times as large as another."""
 
-    def __init__(self, work: ArchiveContext, kind: Kind, schema: pa.Schema, key: str) -> None:
-        self._work = work
+    def __init__(self, archive: ArchiveContext, kind: Kind, schema: pa.Schema, key: str) -> None:
+        self._archive = archive
         self._kind = kind
         self._schema = schema
         self._key = key
@@ -141,8 +145,8 @@ class _DayFiles:
             if not tables:
                 continue
             if day not in self._writers:
-                folder = folder_of(self._work.origin, self._kind, day)
-                self._writers[day] = self._work.folder.writer(folder, self._schema, self._work.origin, self._key)
+                folder = folder_of(self._archive.origin, self._kind, day)
+                self._writers[day] = self._archive.folder.writer(folder, self._schema, self._archive.origin, self._key)
             self._writers[day].write(pa.concat_tables(tables))
-            tables.clear()  # the day keeps its place among those that have a file
+            tables.clear()  # the key stays: it counts towards MAX_DAYS, because the day's file is open
         self._held_bytes = 0

@@ -1,6 +1,7 @@
-"""The join rule over columns: a board takes its member's newest version not newer than the board's own version.
+"""The join rule over columns: a board takes its member's newest version that is not newer than the board's version.
 
-If there is none, the oldest one known. The same rule as `spark_jobs.transforms.join_rule`, with the history.
+If there is none, it takes the oldest known version. The same rule as `spark_jobs.transforms.join_rule`, applied to the
+member's history.
 """
 
 from collections.abc import Iterator
@@ -12,17 +13,17 @@ import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, begins_run
 
-Places = npt.NDArray[np.int64]
-_ROWS = 16_384  # of versions, at a time
+RowIndexes = npt.NDArray[np.int64]
+_ROWS = 16_384  # versions per chunk
 
 
 def authors(
     boards: pa.Table, members: pa.Table, join_column: str, key_column: str, version_column: str = "version_at"
 ) -> tuple[pa.Table, pa.Array]:
-    """For each board its member's row, and the place of it; null where the board is pending.
+    """Return the members, reordered, and the index into them of each board's author; null if the board is pending.
 
-    Returns the members in the order that the places are of. `members` holds any number of versions a key, with
-    `version_at`, `offset` and `deleted`. A board is pending when its member has no version, or that one is a tombstone.
+    `members` holds any number of versions per key, with `version_at`, `partition`, `offset` and `deleted`. A board is
+    pending if its member has no version, or if the version that the rule selects is a tombstone.
     """
     several = pc.count_distinct(members[key_column]).as_py() < members.num_rows
     if several:
@@ -31,24 +32,24 @@ def authors(
             ("version_at", "ascending"),
             ("offset", "ascending"),
             ("partition", "descending"),
-        ]  # fmt: skip  of equal versions the first in the log's order is the newest
+        ]  # fmt: skip  of equal versions, the one with the greatest offset, then the lowest partition, is the newest
         members = members.sort_by(order)
     members = members.combine_chunks()
     ids = array(members[key_column])
     if several:
         first = np.flatnonzero(begins_run(ids).to_numpy(zero_copy_only=False))
         at = pc.index_in(boards[join_column], value_set=ids.take(pa.array(first)))
-        places = _as_of(boards, members, array(at), first, version_column)
+        indexes = _as_of(boards, members, array(at), first, version_column)
     else:
-        places = array(pc.index_in(boards[join_column], value_set=ids)).cast(pa.int64())
-    is_known = pc.invert(pc.coalesce(members["deleted"].take(places), pa.scalar(True)))
-    return members, pc.if_else(array(is_known), places, None)
+        indexes = array(pc.index_in(boards[join_column], value_set=ids)).cast(pa.int64())
+    is_known = pc.invert(pc.coalesce(members["deleted"].take(indexes), pa.scalar(True)))
+    return members, pc.if_else(array(is_known), indexes, None)
 
 
 def needed_rows(
     ids: pa.ChunkedArray, wanted: pa.ChunkedArray, buckets: pa.ChunkedArray
-) -> Iterator[tuple[Places, Places]]:
-    """For each wanted id the rows that have it, with the bucket that wants them: some at a time, bucket by bucket."""
+) -> Iterator[tuple[RowIndexes, RowIndexes]]:
+    """Yield the indexes of rows with a wanted id, and the bucket that wants each: in chunks, ordered by bucket."""
     have = array(ids).to_numpy(zero_copy_only=False)
     by_id = np.argsort(have, kind="stable")
     have = have[by_id]
@@ -67,10 +68,10 @@ def needed_rows(
         begin = end
 
 
-def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: Places, version_column: str) -> pa.Array:
-    """The place of each board's version among the members, which are sorted by key, version and offset.
+def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: RowIndexes, version_column: str) -> pa.Array:
+    """Return the index of each board's author version in `members`, which are sorted by key, version and offset.
 
-    `at` is the number of the board's member (null without one), `first` the place of each member's oldest version.
+    `at` is the ordinal of the board's member (null if it has none), `first` the index of each member's oldest version.
     """
     if not len(at) or not len(first):
         return pa.nulls(len(at), pa.int64())
@@ -78,23 +79,23 @@ def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: Places, ver
     instants = np.unique(made)
     steps = np.int64(len(instants) + 1)
     number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(made))))
-    known = number * steps + np.searchsorted(instants, made, side="left")  # grows from row to row
+    known = number * steps + np.searchsorted(instants, made, side="left")  # ascending, because the rows are sorted
     is_there = pc.is_valid(at).to_numpy(zero_copy_only=False)
     member = at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     not_newer = np.searchsorted(instants, _microseconds(boards[version_column]), side="right")
     newest = np.searchsorted(known, member * steps + not_newer, side="left") - 1
-    oldest = _oldest_alive(members, first)[member]  # among newer ones a tombstone says nothing about the author
+    oldest = _oldest_alive(members, first)[member]  # a tombstone newer than the board has no author columns to show
     return pa.array(np.where(newest >= first[member], newest, oldest), mask=~is_there)
 
 
-def _oldest_alive(members: pa.Table, first: Places) -> Places:
-    """The place of each member's oldest version that is none of a deletion; of its oldest where there is no such."""
+def _oldest_alive(members: pa.Table, first: RowIndexes) -> RowIndexes:
+    """Return the index of each member's oldest version that is not a tombstone, or of its oldest if all are."""
     is_alive = ~array(members["deleted"]).to_numpy(zero_copy_only=False)
-    places = np.where(is_alive, np.arange(len(is_alive)), len(is_alive))
-    alive = np.minimum.reduceat(places, first)
+    indexes = np.where(is_alive, np.arange(len(is_alive)), len(is_alive))
+    alive = np.minimum.reduceat(indexes, first)
     return np.where(alive < len(is_alive), alive, first)
 
 
 def _microseconds(instants: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    found: Places = array(instants).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.int64] = array(instants).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return found

@@ -1,4 +1,4 @@
-"""Arrow tables on their way between tasks: cut by bucket, as bytes, so that the JVM moves few large values."""
+"""Arrow tables in a shuffle between tasks: split by bucket and serialized, so that the JVM moves few large values."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,26 +9,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-ROWS_PER_BLOB = 32  # on average; with fewer a blob costs more than its rows
+ROWS_PER_BLOB = 32  # on average; with fewer, the blob's overhead exceeds its rows
 MAX_GATHERED_BYTES = 64 << 20
 
 Buckets = npt.NDArray[np.int64]
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing: ids that follow one another land apart
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: consecutive ids get different buckets
 _SHIFT = np.uint64(33)
 
 
 class Kind(IntEnum):
-    """What a blob holds."""
+    """Content of a blob."""
 
     VERSIONS = auto()  # every version of a board, without its texts
     BROKEN = auto()  # boards of the day that break the contract
-    PLACES = auto()  # where the output topic has a board's records
+    PLACES = auto()  # coordinates of a board's records in the output topic
     MEMBERS = auto()  # versions of members, by the member's bucket
-    NEEDED = auto()  # which members a bucket's boards have, by the member's bucket
+    NEEDED = auto()  # ids of the members whose boards a bucket has, by the member's bucket
     CANDIDATES = auto()  # boards of the day with all their columns
-    CHOSEN = auto()  # the boards that count
-    AUTHORS = auto()  # versions of members, in each bucket that has boards of theirs
+    CHOSEN = auto()  # the boards that become rows or pending
+    AUTHORS = auto()  # versions of members, for each bucket that has boards of theirs
     COUNTS = auto()
 
 
@@ -41,35 +41,36 @@ _STEPS: Mapping[Kind, int] = {
 Blob = tuple[int, tuple[int, bytes]]  # partition, kind, an Arrow record batch
 
 
-def own(partition: int) -> int:
-    """One partitioner for all shuffles: what is in one bucket meets in one task."""
+def identity_partitioner(partition: int) -> int:
+    """Return the key itself, which is a partition number. All shuffles use it, so they are co-partitioned."""
     return partition
 
 
 def steps(buckets: int) -> tuple[range, range, range]:
-    """Each bucket has a partition for each step: boards are decided on, members found, rows loaded.
+    """Return the partitions of the three steps: choosing boards, finding members, loading rows.
 
-    So no step is sent what only another one needs, the texts above all.
+    Each bucket has one partition per step, so that a step is not sent blobs that only another one needs, above all
+    texts.
     """
     return range(buckets), range(buckets, 2 * buckets), range(2 * buckets, 3 * buckets)
 
 
 def partition_of(bucket: int, kind: Kind, buckets: int) -> int:
-    """The bucket's partition that has such blobs."""
+    """Return the bucket's partition for blobs of this kind."""
     return steps(buckets)[_STEPS[kind]][bucket]
 
 
 def buckets_of(ids: pa.Array, buckets: int) -> Buckets:
-    """Each id's bucket: the same whatever there is of tasks and machines."""
+    """Return the bucket of each id. It depends on the id and the number of buckets only."""
     spread = ids.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64) * _SPREAD
     found: Buckets = ((spread >> _SHIFT) % np.uint64(buckets)).astype(np.int64)
     return found
 
 
 class Gathered:
-    """Rows are gathered before they are cut, so that blobs are few however many buckets there are.
+    """Collects rows before it splits them by bucket, so that blobs stay few even with many buckets.
 
-    `schemas` says for each kind which columns its blobs have: a blob is written and read without its schema.
+    `schemas` has the columns of each kind of blob: a blob is written and read without its schema.
     """
 
     def __init__(self, buckets: int, schemas: Mapping[Kind, pa.Schema]) -> None:
@@ -78,21 +79,21 @@ class Gathered:
         self._held: defaultdict[Kind, list[tuple[pa.Table, Buckets]]] = defaultdict(list)
 
     def add(self, kind: Kind, table: pa.Table, buckets: Buckets) -> Iterator[Blob]:
-        """Take rows, each with its bucket; yields blobs when enough is gathered."""
+        """Add rows, each with its bucket; yields blobs once enough rows are collected."""
         if not table.num_rows:
             return
         held = self._held[kind]
         held.append((table.cast(self._schemas[kind]), buckets))
         rows, size = sum(each.num_rows for each, _ in held), sum(each.nbytes for each, _ in held)
         if rows >= ROWS_PER_BLOB * self._buckets or size >= MAX_GATHERED_BYTES:
-            yield from self._cut(kind)
+            yield from self._split_by_bucket(kind)
 
     def rest(self) -> Iterator[Blob]:
-        """What is gathered and not cut yet."""
+        """Yield blobs of the rows that are left."""
         for kind in [*self._held]:
-            yield from self._cut(kind)
+            yield from self._split_by_bucket(kind)
 
-    def _cut(self, kind: Kind) -> Iterator[Blob]:
+    def _split_by_bucket(self, kind: Kind) -> Iterator[Blob]:
         held = self._held.pop(kind)
         table, buckets = pa.concat_tables([each for each, _ in held]), np.concatenate([each for _, each in held])
         del held
@@ -105,18 +106,18 @@ class Gathered:
 
 
 def packed(rows: pa.RecordBatch) -> bytes:
-    """The rows as Arrow's bytes, without their schema."""
+    """Serialize the rows in Arrow's format, without their schema."""
     found: bytes = rows.serialize().to_pybytes()
     return found
 
 
 def unpacked(blobs: Iterable[bytes], schema: pa.Schema) -> pa.Table:
-    """The rows of these blobs as one table."""
+    """Return the rows of these blobs as one table."""
     batches = [pa.ipc.read_record_batch(pa.py_buffer(blob), schema) for blob in blobs]
     return pa.Table.from_batches(batches, schema).combine_chunks()
 
 
 def places_of(partitions: pa.ChunkedArray | pa.Array, offsets: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Partition and offset as one number, to look records up by. An offset has 44 bits: 17 trillion records."""
+    """Pack partition and offset into one 64-bit number, for lookups. The offset has 44 bits: 17 trillion records."""
     joined = pc.add_checked(pc.shift_left(partitions.cast(pa.int64()), 44), offsets)
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined

@@ -1,4 +1,4 @@
-"""Boards of a day: read from raw records; which of them count, and why the others do not."""
+"""Boards of a day: decoded from raw records, and chosen by version. Boards that are left out get a reason."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from spark_jobs.batch.blobs import places_of
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.speed.json_columns import TIMES
 
-MISPLACED_US = 24 * 60 * 60 * 1_000_000  # a clock is wrong when creation and Kafka's time are further apart
+MISPLACED_US = 24 * 60 * 60 * 1_000_000  # further apart, `createdAt` and Kafka's timestamp mean that a clock is wrong
 
 VERSIONS = pa.schema([
     ("board_id", pa.int64()), ("member_id", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
@@ -46,10 +46,10 @@ _DELETED = "it was deleted"
 
 @dataclass(frozen=True)
 class BoardParts:
-    """What records hold of a day.
+    """Decoded records, by use.
 
-    `candidates` are valid boards of it, `versions` those of any day, tombstones among them; `broken` ones are of the
-    day; `rejects` are all records that break the contract.
+    `candidates` are valid boards of the day. `versions` are valid boards of any day, including tombstones. `broken` are
+    records of the day that break the contract, `rejects` are such records of any day.
     """
 
     candidates: pa.Table
@@ -59,7 +59,7 @@ class BoardParts:
 
 
 class BoardReader:
-    """Takes records apart, by the column."""
+    """Decodes raw records of boards, by column."""
 
     def __init__(self, definition: Definition, day: Day) -> None:
         stream = definition.stream
@@ -73,7 +73,7 @@ class BoardReader:
         self._columns = RawColumns(stream, definition.version_field, {*self._kept, self._join, self._placed_by})
 
     def read(self, records: pa.Table) -> BoardParts:
-        """The parts of these records (of RAW)."""
+        """Decode records with the columns of RAW."""
         headers = array(records["headers"])
         records = records.append_column("event_id", event_ids(headers))
         records = records.append_column("replayed", pc.is_valid(first_header(headers, h.REPLAYED_AT)))
@@ -97,14 +97,14 @@ class BoardReader:
             board_id, created = self._readable(reject)
             at = created or reject.kafka_timestamp
             if at is not None and self._day.start <= at < self._day.end:
-                # without a readable id a record is a board of its own
+                # a record without a readable id counts as a separate board
                 identity = f"@:{reject.topic}:{reject.partition}:{reject.offset}" if board_id is None else str(board_id)
                 rows.append((identity, board_id, reject.partition, reject.offset, reject.reason))
         columns = list(zip(*rows, strict=True)) or [()] * len(BROKEN)
         return pa.table([pa.array(each, kind.type) for each, kind in zip(columns, BROKEN, strict=True)], schema=BROKEN)
 
     def _readable(self, reject: Reject) -> tuple[int | None, Any]:
-        """What a broken record says of its id and of its day, where that can be read."""
+        """Return the id and the creation time in a broken record; None for each that can't be read."""
         try:
             fields = _decoder.decode(reject.value or b"")
             raw_id, raw_created = fields.get(self._stream.key_field), fields.get(self._day_field)
@@ -121,9 +121,10 @@ _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass
 class Decided:
-    """Of one bucket of boards: those that count (`chosen`), those that do not, and how many distinct there are.
+    """The boards of one bucket: `chosen` ones become rows or pending, `excluded` ones do not.
 
-    `distinct` is counted before versions are chosen and authors joined, so that the balance of a day can fail.
+    `distinct` is the number of distinct boards. It is counted separately from the rows, so that the day's balance can
+    detect an error.
     """
 
     chosen: pa.Table
@@ -133,7 +134,7 @@ class Decided:
 
 
 def without_members(versions: pa.Table, forgotten: Collection[int]) -> pa.Table:
-    """The versions (of VERSIONS); those of these members say that their board is deleted."""
+    """Return the versions, with those of forgotten members marked as deleted. The schema is VERSIONS."""
     if not forgotten:
         return versions
     is_forgotten = pc.is_in(versions["member_id"], pa.array(forgotten, pa.int64()))
@@ -147,11 +148,14 @@ def without_members(versions: pa.Table, forgotten: Collection[int]) -> pa.Table:
 
 
 def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
-    """First copy of each event, newest version of each board; every version of a board must be among these."""
+    """Choose the newest version of each board, after removing copies of events.
+
+    `versions` must hold every version of each of its boards.
+    """
     events = _first_copies(versions)
     newest = _newest(events)
     of_day = pc.unique(events.filter(events["in_day"])["board_id"])
-    is_row = newest["in_day"]  # a tombstone is in no day
+    is_row = newest["in_day"]  # false for tombstones
     others = newest.filter(pc.and_(pc.invert(is_row), pc.is_in(newest["board_id"], of_day)))
     excluded = [
         Excluded("deleted" if row["deleted"] else "moved", str(row["board_id"]), row["board_id"], row["partition"],
@@ -172,10 +176,10 @@ _COPY = ("board_id", "event_id", "version_at", "deleted")
 
 
 def _first_copies(versions: pa.Table) -> pa.Table:
-    """One row an event and version of a board: its first copy in the log. A record without an event id has no copies.
+    """Return one row per event: its first copy in the log. A record without an event id has no copies.
 
-    Records that share an event id are copies only if they are of one board and one version: a producer that gives two
-    boards, or two versions of a board, one event id has sent two events.
+    Records that share an event id are copies only if board and version are equal too. A producer that gives the same
+    event id to two boards, or to two versions of a board, has sent two events.
     """
     single, repeated = _by_repetition(versions)
     known = repeated.filter(pc.is_valid(repeated["event_id"]))
@@ -185,7 +189,10 @@ def _first_copies(versions: pa.Table) -> pa.Table:
 
 
 def _newest(events: pa.Table) -> pa.Table:
-    """One row a board: its newest version, which may be a tombstone. Equal versions: the first in the log's order."""
+    """Return one row per board: its newest version, which may be a tombstone.
+
+    Of equal versions, the one with the greatest offset wins, then the one in the lowest partition.
+    """
     single, repeated = _by_repetition(events)
     order = [("board_id", "ascending"), ("version_at", "descending"), ("offset", "descending"),
              ("partition", "ascending")]  # fmt: skip
@@ -195,7 +202,7 @@ def _newest(events: pa.Table) -> pa.Table:
 
 
 def _by_repetition(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The rows of boards that are there once, as nearly all are, and those of the others."""
+    """Split the rows: boards that occur once, as nearly all do, and boards that occur more than once."""
     counts = pc.value_counts(rows["board_id"])
     several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
     if not len(several):
@@ -205,7 +212,7 @@ def _by_repetition(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:
-    """One broken record a board: the first in the log; of a board with a valid record of any day, none."""
+    """Return one broken record per board, the first in the log; none for a board that has a valid record of any day."""
     if not broken.num_rows:
         return []
     kept_anyway = pc.is_in(broken["board_id"], pc.unique(events["board_id"])).fill_null(False)
@@ -217,7 +224,7 @@ def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:
 
 
 def _with_sources(chosen: pa.Table, sources: pa.Table) -> pa.Table:
-    """The boards with the place of their first record in the output topic, and how many there are."""
+    """Add the coordinates of each board's first record in the output topic, and the number of its records there."""
     columns = [chosen["member_id"], chosen["partition"], chosen["offset"]]
     if sources.num_rows:
         made_from = places_of(sources["board_partition"], sources["board_offset"])

@@ -1,4 +1,4 @@
-"""Members read by the driver while Spark starts and reads boards: it has nothing else to do."""
+"""Reads members in the driver, which is otherwise idle while Spark starts and its tasks read boards."""
 
 import gc
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import Split, TopicSplit, read_topic
 
-MAX_RECORDS = 500_000  # about 50 MB in columns, which every worker holds
+MAX_RECORDS = 500_000  # about 50 MB of columns, in the memory of every worker
 
 
 @dataclass(frozen=True)
 class PreloadedMembers:
-    """Versions with the columns of `member_schema`, and how many records they were read from."""
+    """Versions with the columns of `member_schema`, and the number of records they were read from."""
 
     versions: Sequence[pa.Table] = ()
     records: int = 0
 
 
 class MemberPreload:
-    """Reads the first splits of the table's topic, as many as there is room for, in a thread of its own."""
+    """Reads splits of the table's topic in a thread, up to `MAX_RECORDS` records."""
 
     def __init__(
         self, splits: Sequence[Split], definition: Definition, bootstrap_servers: str, store: GenerationStore
@@ -34,7 +34,7 @@ class MemberPreload:
         self._bootstrap_servers = bootstrap_servers
         self._store = store
         mine: list[TopicSplit] = []
-        self.left: list[Split] = []  # somebody else must read them
+        self.left: list[Split] = []  # for the tasks to read
         room = MAX_RECORDS
         for split in splits:
             if isinstance(split, TopicSplit) and split.end - split.start <= room:
@@ -47,7 +47,7 @@ class MemberPreload:
         executor.shutdown(wait=False)
 
     def result(self) -> PreloadedMembers:
-        """What was read; waits for it. Errors as those of `read_topic`."""
+        """Return the members. Blocks until they are read; raises the errors of `read_topic`."""
         return self._preload.result()
 
     def _read(self, splits: Sequence[TopicSplit]) -> PreloadedMembers:
@@ -55,7 +55,7 @@ class MemberPreload:
         columns = RawColumns(self._definition.table, self._definition.version_field, schema.names)
         found: list[pa.Table] = []
         records_read = 0
-        gc.disable()  # a record is some tuples, none of them in a circle; as in the tasks
+        gc.disable()  # records are tuples without reference cycles; the tasks disable it too
         try:
             for records in read_topic(splits, self._bootstrap_servers, all_headers=False):
                 versions, rejects = columns.read(records)

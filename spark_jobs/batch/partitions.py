@@ -1,4 +1,7 @@
-"""Some partitions of an RDD, and RDDs side by side. Where Spark's own parts changed, by what is public."""
+"""Operations on some partitions of an RDD and on co-partitioned RDDs.
+
+They use internals of Spark where those are faster, and fall back to the public API if a version lacks them.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -12,17 +15,17 @@ log = logging.getLogger(__name__)
 
 _PRUNING = "org.apache.spark.rdd.PartitionPruningRDD"
 _COUNT = "count"
-_CHANGED = (AttributeError, TypeError, Py4JError)  # of a part that is gone, or has another name or other arguments
+_CHANGED = (AttributeError, TypeError, Py4JError)  # raised if an internal was removed, renamed or has other arguments
 
 
 def map_some_partitions(
     rdd: "RDD[Any]", numbers: range, map_partition: Callable[[int, Iterable[Any]], Iterator[Any]]
 ) -> "RDD[Any]":
-    """The function of these partitions only, numbered from 0 on: nothing is read of others, or sent to Python."""
+    """Apply the function to these partitions only, numbered from 0. The others are not computed or sent to Python."""
     try:
         return _pruned(rdd, numbers).mapPartitionsWithIndex(map_partition)
     except _CHANGED as exc:
-        log.warning("this Spark has no PartitionPruningRDD as known (%s); partitions are sent in vain", exc)
+        log.warning("this Spark has no PartitionPruningRDD as expected (%s); unused partitions are sent to Python", exc)
 
     def only(number: int, given: Iterable[Any]) -> Iterator[Any]:
         return map_partition(numbers.index(number), given) if number in numbers else iter(())
@@ -31,7 +34,7 @@ def map_some_partitions(
 
 
 def _pruned(rdd: "RDD[Any]", numbers: range) -> "RDD[Any]":
-    """Spark has it for the JVM only. A set is a function there, and so the filter."""
+    """Call PartitionPruningRDD, which has no Python API. A Scala Set is a function, so it serves as the filter."""
     jvm = rdd.ctx._jvm
     if jvm is None:
         raise AttributeError("the context has no JVM")
@@ -41,20 +44,20 @@ def _pruned(rdd: "RDD[Any]", numbers: range) -> "RDD[Any]":
 
 
 def compute_shuffle(shuffled: "RDD[Any]") -> None:
-    """Run what an RDD that was shuffled is made from; who reads it later finds it done. Nothing goes to Python."""
+    """Compute the shuffle of an RDD now, so that later reads reuse its output. No rows are sent to Python."""
     try:
         getattr(shuffled._jrdd, _COUNT)()
     except Py4JJavaError:
-        raise  # it ran, and failed
+        raise  # the job itself failed
     except _CHANGED as exc:
-        log.warning("this Spark counts otherwise than known (%s); what is shuffled is sent to Python in vain", exc)
+        log.warning("this Spark has no count() on a Java RDD as expected (%s); shuffled rows are sent to Python", exc)
         shuffled.count()
 
 
-def side_by_side(one: "RDD[Any]", other: "RDD[Any]", partitions: int, own: Callable[[int], int]) -> "RDD[Any]":
-    """Both, each partition with that of the same number. They are partitioned alike, so nothing is moved."""
+def side_by_side(one: "RDD[Any]", other: "RDD[Any]", partitions: int, partitioner: Callable[[int], int]) -> "RDD[Any]":
+    """Return the union of two co-partitioned RDDs, partition by partition, without a shuffle."""
     both = one.union(other)
     if both.getNumPartitions() == partitions:
         return both
-    log.warning("this Spark does not keep partitions that are alike together; they are shuffled once more")
-    return both.partitionBy(partitions, own)
+    log.warning("this Spark's union() does not keep the partitioning; both RDDs are shuffled again")
+    return both.partitionBy(partitions, partitioner)

@@ -1,4 +1,7 @@
-"""Raw records as columns: what is evidently right by the column, all else by `read_record`, as the stream does."""
+"""Decodes raw records into columns: by column on the fast path, one by one with `read_record` on the slow path.
+
+The stream decodes records in the same way.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -15,15 +18,15 @@ from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
 from spark_jobs.speed.record_decoder import TableRow, read_record
 
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
-_DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # as `record_id` has them
+_DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # the form that `record_id` accepts
 _READ = ("key", "value", "headers")
 
 
 class RawColumns:
-    """Reads records of a topic: its fields of these columns (the key's and the version's are always among them).
+    """Decodes records of a topic into rows with the given columns; the key and the version are always included.
 
-    Rows have the key, the other columns, `version_at` and `deleted`, then the records' own columns but key, value and
-    headers. A tombstone has its key only. Nothing says in which order they are.
+    Rows have the key, the other columns, `version_at` and `deleted`, then the records' own columns except key, value
+    and headers. A tombstone has only its key. The order of the rows is unspecified.
     """
 
     def __init__(self, topic: Topic, version_field: str, columns: Collection[str]) -> None:
@@ -34,11 +37,11 @@ class RawColumns:
         self._json = JsonColumns(topic)
 
     def read(self, records: pa.Table) -> tuple[pa.Table, list[Reject]]:
-        """The rows of the records (those of RAW, and any more that are to be carried along), and what is none."""
+        """Return the rows of the records, and the rejects. Columns besides those of RAW are copied to the rows."""
         records = records.combine_chunks()
         carried = records.drop_columns([name for name in _READ if name in records.column_names])
         fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
-        if pc.all(fast_path_mask).as_py():  # as nearly always
+        if pc.all(fast_path_mask).as_py():  # nearly always
             return self._plain(fields, carried), []
         needs_slow_path = pc.indices_nonzero(pc.invert(fast_path_mask))
         rows, rejects = self._one_by_one(records.take(needs_slow_path), carried.take(needs_slow_path))
@@ -53,20 +56,20 @@ class RawColumns:
     def _one_by_one(self, records: pa.Table, carried: pa.Table) -> tuple[pa.Table, list[Reject]]:
         rows: list[TableRow] = []
         rejects: list[Reject] = []
-        places = []
+        row_indexes = []
         for number, record in enumerate(iter_records(records)):
             match read_record(record, self._topic):
                 case Reject() as rejected:
                     rejects.append(rejected)
                 case row:
                     rows.append(row)
-                    places.append(number)
+                    row_indexes.append(number)
         values: list[list[Any]] = [[row.key for row in rows]]
         values += [[row.values.get(field.column) for row in rows] for field in self._kept]
         values += [[row.version_at for row in rows], [row.deleted for row in rows]]
         schema = self._schema(carried)
         arrays = [pa.array(each, schema.field(number).type) for number, each in enumerate(values)]
-        arrays += carried.take(pa.array(places, pa.int64())).columns
+        arrays += carried.take(pa.array(row_indexes, pa.int64())).columns
         return pa.Table.from_arrays(arrays, schema=schema), rejects
 
     def _schema(self, carried: pa.Table) -> pa.Schema:
@@ -75,50 +78,53 @@ class RawColumns:
 
 
 class RawRecord:
-    """A row of RAW, as the client library would give it."""
+    """A row of RAW, with the interface of confluent_kafka's Message."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self._row = row
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Return the key."""
         key: bytes | None = self._row["key"]
         return key
 
     def value(self) -> bytes | None:
-        """Its value; None for a tombstone."""
+        """Return the value; None for a tombstone."""
         value: bytes | None = self._row["value"]
         return value
 
     def partition(self) -> int:
-        """Its partition."""
+        """Return the partition."""
         return int(self._row["partition"])
 
     def offset(self) -> int:
-        """Its offset."""
+        """Return the offset."""
         return int(self._row["offset"])
 
     def timestamp(self) -> tuple[int, int]:
-        """The timestamp's kind, and milliseconds since 1970."""
+        """Return the timestamp's type, and milliseconds since 1970."""
         return 1, self._row["timestamp"] or 0
 
     def headers(self) -> Sequence[tuple[str, bytes]] | None:
-        """Names and values."""
+        """Return the headers as pairs of name and value."""
         return [(header["key"], header["value"]) for header in self._row["headers"] or ()]
 
 
 def iter_records(records: pa.Table) -> Sequence[RawRecord]:
-    """The rows of RAW, one by one. Timestamps stay numbers: any producer may write one that Python has no date for."""
-    place = records.schema.get_field_index("timestamp")
-    plain = records.set_column(place, "timestamp", records["timestamp"].cast(pa.int64()))
+    """Return the rows of RAW, one by one.
+
+    Timestamps stay numbers, because a producer may write one that is out of range for Python's datetime.
+    """
+    index = records.schema.get_field_index("timestamp")
+    plain = records.set_column(index, "timestamp", records["timestamp"].cast(pa.int64()))
     return [RawRecord(row) for row in plain.to_pylist()]
 
 
 def longs(values: pa.Array) -> pa.Array:
-    """Decimal texts as numbers; null for what is none of 64 bits."""
+    """Parse decimal texts; null for a text that is not a 64-bit integer."""
     digits = pc.if_else(pc.match_substring_regex(values, _DECIMAL), values, None).cast(pa.string())
     try:
         return digits.cast(pa.int64())
-    except ArrowInvalid:  # too large a number
+    except ArrowInvalid:  # a number is out of range
         numbers = (None if text is None else int(text) for text in digits.to_pylist())
         return pa.array([n if n is not None and LONG_MIN <= n <= LONG_MAX else None for n in numbers], pa.int64())

@@ -1,10 +1,10 @@
-"""Rebuild one day from the raw topics up to a cut: read, decide, load. Publishing is another step.
+"""Rebuilds one day from the raw topics up to a cut: reads, chooses, loads. Publishing is a separate step.
 
-Spark moves what was read between the tasks, in Arrow's form, and tries failed ones again; rows are never made one by
-one, in the JVM or in Python. Boards stay in the bucket of their id, with their texts; versions of members come to the
-buckets that need them. So a member with many boards makes no large task.
+Spark shuffles Arrow tables between the tasks and retries failed tasks; neither the JVM nor Python handles single rows.
+Boards stay in the bucket of their id, with their texts; versions of members are sent to the buckets that need them. So
+a member with many boards does not cause skew.
 
-The driver reads members meanwhile. They are needed last, so Spark reads and chooses boards before they are there.
+The driver reads members at the same time. They are needed last, so Spark reads and chooses boards without them.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from include.settings import DatabaseSettings, Settings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.archive_files import ArchiveFolder
 from spark_jobs.batch.archive_source import ArchiveSource, archive_sources
-from spark_jobs.batch.blobs import Blob, Kind, own, packed, steps
+from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
 from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
 from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
 from spark_jobs.batch.sources import Known, Sources, Taken, refuse_lost_range
@@ -40,21 +40,21 @@ from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
 
 log = logging.getLogger(__name__)
 
-TASK_RECORDS = 120_000  # of small pieces, so many records are read by one task, side by side
+TASK_RECORDS = 120_000  # small pieces are grouped up to this many records per task
 Piece = Split | ColumnsFile
 
 
 class TaskFailed(Retryable):
-    """A task of the rebuild failed; the log of the run says where."""
+    """A task of the rebuild failed after its retries; the run's log has the details."""
 
 
 def rebuild_day(
     start_context: Callable[[], SparkContext], settings: Settings, definition: Definition, day: Day, run_id: str,
     reason: str | None, from_archive: bool = False,
 ) -> Built:  # fmt: skip
-    """Build a generation of the day; `start_context` is called when it is known what is to be read.
+    """Build a generation of the day; `start_context` is called once the sources are known.
 
-    `from_archive`: also where the topic still holds the day.
+    With `from_archive` the boards are read from the archive even if the topic still holds the day.
 
     Raises DayNotOver, ConfigurationError, ForeignCluster, ArchiveDamaged, DayBusy, MissingRange, TopicChanged,
     BrokerUnavailable, DatabaseUnavailable, StaleRun, TaskFailed.
@@ -66,7 +66,7 @@ def rebuild_day(
     with store.hold(day):
         store.count_attempt(day, run_id)
         require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
-        # before anything else is asked of them: looked at again when all is read
+        # before any offset is read; compared again after the build, because a topic may be replaced meanwhile
         topics = (definition.stream.name, definition.table.name, definition.output.name)
         topic_ids = {topic: offset_reader.topic_id(topic) for topic in topics}
         known = _known(store, day, definition, topic_ids)
@@ -91,7 +91,7 @@ def rebuild_day(
         except MissingRange as missing:
             if found.kind == "archive":
                 raise
-            log.warning("day %s: %s; once more, from the archive", day, missing)
+            log.warning("day %s: %s; retrying from the archive", day, missing)
             try:
                 archived = sources(from_archive=True)
             except MissingRange as also:
@@ -111,9 +111,10 @@ def build(
     context: SparkContext, settings: Settings, definition: Definition, day: Day, run_id: str, reason: str | None,
     found: Sources, buckets: int | None = None, preloaded: Callable[[], PreloadedMembers] = PreloadedMembers,
 ) -> Built:  # fmt: skip
-    """Build a generation out of these sources and the members that `preloaded` waits for; the caller holds the day.
+    """Build a generation from these sources and the members that `preloaded` returns; the caller holds the day's lock.
 
-    The buckets (as many as the records need) bound a task's memory. The result does not depend on them.
+    The number of buckets (by default, as many as the records need) bounds a task's memory. The result does not depend
+    on it. Raises TaskFailed, MissingRange if retention overtook the reading, TopicChanged.
     """
     store = GenerationStore(settings.database)
     offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
@@ -122,16 +123,16 @@ def build(
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
-    work = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.members or found.member_files),
+    rebuild = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.members or found.member_files),
                       _of_tasks(settings.database), settings.kafka.bootstrap_servers, store.forgotten())  # fmt: skip
     records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
     with progress.running(run_id, found.kind, found.records, buckets):
         try:
-            counts = _run(context, _pieces(found), work, records_read, preloaded)
+            counts = _run(context, _pieces(found), rebuild, records_read, preloaded)
         except Py4JJavaError as exc:
             offset_reader.require_ids(found.topic_ids)
-            refuse_lost_range(offset_reader, found)  # retention may have overtaken the reading
+            refuse_lost_range(offset_reader, found)  # retention may have removed records while they were read
             raise TaskFailed(day=day, generation=generation_id, reason=_last_line(exc)) from exc
         offset_reader.require_ids(found.topic_ids)
         progress.enter("finishing")
@@ -144,51 +145,52 @@ def build(
 
 
 def buckets_for(records: int, rows_per_task: int, cores: int) -> int:
-    """How many parts: none with more records than may be, and a multiple of the cores, so that none is idle at last."""
+    """Return the number of buckets: at most `rows_per_task` records in each, and a multiple of the cores."""
     return max(1, -(-records // (rows_per_task * cores))) * cores
 
 
 def _run(
-    context: SparkContext, pieces: Sequence[Sequence[Piece]], work: tasks.RebuildContext,
+    context: SparkContext, pieces: Sequence[Sequence[Piece]], rebuild: tasks.RebuildContext,
     records_read: "Accumulator[int]", preloaded: Callable[[], PreloadedMembers],
 ) -> Counts:  # fmt: skip
     def read(given: Iterable[Sequence[Piece]]) -> Iterator[Blob]:
-        gc.disable()  # a record is some tuples, none of them in a circle: looking for circles takes a third of the time
+        gc.disable()  # records are tuples without reference cycles, and looking for cycles takes a third of the time
         for each in given:
-            yield from tasks.read(each, work, records_read.add)
+            yield from tasks.read(each, rebuild, records_read.add)
 
     def choose(bucket: int, blobs: Iterable[Blob]) -> Iterator[Blob]:
-        return tasks.choose(bucket, blobs, work)
+        return tasks.choose(bucket, blobs, rebuild)
 
     def find(_: int, blobs: Iterable[Blob]) -> Iterator[Blob]:
-        return tasks.find(blobs, work)
+        return tasks.find(blobs, rebuild)
 
     def load(bucket: int, blobs: Iterable[Blob]) -> Iterator[Counts]:
-        return tasks.load(bucket, blobs, held.value, work)
+        return tasks.load(bucket, blobs, held.value, rebuild)
 
-    deciding, finding, loading = steps(work.buckets)
+    deciding, finding, loading = steps(rebuild.buckets)
     partitions = loading.stop
-    raw = context.parallelize(pieces, len(pieces)).mapPartitions(read).partitionBy(partitions, own)
-    chosen = map_some_partitions(raw, deciding, choose).partitionBy(partitions, own)
+    raw = context.parallelize(pieces, len(pieces)).mapPartitions(read).partitionBy(partitions, identity_partitioner)
+    chosen = map_some_partitions(raw, deciding, choose).partitionBy(partitions, identity_partitioner)
     compute_shuffle(chosen)
     preloaded_members = preloaded()
     records_read.add(preloaded_members.records)
-    held = context.broadcast(_in_one(preloaded_members, work))  # not in a shuffle: it would be read once more for that
-    both = side_by_side(raw, chosen, partitions, own)
-    if work.reads_members:
-        found = map_some_partitions(both, finding, find).partitionBy(partitions, own)
-        both = side_by_side(both, found, partitions, own)
+    # broadcast, not shuffled: a shuffle would have to read the members once more
+    held = context.broadcast(_in_one(preloaded_members, rebuild))
+    both = side_by_side(raw, chosen, partitions, identity_partitioner)
+    if rebuild.reads_members:
+        found = map_some_partitions(both, finding, find).partitionBy(partitions, identity_partitioner)
+        both = side_by_side(both, found, partitions, identity_partitioner)
     counts: list[Counts] = map_some_partitions(both, loading, load).collect()
     return reduce(Counts.__add__, counts)
 
 
-def _in_one(preloaded: PreloadedMembers, work: tasks.RebuildContext) -> list[bytes]:
-    versions = pa.concat_tables([work.schemas[Kind.MEMBERS].empty_table(), *preloaded.versions])
+def _in_one(preloaded: PreloadedMembers, rebuild: tasks.RebuildContext) -> list[bytes]:
+    versions = pa.concat_tables([rebuild.schemas[Kind.MEMBERS].empty_table(), *preloaded.versions])
     return [packed(rows) for rows in versions.combine_chunks().to_batches()]
 
 
 def _pieces(found: Sources) -> list[list[Piece]]:
-    """What each task reads: large pieces alone, small ones together; the longest work first."""
+    """Return the pieces that each task reads: large ones alone, small ones grouped."""
     together: list[list[Piece]] = []
     for group in (found.boards, found.members, found.details):
         size = TASK_RECORDS
@@ -208,7 +210,7 @@ def _of_tasks(database: DatabaseSettings) -> DatabaseSettings:
 
 
 def _last_line(exc: Py4JJavaError) -> str:
-    """The end of the Python traceback of the task, for people."""
+    """Return the last error line of the task's Python traceback, at most 500 characters."""
     lines = [
         line for line in str(exc.java_exception.getMessage()).splitlines() if line and not line.startswith((" ", "\t"))
     ]

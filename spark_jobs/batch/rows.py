@@ -1,4 +1,4 @@
-"""The rows of a day: boards that count, with their authors, as the generation's table has them."""
+"""The rows of a day: chosen boards with their authors, with the columns of the generation's table."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
 
 
 def member_schema(definition: Definition) -> pa.Schema:
-    """Versions of members: the key, the columns that the result takes, where the record is, the version."""
+    """Return the schema of members' versions: key, columns of the result, coordinates, version."""
     table = definition.table
     key = table.field(table.key_field)
     kept = [table.field(each.source) for each in definition.columns if each.side == "table"]
@@ -31,7 +31,7 @@ def member_schema(definition: Definition) -> pa.Schema:
 
 
 def candidate_schema(definition: Definition) -> pa.Schema:
-    """Boards of the day before it is known which of them count: the key, the columns that the result takes, more."""
+    """Return the schema of the day's boards before versions are chosen: key, columns of the result, coordinates."""
     stream = definition.stream
     kept = [stream.key_field, definition.join_field]
     kept += [each.source for each in definition.columns if each.side == "stream"]
@@ -44,7 +44,7 @@ def candidate_schema(definition: Definition) -> pa.Schema:
 
 @dataclass(frozen=True)
 class DayRows:
-    """Of one bucket: the rows, boards without a member, boards that the output topic has more than once."""
+    """The rows of one bucket, its pending boards, and the boards that the output topic has more than once."""
 
     rows: pa.Table
     pending: list[Excluded]
@@ -54,17 +54,18 @@ class DayRows:
 def day_rows(
     candidates: pa.Table, chosen: pa.Table, members: pa.Table, definition: Definition, day: Day, generation_id: int
 ) -> DayRows:
-    """Join the chosen ones of the candidates with the members' versions; the columns are those that COPY loads.
+    """Join the chosen candidates with the members' versions; returns rows with the columns that COPY loads.
 
-    `candidates` and `members` have the schemas above, `chosen` that of `boards.CHOSEN`.
+    `candidates` and `members` have the schemas above, `chosen` that of `boards.CHOSEN`. Raises AssertionError if a
+    chosen board is not among the candidates.
     """
     boards = places_of(candidates["partition"], candidates["offset"])
     wanted = places_of(chosen["partition"], chosen["offset"])
-    # the long texts stay where they are when nearly all count: what was decided about them is moved
+    # reorder `chosen` and not `candidates`, whose long texts are expensive to copy
     decided_at = pc.index_in(boards, value_set=wanted)
     is_chosen = pc.is_valid(decided_at)
     if (pc.sum(is_chosen).as_py() or 0) != chosen.num_rows:
-        raise AssertionError(f"boards of {day} were chosen and are not there")
+        raise AssertionError(f"chosen boards of {day} are not among the candidates")
     if decided_at.null_count:
         candidates, decided_at = candidates.filter(is_chosen), decided_at.filter(is_chosen)
     chosen = chosen.take(decided_at)
@@ -81,10 +82,10 @@ def day_rows(
     if waiting.num_rows:
         candidates, chosen, at = candidates.filter(is_known), chosen.filter(is_known), array(at).filter(is_known)
     rows = _columns(candidates, chosen, members, at, definition, day, generation_id)
-    several = pc.greater(chosen["copies"], 1).fill_null(False)
-    doubled = zip(candidates[key].filter(several).to_pylist(), chosen["copies"].filter(several).to_pylist(),
-                  strict=True)  # fmt: skip
-    return DayRows(rows, pending, [Duplicate(*each) for each in doubled])
+    has_copies = pc.greater(chosen["copies"], 1).fill_null(False)
+    duplicates = zip(candidates[key].filter(has_copies).to_pylist(), chosen["copies"].filter(has_copies).to_pylist(),
+                     strict=True)  # fmt: skip
+    return DayRows(rows, pending, [Duplicate(*each) for each in duplicates])
 
 
 def _columns(

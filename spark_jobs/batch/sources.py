@@ -1,4 +1,4 @@
-"""What a rebuild reads: which ranges and files, and the check that nothing of the day is gone."""
+"""Ranges and files that a rebuild reads, and checks that no record of the day is gone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +14,21 @@ from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
 Unread = Mapping[int, Sequence[tuple[int, int]]]  # partition → ranges: first offset, end
 
 MARGIN = timedelta(days=1)  # a client's clock may run ahead of the broker's by this much
-MAX_SPLIT = 1_000_000  # records; a reader fetches some MB beyond the end of its split
+MAX_SPLIT = 1_000_000  # offsets; smaller splits would waste the MBs that a reader fetches beyond the end
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything that a rebuild reads. `cut` holds the end offsets of the raw topics, `starts` the first ones read.
+    """The input of a rebuild. `cut` holds the end offsets of the raw topics, `starts` the first offsets read.
 
-    `topic_ids` has the ids of the topics as they were before anything was asked of them.
+    `topic_ids` holds the topics' ids from before any offset was read.
 
-    Of members and of the output topic there may be columns that the archive read already, for what lies before the
-    splits: versions with the columns of `rows.member_schema`, places with those of `splits.PLACES`.
+    `member_files` and `place_files` hold records that precede the splits, decoded by the archive: versions with the
+    columns of `rows.member_schema`, coordinates with those of `splits.PLACES`.
 
-    `unread` has ranges of raw topics that nothing holds any more, a partition. The cut ends before the first of them,
-    although what is after it is read: no generation covers a record that its build did not see.
+    `unread` holds the offset ranges, per topic and partition, that neither a topic nor the archive has any more. The
+    cut ends before the first of them, although later records are read: a generation never covers a record that its
+    build did not see.
     """
 
     boards: tuple[Split, ...]
@@ -35,7 +36,7 @@ class Sources:
     details: tuple[Split, ...]
     cut: Mapping[str, Offsets]
     starts: Mapping[str, Offsets]
-    records: int  # how many offsets the splits span: more than there are records, where transactions wrote
+    records: int  # offsets that the splits span; transaction markers make it more than the number of records
     member_files: tuple[ColumnsFile, ...] = ()
     place_files: tuple[ColumnsFile, ...] = ()
     kind: Literal["topic", "archive"] = "topic"
@@ -45,7 +46,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Ranges:
-    """What is read of each topic: start and end offsets, a partition."""
+    """Start and end offsets to read, per topic and partition."""
 
     boards: tuple[Offsets, Offsets]
     members: tuple[Offsets, Offsets]
@@ -54,7 +55,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Taken:
-    """How far the stream took a partition: all records before `offset`, the last of them at that time."""
+    """The stream's progress in a partition: it took all records before `offset`, the last of them at `at`."""
 
     offset: int
     at: datetime
@@ -62,10 +63,10 @@ class Taken:
 
 @dataclass(frozen=True)
 class Known:
-    """Where the day's first records are, a partition, as far as rows say; and how far the stream took its topic.
+    """First offsets of the day's records per partition, as far as stored rows show, and the stream's progress.
 
-    Some are before the day's start: their clients' clocks were ahead. Before `replaced` the output topic was made from
-    another topic than the stream's, which was replaced.
+    A record may precede the day's start in the log, if its client's clock was ahead. Records of the output topic before
+    the offsets in `replaced` were made from a former stream topic, which was replaced.
     """
 
     boards: Mapping[int, int] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class Known:
 
 
 def topic_sources(ranges: Ranges, definition: Definition) -> Sources:
-    """The ranges in splits."""
+    """Return sources that read the ranges from the topics."""
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     boards, members, details = (
         splits_of(topic, *each)
@@ -90,7 +91,7 @@ def topic_sources(ranges: Ranges, definition: Definition) -> Sources:
 
 
 def splits_of(topic: str, starts: Offsets, ends: Offsets) -> tuple[TopicSplit, ...]:
-    """The ranges of a topic, each in pieces of at most a million offsets, nearly equal."""
+    """Split the ranges of a topic into nearly equal pieces of at most `MAX_SPLIT` offsets."""
     splits = []
     for partition, end in sorted(ends.items()):
         start = starts[partition]
@@ -102,10 +103,10 @@ def splits_of(topic: str, starts: Offsets, ends: Offsets) -> tuple[TopicSplit, .
 
 
 def fix_ranges(offset_reader: OffsetReader, day: Day, definition: Definition, known: Known | None = None) -> Ranges:
-    """From the day's start (less a margin) to the present end; of members everything, for their history.
+    """Return the ranges from the day's start (less a margin) to the present end offsets; all of the members' topic.
 
-    To the end, however far back the day is: what came late, was changed or was deleted since stands there. Records
-    that are known to be of the day begin earlier where a client's clock was ahead by more than the margin.
+    They extend to the end however old the day is, because late records, changes and deletions are there. They start
+    earlier where a record of the day is known to precede the margin, because a client's clock was ahead.
     """
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     start, known = day.start - MARGIN, known or Known()
@@ -124,7 +125,7 @@ def fix_ranges(offset_reader: OffsetReader, day: Day, definition: Definition, kn
 def _earlier(offset_reader: OffsetReader, topic: str, starts: Offsets, known: Mapping[int, int]) -> Offsets:
     if all(known.get(partition, start) >= start for partition, start in starts.items()):
         return starts
-    first = offset_reader.earliest(topic)  # what is known may have gone since, or be of a former topic of that name
+    first = offset_reader.earliest(topic)  # known offsets may be expired, or belong to a former topic of that name
     return {p: max(first[p], min(start, known.get(p, start))) for p, start in starts.items()}
 
 
@@ -132,10 +133,10 @@ def refuse_lost_day(
     offset_reader: OffsetReader, day: Day, definition: Definition, retention_days: int, now: datetime, known: Known,
     begins: Mapping[int, int],
 ) -> None:  # fmt: skip
-    """Raise MissingRange unless the stream's topic holds all of the day: building what is left would lose rows.
+    """Raise MissingRange unless the stream's topic holds all of the day: a build of the rest would lose rows.
 
-    A partition that never dropped a record holds it. One that did holds it if the retention does not reach the day, and
-    nothing says that records of the day are gone. `begins` is where the day begins as the archive has it, by partition.
+    A partition that starts at offset 0 holds the day. Another one holds it if the day is within the retention time and
+    nothing shows that records of the day are gone. `begins` has the day's first offset per partition in the archive.
     """
     topic = definition.stream.name
     dropped = {partition: first for partition, first in offset_reader.earliest(topic).items() if first > 0}
@@ -157,7 +158,7 @@ def refuse_lost_day(
 def _why_lost(
     day: Day, partition: int, first: int, first_at: datetime | None, known: Known, begins: Mapping[int, int]
 ) -> str | None:
-    """What says that the partition, which begins at `first`, lost records of the day; None when nothing does."""
+    """Return why a partition that starts at `first` must have lost records of the day; None if nothing says so."""
     at = known.boards.get(partition, first)
     if at < first:
         return f"a record of the day was at offset {at}, and is gone"
@@ -173,7 +174,7 @@ def _why_lost(
 
 
 def refuse_lost_range(offset_reader: OffsetReader, found: Sources) -> None:
-    """Raise MissingRange when Kafka no longer holds a split's start, because retention went on."""
+    """Raise MissingRange if retention has removed the start of a split."""
     splits = [split for split in (*found.boards, *found.members, *found.details) if isinstance(split, TopicSplit)]
     earliest = {topic: offset_reader.earliest(topic) for topic in {split.topic for split in splits}}
     for split in splits:

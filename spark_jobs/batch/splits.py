@@ -1,4 +1,4 @@
-"""Pieces of raw input, read in a task's Python worker as Arrow tables: ranges of a topic, files of the archive."""
+"""Splits of the raw input, ranges of a topic or files of the archive, read as Arrow tables in a Python worker."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,16 +19,15 @@ RAW = pa.schema([
     ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS),
 ])  # fmt: skip
 
-# Of the archive's files that hold no raw records: versions of the table's keys (TableDecoder' schema), and where the
-# records of the output topic are and what they were made from; `key` is theirs, which finds the board.
+# Coordinates of the output topic's records and of the board records they were made from; `key` is the board's id.
 PLACES = pa.schema([
     ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("board_partition", pa.int32()),
     ("board_offset", pa.int64()),
 ])  # fmt: skip
 
-ROWS = 16_384  # of a table: some ten MB with texts
-READ_TIMEOUT_S = 60.0  # between two lots
-RENEWAL_S = 5.0  # without a lot, until another client tries; twice as long each time
+ROWS = 16_384  # per table: about 10 MB with texts
+READ_TIMEOUT_S = 60.0  # without records
+RENEWAL_S = 5.0  # without records, until the consumer is replaced; doubles each time
 POLL_S = 0.2
 
 
@@ -44,7 +43,7 @@ class TopicSplit:
 
 @dataclass(frozen=True)
 class FileSplit:
-    """A Parquet file with the columns of RAW, named by a path or a URI; any further columns are not read."""
+    """A Parquet file with the columns of RAW, given by a path or a URI. Other columns are not read."""
 
     topic: str
     path: str
@@ -52,7 +51,7 @@ class FileSplit:
 
 @dataclass(frozen=True)
 class ColumnsFile:
-    """A Parquet file of the archive that holds no raw records but columns read from them: versions, or PLACES."""
+    """A Parquet file of the archive with columns decoded from raw records: versions, or PLACES."""
 
     topic: str
     path: str
@@ -64,9 +63,9 @@ Split = TopicSplit | FileSplit
 def read_split(
     split: Split, bootstrap_servers: str, columns: Collection[str] = RAW.names, all_headers: bool = True
 ) -> Iterator[pa.Table]:
-    """The records in tables of at most `ROWS` rows, with the columns of RAW that are asked for, in RAW's order.
+    """Yield the split's records in tables of at most `ROWS` rows, with the given columns in the order of RAW.
 
-    Errors and `all_headers` as in `read_topic`.
+    Errors and `all_headers` are as in `read_topic`.
     """
     match split:
         case TopicSplit():
@@ -78,21 +77,21 @@ def read_split(
 def read_topic(
     splits: Sequence[TopicSplit], bootstrap_servers: str, columns: Collection[str] = RAW.names, all_headers: bool = True
 ) -> Iterator[pa.Table]:
-    """The records of several splits of one topic, read side by side: one waits for Kafka while another is decoded.
+    """Yield the records of several splits of one topic, in tables as those of `read_split`.
 
-    Tables as those of `read_split`. Without `all_headers` only tombstones have theirs: what they cost is a third of
-    reading a small record. Never fewer records without an error: raises MissingRange when Kafka no longer holds a range
-    or retention overtakes the reading, BrokerUnavailable when nothing comes for a minute.
+    Different partitions are fetched at the same time. Without `all_headers` only tombstones have headers; reading them
+    takes a third of the time for a small record. Either all records are returned or an error is raised: MissingRange
+    if Kafka no longer holds a range, BrokerUnavailable if no record arrives for `READ_TIMEOUT_S`.
     """
     waiting = list(splits)
-    while waiting:  # a partition has one place at a time
+    while waiting:  # a consumer has one position per partition, so splits of the same partition take turns
         together = {split.partition: split for split in reversed(waiting)}
         waiting = [split for split in waiting if together[split.partition] is not split]
         yield from _read_partitions(together, bootstrap_servers, _schema(columns), all_headers)
 
 
 def read_columns(file: ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The file's rows in tables of at most `ROWS`, with these columns."""
+    """Yield the file's rows in tables of at most `ROWS` rows, with the columns of `schema`."""
     return _read_file(file.path, schema)
 
 
@@ -103,56 +102,56 @@ def _schema(columns: Collection[str]) -> pa.Schema:
 def _read_partitions(
     splits: Mapping[int, TopicSplit], bootstrap_servers: str, schema: pa.Schema, all_headers: bool
 ) -> Iterator[pa.Table]:
-    places = {partition: split.start for partition, split in splits.items() if split.start < split.end}
-    consumer = _assigned(bootstrap_servers, splits, places)
+    positions = {partition: split.start for partition, split in splits.items() if split.start < split.end}
+    consumer = _assigned(bootstrap_servers, splits, positions)
     renewal_s = RENEWAL_S
     deadline, renewal = time.monotonic() + READ_TIMEOUT_S, time.monotonic() + renewal_s
     try:
-        while places:
+        while positions:
             if time.monotonic() > deadline:
                 raise BrokerUnavailable(
-                    "Kafka did not give the records in time", wanted=places, splits=[*splits.values()]
+                    "Kafka did not give the records in time", wanted=positions, splits=[*splits.values()]
                 )
             if time.monotonic() > renewal:
-                # librdkafka ignores a leader epoch smaller than one that it saw: after a topic was deleted and made
+                # librdkafka ignores a leader epoch lower than one it has seen: after a topic was deleted and created
                 # again, a client that read the former one waits forever
                 consumer.close()
                 _consumer.cache_clear()
-                consumer = _assigned(bootstrap_servers, splits, places)
+                consumer = _assigned(bootstrap_servers, splits, positions)
                 renewal_s *= 2
                 renewal = time.monotonic() + renewal_s
-            left = sum(splits[partition].end - place for partition, place in places.items())
+            left = sum(splits[partition].end - position for partition, position in positions.items())
             messages = _consume(consumer, min(ROWS, left), splits)
-            records = _taken(messages, splits, places)
-            for partition in [p for p, place in places.items() if place >= splits[p].end]:
-                del places[partition]
+            records = _records_of(messages, splits, positions)
+            for partition in [p for p, position in positions.items() if position >= splits[p].end]:
+                del positions[partition]
                 consumer.pause([TopicPartition(splits[partition].topic, partition)])
             if records:
                 yield _table(records, schema, all_headers)
                 deadline, renewal = time.monotonic() + READ_TIMEOUT_S, time.monotonic() + renewal_s
     finally:
-        # it would stay paused; and the connections stay for what this worker reads next
+        # the cached consumer reads the worker's next split: partitions would stay paused
         consumer.resume([TopicPartition(split.topic, partition) for partition, split in splits.items()])
         consumer.unassign()
 
 
-def _assigned(bootstrap_servers: str, splits: Mapping[int, TopicSplit], places: Mapping[int, int]) -> Consumer:
+def _assigned(bootstrap_servers: str, splits: Mapping[int, TopicSplit], positions: Mapping[int, int]) -> Consumer:
     consumer = _consumer(bootstrap_servers)
-    consumer.assign([TopicPartition(splits[partition].topic, partition, place) for partition, place in places.items()])
+    consumer.assign([TopicPartition(splits[p].topic, p, position) for p, position in positions.items()])
     return consumer
 
 
 @cache
 def _consumer(bootstrap_servers: str) -> Consumer:
-    """One of a worker's own, for one split after the other: making one takes longer than going on with it."""
+    """Return the worker's consumer, which is reused for every split: creating one takes longer than reusing it."""
     return Consumer({
         "bootstrap.servers": bootstrap_servers,
         "group.id": "rebuild",  # required by the client, used for nothing
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",  # a range that is gone must be noticed
+        "auto.offset.reset": "error",  # a range that is gone must raise an error
         "isolation.level": "read_committed",
-        "enable.partition.eof": True,  # markers of transactions take offsets, and are no records
+        "enable.partition.eof": True,  # a split may end in transaction markers, which have offsets but no records
         "queued.max.messages.kbytes": 32_768,
         "fetch.queue.backoff.ms": 10,  # a full queue would stop fetching for a second, its default
         "fetch.message.max.bytes": 4 << 20,
@@ -160,7 +159,7 @@ def _consumer(bootstrap_servers: str) -> Consumer:
 
 
 def _consume(consumer: Consumer, count: int, splits: Mapping[int, TopicSplit]) -> list[Message]:
-    """Some of the messages; waits a moment for as many as that."""
+    """Return up to `count` messages; blocks for at most `POLL_S`."""
     try:
         messages: list[Message] = consumer.consume(count, POLL_S)
     except KafkaException as exc:
@@ -168,33 +167,36 @@ def _consume(consumer: Consumer, count: int, splits: Mapping[int, TopicSplit]) -
     return messages
 
 
-def _taken(messages: list[Message], splits: Mapping[int, TopicSplit], places: dict[int, int]) -> list[Message]:
-    """Those of the messages that are records of the splits; the places move behind them."""
+def _records_of(messages: list[Message], splits: Mapping[int, TopicSplit], positions: dict[int, int]) -> list[Message]:
+    """Return the messages that are records of the splits, and advance the positions past them."""
     if [message for message in messages if message.error() is not None]:
-        messages = [message for message in messages if not _is_event(message, splits, places)]
+        messages = [message for message in messages if not _is_no_record(message, splits, positions)]
     partitions = np.fromiter([message.partition() for message in messages], np.int32, len(messages))
     offsets = np.fromiter([message.offset() for message in messages], np.int64, len(messages))
     beyond = np.zeros(len(messages), bool)
     for partition in np.unique(partitions).tolist():
         of_it = partitions == partition
         beyond |= of_it & (offsets >= splits[partition].end)
-        if partition in places:
-            places[partition] = max(places[partition], int(offsets[of_it][-1]) + 1)  # they come in its order
+        if partition in positions:
+            positions[partition] = max(positions[partition], int(offsets[of_it][-1]) + 1)  # in order per partition
     return (
         [message for message, is_out in zip(messages, beyond, strict=True) if not is_out] if beyond.any() else messages
     )
 
 
-def _is_event(message: Message, splits: Mapping[int, TopicSplit], places: dict[int, int]) -> bool:
-    """Is it no record but something that happened? Raises what must end the reading."""
+def _is_no_record(message: Message, splits: Mapping[int, TopicSplit], positions: dict[int, int]) -> bool:
+    """True if the message is an error or an event of the client and not a record. Raises errors that can't be retried.
+
+    At the end of a partition it advances the position.
+    """
     error, partition, offset = message.error(), message.partition(), message.offset()
     if error is None:
         return False
     if error.code() == KafkaError._PARTITION_EOF:
-        if partition in places:
-            places[partition] = max(places[partition], offset)
+        if partition in positions:
+            positions[partition] = max(positions[partition], offset)
     elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
-        raise MissingRange(split=splits[partition], wanted=places.get(partition))
+        raise MissingRange(split=splits[partition], wanted=positions.get(partition))
     elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
         raise BrokerUnavailable(splits=[*splits.values()], partition=partition, reason=str(error))
     return True

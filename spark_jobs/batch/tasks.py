@@ -1,4 +1,4 @@
-"""What the tasks of a rebuild do, in Python workers: read, decide, load. Everything between them goes as blobs."""
+"""The tasks of a rebuild, run in Python workers: read, choose, find, load. They exchange blobs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,20 +42,20 @@ _READ_OF_DETAILS = ("partition", "offset", "key", "headers")
 
 @dataclass(frozen=True)
 class RebuildContext:
-    """What every task knows. It is sent to each of them, so it holds the batch role's password and no other."""
+    """Parameters that all tasks share. It is sent to each of them, so it holds no password except the batch role's."""
 
     definition: Definition
     day: Day
     generation_id: int
     buckets: int
-    reads_members: bool  # tasks do, beside those that the driver read: they are found in a step of their own
+    reads_members: bool  # True if tasks read members that the driver did not preload; `find` then runs
     database: DatabaseSettings
     bootstrap_servers: str
-    forgotten: frozenset[int] = frozenset()  # members of whom nothing may be shown, whatever raw still holds
+    forgotten: frozenset[int] = frozenset()  # ids of members whose boards count as deleted
 
     @property
     def schemas(self) -> Mapping[Kind, pa.Schema]:
-        """The columns of each kind of blob."""
+        """The schema of each kind of blob."""
         members = member_schema(self.definition)
         return {
             Kind.VERSIONS: VERSIONS, Kind.BROKEN: BROKEN, Kind.PLACES: SOURCES, Kind.MEMBERS: members,
@@ -64,68 +64,73 @@ class RebuildContext:
         }  # fmt: skip
 
     def gathered(self) -> Gathered:
-        """Nothing yet."""
+        """Return an empty collector for blobs of this rebuild."""
         return Gathered(self.buckets, self.schemas)
 
     def buckets_of(self, ids: pa.ChunkedArray | pa.Array) -> Buckets:
-        """The ids' buckets."""
+        """Return the bucket of each id."""
         return buckets_of(array(ids), self.buckets)
 
 
-def read(pieces: Iterable[Split | ColumnsFile], work: RebuildContext, count: Callable[[int], None]) -> Iterator[Blob]:
-    """Read pieces of raw; what of it concerns the day goes to the bucket of its board, or of its member."""
-    topics = work.definition
+def read(
+    pieces: Iterable[Split | ColumnsFile], rebuild: RebuildContext, count: Callable[[int], None]
+) -> Iterator[Blob]:
+    """Read pieces of the input; yields blobs for the buckets of the boards and members in them.
+
+    `count` is called with the number of records read.
+    """
+    topics = rebuild.definition
     readers = {topics.stream.name: _boards, topics.table.name: _members, topics.output.name: _details}
     together: defaultdict[str, list[TopicSplit]] = defaultdict(list)
-    gathered = work.gathered()
+    gathered = rebuild.gathered()
     for piece in pieces:
         if isinstance(piece, TopicSplit):
             together[piece.topic].append(piece)
         else:
-            yield from readers[piece.topic](piece, work, gathered, count)
+            yield from readers[piece.topic](piece, rebuild, gathered, count)
     for topic, splits in together.items():
-        yield from readers[topic](splits, work, gathered, count)
+        yield from readers[topic](splits, rebuild, gathered, count)
     yield from gathered.rest()
 
 
-def _boards(piece: Read, work: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
+def _boards(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     assert not isinstance(piece, ColumnsFile)
-    reader = BoardReader(work.definition, work.day)
-    store = GenerationStore(work.database)
-    key = work.definition.stream.field(work.definition.stream.key_field).column
-    for records in _records(piece, work):
+    reader = BoardReader(rebuild.definition, rebuild.day)
+    store = GenerationStore(rebuild.database)
+    key = rebuild.definition.stream.field(rebuild.definition.stream.key_field).column
+    for records in _records(piece, rebuild):
         parts = reader.read(records)
         store.save_rejects(parts.rejects)
-        yield from gathered.add(Kind.CANDIDATES, parts.candidates, work.buckets_of(parts.candidates[key]))
-        yield from gathered.add(Kind.VERSIONS, parts.versions, work.buckets_of(parts.versions["board_id"]))
-        # one without an id meets no other
+        yield from gathered.add(Kind.CANDIDATES, parts.candidates, rebuild.buckets_of(parts.candidates[key]))
+        yield from gathered.add(Kind.VERSIONS, parts.versions, rebuild.buckets_of(parts.versions["board_id"]))
+        # a record without an id is a board of its own, so any bucket will do
         ids = pc.coalesce(parts.broken["board_id"], parts.broken["offset"])
-        yield from gathered.add(Kind.BROKEN, parts.broken, work.buckets_of(ids))
+        yield from gathered.add(Kind.BROKEN, parts.broken, rebuild.buckets_of(ids))
         count(records.num_rows)
 
 
-def _members(piece: Read, work: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
-    schema = member_schema(work.definition)
-    key = work.definition.table.field(work.definition.table.key_field).column
+def _members(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
+    schema = member_schema(rebuild.definition)
+    key = rebuild.definition.table.field(rebuild.definition.table.key_field).column
     if isinstance(piece, ColumnsFile):
         for versions in read_columns(piece, schema):
-            yield from gathered.add(Kind.MEMBERS, versions, work.buckets_of(versions[key]))
+            yield from gathered.add(Kind.MEMBERS, versions, rebuild.buckets_of(versions[key]))
         return
-    columns = RawColumns(work.definition.table, work.definition.version_field, schema.names)
-    store = GenerationStore(work.database)
-    for records in _records(piece, work, all_headers=False):
+    columns = RawColumns(rebuild.definition.table, rebuild.definition.version_field, schema.names)
+    store = GenerationStore(rebuild.database)
+    for records in _records(piece, rebuild, all_headers=False):
         versions, rejects = columns.read(records)
         store.save_rejects(rejects)
-        yield from gathered.add(Kind.MEMBERS, versions.select(schema.names), work.buckets_of(versions[key]))
+        yield from gathered.add(Kind.MEMBERS, versions.select(schema.names), rebuild.buckets_of(versions[key]))
         count(records.num_rows)
 
 
-def _details(piece: Read, work: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
+def _details(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     if isinstance(piece, ColumnsFile):
         for places in read_columns(piece, PLACES):
-            yield from _add_places(places, work, gathered)
+            yield from _add_places(places, rebuild, gathered)
         return
-    for records in _records(piece, work, _READ_OF_DETAILS):
+    for records in _records(piece, rebuild, _READ_OF_DETAILS):
         headers = array(records["headers"])
         columns = [
             records["partition"],
@@ -134,78 +139,78 @@ def _details(piece: Read, work: RebuildContext, gathered: Gathered, count: Calla
             numbers(first_header(headers, h.BOARD_PARTITION), pa.int32()),
             numbers(first_header(headers, h.BOARD_OFFSET), pa.int64()),
         ]
-        yield from _add_places(pa.Table.from_arrays(columns, schema=PLACES), work, gathered)
+        yield from _add_places(pa.Table.from_arrays(columns, schema=PLACES), rebuild, gathered)
         count(records.num_rows)
 
 
 def _records(
     piece: FileSplit | list[TopicSplit],
-    work: RebuildContext,
+    rebuild: RebuildContext,
     columns: Collection[str] = RAW.names,
     all_headers: bool = True,
 ) -> Iterator[pa.Table]:
     if isinstance(piece, FileSplit):
-        return read_split(piece, work.bootstrap_servers, columns, all_headers)
-    return read_topic(piece, work.bootstrap_servers, columns, all_headers)
+        return read_split(piece, rebuild.bootstrap_servers, columns, all_headers)
+    return read_topic(piece, rebuild.bootstrap_servers, columns, all_headers)
 
 
-def _add_places(places: pa.Table, work: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
-    """What does not say what it was made from was not made by the join: *serve* has it among the rejects."""
+def _add_places(places: pa.Table, rebuild: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
+    """Add the coordinates. Records without source coordinates are dropped: *serve* has rejected them."""
     for name in ("key", "board_partition", "board_offset"):
         if places[name].null_count:
             places = places.filter(pc.is_valid(places[name]))
-    yield from gathered.add(Kind.PLACES, places.select(SOURCES.names), work.buckets_of(places["key"]))
+    yield from gathered.add(Kind.PLACES, places.select(SOURCES.names), rebuild.buckets_of(places["key"]))
 
 
-def choose(bucket: int, blobs: Iterable[Blob], work: RebuildContext) -> Iterator[Blob]:
-    """Of one bucket of boards: which count, and whose versions they need; the others are saved."""
+def choose(bucket: int, blobs: Iterable[Blob], rebuild: RebuildContext) -> Iterator[Blob]:
+    """Choose the boards of one bucket and save the excluded ones; yields the choice and the members it needs."""
     held = _held(blobs)
     decided = decide(
-        without_members(unpacked(held[Kind.VERSIONS], VERSIONS), work.forgotten),
+        without_members(unpacked(held[Kind.VERSIONS], VERSIONS), rebuild.forgotten),
         unpacked(held[Kind.BROKEN], BROKEN),
         unpacked(held[Kind.PLACES], SOURCES),
     )
     part = Part(-1 - bucket, excluded=decided.excluded)
     if decided.excluded:
-        GenerationStore(work.database).save_part(work.generation_id, work.day, part)
+        GenerationStore(rebuild.database).save_part(rebuild.generation_id, rebuild.day, part)
     rejected = sum(each.kind == "rejected" for each in decided.excluded)
     counts = pa.table([[decided.distinct], [rejected], [decided.misplaced]], schema=_COUNTS)
-    gathered = work.gathered()
+    gathered = rebuild.gathered()
     for kind, table in ((Kind.CHOSEN, decided.chosen), (Kind.COUNTS, counts)):
         yield from gathered.add(kind, table, np.full(table.num_rows, bucket))
-    if work.reads_members:
+    if rebuild.reads_members:
         ids = pc.unique(decided.chosen["member_id"])
         needed = pa.Table.from_arrays([ids, pa.repeat(bucket, len(ids))], schema=_NEEDED)
-        yield from gathered.add(Kind.NEEDED, needed, work.buckets_of(ids))
+        yield from gathered.add(Kind.NEEDED, needed, rebuild.buckets_of(ids))
     yield from gathered.rest()
 
 
-def find(blobs: Iterable[Blob], work: RebuildContext) -> Iterator[Blob]:
-    """Of one bucket of members: the versions that boards need, to each bucket that has such boards."""
-    held, gathered = _held(blobs), work.gathered()
-    members = unpacked(held.pop(Kind.MEMBERS, ()), work.schemas[Kind.MEMBERS])
+def find(blobs: Iterable[Blob], rebuild: RebuildContext) -> Iterator[Blob]:
+    """Yield the versions of one bucket of members for each bucket of boards that needs them."""
+    held, gathered = _held(blobs), rebuild.gathered()
+    members = unpacked(held.pop(Kind.MEMBERS, ()), rebuild.schemas[Kind.MEMBERS])
     needed = unpacked(held[Kind.NEEDED], _NEEDED)
     for rows, buckets in needed_rows(members[members.column_names[0]], needed["member_id"], needed["bucket"]):
         yield from gathered.add(Kind.AUTHORS, members.take(rows), buckets)
     yield from gathered.rest()
 
 
-def load(bucket: int, blobs: Iterable[Blob], preloaded: Sequence[bytes], work: RebuildContext) -> Iterator[Counts]:
-    """Of one bucket of boards: their rows, loaded once, and the counts of the bucket.
+def load(bucket: int, blobs: Iterable[Blob], preloaded: Sequence[bytes], rebuild: RebuildContext) -> Iterator[Counts]:
+    """Join and save the rows of one bucket of boards, once even if the task is retried; yields the bucket's counts.
 
-    `preloaded` has versions of any members, those that the driver read.
+    `preloaded` holds the versions of members that the driver read, of all buckets.
     """
-    definition, schemas = work.definition, work.schemas
+    definition, schemas = rebuild.definition, rebuild.schemas
     held = _held(blobs)
     candidates = unpacked(held.pop(Kind.CANDIDATES, ()), schemas[Kind.CANDIDATES])
     chosen = unpacked(held[Kind.CHOSEN], CHOSEN)
     members = unpacked(preloaded, schemas[Kind.MEMBERS])
     members = members.filter(pc.is_in(members[members.column_names[0]], pc.unique(chosen["member_id"])))
     members = pa.concat_tables([members, unpacked(held.pop(Kind.AUTHORS, ()), schemas[Kind.AUTHORS])])
-    found = day_rows(candidates, chosen, members, definition, work.day, work.generation_id)
+    found = day_rows(candidates, chosen, members, definition, rebuild.day, rebuild.generation_id)
     part = Part(bucket, found.rows.num_rows, partial(copy_rows, rows=found.rows), found.pending, found.duplicates)
     failpoint("rebuild.while_loading")
-    GenerationStore(work.database).save_part(work.generation_id, work.day, part)
+    GenerationStore(rebuild.database).save_part(rebuild.generation_id, rebuild.day, part)
     decided = unpacked(held[Kind.COUNTS], _COUNTS)
     distinct, rejected, misplaced = (pc.sum(decided[name]).as_py() or 0 for name in _COUNTS.names)
     copies = sum(each.copies - 1 for each in found.duplicates)

@@ -1,7 +1,7 @@
-"""Spark's daemon of Python workers, ready for what tasks do before workers are forked from it.
+"""Spark's daemon of Python workers, with the tasks' modules imported before it forks workers.
 
-Named by `spark.python.daemon.module`. With Spark's own each worker imports for itself, and each task begins and ends
-with 0.1 s of looking through modules.
+`spark.python.daemon.module` names it. With Spark's own daemon each worker imports them itself, and the garbage
+collector spends 0.1 s on modules at the start and the end of each task.
 """
 
 import gc
@@ -16,14 +16,14 @@ from types import ModuleType
 
 
 def prefer_installed() -> None:
-    """Take PySpark from the package and not from the archives of it inside, which Spark puts first on the path.
+    """Import PySpark from the installed package, not from the zip archives in it, which Spark puts first on the path.
 
-    They have no compiled modules, and before every task Python reads the list of all that is in them again.
+    The archives have no compiled modules, and Python reads their directory again before every task.
     """
     archives = [Path(entry) for entry in sys.path if entry.endswith((".zip", ".jar"))]
     found = PathFinder.find_spec("pyspark", [entry for entry in sys.path if Path(entry) not in archives])
     if found is None or found.origin is None:
-        return  # executors that have nothing but the archives
+        return  # this executor has only the archives
     package = Path(found.origin).parent
     for archive in archives:
         if archive.is_relative_to(package):
@@ -41,33 +41,34 @@ from spark_jobs.connectors.python_daemon import SPARKS, difference  # noqa: E402
 
 
 class _NoPandas:
-    """Hides pandas from whoever imports it."""
+    """A finder that makes imports of pandas fail."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
-        """Raises ImportError for pandas, knows nothing of other modules."""
+        """Raise ImportError for pandas; return None for other modules."""
         if name == "pandas":
             raise ImportError("hidden")
 
 
-def settle_without_pandas() -> None:
-    """Have pyarrow look for pandas now and find none: loading it takes a third of a second, and no task uses it."""
+def hide_pandas_from_pyarrow() -> None:
+    """Make pyarrow record that there is no pandas: no task uses it, and importing it takes a third of a second."""
     hiding = _NoPandas()
     sys.meta_path.insert(0, hiding)
     try:
-        pa.array([0])  # it looks once, when it first makes an array of a list
+        pa.array([0])  # pyarrow tries the import once, on the first conversion from a list
     finally:
         sys.meta_path.remove(hiding)
 
 
 def acknowledge_at_once() -> None:
-    """Have workers acknowledge what comes: Spark sends a task in small pieces, each after the former's acknowledgement.
+    """Make workers send TCP acknowledgements at once.
 
-    Linux would wait 40 ms for more to acknowledge, and Spark's end of the socket cannot be set.
+    Spark sends a task in small pieces, each after the acknowledgement of the one before (Nagle's algorithm). Linux
+    delays an acknowledgement by 40 ms, and the options of Spark's end of the socket cannot be set.
     """
     run_task = daemon.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # it does not last, so for each task
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # not permanent, so it is set for each task
         code: int = run_task(sock, authenticated)  # type: ignore[no-untyped-call]
         return code
 
@@ -75,11 +76,11 @@ def acknowledge_at_once() -> None:
 
 
 if __name__ == "__main__":
-    if found := difference():  # the driver's Spark was another one
-        logging.warning("this is Spark's own daemon, not ours: %s", found)
+    if found := difference():  # the executor's PySpark differs from the driver's
+        logging.warning("running Spark's own daemon instead of the preloaded one: %s", found)
         runpy.run_module(SPARKS, run_name="__main__", alter_sys=True)
     else:
         acknowledge_at_once()
-        settle_without_pandas()
-        gc.freeze()  # a worker looks for garbage after each task: not among the modules
+        hide_pandas_from_pyarrow()
+        gc.freeze()  # a worker collects garbage after each task, and would traverse all modules
         daemon.manager()  # type: ignore[no-untyped-call]

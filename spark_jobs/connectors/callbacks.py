@@ -1,4 +1,4 @@
-"""Calls of the JVM into Python: those of `foreachBatch`."""
+"""Secures the port for calls from the JVM into Python, which `foreachBatch` needs."""
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
@@ -6,10 +6,10 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 
 def require_token(context: SparkContext) -> None:
-    """Start the port that the JVM calls Python at, and have both ends use the token of the other direction.
+    """Start the port for calls from the JVM, with the token that calls to the JVM use.
 
-    PySpark starts it without a token: every local user could call the driver's functions there. Py4J's own way of
-    telling the JVM the port makes a client that has none.
+    PySpark starts it without a token, so that every local user could call the driver's functions. Py4J's own method of
+    telling the JVM the port creates a client without a token, so the field is set by reflection.
     """
     gateway = context._gateway
     assert gateway is not None

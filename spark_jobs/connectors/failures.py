@@ -1,4 +1,4 @@
-"""Failures that pass by themselves, whatever records were being taken, and what is said of the others."""
+"""Classifies failures of a batch as transient or caused by a record, and describes their cause."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from pyspark import SparkContext
 from include.adapters.serving_errors import BatchRefused
 from include.errors import PipelineError
 
-# Of Java, in this order: what Kafka says of a record; then what it says otherwise (time-outs, leaders that move,
-# permissions, records that are gone), files and sockets, and a job that was cancelled.
+# Java exceptions, checked in this order. First those that Kafka raises for a record; then its other ones (timeouts,
+# leader changes, permissions, expired records), those of files and sockets, and of a cancelled job.
 OF_A_RECORD = (
     "org.apache.kafka.common.errors.RecordTooLargeException",
     "org.apache.kafka.common.errors.InvalidTimestampException",
@@ -27,15 +27,15 @@ PASSING = (
     "java.io.IOException",
     "java.lang.InterruptedException",
 )
-_MAX_CAUSES = 20  # causes may be a circle
+_MAX_CAUSES = 20  # the chain of causes may be cyclic
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 _MAX_LENGTH = 500
 
 
 def is_passing(error: BaseException) -> bool:
-    """True if the failure says nothing of the records: our own errors, a JVM that is gone, a server that is out.
+    """True if the failure is not caused by the records: a PipelineError, a JVM that died, a server that is out.
 
-    Our own error for a batch that PostgreSQL refused is about its records.
+    The exception is BatchRefused, which PostgreSQL's refusal of the records causes.
     """
     if isinstance(error, PipelineError):
         return not isinstance(error, BatchRefused)
@@ -51,9 +51,9 @@ def is_passing(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> str:
-    """The class and message of the error's deepest cause, in one line; quoted values are left out.
+    """Return the class and message of the error's root cause, in one line, with quoted values masked.
 
-    Of an error of the JVM that is the exception of Java: what Python says of it names the call alone.
+    For an error of the JVM it is the Java exception, because Python's message only names the call.
     """
     name, message = type(error).__name__, str(error)
     for cause in _iter_causes(error):
@@ -63,8 +63,8 @@ def cause_of(error: BaseException) -> str:
 
 
 def _iter_causes(error: BaseException) -> Iterator[Any]:
-    """The Java exceptions of an error, from the one that was thrown to its deepest cause; none of one of Python."""
-    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)  # as py4j, as PySpark has it
+    """Yield the Java exceptions of an error, from the one thrown to its root cause; nothing for a Python error."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)  # py4j's name, PySpark's name
     for _ in range(_MAX_CAUSES):
         if cause is None:
             return

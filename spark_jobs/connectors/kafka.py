@@ -1,4 +1,4 @@
-"""Kafka for Spark: ranges and streams read, records written."""
+"""Reads ranges and streams of Kafka topics with Spark, and writes records."""
 
 import json
 import uuid
@@ -14,7 +14,7 @@ PRODUCER_OPTIONS = {
     "kafka.acks": "all",
     "kafka.enable.idempotence": "true",
     "kafka.compression.type": "snappy",
-    # full batches, so that the broker has fewer requests; the flush at a task's end sends what waits
+    # large batches mean fewer requests; the flush at the end of a task sends the last one without waiting
     "kafka.batch.size": "262144",
     "kafka.linger.ms": "20",
 }
@@ -23,25 +23,25 @@ CONSUMER_OPTIONS = {
     "includeHeaders": "true",
     "failOnDataLoss": "true",
     "kafka.isolation.level": "read_committed",
-    # A cached consumer has one fetch under way when its batch ends, and the next batch waits for its answer:
-    # with the default of 500 ms a batch of ten records took 2.2 s.
+    # A cached consumer has one fetch in flight when its batch ends, and the next batch waits for the response.
+    # With the default of 500 ms, a batch of ten records took 2.2 s.
     "kafka.fetch.max.wait.ms": "20",
-    # A consumer is kept for each partition, with the records that it polled last and those that it fetched since:
-    # large posts would fill the heap with them.
+    # One consumer per partition is cached, with its last polled records and those prefetched since. With large posts
+    # they would fill the heap.
     "kafka.max.poll.records": "500",
     "kafka.max.partition.fetch.bytes": "1048576",
 }
-# Reads of a topic's ranges share their consumers. With a group for each read, which is Spark's default, every read
-# would leave a consumer for each partition behind, for five minutes.
+# Reads of a topic's ranges share their consumers. With Spark's default, a new group per read, every read would leave
+# one consumer per partition in the cache for five minutes.
 RANGE_GROUP = f"spark-kafka-source-range-{uuid.uuid4()}"
 
 
 def read_range(
     session: SparkSession, offset_reader: OffsetReader, topic: str, start: Offsets, end: Offsets
 ) -> DataFrame:
-    """The records of `start <= offset < end`, with headers.
+    """Return the records with `start <= offset < end`, with headers.
 
-    Raises MissingRange when Kafka no longer holds the start; a range lost while reading fails the Spark job.
+    Raises MissingRange if Kafka no longer holds the start. A range that is lost while it is read fails the Spark job.
     """
     earliest = offset_reader.earliest(topic)
     lost = {p: (start[p], first) for p, first in earliest.items() if start[p] < first and start[p] < end[p]}
@@ -53,9 +53,8 @@ def read_range(
         .option("subscribe", topic)
         .option("startingOffsets", _as_json(topic, start))
         .option("endingOffsets", _as_json(topic, end))
-        .option(
-            "kafka.group.id", f"{RANGE_GROUP}-{offset_reader.topic_id(topic)}"
-        )  # of one made again: other consumers
+        # with the topic id, so that a topic that was created again gets new consumers
+        .option("kafka.group.id", f"{RANGE_GROUP}-{offset_reader.topic_id(topic)}")
         .options(**CONSUMER_OPTIONS)
         .load()
     )
@@ -64,7 +63,7 @@ def read_range(
 def stream_reader(
     session: SparkSession, bootstrap_servers: str, topic: str, start: Offsets | None, max_records: int
 ) -> DataStreamReader:
-    """A reader of the topic from `start` (the beginning when None); a checkpoint, once there, decides instead."""
+    """Return a reader of the topic from `start` (the earliest offsets if None); an existing checkpoint overrides it."""
     return (
         session.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -76,9 +75,9 @@ def stream_reader(
 
 
 def write_records(records: DataFrame, bootstrap_servers: str, topic: str) -> None:
-    """Send the records and wait for their acknowledgement. At least once: a retried task sends its part again."""
+    """Send the records and wait for their acknowledgement. At least once: a retried task sends its records again."""
     writer = records.write.format("kafka").option("kafka.bootstrap.servers", bootstrap_servers).option("topic", topic)
-    # version 2 of Spark's sinks, see open_session: with it an observation of the records completes
+    # a sink of Spark's API version 2 (see STREAM_CONFIGURATION), with which an observation of the records completes
     writer.options(**PRODUCER_OPTIONS).mode("append").save()
 
 

@@ -1,4 +1,4 @@
-"""Which daemon Python workers are forked from: ours, as long as Spark's own has the parts that ours changes."""
+"""Chooses the daemon that forks Python workers: ours, if Spark's own still has the functions that ours changes."""
 
 import ast
 import logging
@@ -9,11 +9,11 @@ log = logging.getLogger(__name__)
 
 SPARKS = "pyspark.daemon"
 OURS = "spark_jobs.batch.worker_daemon"
-_KNOWN = {"worker": ["sock", "authenticated"], "manager": []}  # functions of Spark's daemon, and what they take
+_KNOWN = {"worker": ["sock", "authenticated"], "manager": []}  # functions of Spark's daemon, with their arguments
 
 
 def daemon_configuration() -> Mapping[str, str]:
-    """The setting that names our daemon; nothing, and a warning, where Spark's has changed: then Spark runs its own."""
+    """Return the setting that names our daemon. If Spark's has changed, log a warning and return no setting."""
     if found := difference():
         log.warning("Spark's own daemon of Python workers is used, tasks begin later: %s", found)
         return {}
@@ -21,9 +21,9 @@ def daemon_configuration() -> Mapping[str, str]:
 
 
 def difference() -> str:
-    """How Spark's daemon differs from the one that is known; empty where it does not. It is read, not imported."""
+    """Describe how Spark's daemon differs from the expected one; empty if it does not. It is parsed, not imported."""
     spec = find_spec(SPARKS)
-    # under spark-submit PySpark is a zip file, whose loader has the method and none of the abstract classes
+    # under spark-submit PySpark is a zip file, whose loader has get_source() without being an InspectLoader
     get_source = getattr(spec.loader, "get_source", None) if spec else None
     source = get_source(SPARKS) if get_source else None
     if source is None:

@@ -1,7 +1,7 @@
-"""Kafka records into typed rows, by the column: those that are right at first sight; all else goes the slow path.
+"""Decodes Kafka records into typed rows with column expressions, the fast path. Other records take the slow path.
 
-`ok` promises that `spark_jobs.speed.record_decoder.read_record` takes the record, with the same values. It promises
-nothing of other records: that reader has the last word on them, here as for every other reader.
+`ok` is true only if `spark_jobs.speed.record_decoder.read_record` accepts the record and returns the same values. If it
+is false the record may still be valid: `read_record` decides.
 """
 
 import secrets
@@ -22,12 +22,12 @@ _CARRIED = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "
 _OF_HEADERS = ("event_id", "accepted_text", "accepted_at")
 SLOW_PATH_COLUMNS = ("topic", "partition", "offset", "key", "value", "kafka_timestamp", "event_id", "accepted_text")
 
-# Jackson stops at the end of the first value and takes what follows for granted; a field that it cannot read it makes
-# null. So a value is parsed as the first of two in a list, and the second must be the one that was put there. Nobody
-# who writes to a topic knows the list's name or that second value: a text that closes the list by itself has neither.
+# Jackson stops at the end of the first value and ignores what follows, and from_json makes an unreadable field null. So
+# a value is parsed as the first of two elements of a list, and the second must be the one that was appended here. The
+# list's name and the second element are random, so that a producer cannot write a text that closes the list itself.
 _LIST = f"list_{secrets.token_hex(8)}"
 _LAST = secrets.randbits(62)
-_BROKEN = "_broken"  # where Jackson tells that a field or the text is none; a field of that name is none of the value
+_BROKEN = "_broken"  # set by from_json if the text or a field does not parse; a field of that name is not read
 _STRICT = {
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
@@ -37,24 +37,24 @@ _STRICT = {
 
 ESCAPED_BACKSLASH = r"\\\\"
 ESCAPED_CONTROL = r"\\([bf]|u00(0[0-8bcefBCEF]|1|7[fF]|[89]))"
-ESCAPED_LETTER = r"\\u00([46][1-9a-fA-F]|[57][0-9aA])"  # it may hide a field's name from `_no_text`
-# An escaped surrogate without its other half; from_json would turn it into "?" without a word.
+ESCAPED_LETTER = r"\\u00([46][1-9a-fA-F]|[57][0-9aA])"  # could hide a field's name from `_may_be_no_text`
+# An escaped surrogate without its other half; from_json would silently turn it into "?".
 LONE_SURROGATE = (
     r"(?i)\\u d[89ab][0-9a-f]{2}(?!\\u d[c-f][0-9a-f]{2})|(?<!\\u d[89ab][0-9a-f]{2})\\u d[c-f][0-9a-f]{2}"
 ).replace(" ", "")
-# An id as its producer writes it: the twin of `include.contracts.fields.record_id`.
+# The same rule as `include.contracts.fields.record_id`.
 _IS_ID = "string(try_cast(string(key) AS bigint)) = string(key)"
 
 
 def decode(records: DataFrame, topic: Topic) -> DataFrame:
-    """One row a record of the Kafka source (with headers): where it came from, the topic's columns, and `ok`.
+    """Return one row per record of the Kafka source (with headers): coordinates, the topic's columns, and `ok`.
 
-    Where `ok` is false the topic's columns are null: no expression behind this one meets a value that breaks the
-    contract. A tombstone has `deleted` true and its key as id. `<column>_text` is a time as it was sent;
-    `accepted_text` is that of a header, `accepted_at` the same as a time. `version_at` is when a version was made; a
-    tombstone's is when it was accepted. `kafka_timestamp` is null outside the years of the contract.
+    If `ok` is false the topic's columns are null, so that later expressions never get a value that breaks the contract.
+    A tombstone has `deleted` true and its key as id. `<column>_text` is a timestamp as it was sent. `accepted_text` is
+    the text of the header, `accepted_at` its timestamp. `version_at` is the time of the version; for a tombstone, the
+    time when it was accepted. `kafka_timestamp` is null outside the contract's range of years.
 
-    Every step copies all values of a row, which takes longer than most checks: there are four.
+    There are four projections. Each copies all values of a row, which takes longer than most checks.
     """
     in_years = (F.col("timestamp") >= FIRST_INSTANT) & (F.col("timestamp") < END_INSTANT)
     parsed = records.select(
@@ -76,12 +76,12 @@ def decode(records: DataFrame, topic: Topic) -> DataFrame:
 
 
 def valid(decoded: DataFrame) -> DataFrame:
-    """The rows that keep the contract, tombstones among them."""
+    """Return the rows with `ok`, including tombstones."""
     return decoded.where("ok").drop("ok")
 
 
 def slow_path(decoded: DataFrame) -> DataFrame:
-    """The records of the other rows, whole, for `spark_jobs.speed.slow_path`."""
+    """Return the raw columns of the rows without `ok`, for `spark_jobs.speed.slow_path`."""
     return decoded.where("NOT ok").select(*SLOW_PATH_COLUMNS)
 
 
@@ -95,7 +95,7 @@ def _parsed(topic: Topic) -> Column:
 
 @cache
 def _value_columns(topic: Topic) -> tuple[Column, ...]:
-    """The object that the value is, its times, and whether the value is that object and nothing else."""
+    """Return the value's object, its timestamps, and a flag: true if the value is one object and nothing else."""
     values = F.col("_parsed")[_LIST]
     is_last = F.get(values, F.lit(1))[topic.key_field] == F.lit(_LAST)
     is_object = F.col("_parsed")[_BROKEN].isNull() & (F.size(values) == 2) & is_last
@@ -106,9 +106,9 @@ def _value_columns(topic: Topic) -> tuple[Column, ...]:
 
 @cache
 def _header_columns() -> tuple[Column, ...]:
-    """The twins of `include.contracts.headers`: what counts of two headers."""
+    """Return the valid values of two headers, by the same rules as `include.contracts.headers`."""
     most = h.MAX_EVENT_ID_LENGTH
-    event_id = (  # without BETWEEN, of which Spark makes a step of its own
+    event_id = (  # without BETWEEN, for which Spark adds a projection
         f"is_valid_utf8(_event_id) AND _event_id != ''"
         f" AND (octet_length(_event_id) <= {most} OR char_length(_event_id) <= {most})"
         f" AND NOT _event_id RLIKE {_literal(h.UNPRINTABLE_PATTERN)}"
@@ -122,7 +122,10 @@ def _header_columns() -> tuple[Column, ...]:
 
 
 def _looks_like_a_time(text: str) -> str:
-    """Is it written as the contract's times are? A pattern's $ stands before a last line's end, too."""
+    """Return a condition: true if the text has the form of the contract's timestamps.
+
+    The pattern's $ also matches before a final line break, so that is excluded.
+    """
     return rf"{text} RLIKE {_literal(TIMESTAMP_PATTERN)} AND NOT endswith({text}, '\n')"
 
 
@@ -131,7 +134,7 @@ def _is_a_time(field: Field) -> bool:
 
 
 def _time(field: Field) -> str:
-    """The column of the field's text as a time, whether or not it is written as the contract's times are."""
+    """Return the name of the column with the field's text as a timestamp, in any form that Spark parses."""
     return f"_{field.column}"
 
 
@@ -141,7 +144,7 @@ def _times(topic: Topic) -> list[str]:
 
 @cache
 def _typed_columns(topic: Topic) -> tuple[Column, ...]:
-    """The topic's columns and `version_at`: when a version was made; a tombstone's is when it was accepted."""
+    """Return the topic's columns and `version_at`: the time of the version; of a tombstone, when it was accepted."""
     columns = []
     for field in topic.fields:
         value = F.col("_json")[field.name]
@@ -160,9 +163,10 @@ def _typed_columns(topic: Topic) -> tuple[Column, ...]:
 
 @cache
 def _ok(topic: Topic) -> Column:
-    """Is the record evidently right? Cheap: what is dear stands behind a condition that is seldom true.
+    """Return a condition: true if the fast path can accept the record.
 
-    Bytes are searched before texts: a text must be made of them first, and searching it takes five times as long.
+    Expensive checks stand behind cheap conditions that are rarely true. Bytes are searched before texts, because
+    searching a text takes five times as long and bytes must first be converted.
     """
     unescaped = f"regexp_replace(string(value), {_literal(ESCAPED_BACKSLASH)}, '')"
     odd_escapes = [f"{unescaped} RLIKE {_literal(each)}" for each in (ESCAPED_CONTROL, LONE_SURROGATE, ESCAPED_LETTER)]
@@ -175,7 +179,7 @@ def _ok(topic: Topic) -> Column:
         "contains(value, X'7F')",
         f"contains(value, X'C2') AND string(value) RLIKE {_literal(CONTROL_PATTERN)}",
         f"string(key) IS DISTINCT FROM string(_json.{topic.key_field})",
-        _no_text(topic),
+        _may_be_no_text(topic),
     ]
     for field in topic.fields:
         value = f"_json.{field.name}"
@@ -191,20 +195,20 @@ def _ok(topic: Topic) -> Column:
     return F.expr(f"CASE WHEN deleted THEN {tombstone} ELSE NOT coalesce({is_broken}, true) END")
 
 
-def _no_text(topic: Topic) -> str:
-    """May a field of text be something else? from_json writes any value as a text, and not as it was sent.
+def _may_be_no_text(topic: Topic) -> str:
+    """Return a condition: true if a string field may hold another type, which from_json converts to a string.
 
-    Such a text begins as a number, a boolean, an object, an array, or with the quote of "Infinity". Only then the whole
-    value is searched for a field whose value does not begin with a quote.
+    Such a string begins like a number, a boolean, an object or an array, or with the quote of "Infinity". Only then the
+    whole value is searched for a field whose value does not begin with a quote.
     """
     names = [field.name for field in topic.fields if field.type == "string"]
     firsts = b'-0123456789tf{["'.hex()
-    # the first letter of a text would cost a look at all of them
+    # the first byte: taking the first character would scan the whole text
     begins = " OR ".join(f"coalesce(contains(X'{firsts}', left(binary(_json.{name}), 1)), false)" for name in names)
     sent = rf'"({"|".join(names)})"\s*:\s*[^"\sn]'
     return f"({begins}) AND string(value) RLIKE {_literal(sent)}"
 
 
 def _literal(pattern: str) -> str:
-    """A regular expression as a literal of Spark's SQL, where a backslash is written twice."""
+    """Return a regular expression as a literal of Spark's SQL, with backslashes escaped."""
     return "'" + pattern.replace("\\", "\\\\") + "'"

@@ -5,12 +5,13 @@ from pyspark.sql import functions as F
 
 
 def header_text(name: str) -> Column:
-    """The first header of that name as text; null when there is none."""
-    place = F.array_position(F.col("headers")["key"], name).cast("int")  # from 1 on; no lambda, which Spark interprets
-    return F.get(F.col("headers")["value"], place - 1).cast("string")
+    """Return the first header of that name as text; null if there is none."""
+    # array_position counts from 1; a lambda such as filter() would not be compiled by Spark
+    position = F.array_position(F.col("headers")["key"], name).cast("int")
+    return F.get(F.col("headers")["value"], position - 1).cast("string")
 
 
 def header(name: str, value: Column) -> Column:
-    """A header for Spark's Kafka sink; null where the value is null."""
+    """Return a header for Spark's Kafka sink; null if the value is null."""
     named = F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
     return F.when(value.isNotNull(), named)

@@ -1,7 +1,8 @@
-"""The join rule of the stream, which holds each member's newest version.
+"""The join rule of the stream, which keeps only each member's newest version.
 
-The rule: a board takes its member's newest version not newer than the board's own; if there is none, the oldest one
-known. With the history of the members it stands in `spark_jobs.batch.authors`; a test holds both against one oracle.
+The rule: a board takes its member's newest version that is not newer than the board's version; if there is none, the
+oldest known version. `spark_jobs.batch.authors` applies it to the members' history; a test compares both with the same
+oracle.
 """
 
 from collections.abc import Sequence
@@ -16,12 +17,13 @@ MEMBER_SIDE = ("partition", "offset", "version_at", "deleted")
 
 
 def board_details_of_newest(boards: DataFrame, members: Sequence[DataFrame], definition: Definition) -> DataFrame:
-    """One row a board, with its author's columns: its member's newest version, whatever its time.
+    """Return one row per board with its author's columns, from the member's newest version, whatever its time.
 
-    Where that is a tombstone, or the member has none, they are null and `author_known` is false: the board is pending.
+    If that version is a tombstone or the member has none, the columns are null and `author_known` is false: the board
+    is pending.
 
-    Each relation of `members` holds a key once at most; of a key in several of them the newest version counts. The
-    order of the boards is kept when they are sorted by the join field.
+    Each relation of `members` has a key at most once; the newest version of a key across relations is used. The order
+    of the boards is kept if they are sorted by the join field.
     """
     matched = boards
     for number, relation in enumerate(members):
@@ -40,11 +42,11 @@ def _name(number: int) -> str:
 
 
 def _matched(boards: DataFrame, members: DataFrame, definition: Definition, name: str) -> DataFrame:
-    """The boards with their member's columns, each under the name `<name>_<column>`; null without a member."""
+    """Add the columns of the boards' members as `<name>_<column>`; null for a board without a member."""
     return boards.join(members.select(*_author_columns(definition, name)), _is_author(definition, name), how="left")
 
 
-@cache  # as are the others here: a Column is only a description, and each takes calls to the JVM to be made
+@cache  # a Column is an immutable expression, and building it takes calls to the JVM
 def _author_columns(definition: Definition, name: str) -> tuple[Column, ...]:
     table_key = definition.table.field(definition.table.key_field).column
     return (
@@ -61,11 +63,11 @@ def _is_author(definition: Definition, name: str) -> Column:
 
 @cache
 def _newest_of(definition: Definition, count: int) -> Column:
-    """The newest of a member's versions in so many relations; null where there is none."""
+    """Return the newest of a member's versions across `count` relations; null if there is none."""
     columns = (*definition.table_columns, *MEMBER_SIDE)
 
     def comparable(name: str) -> Column:
-        version = [F.col(f"{name}_version_at").alias("_version"), F.col(f"{name}_offset").alias("_place")]
+        version = [F.col(f"{name}_version_at").alias("_version"), F.col(f"{name}_offset").alias("_offset")]
         fields = [F.col(f"{name}_{column}").alias(column) for column in columns]
         return F.when(F.col(name).isNotNull(), F.struct(*version, *fields))
 

@@ -71,7 +71,7 @@ def test_partitions_that_spark_does_not_keep_together_are_shuffled(spark, caplog
     one, other = (spark.sparkContext.parallelize([(n % 3, n) for n in range(first, 30, 2)], 2) for first in (0, 1))
     both = side_by_side(one, other, 3, own)
     assert both.mapPartitionsWithIndex(lambda at, pairs: [{at} == {key for key, _ in pairs}]).collect() == [True] * 3
-    assert "does not keep partitions that are alike together" in caplog.text
+    assert "does not keep the partitioning" in caplog.text
 
 
 def test_of_the_other_partitions_nothing_is_read(spark):
