@@ -1,4 +1,4 @@
-"""Writes batches in a thread of its own: while PostgreSQL takes one, the next is read and decoded."""
+"""Writes batches in a separate thread, so that the next batch is read and decoded while PostgreSQL writes one."""
 
 import logging
 import threading
@@ -19,17 +19,17 @@ from spark_jobs.speed.driver_state import Batch, DriverState
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
-# Calls the writing of these records, and knows what to do when it fails.
+# Calls the function that writes these records, and handles its failures.
 Guard = Callable[[Callable[[], None], pa.Table], None]
 
 
 class WriterClosed(PipelineError):
-    """The application ends; the batch is not written, and the ledger has not moved."""
+    """The application is stopping; the batch is not written, and the ledger has not moved."""
 
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch to be written (see `include.adapters.served_batch`), and how long it took so far, by phase."""
+    """A batch to write (see `include.adapters.served_batch`), and the seconds it took so far, by phase."""
 
     batch_id: int
     records: pa.Table
@@ -37,9 +37,9 @@ class DecodedBatch:
 
 
 class BatchWriter:
-    """One batch at a time, in the order given; one that fails is the last, or its records would be passed over.
+    """Writes one batch at a time, in the order given. After a failure it accepts no more, so as not to skip records.
 
-    While PostgreSQL is out the batch is tried again for ever; `state` then says what is waited for.
+    While PostgreSQL is out it retries the batch without limit; `state` then has the error.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class BatchWriter:
 
     @property
     def is_writing(self) -> bool:
-        """Is a batch under way?"""
+        """True if a batch is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def hand_over(self, batch: DecodedBatch) -> bool:
-        """Wait until the batch before is written, then begin with this one. False when the application ends: not begun.
+        """Wait until the previous batch is written, then start to write this one.
 
-        Raises what the writing of an earlier batch raised.
+        Returns False, without starting, if the application is stopping. Raises the error of an earlier batch.
         """
         started = time.monotonic()
         while self._thread is not None and self.is_writing:
@@ -81,12 +81,12 @@ class BatchWriter:
         return True
 
     def check(self) -> None:
-        """Raise what the writing of a batch raised. To be called now and then: with no next batch nobody else would."""
+        """Raise the error of a failed batch. Call it regularly: without a next batch nothing else raises it."""
         if self._error is not None:
             raise self._error
 
     def close(self, max_wait_s: float = 10.0) -> bool:
-        """Let the batch under way come to its end, break it off after `max_wait_s`. Was all written that was begun?"""
+        """Wait for the batch in progress, cancel it after `max_wait_s`. Returns True if no batch failed or is left."""
         self._closing.set()
         thread = self._thread
         if thread is not None:
@@ -95,7 +95,7 @@ class BatchWriter:
                 self._store.cancel()
                 thread.join(max_wait_s)
             if thread.is_alive():
-                return False  # it holds the connection; the thread ends with the process, its transaction with it
+                return False  # the thread still uses the connection; both end with the process
         self._store.close()
         return self._error is None
 
@@ -105,12 +105,12 @@ class BatchWriter:
     def _run(self, batch: DecodedBatch, waited_s: float) -> None:
         try:
             self._guard(lambda: self.write(batch, waited_s), batch.records)
-        except BaseException as exc:  # noqa: BLE001  # handed to whoever asks next
+        except BaseException as exc:  # noqa: BLE001  # raised by the next call of check()
             log.warning("batch %d: not written: %s", batch.batch_id, exc)
             self._error = exc
 
     def write(self, batch: DecodedBatch, waited_s: float = 0.0) -> None:
-        """Write a batch at once, in the caller's thread, while no other is under way."""
+        """Write a batch in the caller's thread. No other batch may be in progress."""
         failpoint_records("serve.write", lambda topic, *at: topic == self._store.topic and _holds(batch.records, *at))
         applied = retry_transient(
             lambda: self._attempt(batch.records), NO_LIMIT, self._state.waiting_callback("serve"), self._stop
@@ -118,7 +118,7 @@ class BatchWriter:
         self._note(batch, waited_s, applied)
 
     def wait(self) -> None:
-        """Wait for the end of the batch under way, or of the application. Raises what its writing raised."""
+        """Wait until the batch in progress is written or the application stops. Raises the error of a failed batch."""
         while self.is_writing and not self._is_ending():
             assert self._thread is not None
             self._thread.join(LOOK_S)

@@ -1,4 +1,4 @@
-"""Spark's checkpoint folders. They live as long as the driver: where to begin is said by the offset ledger."""
+"""Spark's checkpoint folders. Each is used by one driver only, because queries start from the offset ledger."""
 
 import json
 import shutil
@@ -11,9 +11,9 @@ LEFT_S = 3600.0
 
 
 def folder_of(parent: Path, driver_id: str) -> Path:
-    """A folder of the driver's own: an older one that still runs must not find another's batches in its place.
+    """Create the driver's checkpoint folder. Drivers share none, because a superseded one may still be running.
 
-    What drivers that are gone left there is of no use to anyone, and is removed after an hour.
+    Folders that have not changed for an hour are removed.
     """
     parent = parent.resolve()
     folder = parent / driver_id
@@ -25,16 +25,16 @@ def folder_of(parent: Path, driver_id: str) -> Path:
 
 
 class BatchRanges:
-    """Which records each batch of a query has. Spark writes it down before the batch begins."""
+    """Offset ranges of a query's batches, from Spark's offset log, which is written before a batch starts."""
 
     def __init__(self, folder: Path, topic: str, start: Offsets) -> None:
-        """`start`: where the first batch begins."""
+        """`start` holds the starting offsets of the first batch."""
         self._folder = folder
         self._topic = topic
         self._start = start
 
     def of(self, batch_id: int) -> OffsetRange:
-        """The range of a batch."""
+        """Return the range of a batch."""
         end = self._end(batch_id)
         start = self._end(batch_id - 1) if batch_id else self._start
         return OffsetRange({partition: start.get(partition, 0) for partition in end}, end)

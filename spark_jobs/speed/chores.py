@@ -1,4 +1,4 @@
-"""What the driver does once a second beside its queries, in a thread of its own: one that waits holds up nothing."""
+"""Periodic work of the driver besides its queries, in a separate thread, so that waiting delays nothing else."""
 
 import logging
 import threading
@@ -13,17 +13,17 @@ ROUND_S = 1.0
 
 
 class Chore(NamedTuple):
-    """A call, made every so many rounds."""
+    """A call that is made every `every` rounds."""
 
     call: Callable[[], object]
     every: int = 1
 
 
 class Chores:
-    """Does them in turn. A Retryable is logged, and the rest of the round left to the next one."""
+    """Runs the chores in turn, once a second. A Retryable is logged and ends the round; other errors end the thread."""
 
     def __init__(self, chores: Sequence[Chore], tick: Callable[[], None], stop: threading.Event) -> None:
-        """`tick` hears of each round. `stop` ends it, and is also what a chore that waits looks at."""
+        """`tick` is called in each round. `stop` ends the thread; chores that wait must check it too."""
         self._chores = chores
         self._tick = tick
         self._stop = stop
@@ -31,16 +31,16 @@ class Chores:
         self._thread = threading.Thread(target=self._run, name="chores", daemon=True)
 
     def start(self) -> None:
-        """Do them from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what ended it."""
+        """Raise the error that ended the thread, if there is one."""
         if self._error is not None:
             raise self._error
 
     def join(self, max_wait_s: float = 10.0) -> None:
-        """Wait for the chore under way, once `stop` is set."""
+        """Wait for the chore in progress, after `stop` is set."""
         self._thread.join(max_wait_s)
 
     def _run(self) -> None:
@@ -53,7 +53,7 @@ class Chores:
                     if rounds % chore.every == 0:
                         chore.call()
             except Retryable as exc:
-                log.warning("waiting: %s", exc)
+                log.warning("retrying in the next round: %s", exc)
             except Exception as exc:  # the main loop raises it
                 log.exception("a chore failed")
                 self._error = exc

@@ -1,4 +1,4 @@
-"""Records of the output topic as rows of the live table, by the column."""
+"""Decodes records of the output topic into rows of the live table, by column."""
 
 import datetime as dt
 from typing import Any
@@ -24,7 +24,7 @@ _NUMBERS = {
 
 
 class DetailDecoder:
-    """Reads batches. What is evidently right is read by the column, all else record by record."""
+    """Decodes batches: by column on the fast path, record by record on the slow path."""
 
     def __init__(self, definition: Definition, timezone: str) -> None:
         self._topic = definition.output
@@ -33,17 +33,17 @@ class DetailDecoder:
         self._json = JsonColumns(definition.output)
 
     def read(self, records: pa.Table) -> pa.Table:
-        """The records, as Spark's Kafka source gives them, as `include.adapters.served_batch` has a batch.
+        """Decode records of Spark's Kafka source into a batch of `include.adapters.served_batch`.
 
-        Rejects are the rows with a `reason`. The version of a tombstone takes the place of the version column, so that
-        newer and older compare alike. The order is not that of the records.
+        Rejects are rows with a `reason`. A tombstone's version is in the version column, so that versions compare
+        alike. The order of the rows is unspecified.
         """
         records = records.combine_chunks()
         fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
         sources = _sources(array(records["headers"]))
         has_source = pc.and_(pc.is_valid(sources["board_partition"]), pc.is_valid(sources["board_offset"]))
         is_plain = array(pc.and_(fast_path_mask, has_source))
-        if pc.all(is_plain).as_py():  # as nearly always
+        if pc.all(is_plain).as_py():  # nearly always
             return self._plain(fields, records, sources)
         plain = self._plain(
             fields.filter(is_plain.filter(fast_path_mask)), records.filter(is_plain), sources.filter(is_plain)
@@ -76,16 +76,16 @@ class DetailDecoder:
         return pa.Table.from_arrays(arrays, schema=RECORDS)
 
     def _row(self, record: "_Record", source: dict[str, Any]) -> dict[str, Any]:
-        place = {"kafka_partition": record.partition(), "kafka_offset": record.offset(),
-                 "kafka_timestamp": record.microseconds}  # fmt: skip
+        coordinates = {"kafka_partition": record.partition(), "kafka_offset": record.offset(),
+                       "kafka_timestamp": record.microseconds}  # fmt: skip
         match read_record(record, self._topic):
             case Reject() as rejected:
                 reason: str | None = rejected.reason
             case row if (reason := _reason(record, source)) is None:
                 key, version = self._definition.key_column, self._definition.version_column
                 values = {**row.values, key: row.key, version: row.version_at}
-                return {**values, **source, **place, "day": self._day(row), "deleted": row.deleted}
-        return {**place, "reason": reason, "record_key": record.key(), "record_value": record.value()}
+                return {**values, **source, **coordinates, "day": self._day(row), "deleted": row.deleted}
+        return {**coordinates, "reason": reason, "record_key": record.key(), "record_value": record.value()}
 
     def _day(self, row: TableRow) -> dt.date | None:
         if row.deleted:
@@ -95,14 +95,14 @@ class DetailDecoder:
 
 
 class _Record:
-    """A row of the source, as the client library would give it."""
+    """A row of the source, with the interface of confluent_kafka's Message."""
 
     def __init__(self, records: pa.Table, number: int) -> None:
         self._row = {name: records[name][number] for name in records.column_names}
 
     @property
     def microseconds(self) -> int | None:
-        """Kafka's timestamp, whatever it is."""
+        """Kafka's timestamp, which may be out of range for datetime."""
         value: int | None = self._row["timestamp"].value
         return value
 
@@ -138,7 +138,7 @@ def _reason(record: _Record, source: dict[str, Any]) -> str | None:
 
 
 def _sources(headers: pa.Array) -> pa.Table:
-    """What the headers say of the records that each record was made from; null where they say nothing."""
+    """Return the source coordinates and event id in each record's headers; null if a header is missing or invalid."""
     columns = {"event_id": event_ids(headers)}
     for column, name in _NUMBERS.items():
         columns[column] = numbers(first_header(headers, name), RECORDS.field(column).type)

@@ -1,4 +1,4 @@
-"""The driver at one instant: what the rows in PostgreSQL, the metrics and the health answer are made from."""
+"""A snapshot of the driver, from which the rows in PostgreSQL, the metrics and the health response are made."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from spark_jobs.speed.query_watch import SparkBatch
 
 LONGEST_WAIT_S = 30.0
 LONGEST_SILENCE_S = 60.0
-LONGEST_TRANSACTION_S = 60.0  # a producer's own time-out, unless it is set otherwise
+LONGEST_TRANSACTION_S = 60.0  # the default of a producer's transaction.timeout.ms
 
 
 @dataclass(frozen=True)
 class QueryView:
-    """One query. `is_active` is None before it starts; `waits` is what for, and since when."""
+    """One query. `is_active` is None before it starts; `waits` has the error it waits for, and since when."""
 
     query: Query
     topic: str
@@ -35,12 +35,12 @@ class QueryView:
 
     @property
     def waiting(self) -> str | None:
-        """What the query waits for, and since when, in words."""
+        """The error that the query waits for, and since when, as text."""
         return f"{self.waits[0]}, since {rfc3339(self.waits[1])}" if self.waits else None
 
     @property
     def phases_s(self) -> dict[str, float]:
-        """Seconds of the last batch by phase: Spark's names, and the query's own for the parts of its addBatch."""
+        """Seconds of the last batch by phase: Spark's phases, and the query's own phases within addBatch."""
         spark = self.spark_batch.phases_s if self.spark_batch else {}
         own = self.batch.phases_s if self.batch else {}
         return {name: round(seconds, 4) for name, seconds in {**spark, **own}.items()}
@@ -48,7 +48,7 @@ class QueryView:
 
 @dataclass(frozen=True)
 class DriverView:
-    """The whole driver. `starting` says what it does before its queries run, None afterwards."""
+    """The whole driver. `starting` describes its state before the queries run, and is None afterwards."""
 
     driver_id: str
     epoch: int
@@ -65,7 +65,7 @@ class DriverView:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def unhealthy_reason(self) -> str | None:
-        """None when healthy, else why not."""
+        """Return the reason why the driver is unhealthy; None if it is healthy."""
         if self.starting is not None:
             return f"starting: {self.queries[0].waiting or self.starting}"
         for query in self.queries:
@@ -79,14 +79,14 @@ class DriverView:
             return f"the driver's main loop is silent for {silent_s:.0f} s"
         for query in self.queries:
             if self._seconds_since(query.ends_seen_at or self.started_at) > LONGEST_WAIT_S:
-                return f"Kafka has not told for more than {LONGEST_WAIT_S:.0f} s where topic {query.topic} ends"
+                return f"Kafka has not returned the end offsets of topic {query.topic} for {LONGEST_WAIT_S:.0f} s"
         for topic, held in ((query.topic, query.held) for query in self.queries):
             if self._is_hung(held):
                 return self._of_transaction(topic, held)
         return self._of_transaction(self.table_topic, self.table_held) if self._is_hung(self.table_held) else None
 
     def held_s(self, held: Held | None) -> float:
-        """For how long the transaction has been open; 0 when there is none."""
+        """Return the seconds that the transaction has been open; 0 if there is none."""
         return self._seconds_since(held.since) if held else 0.0
 
     def _is_hung(self, held: Held | None) -> bool:
@@ -97,11 +97,11 @@ class DriverView:
             return None
         return (
             f"a transaction is open in topic {topic}, partition {held.partition}, offset {held.offset}, for "
-            f"{self.held_s(held):.0f} s: {held.records} records behind it are read by nobody"
+            f"{self.held_s(held):.0f} s: {held.records} records behind it cannot be read"
         )
 
     def progress(self) -> list[Progress]:
-        """The rows for PostgreSQL, one a query."""
+        """Return the rows for PostgreSQL, one per query."""
         return [self._progress_of(query) for query in self.queries]
 
     def _progress_of(self, query: QueryView) -> Progress:

@@ -1,4 +1,4 @@
-"""A query's way past records that it cannot take: its `Isolation`, over ranges of its topic."""
+"""Builds the `Isolation` of each query, over offset ranges of its topic."""
 
 import logging
 import threading
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 class Isolations:
-    """Makes them, for the queries of one driver."""
+    """Creates isolations for the queries of one driver."""
 
     def __init__(
         self, offset_reader: OffsetReader, lease: DriverLease, state: DriverState, stop: threading.Event,
         wait_out: Callable[[Callable[[], Any]], Any],
     ) -> None:  # fmt: skip
-        """`wait_out` repeats a call while a server is out."""
+        """`wait_out` retries a call while a server is out."""
         self._offset_reader = offset_reader
         self._lease = lease
         self._state = state
@@ -38,7 +38,7 @@ class Isolations:
         take: Callable[[OffsetRange], object],
         reject: Callable[[Sequence[Reject], Offsets], object],
     ) -> Isolation[OffsetRange]:
-        """Of a query that reads the topic. `reject` keeps the rejects, and moves the query to these ends."""
+        """Return the isolation of a query over its topic. `reject` saves rejects and advances the query to the ends."""
 
         def reject_step(step: OffsetRange, reason: str) -> None:
             rejected = [
@@ -54,17 +54,17 @@ class Isolations:
 
     def of(self, trials: StreamTrials, topic: str, take: Callable[[Any], object],
            reject: Callable[[Any, str], None]) -> Isolation[Any]:  # fmt: skip
-        """Of any batches of records of the topic."""
+        """Return an isolation over batches of any type with records of the topic."""
 
         def probe() -> None:
-            self._lease.check()  # PostgreSQL answers, too
+            self._lease.check()  # also fails if PostgreSQL is out
             self._offset_reader.ends(topic)
 
         return Isolation(trials, take, reject, is_passing, probe, self._stop, self._wait_out)
 
 
 def first_batch(start: Offsets, ends: Offsets, most: int) -> OffsetRange:
-    """The batch that Spark's source would begin with: of each partition a share, by how much is left of it."""
+    """Return the first batch of Spark's source: `most` records, shared among partitions in proportion to their lag."""
     left = {partition: max(0, end - start.get(partition, 0)) for partition, end in ends.items()}
     total = max(most, sum(left.values()))
     return OffsetRange(start, {p: start.get(p, 0) + -(-count * most // total) for p, count in left.items()})

@@ -1,9 +1,9 @@
-"""The way past a record that cannot be taken: a batch that fails again and again is narrowed down to that record.
+"""Isolates a record that cannot be processed: narrows a batch that fails repeatedly down to that record.
 
-A failure counts when Kafka and PostgreSQL answer, the lease is held, and a batch of no records succeeds: any other
-failure passes by itself, or is no record's. A batch that failed three times is taken in steps, each an eighth of the
-one that failed. A single record that failed three times becomes a reject.
-Steps are saved before they begin (`StreamTrials`), so one that ends the process counts too.
+A failure counts only if Kafka and PostgreSQL respond, the lease is held, and an empty batch succeeds. Any other failure
+is transient or not caused by a record. A batch that failed three times is processed in steps, each an eighth of the one
+that failed. A single record that failed three times becomes a reject.
+Steps are saved before they start (`StreamTrials`), so that a step that kills the process counts too.
 """
 
 import logging
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 MAX_REJECTED_IN_A_ROW = 3
-NARROWED = 8  # by halves a record that ends the process would end twice as many
+NARROWED = 8  # with halving, a record that kills the process would kill twice as many
 PROCESS_ENDED = "the driver's process ended while it took this record"
 
 
 class Stopping(PipelineError):
-    """The application ends; what was not taken is left to the next start."""
+    """The application is stopping; the next driver processes the remaining records."""
 
 
 class Batch(Protocol):
@@ -32,27 +32,27 @@ class Batch(Protocol):
 
     @property
     def count(self) -> int:
-        """How many they are at most."""
+        """The number of records, at most."""
 
     @property
     def at(self) -> Any:
-        """Its place, as JSON has it: from this the next driver knows where the last one was."""
+        """Its position as a JSON value, which tells the next driver where this one was."""
 
     def is_at(self, at: Any) -> bool:
-        """True if its first record is that of the place."""
+        """True if the batch starts at the position."""
 
     def resumed(self, at: Any) -> Self:
-        """The batch of the place, if it is there."""
+        """Return the batch that continues from the position."""
 
     def cut(self, count: int) -> tuple[Self, Self]:
-        """The first records, at most so many, and the rest."""
+        """Return the first records, at most `count`, and the rest."""
 
 
 Records = TypeVar("Records", bound=Batch)
 
 
 class Isolation(Generic[Records]):
-    """Takes batches of one query. For one thread at a time."""
+    """Processes batches of one query and isolates failing records. Not thread-safe."""
 
     def __init__(
         self,
@@ -64,10 +64,11 @@ class Isolation(Generic[Records]):
         stop: threading.Event,
         wait_out: Callable[[Callable[[], Any]], Any] = lambda call: call(),
     ) -> None:
-        """`take` does with a batch what the query does, to its end, progress included.
+        """`take` processes a batch completely, including progress.
 
-        `reject` makes a reject of a batch of one, and goes on after it. `is_passing` knows errors that no record
-        causes; `probe` raises one while a server is out or the lease is lost. `wait_out` repeats what is Retryable.
+        `reject` makes a reject of a batch of one record and advances the query past it. `is_passing` is true for errors
+        that records do not cause; `probe` raises such an error while a server is out or the lease is lost. `wait_out`
+        retries a call that raises Retryable.
         """
         self._trials = trials
         self._take = take
@@ -79,29 +80,28 @@ class Isolation(Generic[Records]):
         self._rejected = 0  # in a row
 
     def load(self) -> Trial | None:
-        """What the last driver was about to do."""
+        """Return the step that the last driver started and did not finish; None if there is none."""
         trial: Trial | None = self._wait_out(self._trials.load)
         self._rejected = trial.rejected if trial else 0
         return trial
 
     def begin(self, batch: Records) -> Records | None:
-        """Take the batch if three drivers that began with it ended, or the step at which the last one ended.
+        """Process the batch in steps if three drivers ended after starting it; resume at the step of the last one.
 
-        Returns what was taken; None for nothing.
-
-        Otherwise this driver counts as one that began with it. One that ends for a good reason counts as well: the
-        next ones then take the batch in steps, and reject nothing that can be taken.
+        Returns the batch that was processed; None if there was nothing to do. In that case this driver is counted as
+        one that started the batch. A driver that ends for another reason is counted as well, which is harmless: later
+        drivers process the batch in steps, and reject only records that fail.
         """
         if not batch.count:
             return None
         trial = self.load()
-        if trial is None or not batch.is_at(trial.at):  # records were taken since
+        if trial is None or not batch.is_at(trial.at):  # records were processed since
             trial, self._rejected = Trial(batch.at), 0
         if trial.size is None and trial.failures < MAX_FAILURES:
             self._save(trial._replace(failures=trial.failures + 1))
             return None
         log.warning("drivers ended at %s, %d in a row", trial.at, trial.failures)
-        if trial.size is None:  # of the batch that ended them only this is known: it began here
+        if trial.size is None:  # of the failed batch only the start is known
             trial = Trial(batch.at, batch.count, MAX_FAILURES if batch.count > 1 else 0)
         else:
             batch = batch.resumed(trial.at)
@@ -109,9 +109,9 @@ class Isolation(Generic[Records]):
         return batch
 
     def run(self, process: Callable[[], object], left: Callable[[], Records], is_taken: bool = True) -> None:
-        """Process a batch; if that fails three times, take what is left of it in steps.
+        """Process a batch; if it fails three times, process the rest of it, `left`, in steps.
 
-        `is_taken`: a `process` that returns has taken the batch. False: something else has yet to take it.
+        `is_taken` is false if the batch is not yet processed when `process` returns, because another thread does it.
         """
         reason = ""
         for failures in range(1, MAX_FAILURES + 1):
@@ -129,18 +129,18 @@ class Isolation(Generic[Records]):
         self._in_steps(batch, Trial(batch.at, batch.count, MAX_FAILURES, reason=reason))
 
     def take(self, batch: Records, trial: Trial | None = None) -> None:
-        """Take the batch, in steps once it failed three times. `trial`: what was tried with it before."""
+        """Process the batch, in steps after it failed three times. `trial` is the saved state of earlier attempts."""
         if batch.count:
             self._in_steps(batch, trial or Trial(batch.at, batch.count), untried=batch.count)
             self._save(Trial(batch.cut(0)[0].at))
 
     def _in_steps(self, rest: Records, trial: Trial, untried: int = 0) -> None:
-        """Take the batch. A step of one record, or of `untried` ones, must fail three times, any other once.
+        """Process the batch in steps. A step of one record, or of `untried` records, is tried three times, others once.
 
-        Raises RecordsRefused, Stopping, and errors that pass.
+        Raises RecordsRefused, Stopping, and errors that records do not cause.
         """
         size = trial.size or rest.count
-        suspects = 0  # records of the step that failed last: while there are any, no larger step is worth a try
+        suspects = 0  # records left of the last failed step; until they are processed, steps do not grow
         while rest.count:
             if self._stop.is_set():
                 raise Stopping
@@ -149,10 +149,10 @@ class Isolation(Generic[Records]):
             tries = MAX_FAILURES if size in (1, untried) else 1
             trial = self._tried(step, trial._replace(at=step.at, size=size), tries)
             if trial.failures:
-                self._take(rest.cut(0)[0])  # of no record: if that fails too, it is not the records
+                self._take(rest.cut(0)[0])  # an empty batch: if that fails too, the records are not the cause
             if trial.failures and size > 1:
                 suspects, size = size, max(1, size // NARROWED)
-                log.warning("one of %d records cannot be taken: %d at a time", suspects, size)
+                log.warning("one of %d records cannot be processed: trying %d at a time", suspects, size)
             else:
                 if trial.failures:
                     self._give_up(step, after, trial)
@@ -161,18 +161,18 @@ class Isolation(Generic[Records]):
             trial = Trial(rest.at)
 
     def _tried(self, step: Records, trial: Trial, times: int) -> Trial:
-        """The trial of this step: with so many failures, or none if it was taken."""
+        """Try the step up to `times` times; returns its trial with the failures, 0 if it was processed."""
         while trial.failures < times:
-            # before it begins: a step that ends the process has failed
+            # saved before it starts, because a step that kills the process has failed
             failed = trial._replace(failures=trial.failures + 1)
             self._save(failed._replace(reason=trial.reason or PROCESS_ENDED))
             try:
                 self._take(step)
-            except Exception as exc:  # noqa: BLE001  # whatever a record can cause
+            except Exception as exc:  # noqa: BLE001  # a record can cause any error
                 try:
                     self._raise_unless_counted(exc)
                 except Exception:
-                    self._trials.save(trial._replace(rejected=self._rejected))  # it does not count
+                    self._trials.save(trial._replace(rejected=self._rejected))  # the failure does not count
                     raise
                 log.warning("%d offsets from %s on failed: %s", step.count, trial.at, cause_of(exc))
                 trial = failed._replace(reason=cause_of(exc))
@@ -183,7 +183,7 @@ class Isolation(Generic[Records]):
 
     def _give_up(self, record: Records, after: Records, trial: Trial) -> None:
         if self._rejected >= MAX_REJECTED_IN_A_ROW:
-            self._save(trial._replace(failures=MAX_FAILURES - 1))  # the next driver tries it once more
+            self._save(trial._replace(failures=MAX_FAILURES - 1))  # the next driver retries it once
             raise RecordsRefused(in_a_row=self._rejected, next=trial.at, reason=trial.reason)
         self._reject(record, trial.reason or PROCESS_ENDED)
         self._rejected += 1
@@ -199,6 +199,6 @@ class Isolation(Generic[Records]):
 
 
 def reason_of_reject(topic: str, partition: int, offset: int, cause: str) -> str:
-    """What a reject says that was made of a record which keeps its contract and cannot be taken."""
+    """Return the reason of a reject whose record keeps its contract but cannot be processed."""
     remedy = "find the error in the stream's log; when its cause is mended, send the record again"
     return f"/: {topic}/{partition}/{offset} cannot be taken: {cause}; {remedy}"

@@ -1,4 +1,4 @@
-"""The join query: boards with their authors, into the topic board-detail; at least once."""
+"""The join query: writes boards with their authors to the topic board-detail, at least once."""
 
 import logging
 import threading
@@ -41,10 +41,10 @@ log = logging.getLogger(__name__)
 
 
 class BoardJoin:
-    """Joins batches of boards with the member table, and pending boards once their member has come.
+    """Joins batches of boards with the member table, and pending boards once their member is known.
 
-    A batch is one Spark job: read, decode, join, send. An observation counts on the way what could not be sent; only
-    when there is something, a second job fetches it.
+    A batch is one Spark job: read, decode, join, send. An observation counts the boards that could not be sent; only if
+    there are any, a second job collects them.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BoardJoin:
         keep_rejects: Callable[[Sequence[Reject]], None],
         max_bytes: int,
     ) -> None:
-        """`read` gives the records of any range of the topic; at most `max_bytes` come to the driver at once."""
+        """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
         self._session = session
         self._members = members
         self._store = store
@@ -84,20 +84,23 @@ class BoardJoin:
         self._day_column = self._stream.field(definition.day_field).column
 
     def decoded(self, records: DataFrame) -> DataFrame:
-        """Records of the source as `process` takes them. Part of the streaming plan, which Spark plans by itself."""
+        """Decode records of the source for `process`. It is a part of the streaming query's own plan."""
         return decode(records, self._stream).drop("replayed", "accepted_at")
 
     def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
-        """The boards of a range. Boards are sent before anything is recorded: a crash here sends again, never loses."""
+        """Process the boards of a range.
+
+        Boards are sent before progress is recorded: a crash in between sends them again and never loses them.
+        """
         started = time.monotonic()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
         with self._lock:
-            # the boards' offsets are fixed by now; only then the members are read to their end
+            # the boards' offsets are fixed; members are read to their end afterwards, so that none is missed
             self._refresh()
             refreshed = time.monotonic()
             sent = self._send(boards)
             done = time.monotonic()
-            self._settle(sent, range_, batch_id)
+            self._save_unsent(sent, range_, batch_id)
             settled = time.monotonic()
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
@@ -114,10 +117,10 @@ class BoardJoin:
         self._state.record_batch("join", Batch(rows, phases, newest_at))
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
-        """Send a page of the pending boards whose member has come, also when no board arrives.
+        """Send one page of the pending boards whose member is known by now; returns the number of boards sent.
 
-        A page a call, so that a batch that waits comes in between. Returns how many were sent; none when there are none
-        left, or none in the page: see `is_resolved`. `take` calls `resolve`, and knows what to do when it fails.
+        Each call handles one page, so that a waiting batch can run in between. 0 means that no board is left, or that
+        none in the page was sent: see `is_resolved`. `take` calls `resolve` and handles its failures.
         """
         with self._lock:
             self._refresh()
@@ -132,7 +135,7 @@ class BoardJoin:
             return self._resolved - before
 
     def resume_pending(self, isolation: Isolation[PendingBatch]) -> None:
-        """Begin with the pending boards that the last driver was sending when it ended."""
+        """Process the pending boards that the last driver was sending when it ended."""
         trial = isolation.load()
         if trial is not None and trial.at:
             batch = PendingBatch(self._store.pending_at([Coordinates(*at) for at in trial.at]))
@@ -140,11 +143,11 @@ class BoardJoin:
 
     @property
     def is_resolved(self) -> bool:
-        """True if each pending board whose member came was sent."""
+        """True if all pending boards whose member is known were sent."""
         return self._pending.is_done
 
     def warm_up(self, nothing: DataFrame) -> None:
-        """Run the path once over records that are none of ours, sending nothing, so that its code is compiled."""
+        """Run the code path once over an empty range, without sending, so that its code is compiled."""
         details = self._details(self.decoded(nothing))
         to_records(details, self._definition).collect()
 
@@ -153,15 +156,15 @@ class BoardJoin:
         self._pending.note(changed)
 
     def _details(self, boards: DataFrame) -> DataFrame:
-        """The boards with their authors, and `is_sent`: whether they go to the topic.
+        """Return the boards with their authors, and `is_sent`: true if the board goes to the topic.
 
-        The boards are moved and sorted to where their member is, which the levels of the table are already. Sorted by
-        place, too, so that versions of a board reach the topic in their order.
+        The boards are partitioned and sorted by member, as the levels of the table already are. They are also sorted by
+        offset, so that the versions of a board reach the topic in order.
         """
-        placed = boards.repartition(self._members.partitions, self._join_column).sortWithinPartitions(
+        partitioned = boards.repartition(self._members.partitions, self._join_column).sortWithinPartitions(
             self._join_column, "partition", "offset"
         )
-        details = board_details_of_newest(placed, self._members.relations(), self._definition)
+        details = board_details_of_newest(partitioned, self._members.relations(), self._definition)
         return details.selectExpr("*", "ok AND (deleted OR author_known) AS is_sent")
 
     def _send(self, boards: DataFrame) -> "_Sent":
@@ -179,20 +182,20 @@ class BoardJoin:
         failpoint("join.after_send")
 
     def _check_lease(self) -> None:
-        """Raise DriverSuperseded when a later driver took over.
+        """Raise DriverSuperseded if a later driver has taken over.
 
-        While the database is out nobody can have: taking over needs it. So the boards go on.
+        While the database is out no driver can take over, so boards are still sent.
         """
         try:
             self._lease.check()
         except DatabaseUnavailable as exc:
-            log.warning("sending without a look at the lease: %s", exc)
+            log.warning("sending without checking the lease: %s", exc)
 
-    def _settle(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
-        """Keep what could not be sent: boards that wait, and rejects. Seldom anything.
+    def _save_unsent(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
+        """Save the boards that were not sent: pending ones and rejects. There are rarely any.
 
-        A board that looked broken at first sight and is right waits too, in plain JSON: it is sent as soon as pending
-        boards are, if its member is known.
+        A valid board of the slow path is saved as pending too, as plain JSON. It is sent with the pending boards if its
+        member is known.
         """
         count = sent.counts["pending"] + sent.counts["slow_path"]
         if not count:
@@ -206,7 +209,7 @@ class BoardJoin:
             self._keep_rejects(rejected)
 
     def _left(self, details: DataFrame) -> DataFrame:
-        """What was not sent of a batch: pending boards, and those that are not `ok`."""
+        """Return the boards of a batch that were not sent: pending ones, and those without `ok`."""
         day = day_of(F.col(self._day_column), self._timezone).alias("day")
         return details.where("NOT is_sent").select(
             "topic", "partition", "offset", F.col(self._key_column).alias("board_id"),
@@ -215,7 +218,7 @@ class BoardJoin:
         )  # fmt: skip
 
     def _board(self, record: dict[str, Any], row: TableRow) -> PendingBoard:
-        """A board of the slow path. A tombstone is right at first sight or not at all: it has no member to wait for."""
+        """Return a board of the slow path as pending. It is never a tombstone: the fast path accepts all valid ones."""
         columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
                                                    "event_id", "accepted_at")}  # fmt: skip
         day = Day.of(row.values[self._day_column], self._timezone).date
@@ -227,47 +230,47 @@ class BoardJoin:
 
     def _save_pending(self, boards: Sequence[PendingBoard], batch_id: int) -> None:
         if boards:
-            self._patiently(lambda: self._store.save_pending(boards))
+            self._retry(lambda: self._store.save_pending(boards))
             self._state.add_count("pending_kept", len(boards))
-            log.info("batch %d: %d boards wait to be sent", batch_id, len(boards))
+            log.info("batch %d: %d boards saved as pending", batch_id, len(boards))
 
-    def _patiently(self, call: Any) -> None:
+    def _retry(self, call: Any) -> None:
         retry_transient(call, NO_LIMIT, self._state.waiting_callback("join"), self._stop)
 
     def reject(self, rejected: Sequence[Reject], end: Offsets, progress: JoinProgress) -> None:
-        """Make rejects of records that cannot be taken, and go on after them."""
+        """Save rejects of records that cannot be processed, and advance the ledger past them."""
         self._keep_rejects(rejected)
         progress.set_progress(end)
 
     def reject_pending(self, batch: PendingBatch, reason: str) -> None:
-        """Make a reject of a pending board that cannot be sent; it waits no longer."""
+        """Make rejects of pending boards that cannot be sent; they are no longer pending."""
         for topic, partition, offset, *_ in batch.boards:
             at = Coordinates(topic, partition, offset)
             log.error("the pending board %s/%s/%s becomes a reject: %s", *at, reason)
             said = reason_of_reject(topic, partition, offset, reason)
-            self._patiently(lambda at=at, said=said: self._store.reject_pending(at, said))
+            self._retry(lambda at=at, said=said: self._store.reject_pending(at, said))
             self._state.add_count("rejects", 1)
             self._state.add_count("isolated", 1)
 
     def resolve(self, batch: PendingBatch) -> None:
-        """Send those of the boards whose member is known, and mark them as sent."""
+        """Send the boards whose member is known, and mark them as sent."""
         failpoint_records("resolve.records", lambda *at: any(board[:3] == at for board in batch.boards))
         details = self._details(self.decoded(self._records(batch.boards))).persist()
         try:
             known = details.where("author_known")
-            places = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
-            if places:
+            sent = [(row[0], row[1], row[2]) for row in known.select("topic", "partition", "offset").collect()]
+            if sent:
                 self._write(known)
                 failpoint("resolve.after_send")
-                self._patiently(lambda: self._store.mark_sent(places))  # after the acks: a crash before sends again
-                self._state.add_count("pending_sent", len(places))
-                self._resolved += len(places)
-                log.info("sent %d boards that had waited for their member", len(places))
+                self._retry(lambda: self._store.mark_sent(sent))  # after the acks: a crash before it sends again
+                self._state.add_count("pending_sent", len(sent))
+                self._resolved += len(sent)
+                log.info("sent %d pending boards", len(sent))
         finally:
             details.unpersist()
 
     def _records(self, waiting: Sequence[StoredBoard]) -> DataFrame:
-        """Pending boards as the source gave them. By way of Arrow: tuples would go through a Python worker."""
+        """Return pending boards as records of the source. Built with Arrow, as tuples would need a Python worker."""
         rows = []
         for topic, partition, offset, key, value, timestamp, event_id, accepted_at in waiting:
             accepted = None if accepted_at is None else accepted_at.isoformat()
@@ -292,7 +295,7 @@ def _counts() -> tuple[Column, ...]:
 
 
 class _Sent:
-    """A batch that was sent: its details, what could not be sent among them, and the counts of both."""
+    """The details of a batch after sending, including the unsent ones, and the counts of the observation."""
 
     def __init__(self, details: DataFrame, counts: dict[str, Any]) -> None:
         self.details = details

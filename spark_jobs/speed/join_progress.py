@@ -1,4 +1,4 @@
-"""How far the join is: its entries of the offset ledger, advanced after each batch."""
+"""Progress of the join: its entries in the offset ledger, advanced after each batch."""
 
 import logging
 import threading
@@ -14,9 +14,9 @@ CONSUMER = "join"
 
 
 class JoinProgress:
-    """Advances the ledger behind the join. A database that is out does not stop the join: it is advanced later.
+    """Advances the join's ledger. While the database is out the join goes on, and the ledger is advanced later.
 
-    A driver that ends before that sends the boards since then again: at least once, counted as duplicates.
+    If the driver ends before that, the next one sends the boards since then again; they are counted as duplicates.
     """
 
     def __init__(self, ledger: OffsetLedger, lease: DriverLease, topic: str, topic_id: str, start: Offsets) -> None:
@@ -29,23 +29,23 @@ class JoinProgress:
         self._lock = threading.Lock()
 
     def set_progress(self, ends: Offsets) -> None:
-        """Set the ledger to these offsets: the boards before them were sent or kept as pending.
+        """Set the ledger to these offsets: the boards before them were sent, saved as pending, or rejected.
 
-        Raises LedgerConflict, DriverSuperseded.
+        If the database is out, `catch_up` does it later. Raises LedgerConflict, DriverSuperseded.
         """
         with self._lock:
             self._due = ends
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Advance what could not be advanced. Also for the main loop: after an outage no board may come for long."""
+        """Advance the ledger if that failed before. Called regularly: no board may arrive for long after an outage."""
         with self._lock:
             if self._due is None:
                 return
             try:
                 moved = self._ledger.advance(CONSUMER, self._topic, self._topic_id, self._at, self._due, self._lease)
             except DatabaseUnavailable as exc:
-                log.warning("the ledger is advanced later: %s", exc)
+                log.warning("the ledger will be advanced later: %s", exc)
                 return
             self._at |= moved
             self._due = None

@@ -1,4 +1,4 @@
-"""JSON values of a topic, many at once, as columns: those that are evidently right."""
+"""The fast path: parses many JSON values of a topic into columns, and leaves the unusual ones to the slow path."""
 
 import re
 
@@ -11,18 +11,18 @@ from include.contracts.fields import CONTROL_PATTERN, TIMESTAMP_PATTERN, Field
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 
-LOT = 8_192  # values that are parsed together; one that is broken has its lot looked at one by one
+CHUNK = 8_192  # values that are parsed together; a value that does not parse sends its chunk to the slow path
 TIMES = pa.timestamp("us", "UTC")
 
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.string()}
 _CONTROL = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", CONTROL_PATTERN)  # as RE2 writes code points
 _CONTROL_SIGNS = (b"\\u", b"\\b", b"\\f", b"\x7f", b"\xc2")
 _LONG = 1 << 16
-_NO_NUMBER = re.compile(rb"[:,\[][ \t\r\n]*-?(?:NaN|Inf)")  # the parser takes it for a number, and JSON has none such
+_NO_NUMBER = re.compile(rb"[:,\[][ \t\r\n]*-?(?:NaN|Inf)")  # Arrow's parser accepts these, but they are not JSON
 
 
 class JsonColumns:
-    """Reads the fields of a topic's contract. What it takes for right is; what it leaves may be right all the same."""
+    """Decodes the fields of a topic's contract. Accepted values keep the contract; others may keep it too."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -31,21 +31,22 @@ class JsonColumns:
         self._any = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore")
 
     def read(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
-        """The right ones' fields by their JSON names (times as text), and which they are: a mask of the values.
+        """Return the fields of accepted values, by JSON name (timestamps as text), and a mask: true if accepted.
 
-        `keys` and `values` (binary) are those of the same records; a value is right under its own key only.
+        `keys` and `values` (binary) are of the same records. A value is accepted only if its id equals the key. The
+        table has one row per accepted value.
         """
         tables, masks = [self._schema.empty_table()], [pa.array([], pa.bool_())]
-        for first in range(0, len(values), LOT):
-            table, mask = self._read_lot(keys[first : first + LOT], values[first : first + LOT])
+        for first in range(0, len(values), CHUNK):
+            table, mask = self._read_chunk(keys[first : first + CHUNK], values[first : first + CHUNK])
             tables.append(table)
             masks.append(mask)
         return pa.concat_tables(tables), pa.concat_arrays(masks)
 
-    def _read_lot(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
+    def _read_chunk(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         is_plain = pa.repeat(True, len(values))
         try:
-            values.cast(pa.string())  # UTF-8? The parser below looks only at what it keeps
+            values.cast(pa.string())  # raises if a value is not UTF-8; the parser checks only the fields that it keeps
             text = _lines(values)
             parsed = self._of_known_fields(text, len(values)) if _are_objects(values) else None
             if parsed is None:
@@ -54,16 +55,16 @@ class JsonColumns:
                     text = _lines(values.filter(is_plain))
                 parsed = self._parsed(text, is_plain.true_count, self._any)
             fast_path_mask = self._are_right(parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text))
-        except ArrowInvalid:  # one of them spoils the lot
+        except ArrowInvalid:  # a value does not parse, and Arrow does not say which
             return self._schema.empty_table(), pa.repeat(False, len(values))
-        if pc.all(fast_path_mask).as_py():  # as nearly always
+        if pc.all(fast_path_mask).as_py():  # nearly always
             return parsed, is_plain
         return parsed.filter(fast_path_mask), pc.replace_with_mask(is_plain, is_plain, fast_path_mask)
 
     def _of_known_fields(self, text: bytes, count: int) -> pa.Table | None:
-        """None when one of the lines holds anything but the fields of the contract, each of its type.
+        """Parse the lines; None if one of them has other fields than the contract's, or other types.
 
-        The parser stops at the first other thing, before it descends: it needs no bounds.
+        The parser stops at the first unexpected field before it descends into it, so nesting need not be checked.
         """
         try:
             return self._parsed(text, count, self._known)
@@ -87,19 +88,19 @@ class JsonColumns:
 
 
 def times(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times that `read` took for right, as instants."""
+    """Convert the timestamps of `JsonColumns.read` from text."""
     return texts.cast(TIMES)
 
 
 def _lines(values: pa.Array) -> bytes:
-    """The values, a line each; nothing when one is null."""
+    """Return the values, one per line; empty if one is null."""
     return b"" if values.null_count else b"\n".join(values.to_pylist())
 
 
 def _are_objects(values: pa.Array) -> bool:
-    """Does each value begin and end as an object, and is none long?
+    """True if each value begins with `{`, ends with `}`, and is short.
 
-    Then no two of them make one object: after a `}` that is not the last of its object no `{` may come.
+    Then two values can't form one object together: after an inner `}` no `{` may follow directly.
     """
     return bool(
         len(values)
@@ -110,7 +111,7 @@ def _are_objects(values: pa.Array) -> bool:
 
 
 def _are_plain(text: bytes, values: pa.Array) -> bool:
-    """Is each of the values one that `_is_plain` takes? Asked for all at once."""
+    """True if `_is_plain` is true for each of the values, checked for all at once."""
     few = len(values) + MAX_DEPTH
     return (
         _are_objects(values)
@@ -120,7 +121,7 @@ def _are_plain(text: bytes, values: pa.Array) -> bool:
 
 
 def _is_plain(value: bytes | None) -> bool:
-    """Does it begin and end as an object, neither long nor deep? The parser has no bounds of its own."""
+    """True if the value begins and ends like an object, and is neither long nor deep. The parser has no limits."""
     return (
         value is not None
         and value[:1] == b"{"
@@ -140,8 +141,11 @@ def _may_hold_no_number(text: bytes) -> bool:
 
 
 def _may_hold_controls(text: bytes) -> bool:
-    """Is one written as an escape, or as the bytes that two kinds begin with? The parser refuses all others."""
-    escaped = b"\\" in text  # looked for first: single bytes are found many times as fast as pairs
+    """True if the text may hold a control character: an escape, DEL, or the first byte of U+0080 to U+009F.
+
+    The parser refuses all others.
+    """
+    escaped = b"\\" in text  # searched first: single bytes are found many times as fast as pairs
     return any(sign in text for sign in _CONTROL_SIGNS if escaped or sign[:1] != b"\\")
 
 

@@ -1,4 +1,4 @@
-"""How far behind the end of a topic, in records and in seconds, without reading the topic."""
+"""Lag behind the end of a topic, in records and in seconds, computed without reading the topic."""
 
 import datetime as dt
 import threading
@@ -11,7 +11,7 @@ MOST_SAMPLES = 512
 
 @dataclass(frozen=True)
 class Lag:
-    """Records not taken yet, and for how long the first of them has waited, at most."""
+    """Records that are not processed yet, and an upper bound of the seconds that the first of them has waited."""
 
     records: int
     seconds: float
@@ -19,9 +19,9 @@ class Lag:
 
 @dataclass(frozen=True)
 class Held:
-    """Records that nobody reads because a transaction before them is open: how many, from where on, and since when.
+    """Records that cannot be read because an open transaction precedes them, and the time when it was first seen.
 
-    `partition` and `offset` are the beginning of the transaction that has been open for longest.
+    `partition` and `offset` are the start of the transaction that has been open for the longest time.
     """
 
     records: int
@@ -31,7 +31,7 @@ class Held:
 
 
 class TopicEnds:
-    """Where a topic ended, and when: samples taken every few seconds. Noted by one thread, read by others."""
+    """Samples of a topic's end offsets, taken every few seconds. One thread adds them, others read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,13 +39,13 @@ class TopicEnds:
         self._held: dict[int, tuple[int, dt.datetime, int]] = {}
 
     def note(self, at: dt.datetime, ends: Mapping[int, int], high_watermarks: Mapping[int, int] | None = None) -> None:
-        """Add a sample. A long outage keeps many of them: then every second of the older ones is forgotten."""
+        """Add a sample. Beyond `MOST_SAMPLES`, every second of the older samples is dropped."""
         with self._lock:
             held = {}
             for partition, high in (high_watermarks or {}).items():
                 end = ends.get(partition, high)
                 if high > end:
-                    before = self._held.get(partition)  # an end that moves is of transactions that come and go
+                    before = self._held.get(partition)  # a last stable offset that moves is not a hung transaction
                     held[partition] = (end, before[1] if before and before[0] == end else at, high - end)
             self._held = held
             self._samples.append((at, dict(ends)))
@@ -54,13 +54,13 @@ class TopicEnds:
 
     @property
     def last_seen_at(self) -> dt.datetime | None:
-        """When the end was last known."""
+        """Time of the last sample; None before the first one."""
         with self._lock:
             return self._samples[-1][0] if self._samples else None
 
     @property
     def held(self) -> Held | None:
-        """Records behind the end of committed ones; None when there are none."""
+        """Records between the last stable offset and the high watermark; None if there are none."""
         with self._lock:
             if not self._held:
                 return None
@@ -68,7 +68,7 @@ class TopicEnds:
             return Held(sum(records for _, _, records in self._held.values()), partition, offset, since)
 
     def appended_per_s(self) -> float | None:
-        """Records a second that reached the topic over the last 15 s; None before there are two samples."""
+        """Return the records per second that were appended over the last 15 s; None with fewer than two samples."""
         with self._lock:
             if len(self._samples) < 2:
                 return None
@@ -80,11 +80,11 @@ class TopicEnds:
         return max(0.0, grown / seconds) if seconds > 0 else None
 
     def lag(self, position: Mapping[int, int], newest_at: dt.datetime | None, now: dt.datetime) -> Lag | None:
-        """The lag of who takes the records from `position` next; None before the first sample.
+        """Return the lag of a consumer at `position`; None before the first sample.
 
-        The first record not taken came after the last time at which the topic ended where everything is taken by now.
-        It also came after the newest one that was taken, `newest_at`: this says more when a backlog is worked off.
-        Before either is known it has waited for as long as anybody has looked, or longer.
+        The first unprocessed record was appended after the last sample whose end offsets the position has reached. It
+        was also appended after the newest processed record, `newest_at`, which is the closer bound while a backlog is
+        processed. If neither is known, the seconds count from the first sample, and the true lag may be greater.
         """
         with self._lock:
             if not self._samples:

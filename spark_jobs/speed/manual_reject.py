@@ -1,4 +1,4 @@
-"""A record that a person takes out of the stream's way: kept in table reject, and passed over from then on."""
+"""Rejects one record by hand: table reject keeps it, and the stream skips it from its next start on."""
 
 import getpass
 import os
@@ -22,7 +22,7 @@ _SHOWN_BYTES = 200
 
 @dataclass(frozen=True)
 class Place:
-    """A record of a topic that a query reads."""
+    """Coordinates of a record in a topic that a query reads."""
 
     query: Query
     topic: str
@@ -31,7 +31,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> "Place":
-        """The record written as topic/partition/offset. Raises ConfigurationError."""
+        """Parse topic/partition/offset. Raises ConfigurationError."""
         match = _RECORD.fullmatch(text)
         query = next((query for query, topic in TOPICS.items() if match and topic == match["topic"]), None)
         if match is None or query is None:
@@ -44,7 +44,7 @@ class Place:
 
 
 class ManualReject:
-    """Looks at one record, and makes it a reject."""
+    """Shows one record, and makes it a reject."""
 
     def __init__(self, database: DatabaseSettings, offset_reader: OffsetReader, ledger: OffsetLedger) -> None:
         self._database = database
@@ -52,7 +52,7 @@ class ManualReject:
         self._ledger = ledger
 
     def look(self, place: Place) -> tuple[Reject, bool]:
-        """The record as a reject, and whether the query took it already. Raises MissingRange when it is not there."""
+        """Return the record as a reject, and True if the query has processed it. Raises MissingRange if it is gone."""
         ends, topic_id = self._offset_reader.ends(place.topic), self._offset_reader.topic_id(place.topic)
         first = self._offset_reader.earliest(place.topic).get(place.partition, 0)
         found: list[Reject] = []
@@ -68,7 +68,7 @@ class ManualReject:
         return found[0], any(next_offset > place.offset for next_offset in taken)
 
     def run(self, place: Place, dry_run: bool, show: Callable[[str], None]) -> bool:
-        """Show the record, and reject it unless it is a dry run. True if it is a reject by now."""
+        """Show the record, and reject it unless it is a dry run. Returns True if it was rejected."""
         record, is_taken = self.look(place)
         lease = DriverLease(self._database, f"repair-{socket.gethostname()}-{os.getpid()}")
         store = SpeedStore(self._database, lease)
@@ -76,17 +76,17 @@ class ManualReject:
         show(f"{place}  timestamp {record.kafka_timestamp}")
         show(f"  key    {_shown(record.key)}\n  value  {_shown(record.value)}")
         if is_taken and not is_pending:
-            show("The stream has taken it already: there is nothing to reject.")
+            show("The stream has processed it already: there is nothing to reject.")
             return False
-        show("It waits for its member." if is_pending else "The stream has not taken it yet.")
+        show("It is pending: its member is not known." if is_pending else "The stream has not processed it yet.")
         if dry_run:
-            show("Nothing was changed. Without --dry-run it becomes a reject, and the stream passes over it.")
+            show("Nothing was changed. Without --dry-run it becomes a reject, and the stream skips it.")
             return False
-        lease.take()  # a driver that nobody saw writes no more
+        lease.take()  # so that an undetected driver can no longer write
         try:
             store.reject_by_hand(record)
         finally:
-            lease.release()  # else the stream would wait until this process was silent for long enough
+            lease.release()  # else the stream would wait until the lease times out
         show("It is in table reject. Start the stream.")
         return True
 

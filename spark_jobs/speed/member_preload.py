@@ -1,4 +1,4 @@
-"""The table's topic, read while the Spark session starts: both take seconds, and neither needs the other."""
+"""Reads the table's topic while the Spark session starts, because both take seconds."""
 
 import logging
 import time
@@ -16,12 +16,12 @@ from spark_jobs.speed.table_decoder import TableDecoder
 
 log = logging.getLogger(__name__)
 
-MAX_RECORDS = 1_000_000  # Spark reads more than that in parallel
+MAX_RECORDS = 1_000_000  # more than that is faster to read in parallel with Spark
 
 
 @dataclass(frozen=True)
 class PreloadedRows:
-    """The newest version of each key up to `ends`, and what was rejected."""
+    """The newest version of each key up to `ends`, and the rejects."""
 
     newest: pa.Table
     ends: Offsets
@@ -29,10 +29,10 @@ class PreloadedRows:
 
 
 class MemberPreload:
-    """Reads the whole topic in a thread of its own, unless it is too large for one."""
+    """Reads the whole topic in a thread, unless it is too large."""
 
     def __init__(self, offset_reader: OffsetReader, tail: TopicTail, definition: Definition, max_bytes: int) -> None:
-        """The tail is this reader's until `result` has returned. It gives up beyond `max_bytes` of rows and rejects."""
+        """No one else may use the tail until `result` has returned. Gives up beyond `max_bytes` of rows and rejects."""
         self._offset_reader = offset_reader
         self._tail = tail
         self._definition = definition
@@ -41,16 +41,16 @@ class MemberPreload:
         self._read: Future[PreloadedRows | None] | None = None
 
     def start(self) -> None:
-        """Begin. Returns at once."""
+        """Start to read. Does not block."""
         self._read = self._executor.submit(self._rows)
 
     def result(self) -> PreloadedRows | None:
-        """What was read; None when there is too much, or when it failed: then Spark is to read it. Blocks till then."""
+        """Wait for the rows and return them. None if the topic is too large or reading failed: Spark then reads it."""
         assert self._read is not None
         try:
             return self._read.result()
         except PipelineError as exc:
-            log.warning("the table is left to Spark to read: %s", exc)
+            log.warning("preloading failed, Spark will read the table: %s", exc)
             return None
         finally:
             self._executor.shutdown()
@@ -66,7 +66,7 @@ class MemberPreload:
         for messages in self._tail.iter_to(ends):
             columns.add(messages)
             if columns.held_bytes > self._max_bytes:
-                log.info("topic %s is left to Spark to read: its rows have more than %d bytes", topic, self._max_bytes)
+                log.info("Spark will read topic %s: its rows have more than %d bytes", topic, self._max_bytes)
                 return None
         newest = columns.newest()
         log.info("read %d records of topic %s in %.1f s, %d of them one by one: %d keys", columns.count, topic,

@@ -1,4 +1,4 @@
-"""The member table as Spark relations: the newest version a key, loaded from the topic and kept current."""
+"""The member table as Spark relations: the newest version per key, loaded from the topic and kept up to date."""
 
 import logging
 import threading
@@ -43,18 +43,18 @@ ROWS_A_PARTITION = 250_000
 
 @dataclass(frozen=True)
 class _Level:
-    """A relation with a key once at most: partitioned by the key, sorted by it, persisted."""
+    """A relation with each key at most once: partitioned and sorted by the key, and persisted."""
 
     relation: DataFrame
     rows: int
 
 
 class MemberTable:
-    """The table in levels, each newer than the one before. Not thread-safe but for compaction, which is its own.
+    """The table in levels, each newer than the one before. Not thread-safe; compaction runs in its own thread.
 
-    The base is kept in columns, in memory as far as it fits, on disk beyond. Changes wait beside it: the last ones as
-    rows in the driver, then in a level of their own, which a thread compacts into the base while batches go on. All
-    levels are partitioned and sorted alike, so that a join moves and sorts the boards of the batch alone.
+    The base is cached in columns, in memory as far as it fits, the rest on disk. The latest changes are rows in the
+    driver, older ones a level of their own, which a thread compacts into the base while batches run. All levels are
+    partitioned and sorted alike, so that a join shuffles and sorts only the boards of the batch.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class MemberTable:
         max_bytes: int,
         partitions: int = 0,
     ) -> None:
-        """`partitions`: of the table; 0: by its size, and at least one a core.
+        """`partitions` is the table's number of partitions; 0 derives it from the size, with at least one per core.
 
-        At most `max_bytes` of the topic's rejects are in the driver at once; `keep_rejects` is given them as they are
-        found, and again by a load or refresh that is tried again.
+        At most `max_bytes` of the topic's rejects are in the driver at once. `keep_rejects` is called with rejects as
+        they are found, and again with the same ones if a load or refresh is retried.
         """
         self._session = session
         self._offset_reader = offset_reader
@@ -93,13 +93,13 @@ class MemberTable:
 
     @property
     def partitions(self) -> int:
-        """How many partitions each level has."""
+        """The number of partitions of each level."""
         return self._partitions
 
     def load(self, preloaded: PreloadedRows | None = None) -> int:
-        """Read the whole topic up to its current end, or take what was read of it already.
+        """Read the whole topic up to its end offsets, or take the preloaded rows; returns the number of members.
 
-        Blocks for as long as that takes; returns the table's rows.
+        Blocks until the table is loaded.
         """
         started = time.monotonic()
         self._topic_id = self._offset_reader.topic_id(self._topic.name)
@@ -126,11 +126,11 @@ class MemberTable:
         return base.rows
 
     def refresh(self) -> list[int] | None:
-        """Take what reached the topic since; returns the keys that changed, None when they are too many to be named.
+        """Read the records since the last refresh; returns the keys that changed, None if there are too many to list.
 
-        Called after the boards' offsets are fixed: a member that reached Kafka before its board is then always seen.
-        A refresh that fails changes nothing: the next one reads the same records again. Raises TableReplaced when the
-        topic ends before what was read of it.
+        Called after the boards' offsets are fixed, so that a member that reached Kafka before its board is always
+        known. A refresh that fails changes nothing: the next one reads the same records again. Raises TableReplaced if
+        the topic ends before the offsets that were read.
         """
         self._take_compaction()
         ends = self._offset_reader.ends(self._topic.name)
@@ -149,13 +149,13 @@ class MemberTable:
         return changed
 
     def check_topic(self) -> None:
-        """Raise TableReplaced when the topic is another one than was loaded, however many records it has by now."""
+        """Raise TableReplaced if the topic's id changed since it was loaded."""
         present_id = self._offset_reader.topic_id(self._topic.name)
         if present_id != self._topic_id:
             raise TableReplaced(topic=self._topic.name, was=self._topic_id, present=present_id)
 
     def relations(self) -> list[DataFrame]:
-        """What a join looks in: relations with a key once at most; of a key in several the newest version counts."""
+        """Return the relations for a join. Each has a key at most once; across them the newest version counts."""
         relations = [level.relation for level in self._levels]
         if self._recent:
             if self._recent_relation is None:
@@ -164,17 +164,17 @@ class MemberTable:
         return relations
 
     def known(self, keys: Sequence[int]) -> list[int]:
-        """Those of the keys that the table has, deleted ones among them."""
+        """Return the keys that are in the table, including deleted members."""
         wanted = self._session.createDataFrame(pa.table({"wanted": pa.array(keys, pa.int64())}))
-        placed = wanted.repartition(self._partitions, "wanted")
+        partitioned = wanted.repartition(self._partitions, "wanted")
         found: set[int] = set()
         for relation in self.relations():
             is_there = F.col("wanted") == F.col(self._key)
-            found.update(placed.join(relation.select(self._key), is_there, "left_semi").toArrow()[0].to_pylist())
+            found.update(partitioned.join(relation.select(self._key), is_there, "left_semi").toArrow()[0].to_pylist())
         return sorted(found)
 
     def close(self) -> None:
-        """End a compaction under way, and let go of the consumer."""
+        """Stop compaction without waiting for it, and close the consumer."""
         self._compactor.shutdown(wait=False, cancel_futures=True)
         self._tail.close()
 
@@ -212,7 +212,7 @@ class MemberTable:
         whole = OffsetRange(start, ends)
         decoded = self._decoded(whole)
         left = Observation()
-        # the observation also keeps the filter behind it: pushed below, it would parse each record once a condition
+        # the observation also prevents pushdown of the filter, which would parse each record once per condition
         kept = self._narrow(valid(decoded.observe(left, F.count_if(F.expr("NOT ok")).alias("count"))))
         level = self._level(kept)
         if count := left.get["count"]:  # rare: only then the range is read once more
@@ -220,7 +220,7 @@ class MemberTable:
         return level
 
     def _with_slow_path(self, level: _Level, whole: OffsetRange, decoded: DataFrame, count: int) -> _Level:
-        """The level with the right ones among the records of the slow path; the others are rejects."""
+        """Merge the level with the valid records of the slow path, and save the others as rejects."""
         levels = [level]
         for page in pages(slow_path(decoded), lambda part: slow_path(self._decoded(part)), whole, count,
                           self._max_bytes):  # fmt: skip
@@ -255,14 +255,14 @@ class MemberTable:
         return _Level(relation, relation.count())
 
     def _fold(self) -> None:
-        """Make the recent rows a level, one with the level of changes there is."""
+        """Turn the recent rows into a level, and merge it with the existing level of changes."""
         relation = self._relation_of(list(self._recent.values()))
         self._levels.append(self._level(self._narrow(relation)))
         self._recent, self._recent_relation = {}, None
         self._merge_changes()
 
     def _merge_changes(self) -> None:
-        """One level of changes, but for what a compaction under way has in hand; then compact when it is large."""
+        """Merge the levels of changes, except those in a running compaction; start a compaction if they are large."""
         first = 1 if self._compaction is None else 2
         changes = self._levels[first:]
         if len(changes) > 1:
@@ -274,7 +274,7 @@ class MemberTable:
         self._note_size()
 
     def _merged(self, levels: list[_Level]) -> _Level:
-        """The newest versions of all. A checkpoint on disk cuts the lineage, which would grow with each merge."""
+        """Merge the levels, keeping newest versions. A checkpoint on disk cuts the lineage, which grows per merge."""
         started = time.monotonic()
         versions = levels[0].relation
         for level in levels[1:]:
@@ -287,7 +287,7 @@ class MemberTable:
         return merged
 
     def _behind_batches(self) -> None:
-        """Have the jobs of this thread wait for the cores that batches leave."""
+        """Put the jobs of this thread into the compaction pool, which gets the cores that batches leave idle."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", COMPACTION_POOL)
 
     def _take_compaction(self) -> None:
@@ -303,7 +303,7 @@ class MemberTable:
         columns: list[tuple[str, list[Any]]] = [(self._key, [row.key for row in rows])]
         columns += [(name, [row.values.get(name) for row in rows]) for name in self._columns]
         columns += [(name, [getattr(row, name) for row in rows]) for name in MEMBER_SIDE]
-        # by way of Arrow: rows given as tuples would go through a Python worker
+        # built with Arrow, because rows given as tuples would need a Python worker
         arrays = [pa.array(values, self._arrow_type(name)) for name, values in columns]
         return self._session.createDataFrame(pa.table(arrays, names=[name for name, _ in columns]))
 

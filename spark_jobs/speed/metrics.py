@@ -1,4 +1,4 @@
-"""The driver for Prometheus: base units, `_total` for what only grows. What is not known yet is left out."""
+"""The driver's metrics for Prometheus, in base units; counters end in `_total`. Unknown values are left out."""
 
 from collections.abc import Callable, Iterator
 from typing import get_args
@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from spark_jobs.speed.driver_state import Count
 from spark_jobs.speed.driver_view import DriverView, QueryView
 
-# count → name and help; every count is there from the start, with 0
+# count → name and help; every counter is exported from the start, with 0
 COUNTS: dict[Count, tuple[str, str]] = {
     "sent": ("stream_records_sent", "Records sent to board-detail and acknowledged."),
     "rejects": ("stream_rejects", "Records that break their contract; the reasons are in table reject."),
@@ -39,10 +39,10 @@ BY_QUERY: tuple[tuple[str, str, Value], ...] = (
 
 
 class StreamMetrics(Collector):
-    """Looks at the driver when Prometheus asks."""
+    """Collects the metrics from a view of the driver on each scrape."""
 
-    def __init__(self, look: Callable[[], DriverView]) -> None:
-        self._look = look
+    def __init__(self, view: Callable[[], DriverView]) -> None:
+        self._view = view
         self._registry = CollectorRegistry()
 
     def page(self) -> bytes:
@@ -55,7 +55,7 @@ class StreamMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""
-        view = self._look()
+        view = self._view()
         yield from _of_queries(view)
         yield from _of_topics(view)
         for count, (name, text) in COUNTS.items():

@@ -1,4 +1,4 @@
-"""What the driver shows of itself: rows in PostgreSQL, /healthz and /metrics over HTTP."""
+"""Publishes the driver's state: rows in PostgreSQL, /healthz and /metrics over HTTP."""
 
 import datetime as dt
 import json
@@ -22,7 +22,7 @@ from spark_jobs.speed.query_watch import QueryWatch
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 ENDS_EVERY_S = 2.0
 PENDING_EVERY_S = 5.0  # a count reads the whole table
 JOIN_S = 2.0
@@ -31,17 +31,18 @@ TABLE_TOPIC = PIPELINE.table.name
 
 
 class Lease(Protocol):
-    """What is read of a DriverLease. Before it is taken its epoch is 0."""
+    """The attributes of a DriverLease that the monitor reads. The epoch is 0 until the lease is taken."""
 
     driver_id: str
     epoch: int
 
 
 class Monitor:
-    """Follows the queries from threads of its own.
+    """Observes the queries from separate threads.
 
-    Spark, Kafka and PostgreSQL are asked by a thread each: one that does not answer holds up neither the others nor the
-    queries. HTTP answers come from what was last seen, so they never wait. Only the heartbeat is the main loop's.
+    Spark, Kafka and PostgreSQL are polled by one thread each, so that one that does not respond delays neither the
+    others nor the queries. HTTP responses are made from the last values and never block. The main loop gives the
+    heartbeat.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Monitor:
         self._lease = lease
         self._address = (host, port)
         self._clock = clock or SystemClock()
-        self._started_at = self._beaten_at = self._clock.now()
+        self._started_at = self._last_loop_at = self._clock.now()
         self._starting: str | None = "looking whether it can run"
         self._followed: tuple[Query, ...] = get_args(Query)
         self._watches: dict[str, QueryWatch] = {}
         self._ends = {topic: TopicEnds() for topic in (*TOPICS.values(), TABLE_TOPIC)}
         self._pending: Pending | None = None
-        self._troubled: set[str] = set()
+        self._failing: set[str] = set()
         self._metrics = StreamMetrics(self.view)
         self._stopped = threading.Event()
         self._loaded = threading.Event()
@@ -74,9 +75,9 @@ class Monitor:
         self._server: ThreadingHTTPServer | None = None
 
     def open(self) -> int:
-        """Answer HTTP from now on; returns the port. A driver that stands by records nothing.
+        """Start the HTTP server; returns its port. A standby serves HTTP and writes no rows.
 
-        Raises ConfigurationError when the address cannot be had.
+        Raises ConfigurationError if the address cannot be bound.
         """
         try:
             self._server = ThreadingHTTPServer(self._address, self._handler())
@@ -87,39 +88,39 @@ class Monitor:
                 "is another driver running? Else choose another port"
             ) from exc
         self._run("monitor-http", self._server.serve_forever)
-        self._repeat("monitor-kafka", ENDS_EVERY_S, self._look_at_topics)
+        self._repeat("monitor-kafka", ENDS_EVERY_S, self._poll_topics)
         return int(self._server.server_address[1])
 
     def starting(self, what: str) -> None:
-        """Say what the driver does before its queries run."""
+        """Set the description of the driver's state before its queries run."""
         self._starting = what
 
     def load(self) -> None:
-        """The driver leads and loads, for minutes perhaps: until `start`, its heartbeat is recorded for it."""
+        """Write rows from a thread until `start`: the driver holds the lease and loads, possibly for minutes."""
         self._starting = "loading the member table"
-        self._repeat("monitor-loading", LOOK_EVERY_S, self._save, self._loaded)
-        self._repeat("monitor-pending", PENDING_EVERY_S, self._look_at_pending)
+        self._repeat("monitor-loading", POLL_EVERY_S, self._save, self._loaded)
+        self._repeat("monitor-pending", PENDING_EVERY_S, self._poll_pending)
 
     def start(self, queries: Sequence[SparkQuery]) -> None:
-        """Follow these queries, named join and serve, or the one that runs alone."""
+        """Observe these queries: join and serve, or only one of them."""
         self._watches = {query.name or "": QueryWatch(query) for query in queries}
         self._followed = tuple(name for name in self._followed if name in self._watches)
-        self._beaten_at = self._clock.now()
-        self._look_at_queries()
+        self._last_loop_at = self._clock.now()
+        self._poll_queries()
         self._starting = None
         self._loaded.set()
-        self._repeat("monitor-spark", LOOK_EVERY_S, self._look_at_queries)
+        self._repeat("monitor-spark", POLL_EVERY_S, self._poll_queries)
 
     def tick(self) -> None:
-        """The driver's main loop came round: record that, and what the queries do. Raises DriverSuperseded.
+        """Record a heartbeat of the main loop and the queries' progress. Raises DriverSuperseded.
 
-        Blocks for some seconds at most, and only while PostgreSQL does not answer.
+        Blocks for some seconds at most, and only while PostgreSQL does not respond.
         """
-        self._beaten_at = self._clock.now()
+        self._last_loop_at = self._clock.now()
         self._try("monitor-progress", self._save)
 
     def stop(self) -> None:
-        """Answer no more, record no more. Waits seconds at most for what is under way."""
+        """Stop the HTTP server and the threads. Blocks for some seconds at most."""
         self._stopped.set()
         if self._server is not None:
             self._server.shutdown()
@@ -128,7 +129,7 @@ class Monitor:
             thread.join(JOIN_S)
 
     def view(self) -> DriverView:
-        """The driver now, from what was last seen."""
+        """Return a view of the driver from the last polled values."""
         now = self._clock.now()
         table_position = self._state.position_in(TABLE_TOPIC)
         return DriverView(
@@ -136,7 +137,7 @@ class Monitor:
             epoch=self._lease.epoch,
             at=now,
             started_at=self._started_at,
-            last_loop_at=self._beaten_at,
+            last_loop_at=self._last_loop_at,
             starting=self._starting,
             queries=tuple(self._query_view(query, now) for query in self._followed),
             table_topic=TABLE_TOPIC,
@@ -172,7 +173,7 @@ class Monitor:
     def _lag(
         self, topic: str, position: dict[int, int] | None, newest_at: dt.datetime | None, now: dt.datetime
     ) -> Lag | None:
-        """None when it is not known: a stale end would show a lag that shrinks while Kafka is out."""
+        """Return the lag; None if the end offsets are stale, because it would seem to shrink while Kafka is out."""
         ends = self._ends[topic]
         return ends.lag(position, newest_at, now) if position is not None and self._is_fresh(ends, now) else None
 
@@ -181,18 +182,18 @@ class Monitor:
         seen_at = ends.last_seen_at
         return seen_at is not None and (now - seen_at).total_seconds() <= LONGEST_WAIT_S
 
-    def _look_at_queries(self) -> None:
+    def _poll_queries(self) -> None:
         for watch in self._watches.values():
             watch.look(self._clock.now())
 
-    def _look_at_topics(self) -> None:
+    def _poll_topics(self) -> None:
         trouble = None
         for topic, ends in self._ends.items():
-            asked_at = self._clock.now()  # an answer may come late: the topic ended there when it was asked, or later
+            asked_at = self._clock.now()  # the response may be late; its offsets are of this time or later
             try:
                 found, high = self._offset_reader.ends(topic), self._offset_reader.high_watermarks(topic)
             except PipelineError as exc:
-                trouble = trouble or exc  # the other topics may be there all the same
+                trouble = trouble or exc  # the other topics may still be available
             else:
                 ends.note(asked_at, found, high)
         if trouble is not None:
@@ -201,11 +202,11 @@ class Monitor:
     def _save(self) -> None:
         self._progress.save(self.view().progress())
 
-    def _look_at_pending(self) -> None:
+    def _poll_pending(self) -> None:
         try:
             self._pending = self._progress.count_pending()
         except PipelineError:
-            self._pending = None  # not known while the database is out
+            self._pending = None  # unknown while the database is out
             raise
 
     def _repeat(
@@ -216,36 +217,36 @@ class Monitor:
                 try:
                     self._try(name, call)
                 except DriverSuperseded:
-                    return  # the main loop finds out by itself
+                    return  # the main loop gets the same error
                 if self._stopped.wait(period_s):
                     return
 
         self._run(name, loop)
 
     def _try(self, name: str, call: Callable[[], None]) -> None:
-        """Nobody waits for the call, and what it did not do now it does the next time. Raises DriverSuperseded."""
+        """Make a periodic call and log its errors, because the next call retries it. Raises DriverSuperseded."""
         try:
             call()
         except DriverSuperseded:
             raise
         except PipelineError as exc:
-            if self._is_new_trouble(name):
+            if self._is_new_failure(name):
                 log.warning("%s: tries again: %s", name, exc)
         except Exception:
-            if self._is_new_trouble(name):
+            if self._is_new_failure(name):
                 log.exception("%s: tries again", name)
         else:
-            self._end_trouble(name)
+            self._end_failure(name)
 
-    def _is_new_trouble(self, name: str) -> bool:
-        """Its beginning and its end are logged, not every second of it."""
-        is_new = name not in self._troubled
-        self._troubled.add(name)
+    def _is_new_failure(self, name: str) -> bool:
+        """True for the first of consecutive failures: only the first one and the recovery are logged."""
+        is_new = name not in self._failing
+        self._failing.add(name)
         return is_new
 
-    def _end_trouble(self, name: str) -> None:
-        if name in self._troubled:
-            self._troubled.discard(name)
+    def _end_failure(self, name: str) -> None:
+        if name in self._failing:
+            self._failing.discard(name)
             log.info("%s: works again", name)
 
     def _run(self, name: str, target: Callable[[], None]) -> None:
@@ -257,7 +258,7 @@ class Monitor:
         monitor = self
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = 10  # a client that sends nothing holds no thread for ever
+            timeout = 10  # seconds; otherwise a client that sends nothing would block a thread forever
 
             def do_GET(self) -> None:
                 status, kind, body = monitor._answer(self.path.partition("?")[0])

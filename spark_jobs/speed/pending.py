@@ -1,4 +1,4 @@
-"""Which pending boards are looked at next: in pages, by id first, so that any number of them may wait."""
+"""Selects the pending boards to process next, in pages of members and boards, so that their number is not limited."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,32 +18,32 @@ class PendingBatch:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of boards."""
         return len(self.boards)
 
     @property
     def at(self) -> list[list[Any]]:
-        """The coordinates of each."""
+        """The coordinates of the boards."""
         return [list(board[:3]) for board in self.boards]
 
     def is_at(self, at: Any) -> bool:
-        """True if the first board is the first there."""
+        """True if the first board is the first of the coordinates."""
         return bool(self.at[:1] == at[:1])
 
     def resumed(self, at: Any) -> "PendingBatch":
-        """These boards."""
+        """Return the same batch: the saved coordinates are those of the whole batch."""
         return self
 
     def cut(self, count: int) -> "tuple[PendingBatch, PendingBatch]":
-        """The first boards, and the rest."""
+        """Return the first `count` boards, and the rest."""
         return PendingBatch(self.boards[:count]), PendingBatch(self.boards[count:])
 
 
 class PendingPages:
-    """Walks through the pending boards of the members that came since they were looked at; at first through all.
+    """Iterates over the pending boards of members that arrived since the last pass; the first pass covers all boards.
 
-    Members are noted as they come. When there are too many to be noted, each member that a board waits for is looked
-    up in the member table instead. Not thread-safe.
+    The ids of arriving members are collected. If there are too many, all members that boards wait for are looked up in
+    the member table instead. Not thread-safe.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PendingPages:
         members_a_page: int = MEMBERS_A_PAGE,
         boards_a_page: int = BOARDS_A_PAGE,
     ) -> None:
-        """`known` gives those of the members that are in the member table."""
+        """`known` returns the ids that are in the member table."""
         self._store = store
         self._known = known
         self._max_bytes = max_bytes
@@ -64,16 +64,16 @@ class PendingPages:
         self._is_all_due = True
         self._is_walking = False  # through all
         self._after_member: int | None = None  # the last one of that walk
-        self._members: Sequence[int] = ()  # whose boards are being looked at
+        self._members: Sequence[int] = ()  # the page of members whose boards are being processed
         self._after_board = self._offered = BEFORE_ALL
 
     @property
     def is_done(self) -> bool:
-        """True if no pending board has a member that came since."""
+        """True if no pending board is left whose member may be known by now."""
         return not (self._members or self._changed or self._is_all_due or self._is_walking)
 
     def note(self, changed: Sequence[int] | None) -> None:
-        """These members came or changed; None: so many that any may be among them."""
+        """Add members that arrived or changed; None means too many to list."""
         if changed is None or len(self._changed) + len(changed) > self._members_a_page:
             self._is_all_due = True
             self._changed.clear()
@@ -81,10 +81,10 @@ class PendingPages:
             self._changed.update(changed)
 
     def next(self) -> list[StoredBoard]:
-        """The next boards to look at, within the bound of bytes, in the order of the log; `taken` moves on after them.
+        """Return the next boards to process, of at most `max_bytes`, in log order; `taken` advances past them.
 
-        None of them does not mean that `is_done`: each call looks at one page of members at most. Raises
-        DatabaseUnavailable, and can then be called again.
+        An empty list does not imply `is_done`: each call reads at most one page of members. Raises DatabaseUnavailable,
+        and can then be called again.
         """
         if not self._members:
             self._members = self._next_members()
@@ -94,15 +94,15 @@ class PendingPages:
         if not waiting:
             self._members, self._after_board = (), BEFORE_ALL
             return []
-        places = _fitting(waiting, self._max_bytes)
-        boards = self._store.pending_at(places)
-        self._offered = places[-1]
-        if not boards:  # served meanwhile
+        coordinates = _fitting(waiting, self._max_bytes)
+        boards = self._store.pending_at(coordinates)
+        self._offered = coordinates[-1]
+        if not boards:  # no longer pending
             self.taken()
         return boards
 
     def taken(self) -> None:
-        """The boards that `next` gave were sent, or wait on."""
+        """Advance past the boards that `next` returned: they were sent, or stay pending."""
         self._after_board = self._offered
 
     def _next_members(self) -> Sequence[int]:
@@ -121,11 +121,11 @@ class PendingPages:
 
 
 def _fitting(waiting: Sequence[tuple[Coordinates, int]], max_bytes: int) -> list[Coordinates]:
-    """The first of them, no larger together than the bound; one at least."""
+    """Return the coordinates of the first boards that have at most `max_bytes` together, and of at least one."""
     found: list[Coordinates] = []
-    for place, size in waiting:
+    for coordinates, size in waiting:
         max_bytes -= size
         if found and max_bytes < 0:
             break
-        found.append(place)
+        found.append(coordinates)
     return found

@@ -1,4 +1,4 @@
-"""Which drivers that were started here still run: each holds a lock of the file system, which ends with its process."""
+"""Tells which drivers of this machine are running: each holds a file lock, which the kernel releases when it ends."""
 
 import fcntl
 from pathlib import Path
@@ -13,7 +13,7 @@ class Presence:
         self._held: IO[bytes] | None = None
 
     def announce(self) -> None:
-        """Hold it from now on, and remove those that nobody holds any more. Raises OSError."""
+        """Take the lock, and remove the files of drivers that have ended. Raises OSError."""
         if self._held is not None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ class Presence:
 
 
 def is_gone(folder: Path, driver_id: str) -> bool:
-    """True if the driver was started here and runs no more. False also when nothing is known of it."""
+    """True if the driver was started on this machine and has ended. False if it is unknown here."""
     file = _file_of(folder, driver_id)
     return file.exists() and _is_free(file)
 

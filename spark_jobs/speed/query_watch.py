@@ -1,4 +1,4 @@
-"""One streaming query as Spark tells of it, looked at once a second."""
+"""Polls the state of a streaming query from Spark, once a second."""
 
 import datetime as dt
 import json
@@ -16,30 +16,30 @@ log = logging.getLogger(__name__)
 
 
 class Progress(Protocol):
-    """What is read of a StreamingQueryProgress."""
+    """The attributes of a StreamingQueryProgress that are read."""
 
     @property
     def json(self) -> str:
-        """All of it."""
+        """The whole progress as JSON."""
         ...
 
 
 class Query(Protocol):
-    """What is read of a StreamingQuery."""
+    """The attributes of a StreamingQuery that are read."""
 
     @property
     def name(self) -> str | None:
-        """Its name."""
+        """The query's name."""
         ...
 
     @property
     def isActive(self) -> bool:  # noqa: N802  Spark's name
-        """Does it run?"""
+        """True if the query is running."""
         ...
 
     @property
     def lastProgress(self) -> Progress | None:  # noqa: N802  Spark's name
-        """What it last did."""
+        """The query's last progress; None before the first."""
         ...
 
 
@@ -55,7 +55,7 @@ class SparkBatch:
 
 @dataclass
 class QueryWatch:
-    """What was seen at the last look. `look` is for one thread, the rest for any: each value is replaced whole."""
+    """The last polled state. Only one thread may call `look`; any may read, because values are replaced as a whole."""
 
     query: Query
     is_active: bool = True
@@ -64,12 +64,12 @@ class QueryWatch:
     _recent: deque[tuple[dt.datetime, SparkBatch]] = field(default_factory=deque)
 
     def look(self, now: dt.datetime) -> None:
-        """Ask Spark. A JVM that does not answer means that the query runs no more."""
+        """Poll Spark. If the JVM does not respond, the query counts as ended."""
         try:
             is_active, progress = self.query.isActive, self.query.lastProgress
         except (Py4JError, OSError) as exc:
             if self.is_active:
-                log.warning("Spark does not answer: %s", type(exc).__name__)
+                log.warning("Spark does not respond: %s", type(exc).__name__)
             self.is_active = False
             return
         self.is_active = is_active
@@ -77,7 +77,7 @@ class QueryWatch:
             self._take(json.loads(progress.json), now)
 
     def processed_per_s(self, now: dt.datetime) -> float:
-        """Records a second that were taken while batches ran, over those seen in the last 15 s."""
+        """Return the records per second of batch time, over the batches of the last 15 s."""
         recent = [batch for at, batch in list(self._recent) if now - at <= WINDOW]
         seconds = sum(batch.duration_s for batch in recent)
         return sum(batch.rows for batch in recent) / seconds if seconds else 0.0
@@ -87,7 +87,7 @@ class QueryWatch:
         ends = _offsets(source.get("endOffset"))
         if ends is None:
             return
-        starts = _offsets(source.get("startOffset"))  # of the first batch there is none
+        starts = _offsets(source.get("startOffset"))  # None for the first batch
         self.position = ends
         rows = progress.get("numInputRows", 0) if starts is None else _distance(starts, ends)
         if rows == 0 or (self.batch is not None and self.batch.batch_id == progress["batchId"]):
@@ -104,7 +104,7 @@ def _distance(starts: Mapping[int, int], ends: Mapping[int, int]) -> int:
 
 
 def _offsets(of_topics: Mapping[str, Mapping[str, int]] | None) -> dict[int, int] | None:
-    """Each query here reads one topic."""
+    """Return the offsets by partition. Each query reads one topic."""
     if not of_topics:
         return None
     (partitions,) = of_topics.values()

@@ -1,4 +1,4 @@
-"""Records of a topic, one by one: of the table's, where changes are too few to be worth a Spark job, and odd ones."""
+"""Decodes records one by one: those of the slow path, and changes of the table that are too few for a Spark job."""
 
 import datetime as dt
 import logging
@@ -38,39 +38,39 @@ class TableRow(NamedTuple):
 
     @property
     def version(self) -> tuple[dt.datetime, int]:
-        """What orders versions of a key."""
+        """The order of versions of a key."""
         return self.version_at, self.offset
 
 
 class Message(Protocol):
-    """A record as the client library gives it."""
+    """A record with the interface of confluent_kafka's Message."""
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Return the key."""
 
     def value(self) -> bytes | None:
-        """Its value; None for a tombstone."""
+        """Return the value; None for a tombstone."""
 
     def partition(self) -> int:
-        """Its partition."""
+        """Return the partition."""
 
     def offset(self) -> int:
-        """Its offset."""
+        """Return the offset."""
 
     def timestamp(self) -> tuple[int, int]:
-        """The timestamp's kind, and milliseconds since 1970."""
+        """Return the timestamp's type, and milliseconds since 1970."""
 
     def headers(self) -> Sequence[tuple[str, bytes]] | None:
-        """Names and values."""
+        """Return the headers as pairs of name and value."""
 
 
 def read_record(message: Message, topic: Topic) -> TableRow | Reject:
-    """The row that the record says, or the reason why it says none. Raises nothing, whatever the record holds.
+    """Return the record's row, or a reject with the reason. Never raises, whatever the record holds.
 
-    Every reader of a topic takes what this one takes, and nothing else: those by the column leave to it whatever they
-    do not take for right at first sight. Of fields beyond the contract only the nesting counts.
+    This function defines the valid records of a topic: readers by column leave to it every record that their fast path
+    does not accept. Fields beyond the contract are ignored, except for the depth of their nesting.
     """
-    kafka_timestamp = instant_of(message.timestamp()[1] * 1000)  # any producer may write any number there
+    kafka_timestamp = instant_of(message.timestamp()[1] * 1000)  # a producer may write any number there
 
     def reject(reason: str) -> Reject:
         return Reject(
@@ -79,7 +79,7 @@ def read_record(message: Message, topic: Topic) -> TableRow | Reject:
 
     try:
         return _read(message, topic, kafka_timestamp, reject)
-    except Exception as exc:  # of one record, by a pure function: nothing else can be its cause
+    except Exception as exc:  # _read is a pure function of one record, so only the record can cause an error
         log.exception("%s/%s/%s cannot be read", topic.name, message.partition(), message.offset())
         return reject(f"/: cannot be read: {type(exc).__name__}; send it again as the contract of {topic.name} says")
 
@@ -110,14 +110,14 @@ def _read(
 
 
 def plain_value(value: bytes, topic: Topic) -> bytes:
-    """A value that `read_record` takes, with the contract's fields alone and in plain JSON: every reader takes it."""
+    """Re-encode a valid value as plain JSON with the contract's fields only, which the fast path accepts."""
     return msgspec.json.encode(_fields(value, topic))
 
 
 def _fields(value: bytes, topic: Topic) -> dict[str, Any] | None:
-    """The contract's fields of a JSON object; None when it is none, no UTF-8, or nested too deep.
+    """Return the contract's fields of a JSON object; None if it is not an object, not UTF-8, or nested too deep.
 
-    The decoder's own bound of nesting depends on the stack that is left, so a record could be taken here and not there.
+    Depth is checked first, because the decoder's own limit depends on the stack that is left and so is not constant.
     """
     if _is_too_deep(value):
         return None
@@ -132,7 +132,7 @@ def _fields(value: bytes, topic: Topic) -> dict[str, Any] | None:
 def _decoded(raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except ValueError:  # a number that Python does not hold: of none of the contract's types
+    except ValueError:  # a number that Python can't hold; the raw value has none of the contract's types
         return raw
 
 
@@ -141,7 +141,7 @@ def _is_too_deep(value: bytes) -> bool:
 
 
 def _broken(value: bytes, topic: Topic) -> str:
-    """Why `_fields` are none."""
+    """Return the reason why `_fields` returned None."""
     try:
         value.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Rejects on their way into PostgreSQL: those of boards and of members."""
+"""Saves rejects of boards and members in PostgreSQL."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class RejectKeeper:
-    """Keeps rejects as they are found, so that nobody has to hold them all."""
+    """Saves rejects as they are found, so that they need not be collected in memory."""
 
     def __init__(self, store: SpeedStore, state: DriverState, stop: threading.Event) -> None:
         self._store = store
@@ -20,7 +20,7 @@ class RejectKeeper:
         self._stop = stop
 
     def keep(self, rejected: Sequence[Reject]) -> None:
-        """Save them; one that is kept already stays as it is. Waits while PostgreSQL is out."""
+        """Save rejects; one that is saved already is not changed. Blocks while PostgreSQL is out."""
         if rejected:
             retry_transient(lambda: self._store.save_rejects(rejected, rejected_by="join"), NO_LIMIT,
                       self._state.waiting_callback("join"), self._stop)  # fmt: skip

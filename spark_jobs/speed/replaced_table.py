@@ -1,4 +1,4 @@
-"""The members' topic, deleted and made again: cuts of generations name the one that was there when they were built."""
+"""Detects that the members' topic was deleted and created again: cuts of generations hold the former topic's id."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _REMEDY = "python -m spark_jobs.repair --consumer join"
 
 @dataclass(frozen=True)
 class ReplacedTable:
-    """The topic that is there, and the days with generations that were built from another one of its name."""
+    """The present topic, and the days with generations that were built from a former topic of the same name."""
 
     topic: str
     topic_id: str
@@ -24,15 +24,18 @@ class ReplacedTable:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The finding in one line."""
         days = f"{len(self.days)} days ({self.days[0]} to {self.days[-1]})"
-        return f"topic {self.topic} was made again: generations of {days} have another one in their cuts"
+        return f"topic {self.topic} was created again: generations of {days} have the former one in their cuts"
 
 
 def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> ReplacedTable | None:
-    """None when no generation was built from another topic. Raises ContractMismatch when there is no topic."""
+    """Return the present topic if generations were built from a former one; None otherwise.
+
+    Raises ContractMismatch if the topic does not exist.
+    """
     topic = PIPELINE.table.name
-    offset_reader.partitions(topic)  # this one says so when the topic does not exist
+    offset_reader.partitions(topic)  # raises ContractMismatch if the topic does not exist
     topic_id = offset_reader.topic_id(topic)
     with connect(database, "stream", "replaced table") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_days_of_other_topic"), {"topic": topic, "topic_id": topic_id})
@@ -41,12 +44,12 @@ def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> R
 
 
 def refuse_replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> None:
-    """Raise TopicReplaced with the repair.
+    """Raise TopicReplaced, with the repair command, if the members' topic was replaced.
 
-    A board that was pending at a cut is shown when its member comes beyond the cut: an offset of another topic does not
-    tell whether it does.
+    A board that was pending at a cut is shown if its member arrives beyond the cut. Offsets of a former topic can't be
+    compared with those of the present one, so this could not be decided.
     """
     found = replaced_table(database, offset_reader)
     if found is not None:
-        raise TopicReplaced(f"{found.text}. Stop the stream, look with `{_REMEDY} --dry-run`, then repair with "
+        raise TopicReplaced(f"{found.text}. Stop the stream, check with `{_REMEDY} --dry-run`, then repair with "
                             f"`{_REMEDY}`", topic=found.topic, present=found.topic_id)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The serve query: board-detail into PostgreSQL, progress committed with the data."""
+"""The serve query: writes board-detail to PostgreSQL, with offsets committed in the same transaction as the rows."""
 
 import logging
 import threading
@@ -22,17 +22,17 @@ from spark_jobs.speed.pages import pages
 
 log = logging.getLogger(__name__)
 
-STEP = -1  # the number of a batch that is none of Spark's
+STEP = -1  # the id of a batch that Spark did not make
 
 
 class Serve:
     """Writes micro-batches of the output topic to the live table.
 
-    A batch is still being written when `process` returns, so Spark may note it as done too early. That does no harm:
-    where to begin is the ledger's to say, which moves with the rows, and Spark's checkpoint is made anew at each start.
+    A batch may still be in progress when `process` returns, so Spark may commit it too early. That does no harm: the
+    starting offsets come from the ledger, which moves with the rows, and Spark's checkpoint is new at each start.
 
-    Spark reads the records; the driver, through whose hands they must go to one transaction, decodes them by the
-    column: a small batch is then not planned twice.
+    Spark reads the records. The driver decodes them, because all must pass through it to be written in one transaction,
+    and a second Spark plan would cost more than a small batch.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Serve:
         max_bytes: int,
         guard: Guard | None = None,
     ) -> None:
-        """`read` gives the records of any range of the topic; at most `max_bytes` come to the driver at once."""
+        """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
         self._topic = definition.output.name
         self._read = read
         self._details = DetailDecoder(definition, timezone)
@@ -54,11 +54,11 @@ class Serve:
         self._max_bytes = max_bytes
 
     def process(self, records: DataFrame, range_: OffsetRange, batch_id: int) -> None:
-        """The records of a range: one Spark job and one transaction, as long as they are no larger than `max_bytes`.
+        """Process the records of a range: one Spark job and one transaction if they have at most `max_bytes`.
 
-        More than that is read and written in parts, one transaction each: the ledger says how far that went. Blocks
-        until the batch before is written, and raises what its writing raised. When the application ends, what is not
-        written is left to the next start.
+        Larger ranges are read and written in parts, one transaction each, and the ledger moves with each part. Blocks
+        until the previous batch is written, and raises its error. If the application is stopping, the next driver
+        writes the rest.
         """
         started = time.monotonic()
         for page in pages(_whole(records), self._read_whole, range_, range_.count, self._max_bytes):
@@ -66,19 +66,19 @@ class Serve:
             batch = self._decoded(page)
             phases_s = {"read": read - started, "decode": time.monotonic() - read}
             if batch.num_rows and not self._writer.hand_over(DecodedBatch(batch_id, batch, phases_s)):
-                log.info("batch %d: stopping; what is not written is left to the next start", batch_id)
+                log.info("batch %d: stopping; the next driver writes the rest", batch_id)
                 return
             started = time.monotonic()
 
     def take(self, range_: OffsetRange) -> None:
-        """The records of a range, read, decoded and written when this returns. No batch may be under way."""
+        """Read, decode and write the records of a range before returning. No batch may be in progress."""
         for page in pages(self._read_whole(range_), self._read_whole, range_, range_.count, self._max_bytes):
             batch = self._decoded(page)
             if batch.num_rows:
                 self._writer.write(DecodedBatch(STEP, batch, {}))
 
     def reject(self, rejected: Sequence[Reject]) -> None:
-        """Make rejects of records of the topic, and go on after them. No batch may be under way."""
+        """Save rejects of records of the topic, and advance past them. No batch may be in progress."""
         rows = [{"kafka_partition": each.partition, "kafka_offset": each.offset, "reason": each.reason,
                  "record_key": each.key, "record_value": each.value, "kafka_timestamp": each.kafka_timestamp}
                 for each in rejected]  # fmt: skip
@@ -86,7 +86,7 @@ class Serve:
             self._writer.write(DecodedBatch(STEP, pa.Table.from_pylist(rows, RECORDS), {}))
 
     def wait(self) -> None:
-        """Wait until the batch under way is written. Raises what its writing raised."""
+        """Wait until the batch in progress is written. Raises its error."""
         self._writer.wait()
 
     def _decoded(self, page: pa.Table) -> pa.Table:
@@ -95,7 +95,7 @@ class Serve:
         return self._details.read(page)
 
     def warm_up(self, nothing: DataFrame) -> None:
-        """Run the path once over records that are none of ours, writing nothing, so that its code is compiled."""
+        """Run the code path once over an empty range, without writing, so that its code is compiled."""
         for page in pages(_whole(nothing), self._read_whole, OffsetRange({}, {}), 0, self._max_bytes):
             self._details.read(page)
 
@@ -104,18 +104,18 @@ class Serve:
 
     @property
     def is_writing(self) -> bool:
-        """Is a batch under way that Spark takes for done already?"""
+        """True if a batch is being written, which Spark may already count as committed."""
         return self._writer.is_writing
 
     def check(self) -> None:
-        """Raise what the writing of the last batch raised: without a next batch Spark would not hear of it."""
+        """Raise the error of the last batch, which Spark would not get without a next batch."""
         self._writer.check()
 
     def close(self, max_wait_s: float = 10.0) -> bool:
-        """Let the batch under way come to its end, for at most `max_wait_s`; then break it off. Was it written?"""
+        """Wait for the batch in progress, cancel it after `max_wait_s`. Returns True if no batch failed or is left."""
         return self._writer.close(max_wait_s)
 
 
 def _whole(records: DataFrame) -> DataFrame:
-    """The columns of the source that say something of a record of the output topic."""
+    """Select the columns of the source that the decoder needs."""
     return records.select(*RECORD.names)

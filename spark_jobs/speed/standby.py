@@ -1,6 +1,6 @@
-"""A driver that is started while another one lives stands by.
+"""Makes a driver wait as a standby while another one holds the lease.
 
-Else a broken driver that is started again and again would supersede a good one each time.
+Otherwise a broken driver that its supervisor restarts would supersede a working one each time.
 """
 
 import logging
@@ -19,10 +19,10 @@ LOOK_S = 1.0
 
 
 class Lease(Protocol):
-    """What is read of a DriverLease."""
+    """The part of a DriverLease that is used."""
 
     def holder(self) -> Holder | None:
-        """Who took it last."""
+        """Return the driver that took the lease last; None if none ever did."""
         ...
 
 
@@ -32,11 +32,11 @@ def wait_for_turn(
     stop: threading.Event,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int | None:
-    """Wait until no other driver leads. Returns the epoch after which to take the lease (0: nobody ever did).
+    """Wait until no other driver leads. Returns the epoch after which to take the lease (0 if it was never taken).
 
-    Another driver leads until it let go of the lease, is gone from this machine, or gave no sign of life for 15 s. That
-    is counted while PostgreSQL answers: after an outage each driver is silent at first. `tell` hears what is waited
-    for. Returns None once `stop` is set.
+    A driver leads until it releases the lease, has ended on this machine, or its heartbeat has not changed for 15 s.
+    Only time in which PostgreSQL responds counts, because no driver can write heartbeats during an outage. `tell` is
+    called with the reason for waiting. Returns None once `stop` is set.
     """
     seen: Holder | None = None
     seen_since_s = 0.0
@@ -44,7 +44,7 @@ def wait_for_turn(
         try:
             holder = lease.holder()
         except Retryable as exc:
-            log.warning("standing by; the other driver's heartbeat cannot be seen: %s", exc)
+            log.warning("standing by; the other driver's heartbeat cannot be read: %s", exc)
             tell(f"standing by: {exc}")
             seen = None
             stop.wait(LOOK_S)

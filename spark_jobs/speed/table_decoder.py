@@ -1,4 +1,4 @@
-"""Records of the table's topic, many at once, as columns: for a whole topic, before there is a Spark session."""
+"""Decodes records of the table's topic by column. It reads a whole topic before the Spark session has started."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,18 +15,18 @@ from spark_jobs.speed.record_decoder import read_record
 
 
 class TableDecoder:
-    """Collects rows of the table. What is evidently right is read by the column, all else by `read_record`.
+    """Collects rows of the table: by column on the fast path, with `read_record` on the slow path.
 
-    So a record is judged by `read_record`, or is one that it would keep with the same values.
+    The fast path accepts only records that `read_record` would accept, with the same values.
     """
 
     def __init__(self, definition: Definition) -> None:
         topic = definition.table
         columns = [topic.field(each.source).column for each in definition.columns if each.side == "table"]
         self.rejects: list[Reject] = []
-        self.count = 0  # how many records were read
-        self.held_bytes = 0  # by the rows and the rejects
-        self.looked_at = 0  # how many of them one by one
+        self.count = 0  # records read
+        self.held_bytes = 0  # of the rows and the rejects
+        self.looked_at = 0  # records that took the slow path
         self._topic = topic
         self._key = topic.field(topic.key_field)
         self._version_field = definition.version_field
@@ -39,16 +39,16 @@ class TableDecoder:
         self._tables: list[pa.Table] = [self._schema.empty_table()]
 
     def add(self, messages: list[Message]) -> None:
-        """Read these records."""
+        """Decode and collect these records."""
         keys = pa.array([message.key() for message in messages], pa.binary())
         values = pa.array([message.value() for message in messages], pa.binary())
         fields, fast_path_mask = self._json.read(keys, values)
-        places = pa.table({
+        coordinates = pa.table({
             "partition": pa.array([message.partition() for message in messages], pa.int32()),
             "offset": pa.array([message.offset() for message in messages], pa.int64()),
         }).filter(fast_path_mask)  # fmt: skip
         columns = [
-            fields[self._key.name], *(fields[field.name] for field in self._kept), *places.columns,
+            fields[self._key.name], *(fields[field.name] for field in self._kept), *coordinates.columns,
             times(fields[self._version_field]), pa.repeat(False, fields.num_rows),
         ]  # fmt: skip
         self._append(pa.Table.from_arrays(columns, schema=self._schema))
@@ -56,9 +56,9 @@ class TableDecoder:
         self.count += len(messages)
 
     def newest(self) -> pa.Table:
-        """Of each key read so far the newest version, as `transforms.versions` orders them.
+        """Return the newest version of each key read so far, in the order of `transforms.versions`.
 
-        In one chunk: of a small table whose first chunk is empty Spark makes a relation without rows.
+        The table has one chunk: Spark turns a small table whose first chunk is empty into a relation without rows.
         """
         rows = pa.concat_tables(self._tables).combine_chunks()
         if pc.count_distinct(rows[self._key.column]).as_py() == rows.num_rows:

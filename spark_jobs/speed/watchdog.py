@@ -1,6 +1,6 @@
-"""A driver whose threads stand still is worth nothing and keeps the lease: it ends, and its supervisor starts the next.
+"""Ends a driver whose threads hang, so that its lease is freed and its supervisor starts the next one.
 
-A JVM that is frozen or out of breath holds up every call to it for ever; a server that is frozen, every answer.
+Calls to a JVM that is frozen or thrashing never return, and neither do requests to a server that is frozen.
 """
 
 import faulthandler
@@ -22,7 +22,7 @@ EX_SOFTWARE = 70
 
 
 class Pulse:
-    """Ticks of one thread. While it says that it waits for a server, its silence means nothing."""
+    """Ticks of one thread. Silence does not count while the thread reports that it waits for a server."""
 
     def __init__(self, name: str, longest_silence_s: float, is_waiting: Callable[[], bool]) -> None:
         self.name = name
@@ -31,12 +31,12 @@ class Pulse:
         self.tick()
 
     def tick(self, within_s: float | None = None) -> None:
-        """The thread is alive. The next tick comes within the time given, or within the longest silence."""
+        """Record that the thread is alive. The next tick is due within `within_s`, or within the longest silence."""
         self._allowed_s = within_s or self._longest_s
         self._silent_s = 0.0
 
     def silence(self, more_s: float) -> str | None:
-        """So much time passed without a tick: what to say of a silence that was too long; None while it is not."""
+        """Add time without a tick; returns a message if the silence is too long, None otherwise."""
         self._silent_s = 0.0 if self._is_waiting() else self._silent_s + more_s
         if self._silent_s <= self._allowed_s:
             return None
@@ -44,7 +44,7 @@ class Pulse:
 
 
 class Watchdog:
-    """Looks at all pulses every second, from a thread of its own."""
+    """Checks all pulses every second, from a separate thread."""
 
     def __init__(self, end: Callable[[], None] | None = None) -> None:
         self._end = end or end_process
@@ -52,19 +52,19 @@ class Watchdog:
         self._stopped = threading.Event()
 
     def pulse(self, name: str, longest_silence_s: float, is_waiting: Callable[[], bool] = lambda: False) -> Pulse:
-        """Watch a thread from now on."""
+        """Return a new pulse, watched from now on."""
         pulse = Pulse(name, longest_silence_s, is_waiting)
         self._pulses.append(pulse)
         return pulse
 
     def start(self) -> None:
-        """Watch until the process ends, or `stop`."""
+        """Start the watching thread, which runs until `stop`."""
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def watch_jvm(self, session: SparkSession, longest_silence_s: float) -> None:
-        """Ask the JVM for its clock, again and again, from a thread of its own: a frozen one answers no call.
+        """Call the JVM every second from a separate thread, because calls to a frozen JVM do not return.
 
-        The main loop alone does not show it while the member table is loaded, which may take an hour.
+        The main loop's pulse does not detect this while the member table is loaded, which may take an hour.
         """
         pulse = self.pulse("JVM", longest_silence_s)
         jvm = session.sparkContext._jvm
@@ -74,31 +74,31 @@ class Watchdog:
             while not self._stopped.wait(LOOK_S):
                 try:
                     jvm.java.lang.System.nanoTime()
-                except (Py4JError, OSError) as exc:  # it is gone: its users fail, or the silence ends the process
-                    log.warning("the JVM answers no more: %s", exc)
+                except (Py4JError, OSError) as exc:  # the JVM died: the queries fail, or the silence ends the process
+                    log.warning("the JVM does not respond: %s", exc)
                     return
                 pulse.tick()
 
         threading.Thread(target=ask, name="jvm", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopped.set()
 
     def _watch(self) -> None:
         looked_at_s = time.monotonic()
         while not self._stopped.wait(LOOK_S):
             now_s = time.monotonic()
-            # of a process that was stopped as a whole, no thread was silent
+            # limited, because after SIGSTOP and SIGCONT of the whole process no single thread was silent
             passed_s, looked_at_s = min(now_s - looked_at_s, 2 * LOOK_S), now_s
             for silence in filter(None, [pulse.silence(passed_s) for pulse in list(self._pulses)]):
-                log.critical("%s: the driver ends; below, where each thread stands", silence)
+                log.critical("%s: the driver ends; the stacks of all threads follow", silence)
                 self._end()
                 return
 
 
 def end_process() -> None:
-    """End this process at once with 70, and before it all that it started, the JVM above all."""
+    """Kill the child processes, above all the JVM, then exit at once with code 70."""
     faulthandler.dump_traceback(all_threads=True)
     for child in descendants(os.getpid()):
         kill(child)

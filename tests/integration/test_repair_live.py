@@ -108,7 +108,7 @@ class TestRepair:
 
     def test_a_ledger_that_fits_is_left_alone(self, log, ledger, settings, repair):
         before = rows(settings, LEDGER)
-        assert self.run(repair) == (0, "Nothing to repair: the ledger fits its topics.")
+        assert self.run(repair) == (0, "Nothing to repair: the ledger matches its topics.")
         assert (rows(settings, LEDGER), rows(settings, REPAIRS)) == (before, [])
 
     def test_a_dry_run_shows_what_is_lost_and_changes_nothing(self, log, ledger, settings, repair):
@@ -202,19 +202,19 @@ class TestRepair:
         log.send("board", 0, 2)
         rejected = 'SELECT topic, partition, "offset", key, value, rejected_by FROM reject'
         code, text = self.reject(log, ledger, settings, repair, "board/0/6", dry_run=True)
-        assert (code, "has not taken it yet" in text, rows(settings, rejected)) == (0, True, [])
+        assert (code, "has not processed it yet" in text, rows(settings, rejected)) == (0, True, [])
         code, text = self.reject(log, ledger, settings, repair, "board/0/6")
         [(*place, key, value, by)] = rows(settings, rejected)
         assert (place, key, bytes(value), by) == (["board", 0, 6], None, b"0-1", "repair")
 
     def test_a_board_that_waits_can_be_rejected(self, log, ledger, settings, repair):
         rows(settings, PENDING.replace("now())", "NULL)"))
-        assert "waits for its member" in self.reject(log, ledger, settings, repair, "board/0/1")[1]
+        assert "its member is not known" in self.reject(log, ledger, settings, repair, "board/0/1")[1]
         assert rows(settings, "SELECT 1 FROM pending_board") == []
         assert rows(settings, "SELECT rejected_by FROM reject") == [("repair",)]
 
     def test_a_record_that_was_taken_is_left_alone(self, log, ledger, settings, repair):
-        assert "has taken it already" in self.reject(log, ledger, settings, repair, "board/0/4")[1]
+        assert "has processed it already" in self.reject(log, ledger, settings, repair, "board/0/4")[1]
         assert rows(settings, "SELECT 1 FROM reject") == []
 
     @pytest.mark.parametrize("record", ["board/0/5", "board/7/0", "board-detail/1/99"])

@@ -242,7 +242,7 @@ def test_a_broker_that_is_silent_holds_up_nobody_and_the_lag_is_not_known(world)
     world.clock.advance(31)
     world.monitor.tick()
     world.saved("join", lambda row: row.lag_records is None, "an old end says nothing")
-    assert world.health() == (503, "Kafka has not told for more than 30 s where topic board ends")
+    assert world.health() == (503, "Kafka has not returned the end offsets of topic board for 30 s")
 
 
 def test_one_topic_that_is_missing_does_not_hide_the_others(world):
@@ -305,7 +305,7 @@ def test_a_transaction_that_stays_open_is_told_although_the_lag_is_0(world, topi
     assert world.health() == (200, None)
     world.clock.advance(61)
     hung = (f"a transaction is open in topic {topic}, partition 0, offset {world.topics.found[topic][0]}, for 61 s: "
-            "7 records behind it are read by nobody")  # fmt: skip
+            "7 records behind it cannot be read")  # fmt: skip
     wait_until(lambda: world.health() == (503, hung), 10, "told")
     if topic == "board":
         world.saved("join", lambda row: row.waiting_for == hung, "make status shows it")

@@ -84,9 +84,9 @@ class TestHealth:
              "query join waits for BrokerUnavailable: x, since 2026-11-20T11:59:29.000Z"),
             (driver(last_loop_at=ago(61)), "the driver's main loop is silent for 61 s"),
             (driver(join=changed(JOIN, ends_seen_at=ago(31))),
-             "Kafka has not told for more than 30 s where topic board ends"),
+             "Kafka has not returned the end offsets of topic board for 30 s"),
             (driver(serve=changed(SERVE, ends_seen_at=None)),
-             "Kafka has not told for more than 30 s where topic board-detail ends"),
+             "Kafka has not returned the end offsets of topic board-detail for 30 s"),
         ],
     )  # fmt: skip
     def test_says_why_not(self, view, reason):

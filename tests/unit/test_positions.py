@@ -57,7 +57,7 @@ def test_what_retention_took_is_counted_for_each_partition():
     assert str(refused.value) == (
         "Retention removed records that were not taken yet: partition 0: the ledger is at 3, the topic holds 5 to 9, 2 "
         "records lost; partition 1: the ledger is at 0, the topic holds 100 to 100, 100 records lost. Stop the stream, "
-        "look with `python -m spark_jobs.repair --consumer serve --dry-run`, then repair with `python -m "
+        "check with `python -m spark_jobs.repair --consumer serve --dry-run`, then repair with `python -m "
         "spark_jobs.repair --consumer serve` (consumer=serve, topic=board-detail)"
     )
 
