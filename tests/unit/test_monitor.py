@@ -78,7 +78,7 @@ class RunningQuery:
 
 @pytest.fixture
 def world(monkeypatch):
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "POLL_EVERY_S", 0.01)
     monkeypatch.setattr(module, "ENDS_EVERY_S", 0.01)
     monkeypatch.setattr(module, "PENDING_EVERY_S", 0.01)
     monkeypatch.setattr(module, "JOIN_S", 0.1)
