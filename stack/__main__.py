@@ -1,7 +1,7 @@
 """The local stack: python -m stack up | down | status | logs | clean | stop | start | kill.
 
-`down`, `status`, `logs` and `clean` do without the virtual environment, which may be gone while the stack runs; so what
-it brings is imported where it is used.
+`down`, `status`, `logs` and `clean` work without the virtual environment, which may be gone while the stack runs. So
+modules that need its packages are imported where they are used.
 """
 
 import argparse
@@ -18,10 +18,10 @@ _TABLE_WIDTH = 140
 
 
 def main() -> int:
-    """0 when done, 1 when not or when something is unhealthy, 130 after Ctrl-C."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # progress, also through a pipe
+    """Run the command; returns 0 on success, 1 on failure or if a service is unhealthy, 130 after Ctrl-C."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # shows progress through a pipe too
     arguments = _parser().parse_args()
-    os.umask(0o077)  # what the stack writes is for nobody else, wherever its folders are
+    os.umask(0o077)  # the stack's files are private, wherever its folders are
     layout = Layout.of(state=arguments.state, env_file=arguments.env_file)
     try:
         return _run(arguments, layout)
@@ -84,13 +84,13 @@ def _status(layout: Layout) -> int:
     statuses = status.collect(layout)
     console = Console()
     if not console.is_terminal:
-        console.width = _TABLE_WIDTH  # a pipe has no width to fold to
+        console.width = _TABLE_WIDTH  # a pipe has no width
     status.show(statuses, layout, console)
     return 0 if all(each.unhealthy_reason is None for each in statuses) else 1
 
 
 def _logs(layout: Layout, names: list[str], lines: int, follow: bool) -> None:
-    """Becomes `tail`; never returns."""
+    """Replace this process with `tail`. Does not return."""
     files = [layout.log_file(name) for name in names] or sorted(layout.logs.glob("*.log"))
     missing = [path for path in files if not path.exists()]
     if missing or not files:

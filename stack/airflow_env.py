@@ -1,7 +1,7 @@
-"""What Airflow's four components need in their environment on the local stack.
+"""The environment of Airflow's four components on the local stack.
 
-One function makes it, so the API server, scheduler, DAG processor and triggerer can't disagree: they share the
-database, the secrets that sign their tokens, and the address at which tasks report.
+The API server, scheduler, DAG processor and triggerer must agree on the database, the secrets that sign their tokens,
+and the address that tasks report to. So one function makes the environment of all four.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ from stack.environment import without_secrets
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin
 USERS = {"admin": "admin", "operator": "op", "viewer": "viewer"}
 
-# Log servers are skipped: the API server reads the log files from the same disk, and the servers' ports are fixed.
+# Without log servers: the API server reads the log files from the same disk, and the log servers' ports are fixed.
 COMPONENTS: dict[str, tuple[str, ...]] = {
-    "api-server": ("airflow", "api-server", "--proxy-headers"),  # of proxies in FORWARDED_ALLOW_IPS
+    "api-server": ("airflow", "api-server", "--proxy-headers"),  # trusted from proxies in FORWARDED_ALLOW_IPS
     "scheduler": ("airflow", "scheduler", "--skip-serve-logs"),
     "dag-processor": ("airflow", "dag-processor"),
     "triggerer": ("airflow", "triggerer", "--skip-serve-logs"),
 }
 
-# The secrets that tasks and the Integrity page connect with; no other one reaches them.
+# The only secrets that tasks and the Integrity page get.
 _TASK_SECRETS = ("DB_BATCH_PASSWORD", "DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN")
 
 
 def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, str]:
-    """The variables to add to a component's environment, PATH included.
+    """Return the variables to add to a component's environment, including PATH.
 
-    `settings` is the content of `.env`; the pipeline's own variables are passed on, since tasks read them through
+    `settings` is the content of `.env`. The pipeline's own variables are included, because tasks read them through
     `include.settings`. Call `write_password_file` before the API server starts. Raises KeyError for a missing setting.
     """
     bin_dir = str(Path(sys.executable).parent)
-    # an empty variable would hide one that the process gets from elsewhere, such as JAVA_HOME
+    # an empty variable would override one from another source, such as JAVA_HOME
     passed_on = {name: value for name, value in without_secrets(settings, keep=_TASK_SECRETS).items() if value}
     if settings["SPARK_MASTER"].startswith("local"):
         passed_on["SPARK_LOCAL_IP"] = "127.0.0.1"  # else the driver listens on the network
@@ -49,28 +49,28 @@ def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, st
         "AIRFLOW_HOME": settings["AIRFLOW_HOME"],
         "AIRFLOW_CONN_SPARK_DEFAULT": spark_connection(settings["SPARK_MASTER"]),
         "PYTHONPATH": str(root),
-        "PYSPARK_PYTHON": sys.executable,  # Spark's workers would take the first python3 on PATH
-        "PATH": os.pathsep.join([bin_dir, os.environ.get("PATH", os.defpath)]),  # spark-submit is looked up there
+        "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers run the first python3 on PATH
+        "PATH": os.pathsep.join([bin_dir, os.environ.get("PATH", os.defpath)]),  # has spark-submit
     }
 
 
 def spark_connection(master: str) -> str:
-    """The connection `spark_default` as JSON; without it the operator would silently submit to YARN."""
+    """Return the connection `spark_default` as JSON. Without it the operator would silently submit to YARN."""
     extra = {"deploy-mode": "client", "spark-binary": "spark-submit"}
     return json.dumps({"conn_type": "spark", "host": master, "extra": extra})
 
 
 def password_file(settings: Mapping[str, str]) -> Path:
-    """Where SimpleAuthManager reads the users' passwords."""
+    """Return the path of SimpleAuthManager's password file."""
     return Path(settings["AIRFLOW_HOME"]) / "passwords.json"
 
 
 def write_password_file(settings: Mapping[str, str]) -> Path:
-    """Write the users' passwords for SimpleAuthManager, readable by the owner only. Replaces the file at once."""
+    """Write SimpleAuthManager's password file, readable by the owner only. Replaces the file atomically."""
     path = password_file(settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     passwords = {user: settings[f"AIRFLOW_{user.upper()}_PASSWORD"] for user in USERS}
-    # every component writes it when it starts, several at once: each its own scratch file, made with mode 0600
+    # components may write it at the same time, so each uses a scratch file of its own, created with mode 0600
     descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(passwords, file)
@@ -89,10 +89,10 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
             "dags_folder": str(root / "dags"),
             "plugins_folder": str(root / "plugins"),
             "executor": "LocalExecutor",
-            "parallelism": "4",  # LocalExecutor forks that many workers, idle or not
+            "parallelism": "4",  # LocalExecutor forks this many workers, even if they are idle
             "load_examples": "False",
             "fernet_key": settings["AIRFLOW_FERNET_KEY"],
-            "execution_api_server_url": f"{url}/execution/",  # a port of our own: without it every task hangs
+            "execution_api_server_url": f"{url}/execution/",  # the default has another port, and every task would hang
             "simple_auth_manager_users": ",".join(f"{user}:{role}" for user, role in USERS.items()),
             "simple_auth_manager_passwords_file": str(password_file(settings)),
             "simple_auth_manager_all_admins": "False",
@@ -108,7 +108,7 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
             "port": settings["AIRFLOW_PORT"],
             "base_url": url,
             "workers": "1",
-            "worker_timeout": "10",  # also how long a stop waits for open connections; 120 by default
+            "worker_timeout": "10",  # a stop waits this long for open connections; default 120
             "secret_key": _derived(settings["AIRFLOW_JWT_SECRET"], "api-secret-key"),
             "instance_name": "board_detail pipeline",
         },
@@ -116,10 +116,10 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
         "scheduler": {
             "catchup_by_default": "False",
             "scheduler_idle_sleep_time": "0.5",
-            "task_instance_heartbeat_timeout": "60",  # how long a task killed with its scheduler looks alive
+            "task_instance_heartbeat_timeout": "60",  # a task killed with its scheduler is detected after this
         },
         "workers": {
-            # Now and then a task that has ended is noticed only at its next heartbeat: 5 s by default.
+            # The end of a task is sometimes noticed only at its next heartbeat; the default is 5 s.
             "min_heartbeat_interval": "1",
         },
         "dag_processor": {

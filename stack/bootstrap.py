@@ -1,7 +1,7 @@
 """Set-up: checks the machine, then makes the virtual environment and fetches the jars. Standard library only.
 
-Run by make with the system's Python as `python3 -m stack.bootstrap`. The first run takes minutes and downloads; any
-later one checks stamps and checksums, downloads nothing and ends in about a second.
+Run by make with the system's Python as `python3 -m stack.bootstrap`. The first run downloads packages and takes
+minutes. Later runs check stamps and checksums, download nothing and take about a second.
 """
 
 import fcntl
@@ -20,8 +20,8 @@ from stack.layout import Layout
 from stack.prerequisites import check_disk, check_path, check_python, find_java
 
 LOG_TAIL_LINES = 15
-# Lock files, in the order of their installation. Two packages come as source; the first lock file has what builds them,
-# since pip and uv would fetch the newest there is, whatever it is.
+# Lock files, in the order of installation. Two packages are built from source. The first lock file pins their build
+# requirements, for which pip and uv would otherwise fetch the newest versions.
 INSTALLS = (
     ("requirements-build.lock", ("--only-binary", ":all:")),
     (
@@ -35,7 +35,7 @@ INSTALLS = (
 
 
 def main() -> int:
-    """Exit code 0 when everything is in place, 1 after one line that says what is not, 130 after Ctrl-C."""
+    """Run the set-up; returns 0 on success, 1 after a one-line error, 130 after Ctrl-C."""
     try:
         set_up(Layout.of())
     except StackError as exc:
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def set_up(layout: Layout) -> None:
-    """Make the machine ready for every other target. Safe to run at any time and twice at once. Raises StackError."""
+    """Install everything that the other targets need. Safe to run at any time, also concurrently. Raises StackError."""
     check_path(layout.root)
     check_python(sys.version_info[:2])
     java_home = find_java(os.environ)
@@ -64,9 +64,9 @@ def set_up(layout: Layout) -> None:
 
 
 def ensure_environment(layout: Layout) -> None:
-    """Make the environment of the lock file, unless it is there; the caller holds the set-up.
+    """Make the environment of the lock file, unless it is current; the caller holds the set-up lock.
 
-    The one that is there is never replaced while a process uses it, and is put back when the new one cannot be made.
+    An existing environment is never replaced while a process uses it, and is restored if the new one can't be made.
     Raises StackError.
     """
     lock_file = layout.root / "requirements.lock"
@@ -75,7 +75,7 @@ def ensure_environment(layout: Layout) -> None:
     check_disk(layout.state)
     require_unused(layout.venv)
     kept = layout.venv.with_name("venv.old")
-    if layout.venv.exists() and not kept.exists():  # else an install was killed: what it left is worth nothing
+    if layout.venv.exists() and not kept.exists():  # if `kept` exists, an install was killed, and `venv` is incomplete
         layout.venv.rename(kept)
     try:
         install(layout, lock_file)
@@ -88,7 +88,7 @@ def ensure_environment(layout: Layout) -> None:
 
 
 def require_unused(folder: Path) -> None:
-    """Raise StackError when a process uses the folder, which is to be replaced."""
+    """Raise StackError if a process uses the folder, which is to be replaced."""
     if users := leftovers.find_users([folder]):
         raise StackError(
             f"{folder} must be replaced and is in use, end that first (`make down`): {leftovers.describe(users[0])}"
@@ -96,7 +96,7 @@ def require_unused(folder: Path) -> None:
 
 
 def is_current(venv: Path, lock_file: Path) -> bool:
-    """Whether the environment was made from this lock by this Python, and still runs."""
+    """True if the environment was made from this lock file by this Python, and still runs."""
     try:
         recorded = (venv / "installed.json").read_text()
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def is_current(venv: Path, lock_file: Path) -> bool:
 
 
 def install(layout: Layout, lock_file: Path) -> None:
-    """Make the environment anew from the lock, with uv when it is on PATH and pip otherwise."""
+    """Create the environment from the lock files, with uv if it is on PATH and pip otherwise."""
     started = time.monotonic()
     uv = shutil.which("uv")
     print(f"setup: installing dependencies with {'uv' if uv else 'pip'}; minutes, the first time only", flush=True)
@@ -130,7 +130,7 @@ def install(layout: Layout, lock_file: Path) -> None:
     for name, options in INSTALLS:
         lock = str(layout.root / name)
         _run([*command, "--require-hashes", *options, "-r", lock], log, "installing dependencies")
-    (layout.venv / "installed.json").write_text(_stamp(lock_file))  # last: a broken-off install is made again
+    (layout.venv / "installed.json").write_text(_stamp(lock_file))  # last, so that an interrupted install is repeated
     print(f"setup: dependencies installed in {time.monotonic() - started:.0f} s", flush=True)
 
 

@@ -10,9 +10,9 @@ from stack.layout import Layout
 
 
 def ensure(layout: Layout, java_home: Path) -> None:
-    """Make it when there is none for this Java, these jars and this environment; half a minute.
+    """Make the archive if there is none for this Java, these jars and this environment. Takes half a minute.
 
-    Where it can't be made, that is said once: drivers then start some seconds later.
+    If it can't be made, print that once: drivers then start some seconds later.
     """
     stamp = layout.spark_jars / "classes.json"
     wanted = _stamp(layout, java_home)
@@ -37,7 +37,7 @@ def ensure(layout: Layout, java_home: Path) -> None:
 
 
 def _stamp(layout: Layout, java_home: Path) -> str:
-    """A JVM takes the archive only with the Java and the jars that it was made with, by path, size and time."""
+    """Return Java, environment and jars as text. A JVM rejects an archive made with others, by path, size and time."""
     java = (java_home / "bin" / "java").resolve().stat()
     installed = (layout.venv / "installed.json").stat()
     jars = sorted((path.name, path.stat().st_mtime_ns) for path in layout.spark_jars.glob("*.jar"))

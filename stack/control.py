@@ -1,4 +1,4 @@
-"""Stopping, starting and killing one service of the running stack, for people and for the demo."""
+"""Stops, starts and kills single services of the running stack, for the command line and the demo."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ _POLL_S = 0.1
 
 
 def stop_service(name: str, layout: Layout | None = None) -> None:
-    """Stop the service cleanly and wait until it is gone; it stays stopped. Raises StackError."""
+    """Stop the service cleanly and wait until it has ended. It is not restarted. Raises StackError."""
     layout = layout or Layout.of()
     supervisor = Supervisor(layout)
     supervisor.state(_own_service(name, layout).name)
@@ -22,7 +22,7 @@ def stop_service(name: str, layout: Layout | None = None) -> None:
 
 
 def start_service(name: str, wait_healthy: bool = True, layout: Layout | None = None) -> None:
-    """Start the service; with `wait_healthy` return only when it is. Raises StackError when it dies or is too late."""
+    """Start the service; with `wait_healthy` block until it is healthy. Raises StackError if it dies or is late."""
     layout = layout or Layout.of()
     supervisor = Supervisor(layout)
     supervisor.state(_own_service(name, layout).name)
@@ -32,21 +32,21 @@ def start_service(name: str, wait_healthy: bool = True, layout: Layout | None = 
 
 
 def kill_service(name: str, layout: Layout | None = None) -> int:
-    """SIGKILL the service's process, and return the pid it had. The supervisor starts it again. Raises StackError."""
+    """Send SIGKILL to the service's process; returns its pid. The supervisor restarts it. Raises StackError."""
     layout = layout or Layout.of()
     return Supervisor(layout).kill(_own_service(name, layout).name)
 
 
 def service_pid(name: str, layout: Layout | None = None) -> int:
-    """The pid of the service's process; 0 when it does not run. Raises StackError when the stack is down."""
+    """Return the pid of the service's process; 0 if it is not running. Raises StackError if the stack is down."""
     layout = layout or Layout.of()
     return Supervisor(layout).state(_own_service(name, layout).name).pid
 
 
 def wait_until_restarted(name: str, killed_pid: int, layout: Layout | None = None) -> int:
-    """Block until the supervisor has started the killed service again and it is healthy; returns the new pid.
+    """Block until the supervisor has restarted the killed service and it is healthy; returns the new pid.
 
-    Raises StackError when it is not within the service's own deadline.
+    Raises StackError if that takes longer than the service's deadline.
     """
     layout = layout or Layout.of()
     supervisor, deadline = Supervisor(layout), time.monotonic() + _own_service(name, layout).deadline_s
@@ -59,7 +59,7 @@ def wait_until_restarted(name: str, killed_pid: int, layout: Layout | None = Non
 
 
 def wait_until_healthy(name: str, layout: Layout | None = None) -> None:
-    """Block until the service is healthy, up to its own deadline. Raises StackError."""
+    """Block until the service is healthy, at most until its deadline. Raises StackError."""
     layout = layout or Layout.of()
     up.wait_healthy(_own_service(name, layout), layout, Supervisor(layout), threading.Event())
 

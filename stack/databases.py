@@ -1,4 +1,4 @@
-"""The databases and the two roles that must exist before anything can migrate. Runs as the superuser, at every `up`."""
+"""Creates the databases and the two roles that migrations need. Runs as the superuser, at every `up`."""
 
 from collections.abc import Mapping
 
@@ -19,9 +19,9 @@ AIRFLOW_DATABASE = "airflow"
 
 
 def create_databases(settings: Mapping[str, str]) -> None:
-    """Make roles, passwords and databases as `.env` says. Raises StackError when PostgreSQL refuses."""
+    """Create the roles and databases, and set passwords from `.env`. Raises StackError if PostgreSQL refuses."""
     if not settings.get("POSTGRES_SUPERUSER_PASSWORD"):
-        return  # a PostgreSQL of the user's own, prepared by its administrator
+        return  # an external PostgreSQL, prepared by its administrator
     try:
         connection = open_session(
             host=settings["DATABASE_HOST"],
@@ -32,7 +32,7 @@ def create_databases(settings: Mapping[str, str]) -> None:
             application="databases",
             limits=SessionLimits(),
         )
-        connection.autocommit = True  # CREATE DATABASE runs in no transaction
+        connection.autocommit = True  # CREATE DATABASE can't run in a transaction
         try:
             with connection.cursor() as cursor:
                 # The owner makes the other roles in its migrations.
@@ -40,7 +40,7 @@ def create_databases(settings: Mapping[str, str]) -> None:
                 save_login_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
                 _ensure_database(cursor, settings["DATABASE_NAME"], OWNER_ROLE)
                 _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
-                # By default every role may connect to every database. That of the pipeline is the migration's.
+                # By default every role may connect to every database. Migrations do this for the pipeline's database.
                 for database in (AIRFLOW_DATABASE, "postgres", "template1"):
                     statement = sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC")
                     cursor.execute(statement.format(sql.Identifier(database)))

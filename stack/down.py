@@ -1,4 +1,4 @@
-"""Stopping the stack, and seeing to it that nothing it started remains."""
+"""Stops the stack and ends every process that it started."""
 
 import shutil
 from collections.abc import Callable
@@ -13,9 +13,9 @@ Say = Callable[[str], None]
 
 
 def down(layout: Layout, say: Say = print) -> None:
-    """Stop every service, those first that others do not need, then the supervisor, then whatever else it started.
+    """Stop every service, dependents first, then the supervisor, then any other process that the stack started.
 
-    Nothing running is no error. Raises StackError when a process could not be ended.
+    It is no error if nothing is running. Raises StackError if a process could not be ended.
     """
     with exclusive(layout):
         stop_all(layout, say)
@@ -24,11 +24,12 @@ def down(layout: Layout, say: Say = print) -> None:
 def clean(layout: Layout, say: Say = print, force: bool = False) -> None:
     """Stop everything and remove the data: topics, tables, fallback store, checkpoints, Airflow's history, logs.
 
-    Keeps `.env`, the virtual environment and the jars. Raises StackError, and removes nothing, when a process that is
-    not the stack's uses the data, or, unless forced, when some of it is accepted and in no topic, or listed elsewhere.
+    Keeps `.env`, the virtual environment and the jars. Raises StackError, and removes nothing, if a process that is not
+    the stack's uses the data. Unless forced, it also does so if there are accepted events that are in no topic, or
+    archive files that an external catalogue lists.
     """
     with exclusive(layout):
-        _require_replaceable(layout, force)  # while everything runs: whoever is refused has lost nothing, nor time
+        _require_replaceable(layout, force)  # before stopping, so that a refusal leaves the stack running
         stop_all(layout, say)
         _require_replaceable(layout, force)
         folders = [layout.state / name for name in DATA_FOLDERS]
@@ -47,7 +48,7 @@ def _require_replaceable(layout: Layout, force: bool) -> None:
 
 
 def stop_all(layout: Layout, say: Say) -> None:
-    """Stop every process of the stack; the caller holds it. Raises StackError when one could not be ended."""
+    """Stop every process of the stack; the caller holds its lock. Raises StackError if one could not be ended."""
     try:
         _stop_in_order(layout)
     except ModuleNotFoundError:

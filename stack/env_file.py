@@ -1,7 +1,7 @@
-"""`.env`: the ports and secrets of one stack, made on its first run and the only place they are kept.
+"""`.env`: the ports and secrets of one stack, created on its first run and kept nowhere else.
 
-The file is also read by docker compose and can be sourced by a shell, so it stays at NAME=value lines with `${NAME}`
-for what follows from another line.
+Docker compose reads the file too, and a shell can source it. So it has only NAME=value lines, with `${NAME}` for values
+that depend on other lines.
 """
 
 import base64
@@ -19,7 +19,7 @@ from stack.ports import next_free
 
 @dataclass(frozen=True)
 class Variable:
-    """One line of the file. A port is moved to a free one when the file is made; secrets and names are made then."""
+    """One line of the file. When the file is created, busy ports are replaced, and secrets and names are generated."""
 
     name: str
     default: str = ""
@@ -30,14 +30,14 @@ class Variable:
 
 @dataclass(frozen=True)
 class Section:
-    """Lines that belong together, under one comment."""
+    """Related lines under one comment."""
 
     comment: str
     variables: tuple[Variable, ...]
 
 
 def _password() -> str:
-    return secrets.token_hex(16)  # no character that a URL, a shell or compose would take for its own
+    return secrets.token_hex(16)  # without characters that are special in a URL, a shell or compose
 
 
 def _fernet_key() -> str:
@@ -164,11 +164,11 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
-    """Make the file when it is missing, and add variables it does not have yet; nothing in it is changed.
+    """Create the file if it is missing, or add missing variables; existing lines are not changed.
 
-    A variable that lines of the file use already comes before the first of them, any other at the end. A file that
-    other users could read is closed to them. `overrides` replaces defaults. Returns what a person should know, one line
-    each: ports that were moved, variables that were added, a file that was open. Raises StackError as `read` does.
+    A variable that existing lines use is inserted before the first of them, any other at the end. A file that other
+    users could read gets mode 0600. `overrides` replaces defaults. Returns notes for the user, one line each: ports
+    that were moved, variables that were added, a mode that was changed. Raises StackError as `read` does.
     """
     existing = _assignments(path) if path.exists() else []
     values, notes = _new_values({each.name: each.value for each in existing}, overrides or {})
@@ -185,10 +185,10 @@ def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
 
 
 def read(path: Path) -> dict[str, str]:
-    """The variables of the file, references filled in. Raises StackError, one line, naming the line and the remedy.
+    """Return the variables of the file with references expanded. Raises StackError with the line and the remedy.
 
-    A shell and compose fill in a reference with what stands above it, so a line that would have another meaning for
-    them, or none, is refused.
+    A shell and compose expand a reference with the lines above it. So a line that they would read differently raises
+    StackError.
     """
     values: dict[str, str] = {}
     used: dict[str, _Assignment] = {}
@@ -211,7 +211,7 @@ def read(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Assignment:
-    """One NAME=value of the file, without its quotes, with its references. Lines are counted from 1."""
+    """One NAME=value line, without quotes, with references not expanded. Lines are counted from 1."""
 
     line: int
     name: str
@@ -219,7 +219,7 @@ class _Assignment:
 
 
 def _assignments(path: Path) -> list[_Assignment]:
-    """The lines that set something. Raises StackError for one that is neither that, nor empty, nor a comment."""
+    """Return the assignments. Raises StackError for a line that is not an assignment, empty or a comment."""
     content = path.read_bytes()
     try:
         lines = content.decode("utf-8").split("\n")

@@ -1,15 +1,15 @@
-"""What stops the local stack, said so that a person can act on it."""
+"""Errors of the local stack, with messages that name the remedy."""
 
 import pwd
 from pathlib import Path
 
 
 class StackError(Exception):
-    """The message is one line that names what is wrong and the remedy; callers print it and exit 1."""
+    """An error whose message is one line with the problem and the remedy. Callers print it and exit with 1."""
 
 
 def describe_os_error(exc: OSError) -> str:
-    """One line: what could not be done, with which file, and the remedy where it is known."""
+    """Describe the error in one line: the file, the reason, and the remedy if it is known."""
     reason = exc.strerror or str(exc) or type(exc).__name__
     if not isinstance(exc.filename, str | bytes | Path):
         return reason
@@ -23,7 +23,7 @@ def describe_os_error(exc: OSError) -> str:
 
 
 def _owner(path: Path) -> str:
-    """The owner of the path, or of the nearest folder above it that can be seen."""
+    """Return the owner of the path, or of its nearest parent folder that is accessible."""
     for each in (path, *path.absolute().parents):
         try:
             uid = each.stat().st_uid

@@ -1,4 +1,4 @@
-"""Asking a service whether it is healthy."""
+"""Health checks of services."""
 
 import datetime as dt
 import http.client
@@ -20,14 +20,14 @@ from stack.service import AirflowHealth, Health, HttpHealth, KafkaHealth, Postgr
 
 TIMEOUT_S = 4.0
 
-# Never through a proxy of the caller's shell: every address is the stack's own.
+# Without the proxy of the caller's shell, because all addresses are local.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def unhealthy_reason(service: Service, pid: int = 0, started_at: float = 0.0) -> str | None:
-    """None when the service is healthy, and it is its own process that answers, else why not. Blocks as `probe` does.
+    """Return why the service is unhealthy; None if it is healthy and its own process listens. Blocks as `probe` does.
 
-    `pid` is its process, 0 for a service of yours: there whoever answers will do.
+    `pid` is the service's process; 0 for an external service, for which the listening process is not checked.
     """
     return probe(service.health, started_at) or (_stranger(service, pid) if pid else None)
 
@@ -35,16 +35,16 @@ def unhealthy_reason(service: Service, pid: int = 0, started_at: float = 0.0) ->
 def _stranger(service: Service, pid: int) -> str | None:
     for port in service.ports.values():
         found = holder(port)
-        # a server that runs as another user may be out of our sight, so only one that is seen counts
+        # a server of another user may be invisible to us, so no holder found is no error
         if found is not None and found not in find_family(pid):
             return f"pid {found} has its port {port}"
     return None
 
 
 def probe(health: Health, started_at: float = 0.0) -> str | None:
-    """None when healthy, else why not, in a few words. Blocks up to TIMEOUT_S.
+    """Return the reason in a few words why the check fails; None if it is healthy. Blocks for up to TIMEOUT_S.
 
-    `started_at` is when the process started (Unix time): an older heartbeat is another process's.
+    `started_at` is the process's start (Unix time): an older heartbeat is from an earlier process.
     """
     match health:
         case KafkaHealth(bootstrap_servers, data):
@@ -59,7 +59,7 @@ def probe(health: Health, started_at: float = 0.0) -> str | None:
 
 def _probe_kafka(bootstrap_servers: str, data: Path | None) -> str | None:
     host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
-    try:  # librdkafka retries a refused connection silently until the timeout; this is quicker
+    try:  # fails faster than librdkafka, which silently retries a refused connection until the timeout
         socket.create_connection((host, int(port)), timeout=TIMEOUT_S).close()
     except OSError as exc:
         return exc.strerror or str(exc)
@@ -111,7 +111,7 @@ def _probe_airflow(url: str, component: str, started_at: float) -> str | None:
 
 
 def _get(url: str) -> bytes | str:
-    """The body of a 200, else why there is none."""
+    """Return the body of a response with status 200 (bytes), else the reason of the failure (str)."""
     try:
         with _opener.open(url, timeout=TIMEOUT_S) as response:
             return bytes(response.read()) if response.status == 200 else f"HTTP {response.status}"

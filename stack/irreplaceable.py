@@ -1,4 +1,4 @@
-"""Data below `.state` that nobody has elsewhere, and that somebody was promised or still counts on."""
+"""Finds data below `.state` that exist nowhere else and must not be lost: accepted events and archived files."""
 
 import sqlite3
 from contextlib import closing
@@ -13,7 +13,7 @@ _PARQUET = "*.parquet"
 
 
 def find(layout: Layout) -> list[str]:
-    """A line for each, with its count and the remedy; empty when `clean` takes nothing of the kind."""
+    """Return one line per kind of such data, with the count and the remedy; empty if there are none."""
     found = []
     if held := events_in(layout.state / "fallback"):
         found.append(f"{held} in the gateway's fallback store: start the stack and let them drain")
@@ -27,7 +27,7 @@ def find(layout: Layout) -> list[str]:
 
 
 def events_in(folder: Path) -> str | None:
-    """The accepted events that a fallback store holds, as text; None for none."""
+    """Describe the accepted events in a fallback store; None if there are none."""
     path = folder / sql.FILE
     if not path.exists():
         return None

@@ -1,6 +1,6 @@
-"""Known vulnerabilities of the locked jars, asked of https://osv.dev: `python -m stack.jar_audit LOCK_FILE…`.
+"""Looks up known vulnerabilities of the locked jars at https://osv.dev: `python -m stack.jar_audit LOCK_FILE…`.
 
-pip-audit does the same for Python packages; it does not know jars. Part of `make audit`.
+Part of `make audit`. pip-audit does the same for Python packages, but does not support jars.
 """
 
 import argparse
@@ -17,7 +17,7 @@ _TIMEOUT_S = 60
 
 
 def known_vulnerabilities(jars: Iterable[Jar], service: str = OSV) -> Mapping[str, list[str]]:
-    """The ids of each artifact that has some, by group:artifact:version. Raises OSError when nothing answers."""
+    """Return ids of known vulnerabilities by group:artifact:version. Raises OSError if the service is unreachable."""
     names = sorted({(f"{jar.group}:{jar.artifact}", jar.version) for jar in jars})
     queries = [{"package": {"ecosystem": "Maven", "name": name}, "version": version} for name, version in names]
     request = urllib.request.Request(  # noqa: S310 - the address is ours
@@ -33,7 +33,7 @@ def known_vulnerabilities(jars: Iterable[Jar], service: str = OSV) -> Mapping[st
 
 
 def main() -> int:
-    """0 when none is known, 1 when some are, 2 when the service cannot be reached."""
+    """Run the command; returns 0 if no vulnerability is known, 1 if some are, 2 if the service is unreachable."""
     parser = argparse.ArgumentParser(prog="python -m stack.jar_audit", description=__doc__)
     parser.add_argument("lock_files", type=Path, nargs="+")
     parser.add_argument("--service", default=OSV)

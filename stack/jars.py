@@ -1,6 +1,6 @@
-"""The jars of Spark's Kafka connector and of the Kafka broker, fetched once and verified by checksum.
+"""Fetches the jars of Spark's Kafka connector and of the Kafka broker, and verifies their checksums.
 
-Ivy fetches them; it comes inside pyspark, so neither Maven nor an address of a repository is needed here.
+It uses the Ivy that pyspark includes, so it needs neither Maven nor a configured repository.
 `stack/jars.lock` names every jar and its SHA-256. Standard library only.
 
     python -m stack.jars lock     resolve the roots below again and write jars.lock
@@ -37,13 +37,13 @@ ROOTS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-# What Spark itself brings must not appear on its class path twice.
+# Jars that Spark includes must not appear on its class path twice.
 _ALREADY_IN_SPARK = "spark-kafka"
 
 
 @dataclass(frozen=True, order=True)
 class Jar:
-    """One artifact of a set, and what its bytes must be."""
+    """One artifact of a set, with its checksum."""
 
     set_name: str
     group: str
@@ -58,7 +58,7 @@ class Jar:
 
 
 def read_lock(lock_file: Path = LOCK_FILE) -> list[Jar]:
-    """The jars of a lock file, one a line: set, group:artifact:version, SHA-256."""
+    """Return the jars of a lock file, which has one per line: set, group:artifact:version, SHA-256."""
     jars = []
     for line in lock_file.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -74,9 +74,9 @@ def ensure(
     lock_file: Path = LOCK_FILE,
     require_unused: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Make every set complete and equal to the lock. Fetches only what is not so. Raises StackError naming the jar.
+    """Make every set match the lock file, fetching only sets that do not. Raises StackError naming the jar.
 
-    `require_unused` is called with a folder before it is replaced, and raises when that may not be.
+    `require_unused` is called with a folder before it is replaced, and raises an error if the folder is in use.
     """
     by_set: dict[str, list[Jar]] = {}
     for jar in read_lock(lock_file):
@@ -90,7 +90,7 @@ def ensure(
 
 
 def first_difference(folder: Path, jars: Iterable[Jar]) -> str | None:
-    """The name of the first jar that is missing, foreign or has other bytes; None when the folder is as locked."""
+    """Return the name of the first jar that is missing, unexpected or different; None if the folder is as locked."""
     expected = {jar.file_name: jar.sha256 for jar in jars}
     present = {path.name for path in folder.glob("*.jar")}
     for name in sorted(expected.keys() | present):
@@ -117,28 +117,28 @@ def _fetch(layout: Layout, folder: Path, jars: list[Jar], spark_jars: Path, java
 
 @dataclass(frozen=True)
 class _Ivy:
-    """The Ivy inside Spark. Its cache lives as long as one call: what is kept is verified, and nothing else is kept."""
+    """Runs the Ivy that Spark includes. Its cache is removed after each call, so only verified files remain."""
 
     spark_jars: Path
     java_home: Path
     log: Path
 
     def retrieve(self, jars: Iterable[Jar], pattern: Path, transitive: bool) -> None:
-        """Put jars where the pattern says. Blocks as long as the downloads take; raises StackError when one fails."""
+        """Download jars to paths of the pattern. Blocks until they are there; raises StackError if one fails."""
         pattern.parent.mkdir(parents=True)
         self.log.parent.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=pattern.parent.parent) as scratch:
             settings, module = Path(scratch, "settings.xml"), Path(scratch, "ivy.xml")
             settings.write_text(_ivy_settings(Path(scratch), transitive, os.environ.get("MAVEN_MIRROR_URL", "")))
             module.write_text(_ivy_module(jars, transitive))
-            options = Path(scratch, "java.options")  # a proxy's password is for no command line
+            options = Path(scratch, "java.options")  # a proxy's password must not appear on a command line
             options.write_text("".join(f"{_quoted(option)}\n" for option in proxy.java_options()))
             command = [str(self.java_home / "bin" / "java"), f"@{options}"]
             command += ["-Xmx256m", "-cp", str(_ivy_jar(self.spark_jars))]
             command += ["org.apache.ivy.Main", "-settings", str(settings), "-ivy", str(module)]
             command += ["-retrieve", str(pattern)]
             with self.log.open("w") as log:
-                environment = {**os.environ, "LANG": "C.UTF-8"}  # Java reads paths in it
+                environment = {**os.environ, "LANG": "C.UTF-8"}  # the encoding in which Java reads paths
                 result = subprocess.run(
                     command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=scratch, env=environment
                 )
@@ -151,14 +151,14 @@ class _Ivy:
 
 
 def _quoted(option: str) -> str:
-    """As Java reads it in a file of options."""
+    """Quote an option for Java's argument file."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def _ivy_settings(cache: Path, transitive: bool, mirror: str) -> str:
-    # The local Maven cache is left out on purpose: Ivy trusts a pom there whose jar was never downloaded, and fails.
-    # Once the list of jars is locked, poms and published checksums add requests and no safety.
+    # Without the local Maven cache: Ivy would fail on a pom there whose jar was never downloaded.
+    # Without poms and published checksums once jars are locked: they would only add requests.
     root = f" root={quoteattr(mirror)}" if mirror else ""
     lean = "" if transitive else ' usepoms="false" checksums=""'
     return (
@@ -182,7 +182,7 @@ def _ivy_module(jars: Iterable[Jar], transitive: bool) -> str:
 
 
 def pyspark_jars(venv: Path) -> Path:
-    """The folder of Spark's own jars in a virtual environment. Raises StackError when there is none."""
+    """Return the folder of Spark's own jars in a virtual environment. Raises StackError if there is none."""
     for folder in venv.glob("lib/python*/site-packages/pyspark/jars"):
         return folder
     raise StackError(f"{venv} has no pyspark: remove .state/venv and run `make setup` again")
@@ -208,7 +208,7 @@ def _jar(set_name: str, coordinates: str, sha256: str = "") -> Jar:
 def resolve_lock(
     layout: Layout, spark_jars: Path, java_home: Path, all_roots: Mapping[str, tuple[str, ...]] = ROOTS
 ) -> list[Jar]:
-    """Resolve the roots with all they need, and hash what came. Artifacts that Spark already has are left out."""
+    """Resolve the roots with their dependencies, and hash the jars. Artifacts that Spark includes are left out."""
     in_spark = {path.name.rpartition("-")[0] for path in spark_jars.glob("*.jar")}
     locked: list[Jar] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -225,7 +225,7 @@ def resolve_lock(
 
 
 def write_lock(lock_file: Path, all_roots: Mapping[str, tuple[str, ...]]) -> None:
-    """Resolve the roots and write the lock file anew."""
+    """Resolve the roots and rewrite the lock file."""
     jars = resolve_lock(Layout.of(), pyspark_jars(Path(sys.prefix)), find_java(os.environ), all_roots)
     lines = [f"{jar.set_name} {jar.group}:{jar.artifact}:{jar.version} {jar.sha256}" for jar in jars]
     lock_file.write_text("\n".join(["# Made by `make lock`. Set, artifact, SHA-256.", *lines, ""]))
@@ -233,7 +233,7 @@ def write_lock(lock_file: Path, all_roots: Mapping[str, tuple[str, ...]]) -> Non
 
 
 def main() -> int:
-    """Write the stack's lock file anew."""
+    """Rewrite the stack's lock file."""
     write_lock(LOCK_FILE, ROOTS)
     return 0
 

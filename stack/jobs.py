@@ -1,4 +1,4 @@
-"""Running the one-off jobs of the way up."""
+"""Runs the one-off jobs of `up`."""
 
 import importlib.metadata
 import subprocess
@@ -17,7 +17,7 @@ from stack.layout import Layout
 from stack.service import Job
 from stack.services import port_of
 
-# The secrets that a job connects with.
+# Secrets that each job gets.
 _SECRETS: Mapping[str, tuple[str, ...]] = {
     "migrate": (
         "POSTGRES_SUPERUSER_PASSWORD",
@@ -32,7 +32,7 @@ _SECRETS: Mapping[str, tuple[str, ...]] = {
 
 
 def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
-    """Do the job, its output in its log file. Blocks up to its deadline; raises StackError with the end of the log."""
+    """Run the job, with output to its log file. Blocks until its deadline; raises StackError with the last line."""
     match job.name:
         case "databases":
             create_databases(settings)
@@ -47,12 +47,12 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
 
 
 def variables_of(job: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that a job is given, without the secrets that it has no use for."""
+    """Return the settings for a job, without secrets that it does not use."""
     return environment.without_secrets(settings, keep=_SECRETS.get(job, ()))
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last lines of a log, fewer when it has fewer; none when there is no file."""
+    """Return up to `count` last lines of a log; none if there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 64 * 1024))
@@ -84,7 +84,7 @@ def _run(job: Job, layout: Layout, settings: Mapping[str, str], module: str, *ar
 
 
 def _migrate_airflow(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
-    # Importing Airflow to learn that nothing is to be done would cost more than the rest of a second `up`.
+    # Importing Airflow only to find nothing to migrate would take longer than the rest of a second `up`.
     stamp = layout.airflow / "migrated"
     if stamp.exists() and stamp.read_text() == _airflow_state(layout, settings):
         return
@@ -93,7 +93,7 @@ def _migrate_airflow(job: Job, layout: Layout, settings: Mapping[str, str]) -> N
 
 
 def _airflow_state(layout: Layout, settings: Mapping[str, str]) -> str:
-    """Which Airflow and which preparation brought the database to which revision."""
+    """Return Airflow's version, the time of our init code and the database's revision, as text."""
     code = (layout.root / "include" / "airflow_support" / "init.py").stat().st_mtime_ns
     return f"{importlib.metadata.version('apache-airflow')} {code} {_airflow_revision(settings)}"
 

@@ -1,4 +1,4 @@
-"""One Kafka broker that is its own controller (KRaft), on loopback."""
+"""A single Kafka broker that is also its controller (KRaft), on loopback."""
 
 import base64
 import subprocess
@@ -39,7 +39,7 @@ class KafkaBroker:
         return self.folder / "data"
 
     def properties(self) -> dict[str, str]:
-        """The broker's configuration. Topics are made by us alone, never by a client's first use of a name."""
+        """Return the broker's configuration. Topics are not created automatically."""
         listeners = f"PLAINTEXT://{LOOPBACK}:{self.port}"
         controller = f"{LOOPBACK}:{self.controller_port}"
         return {
@@ -60,9 +60,9 @@ class KafkaBroker:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            "broker.session.timeout.ms": "5000",  # after a crash the broker waits that long for its own earlier session
+            "broker.session.timeout.ms": "5000",  # a restart after a crash waits until the old session times out
             "broker.heartbeat.interval.ms": "1000",
-            "log.cleaner.dedupe.buffer.size": str(16 * 1024**2),  # 128 MB by default, taken from a small heap
+            "log.cleaner.dedupe.buffer.size": str(16 * 1024**2),  # the default of 128 MB is too much for a small heap
         }
 
     def prepare(self) -> None:
@@ -81,7 +81,7 @@ class KafkaBroker:
             raise StackError(f"Kafka could not format {self.data}: {''.join(last)}")
 
     def command(self) -> list[str]:
-        """The broker, in the foreground. SIGTERM stops it cleanly."""
+        """Return the command that runs the broker in the foreground. SIGTERM stops it cleanly."""
         return [
             *self._java(self.heap),
             "-XX:+UseG1GC",
@@ -103,7 +103,7 @@ class KafkaBroker:
 
 
 def cluster_id(data: Path) -> str | None:
-    """The id of the cluster that a log folder was formatted for; None before that."""
+    """Return the cluster id that a log folder was formatted with; None before that."""
     try:
         lines = (data / "meta.properties").read_text("iso-8859-1").splitlines()
     except OSError:
@@ -112,7 +112,7 @@ def cluster_id(data: Path) -> str | None:
 
 
 def _escaped(value: str) -> str:
-    """The value for a Java properties file, which is Latin-1: other characters are escaped as UTF-16 units."""
+    """Escape a value for a Java properties file: characters that are not printable ASCII become UTF-16 escapes."""
     units = value.replace("\\", "\\\\").encode("utf-16-be")
     pairs = (int.from_bytes(units[n : n + 2]) for n in range(0, len(units), 2))
     return "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04x}" for unit in pairs)

@@ -1,14 +1,14 @@
-"""Where the local stack keeps things. Standard library only: it is used before the virtual environment exists."""
+"""Paths of the local stack. Standard library only, because it is used before the virtual environment exists."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
-# Data of services, in the order people think of them; `clean` removes these and keeps what was downloaded.
+# Data of services. `clean` removes these folders and keeps downloads.
 DATA_FOLDERS = ("kafka", "postgres", "fallback", "checkpoints", "archive", "spark", "airflow", "logs", "run")
 
-# A server that runs as another user must be able to pass through these; it cannot list them.
+# A server that runs as another user must be able to traverse these folders; it cannot list them.
 _PASSED_THROUGH = 0o711
 _PRIVATE = 0o700
 
@@ -24,7 +24,7 @@ class Layout:
 
     @classmethod
     def of(cls, root: Path = PROJECT_ROOT, state: Path | None = None, env_file: Path | None = None) -> "Layout":
-        """The layout of a project root; `state` and `env_file` move the data elsewhere, the jars stay."""
+        """Return the layout of a project root. `state` and `env_file` relocate the data; the jars stay."""
         home = root / ".state"
         return cls(
             root=root,
@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def spark_jars(self) -> Path:
-        """The Spark-Kafka connector and what it needs beyond Spark's own jars."""
+        """The jars of the Spark-Kafka connector and its dependencies that Spark does not include."""
         return self.jars / "spark-kafka"
 
     @property
@@ -55,12 +55,12 @@ class Layout:
 
     @property
     def postgres(self) -> Path:
-        """PostgreSQL's data, and the record of which binaries made it."""
+        """PostgreSQL's data, and the file that records its binaries."""
         return self.state / "postgres"
 
     @property
     def spark(self) -> Path:
-        """Shuffle files of Spark's drivers, a folder each."""
+        """Shuffle files of Spark's drivers, one folder per driver."""
         return self.state / "spark"
 
     @property
@@ -70,7 +70,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """One log file a service or job."""
+        """Log files, one per service or job."""
         return self.state / "logs"
 
     @property
@@ -79,11 +79,11 @@ class Layout:
         return self.state / "run"
 
     def log_file(self, name: str) -> Path:
-        """The log of the service or job of that name."""
+        """Return the log file of a service or job."""
         return self.logs / f"{name}.log"
 
     def make_folders(self) -> None:
-        """Create what is missing, closed to other users of the machine."""
+        """Create missing folders, closed to other users of the machine."""
         self.state.mkdir(parents=True, exist_ok=True)
         self.state.chmod(_PASSED_THROUGH)
         for name in DATA_FOLDERS:

@@ -1,7 +1,7 @@
-"""Processes that a stack started, found by the marker in their environment, wherever they ended up.
+"""Finds the processes that a stack started, by the marker in their environment.
 
-A task that Airflow started, a driver's JVM or a server whose supervisor was killed is no longer below supervisord, but
-it inherited STACK_STATE, and no other stack's processes have that value.
+A task that Airflow started, a driver's JVM or a server whose supervisor was killed may no longer be a child of
+supervisord. But it inherited STACK_STATE, whose value is different for each stack.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stack.environment import MARKER
 
-# Names the service, in the environment of its process and of those below it.
+# The name of the service, in the environment of its process and of its children.
 SERVICE_MARKER = "STACK_SERVICE"
 
 _SECONDS_TO_STOP = 15.0
@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Process:
-    """A process as it was when found. The pid and the start time together are its identity."""
+    """A process when it was found. The pid and the start time together identify it."""
 
     pid: int
     parent: int
@@ -33,19 +33,19 @@ class Process:
 
 
 def find(state: Path) -> list[Process]:
-    """Processes of the stack with that state folder and their descendants, except this process and its ancestors."""
+    """Return the processes of the stack and their descendants, except this process and its ancestors."""
     marker = os.fsencode(f"{MARKER}={state}")
     processes = _others()
     found = {each.pid for each in processes if marker in _read(each.pid, "environ").split(b"\0")}
     size = -1
-    while size != len(found):  # a child may have overwritten its environment with a title
+    while size != len(found):  # by parent too, because a child may have overwritten its environment with a title
         size = len(found)
         found |= {each.pid for each in processes if each.parent in found}
     return [each for each in processes if each.pid in found]
 
 
 def find_services(state: Path) -> dict[str, Process]:
-    """The oldest process of each service of the stack with that state folder, whether a supervisor has it or not."""
+    """Return the oldest process of each service of the stack, whether it has a supervisor or not."""
     found: dict[str, Process] = {}
     prefix = os.fsencode(f"{SERVICE_MARKER}=")
     for process in sorted(find(state), key=lambda each: each.started):
@@ -56,7 +56,7 @@ def find_services(state: Path) -> dict[str, Process]:
 
 
 def find_family(pid: int) -> set[int]:
-    """The process and all that it started, directly or not."""
+    """Return the pids of the process and of all its descendants."""
     processes = _others()
     family, size = {pid}, 0
     while size != len(family):
@@ -66,13 +66,13 @@ def find_family(pid: int) -> set[int]:
 
 
 def memory_bytes(processes: Iterable[Process]) -> int:
-    """The memory that the processes hold, each page that several share counted once (PSS), swap apart."""
+    """Return the processes' memory in bytes, with shared pages counted proportionally (PSS), without swap."""
     lines = (line for each in processes for line in _read(each.pid, "smaps_rollup").splitlines())
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:"))
 
 
 def find_users(folders: Iterable[Path]) -> list[Process]:
-    """Processes that name a path in one of the folders in their command, work there, or have a file of it mapped."""
+    """Return the processes that use a folder: by a path in their command line, working directory or mapped files."""
     prefixes = [os.fsencode(folder) for folder in folders]
     users = []
     for process in _others():
@@ -91,9 +91,9 @@ def find_users(folders: Iterable[Path]) -> list[Process]:
 
 
 def terminate(processes: Iterable[Process]) -> None:
-    """Ask them to stop, then kill what has not. Returns when they are gone or cannot be helped.
+    """Stop the processes by signal, then kill those that remain. Some may still be alive on return.
 
-    A pid that another process has taken meanwhile is left alone.
+    A pid that was reused by another process meanwhile is left alone.
     """
     handles: list[int] = []
     try:
@@ -104,7 +104,7 @@ def terminate(processes: Iterable[Process]) -> None:
                 continue
             handles.append(handle)
             if _look_at(process.pid) == process:
-                # PostgreSQL would wait for its clients after SIGTERM
+                # after SIGTERM, PostgreSQL would wait for its clients
                 _send(handle, signal.SIGINT if "postgres" in process.command.split(" ")[0] else signal.SIGTERM)
             else:
                 os.close(handles.pop())
@@ -118,7 +118,7 @@ def terminate(processes: Iterable[Process]) -> None:
 
 
 def describe(process: Process) -> str:
-    """The process in a few words, for a person."""
+    """Return the pid and the start of the command."""
     return f"pid {process.pid}: {process.command[:_SHOWN_CHARACTERS]}"
 
 
@@ -126,11 +126,11 @@ def _send(handle: int, number: signal.Signals) -> None:
     try:
         signal.pidfd_send_signal(handle, number)
     except (ProcessLookupError, PermissionError):
-        pass  # gone, or another user's: the caller looks again at what is left
+        pass  # ended, or another user's: the caller checks again which are left
 
 
 def _wait(handles: list[int], seconds: float) -> list[int]:
-    """The handles whose process still lives after that time."""
+    """Wait up to `seconds` for the processes to end; returns the handles of those still alive."""
     alive = list(handles)
     deadline = time.monotonic() + seconds
     while alive and (remaining := deadline - time.monotonic()) > 0:
@@ -140,7 +140,7 @@ def _wait(handles: list[int], seconds: float) -> list[int]:
 
 
 def _others() -> list[Process]:
-    """Every process but this one, its ancestors, and those that have exited but were not collected."""
+    """Return all processes except this one, its ancestors, and zombies."""
     everyone = {
         each.pid: each
         for entry in Path("/proc").iterdir()

@@ -1,4 +1,4 @@
-"""One command at a time may change a stack."""
+"""A lock, so that only one command at a time changes a stack."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from stack.layout import Layout
 
 @contextmanager
 def exclusive(layout: Layout) -> Iterator[None]:
-    """Hold the stack for starting or stopping. Raises StackError at once when another command holds it.
+    """Hold the stack's lock for starting or stopping. Raises StackError at once if another command holds it.
 
-    The kernel lets go of the lock when the process ends, so a crash leaves none behind.
+    The kernel releases the lock when the process ends, also after a crash.
     """
     layout.state.mkdir(parents=True, exist_ok=True)
     with (layout.state / "stack.lock").open("w") as file:

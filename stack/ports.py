@@ -10,7 +10,7 @@ _LISTEN = "0A"  # of /proc/net/tcp
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
-    """Whether a server could listen there now. A connection that merely lingers does not count as busy."""
+    """True if a server could listen on the port now. Connections in TIME_WAIT do not make it busy."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -21,7 +21,7 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def holder(port: int) -> int | None:
-    """The process that listens at the port on any address; None for none, and for one that we may not look into."""
+    """Return the pid of the process that listens on the port; None if there is none or it is not accessible to us."""
     sockets = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):  # no IPv6
@@ -39,7 +39,7 @@ def holder(port: int) -> int | None:
 
 
 def next_free(port: int, taken: Collection[int] = ()) -> int:
-    """The first free port from `port` upwards that is not in `taken`. Raises OSError when there is none."""
+    """Return the first free port from `port` upwards that is not in `taken`. Raises OSError if there is none."""
     for candidate in range(port, 65536):
         if candidate not in taken and is_free(candidate):
             return candidate
@@ -47,7 +47,7 @@ def next_free(port: int, taken: Collection[int] = ()) -> int:
 
 
 def unused(count: int) -> list[int]:
-    """That many different ports the kernel says are unused now, for servers that live as long as a test."""
+    """Return `count` different ports that are unused now, for servers of tests."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

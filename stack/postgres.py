@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own: TCP on loopback, passwords always, no Unix socket."""
+"""The stack's PostgreSQL server: TCP on loopback only, always with passwords, without a Unix socket."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from stack.postgres_binaries import PostgresBinaries
 from stack.unprivileged import command_prefix, ordinary_user
 
 SUPERUSER = "postgres"
-_BUILTIN_SINCE = 17  # locales that do not depend on the machine's
+_BUILTIN_SINCE = 17  # the builtin locale provider, which does not depend on the machine's locales
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,10 @@ class PostgresServer:
     superuser_password: str = field(repr=False)
 
     def prepare(self) -> None:
-        """Make the data folder when there is none. Takes a second or two; raises StackError with initdb's reason.
+        """Create the data folder if there is none, which takes a second or two. Raises StackError if initdb fails.
 
-        Raises StackError too when the data was made with another password: the server would start and let nobody in.
+        Also raises StackError if the data have another password or major version: nobody could log in, or the server
+        would not start.
         """
         fingerprint = self.data.with_name("superuser.sha256")
         version = self.data / "PG_VERSION"
@@ -63,29 +64,32 @@ class PostgresServer:
             raise StackError(f"initdb could not make {self.data}: {result.stderr.strip().splitlines()[-1:]}")
         fingerprint.touch(mode=0o600)
         fingerprint.write_text(self._fingerprint())
-        fresh.rename(self.data)  # last: a broken-off initdb leaves nothing that looks like a data folder
+        fresh.rename(self.data)  # last, so that an interrupted initdb leaves no data folder
 
     def command(self, death_signal: str | None = None) -> list[str]:
-        """The server, in the foreground. SIGINT stops it at once and cleanly; SIGTERM would wait for its clients."""
+        """Return the command that runs the server in the foreground.
+
+        SIGINT stops it at once and cleanly; after SIGTERM it would wait for its clients.
+        """
         settings = {
             "listen_addresses": LOOPBACK,
             "port": self.port,
             "unix_socket_directories": "",
-            "client_connection_check_interval": "1s",  # or a killed client's statement goes on
+            "client_connection_check_interval": "1s",  # otherwise the statement of a killed client goes on
             "max_connections": 120,
-            "max_locks_per_transaction": 512,  # a query of all days holds three a day
+            "max_locks_per_transaction": 512,  # a query over all days holds three locks per day
             "shared_buffers": "256MB",
             "work_mem": "16MB",
             "maintenance_work_mem": "128MB",
             "max_wal_size": "2GB",
-            "jit": "off",  # it compiles each partition of a query: seconds for one that takes milliseconds
+            "jit": "off",  # JIT compiles each partition of a query, which takes seconds instead of milliseconds
             "timezone": "UTC",
             "log_timezone": "UTC",
         }
         if self.binaries.major >= 16:
             settings["reserved_connections"] = 60  # for the pipeline's roles and Airflow's
         if self.binaries.major >= 17:
-            settings["max_notify_queue_pages"] = 64  # half a megabyte; any role may notify, nothing here does
+            settings["max_notify_queue_pages"] = 64  # half a megabyte; NOTIFY is unused, but open to any role
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._prefix(death_signal), str(self.binaries.postgres), "-D", str(self.data), *options]
 
@@ -98,7 +102,7 @@ class PostgresServer:
         return [*self._prefix(), str(self.binaries.initdb), "-D", str(folder), *options]
 
     def _locale(self) -> list[str]:
-        """Text sorts by its bytes, which is the same everywhere, as an index needs; Unicode says what a letter is."""
+        """Return options for bytewise collation, which is the same on every machine, and Unicode character classes."""
         if self.binaries.major < _BUILTIN_SINCE:
             return ["--no-locale", "--lc-ctype=C.UTF-8"]
         return ["--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]

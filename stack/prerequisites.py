@@ -1,4 +1,4 @@
-"""What the machine must have: Python, Java and disk. Standard library only: runs before the virtual environment."""
+"""Checks the machine's Python, Java and disk. Standard library only: it runs before there is a virtual environment."""
 
 import os
 import re
@@ -13,13 +13,13 @@ from stack.errors import StackError
 PYTHON_VERSIONS = ((3, 11), (3, 12))
 JAVA_VERSIONS = (17, 21)
 NEEDED_BYTES = 3 * 1024**3
-# Separators of class paths and of lists, and what shells, option strings and patterns of files give a meaning.
+# Separators of class paths and lists, and special characters of shells, option strings and file patterns.
 _UNUSABLE = frozenset(":;,\"'`$\\*?{}()[]#")
 _JAVA_FOLDERS = Path("/usr/lib/jvm")
 
 
 def check_python(version: tuple[int, int]) -> None:
-    """Raise StackError unless this interpreter's version is one we support."""
+    """Raise StackError unless this interpreter's version is supported."""
     if version not in PYTHON_VERSIONS:
         raise StackError(
             f"Python {version[0]}.{version[1]} at {sys.executable} will not do: install Python 3.11 or 3.12, "
@@ -28,7 +28,7 @@ def check_python(version: tuple[int, int]) -> None:
 
 
 def check_path(root: Path) -> None:
-    """Raise StackError when the project's path has a character that some part reads as its own syntax."""
+    """Raise StackError if the project's path has a character with a special meaning for some component."""
     found = sorted({character for character in str(root) if character in _UNUSABLE or not character.isprintable()})
     if found:
         raise StackError(
@@ -38,7 +38,7 @@ def check_path(root: Path) -> None:
 
 
 def check_disk(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
-    """Raise StackError when the disk of `folder`, which must exist, has less than `needed_bytes` free."""
+    """Raise StackError if the disk of `folder`, which must exist, has less than `needed_bytes` free."""
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         raise StackError(
@@ -48,9 +48,9 @@ def check_disk(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
-    """The home folder of a Java 17 or 21: JAVA_HOME's, else the one on PATH, else the machine's usual places.
+    """Return the home folder of Java 17 or 21: from JAVA_HOME, else PATH, else /usr/lib/jvm.
 
-    Runs `java -version`, once a candidate. Raises StackError naming what was found instead.
+    Runs `java -version` once per candidate. Raises StackError with the versions found.
     """
     seen: list[str] = []
     for home in _java_candidates(environment):
@@ -66,7 +66,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
 
 
 def java_version(home: Path) -> int | None:
-    """The feature version of the Java in that folder, or None when there is none that runs."""
+    """Return the feature version of the Java in that folder; None if there is none that runs."""
     try:
         result = subprocess.run(
             [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,4 @@
-"""The caller's proxy, for Java: from the variables that pip takes it from. Standard library only."""
+"""Java options for the caller's proxy, from the same variables that pip reads. Standard library only."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,10 @@ _EXCEPTED = "NO_PROXY"
 
 
 def java_options() -> Iterator[str]:
-    """What Java must be started with; passwords are in it, so not for a command line. Raises StackError."""
+    """Yield Java options for the proxy. They include its password, so do not put them on a command line.
+
+    Raises StackError if a variable is not the address of an HTTP proxy.
+    """
     for scheme, names in _OF_SCHEME.items():
         name = next((name for name in names if _value(name)), None)
         if name is not None:
@@ -19,13 +22,13 @@ def java_options() -> Iterator[str]:
             yield f"-D{scheme}.proxyHost={proxy.hostname}"
             yield f"-D{scheme}.proxyPort={proxy.port or 80}"
             if proxy.username:
-                # Ivy reads these two alone, and answers with them for both schemes
+                # Ivy reads only these two, and uses them for both schemes
                 yield f"-Dhttp.proxyUser={unquote(proxy.username)}"
                 yield f"-Dhttp.proxyPassword={unquote(proxy.password or '')}"
-                yield "-Djdk.http.auth.tunneling.disabledSchemes="  # or Java gives no password to a proxy for HTTPS
+                yield "-Djdk.http.auth.tunneling.disabledSchemes="  # by default Java sends no password for HTTPS
     excepted = [host for entry in _value(_EXCEPTED).split(",") if entry.strip() for host in _hosts(entry.strip())]
     if excepted:
-        yield f"-Dhttp.nonProxyHosts={'|'.join(excepted)}"  # for HTTPS too
+        yield f"-Dhttp.nonProxyHosts={'|'.join(excepted)}"  # Java uses it for HTTPS too
 
 
 def _value(name: str) -> str:

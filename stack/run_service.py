@@ -1,7 +1,7 @@
-"""Becomes a service: prepares its data, sets its environment, and replaces itself with its command.
+"""Runs a service: prepares its data, sets its environment, and replaces this process with its command.
 
-The supervisor runs `python -m stack.run_service NAME`, so no secret is in its configuration, and a service that is
-started again reads `.env` again.
+The supervisor runs `python -m stack.run_service NAME`. So its configuration has no secrets, and a service reads `.env`
+again on each start.
 """
 
 import argparse
@@ -23,20 +23,20 @@ from stack.postgres import PostgresServer
 from stack.postgres_binaries import choose
 from stack.services import port_of
 
-_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD",)  # its tokens it knows by their hashes
+_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD",)  # of its tokens the gateway needs only the hashes
 _STREAM_SECRETS = ("DB_STREAM_PASSWORD",)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A command and the variables it gets beyond the base environment."""
+    """A command, and its variables in addition to the base environment."""
 
     command: list[str]
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def postgres_server(layout: Layout, settings: Mapping[str, str]) -> PostgresServer:
-    """The stack's PostgreSQL. Chooses its binaries on the first call and records the choice."""
+    """Return the stack's PostgreSQL. The first call chooses its binaries and records the choice."""
     return PostgresServer(
         data=layout.postgres / "data",
         binaries=choose(layout.postgres / "binaries.json", os.environ),
@@ -46,7 +46,7 @@ def postgres_server(layout: Layout, settings: Mapping[str, str]) -> PostgresServ
 
 
 def kafka_broker(layout: Layout, settings: Mapping[str, str]) -> KafkaBroker:
-    """The stack's Kafka broker."""
+    """Return the stack's Kafka broker."""
     return KafkaBroker(
         folder=layout.kafka,
         jars=layout.kafka_jars,
@@ -58,7 +58,7 @@ def kafka_broker(layout: Layout, settings: Mapping[str, str]) -> KafkaBroker:
 
 
 def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
-    """Make the service's data ready, for the first time or after a crash, and say how it is started."""
+    """Prepare the service's data, and return its command and variables. Safe to run at every start."""
     match name:
         case "postgres":
             server = postgres_server(layout, settings)
@@ -86,7 +86,7 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
 
 
 def write_gateway_tokens(settings: Mapping[str, str]) -> None:
-    """Put the hashes of `.env`'s tokens into the gateway's file; other tokens in it stay. Raises StackError."""
+    """Write the hashes of the tokens in `.env` to the gateway's file; its other tokens stay. Raises StackError."""
     if not settings.get("GATEWAY_TOKENS_FILE"):
         raise StackError("GATEWAY_TOKENS_FILE is not in .env: `make up` adds it")
     path = Path(settings["GATEWAY_TOKENS_FILE"])
@@ -99,12 +99,12 @@ def write_gateway_tokens(settings: Mapping[str, str]) -> None:
 
 
 def airflow_command(*arguments: str) -> list[str]:
-    """An `airflow` command line, run by this very Python."""
+    """Return an `airflow` command line that runs with this Python."""
     return [sys.executable, str(Path(sys.executable).with_name("airflow")), *arguments]
 
 
 def main() -> None:
-    """Never returns: this process becomes the service, or exits 1 with one line."""
+    """Replace this process with the service, or exit with 1 and a one-line error. Does not return."""
     parser = argparse.ArgumentParser(prog="stack.run_service", description=__doc__)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--env-file", type=Path, required=True)
@@ -121,7 +121,7 @@ def main() -> None:
         sys.exit(f"{arguments.name}: {exc}")
     except OSError as exc:
         sys.exit(f"{arguments.name}: {describe_os_error(exc)}")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a parent in the background of a shell has it ignored, and so had we
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored if the stack was started in a shell's background
     os.chdir(layout.root)
     os.execve(launch.command[0], launch.command, variables)
 

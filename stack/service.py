@@ -1,4 +1,4 @@
-"""What a service and a job are, as data."""
+"""Data types for services, jobs and health checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +10,9 @@ Signal = Literal["TERM", "INT"]
 
 @dataclass(frozen=True)
 class KafkaHealth:
-    """Healthy when the broker answers with its list of topics, and is of the cluster that `data` was formatted for.
+    """Healthy if the broker lists its topics and belongs to the cluster that `data` was formatted for.
 
-    Another stack's broker may hold the port. Without a folder any broker will do.
+    Another stack's broker may hold the port. Without `data` any cluster is accepted.
     """
 
     bootstrap_servers: str
@@ -21,7 +21,7 @@ class KafkaHealth:
 
 @dataclass(frozen=True)
 class PostgresHealth:
-    """Healthy when the role can connect and ask. Without a password only the port is tried."""
+    """Healthy if the role can connect. Without a password only the port is checked."""
 
     host: str
     port: int
@@ -31,14 +31,14 @@ class PostgresHealth:
 
 @dataclass(frozen=True)
 class HttpHealth:
-    """Healthy when the address answers 200."""
+    """Healthy if the URL responds with status 200."""
 
     url: str
 
 
 @dataclass(frozen=True)
 class AirflowHealth:
-    """Healthy when Airflow's API has seen a heartbeat of this component since the process started."""
+    """Healthy if Airflow's API reports a heartbeat of this component since the process started."""
 
     url: str
     component: Literal["scheduler", "dag_processor", "triggerer"]
@@ -49,22 +49,22 @@ Health = KafkaHealth | PostgresHealth | HttpHealth | AirflowHealth
 
 @dataclass(frozen=True)
 class Service:
-    """A process that runs until it is told to stop, and is started again when it dies."""
+    """A process that runs until it is stopped, and is restarted if it dies."""
 
     name: str
     health: Health
     address: str
     depends_on: tuple[str, ...] = ()
-    ports: Mapping[str, int] = field(default_factory=dict)  # variable of `.env` → the port it must find free
+    ports: Mapping[str, int] = field(default_factory=dict)  # variable of `.env` → port, which must be free at the start
     deadline_s: float = 60
     stop_signal: Signal = "TERM"
     stop_deadline_s: int = 20
-    external: bool = False  # yours: watched, never started or stopped
+    external: bool = False  # the user's own: monitored, never started or stopped
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something done once on the way up, in its place between services. Doing it again does no harm."""
+    """A one-off step of `up`, ordered among the services by its dependencies. It is safe to repeat."""
 
     name: str
     depends_on: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The services and jobs of the stack, and what each needs before it may start."""
+"""The services and jobs of the stack, with their dependencies."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,10 +14,10 @@ SUPERUSER_PASSWORD = "POSTGRES_SUPERUSER_PASSWORD"  # noqa: S105  # its name
 
 
 def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[Node]:
-    """Every service and job, in an order that can be started one after another.
+    """Return all services and jobs, with dependencies before their dependents.
 
-    With the layout, Kafka's health tells its own cluster from another one.
-    Raises StackError for a port that is none, or that two services want.
+    With a layout, Kafka's health check distinguishes the stack's cluster from another one. Raises StackError for a port
+    that is invalid or used twice.
     """
     external = external_services(settings)
     airflow_url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
@@ -96,7 +96,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
 
 
 def external_services(settings: Mapping[str, str]) -> set[str]:
-    """The services that are the user's own. Raises StackError for a name that cannot be external."""
+    """Return the names of the user's own services. Raises StackError for a name that cannot be external."""
     names = {name.strip() for name in settings.get("STACK_EXTERNAL", "").split(",") if name.strip()}
     if not names <= set(EXTERNAL_CAPABLE):
         value = settings["STACK_EXTERNAL"]
@@ -105,7 +105,7 @@ def external_services(settings: Mapping[str, str]) -> set[str]:
 
 
 def needed_by(nodes: list[Node], names: tuple[str, ...]) -> list[Node]:
-    """The named services with all they depend on, in order; every node when no name is given."""
+    """Return the named services with all their dependencies, in order; all nodes if no name is given."""
     if not names:
         return nodes
     by_name = {node.name: node for node in nodes}
@@ -124,7 +124,7 @@ def needed_by(nodes: list[Node], names: tuple[str, ...]) -> list[Node]:
 
 
 def stop_order(nodes: list[Node]) -> list[list[str]]:
-    """Services in groups, the first to stop first: nothing is stopped before what depends on it."""
+    """Return groups of service names in the order to stop them: dependents before their dependencies."""
     depth: dict[str, int] = {}
     for node in nodes:  # dependencies come first in the list
         depth[node.name] = 1 + max((depth[name] for name in node.depends_on), default=-1)
@@ -134,7 +134,7 @@ def stop_order(nodes: list[Node]) -> list[list[str]]:
 
 
 def port_of(settings: Mapping[str, str], name: str) -> int:
-    """A port setting as a number. Raises StackError naming the variable."""
+    """Return a port setting as a number. Raises StackError naming the variable."""
     try:
         return EnvironmentReader(settings).port(name)
     except ConfigurationError as exc:

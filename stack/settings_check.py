@@ -1,4 +1,4 @@
-"""Whether the stack can run with what `.env` says. Standard library only."""
+"""Checks that the stack can run with the settings of `.env`. Standard library only."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ _FERNET_BYTES = 32
 
 
 def check(settings: Mapping[str, str]) -> None:
-    """Raise StackError, one line, for the first variable that is missing or has a value no process could use."""
+    """Raise StackError for variables that are missing, or for the first one with an invalid value."""
     variables = [variable for section in env_file.SECTIONS for variable in section.variables]
     if missing := [variable.name for variable in variables if variable.name not in settings]:
         raise StackError(f".env has no {', '.join(missing)}: `make up` adds what is missing")
@@ -23,13 +23,13 @@ def check(settings: Mapping[str, str]) -> None:
         variable.name for variable in variables if not (variable.default or variable.make_secret or variable.make_name)
     }
     if "postgres" in external_services(settings):
-        may_be_empty.add(SUPERUSER_PASSWORD)  # an administrator may have kept it
+        may_be_empty.add(SUPERUSER_PASSWORD)  # only the administrator may know it
     for variable in variables:
         if not settings[variable.name] and variable.name not in may_be_empty:
             raise StackError(f"{variable.name} is empty in .env: remove its line, and `make up` adds it with a value")
     reader = EnvironmentReader(settings)
     try:
-        declare(settings)  # ports first: addresses are made of them
+        declare(settings)  # checks ports, before the addresses that are made of them
         Settings.from_environment(settings)
         reader.memory("KAFKA_HEAP")
         reader.text("JAVA_HOME", "")

@@ -1,4 +1,4 @@
-"""What runs, where, and how it is; and how far the stream is."""
+"""Shows the state, address and health of each service, and the progress of the stream."""
 
 import time
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _UNSENT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """One row of the table. `unhealthy_reason` is None when healthy, else why not."""
+    """One row of the table. `unhealthy_reason` is None if the service is healthy."""
 
     service: Service
     state: str
@@ -38,7 +38,7 @@ class ServiceStatus:
 
 
 def collect(layout: Layout) -> list[ServiceStatus]:
-    """Ask every service at once. Blocks a few seconds at most. Raises StackError when there is no `.env` yet."""
+    """Check all services in parallel. Blocks for a few seconds at most. Raises StackError if there is no `.env`."""
     services = [node for node in declare(environment.load_settings(layout), layout) if isinstance(node, Service)]
     states = Supervisor(layout).states()
     orphans = {} if states else leftovers.find_services(layout.state)
@@ -51,10 +51,10 @@ def collect(layout: Layout) -> list[ServiceStatus]:
 
 
 def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) -> None:
-    """Print the services, and below them what the stream last recorded. Blocks up to 10 s."""
+    """Print the services, unsent events and the stream's last recorded progress. Blocks for up to 10 s."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("service", "state", "address", "pid", "uptime"):
-        table.add_column(heading, no_wrap=True)  # 80 columns take them, and an address can be copied
+        table.add_column(heading, no_wrap=True)  # they fit into 80 columns, and an address can be copied
     table.add_column("healthy", overflow="fold")
     for each in statuses:
         table.add_row(
@@ -75,7 +75,7 @@ def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) ->
 
 
 def read_unsent(layout: Layout) -> str:
-    """Events that were accepted and are in no topic, a line a gateway, else why that is not known."""
+    """Describe accepted events that are in no topic, one line per gateway; the reason if that is unknown."""
     try:
         held = unsent(Settings.from_environment(environment.load_settings(layout)), _UNSENT_TIMEOUT_S)
     except (PipelineError, StackError) as exc:
@@ -87,7 +87,7 @@ def read_unsent(layout: Layout) -> str:
 
 
 def read_progress(layout: Layout) -> list[Seen] | str:
-    """What the streaming queries recorded, else why that is not known."""
+    """Return the recorded progress of the streaming queries; the reason, as text, if there is none."""
     try:
         store = StreamProgressStore(Settings.from_environment(environment.load_settings(layout)).database, "batch")
         try:
@@ -99,7 +99,7 @@ def read_progress(layout: Layout) -> list[Seen] | str:
 
 
 def progress_table(progress: Sequence[Seen]) -> Table:
-    """A row a query, and one for what is counted over both since their driver started."""
+    """Return a table with one row per query, and one row with the driver's counts over both."""
     table = Table()
     for heading in (
         "stream", "in /s", "done /s", "lag", "lag s", "batch", "pending", "rejects", "duplicates", "waiting for"
@@ -142,7 +142,7 @@ def _number(value: float | None, digits: int = 0) -> str:
 def _status(service: Service, process: ProcessState | None, orphan: leftovers.Process | None) -> ServiceStatus:
     if service.external:
         return ServiceStatus(service, "yours", unhealthy_reason(service), 0, 0.0)
-    if orphan is not None:  # it outlived the supervisor
+    if orphan is not None:  # its supervisor has died
         return ServiceStatus(service, "running", "no supervisor: run `make up`", orphan.pid, 0.0)
     if process is None or process.state not in ALIVE:
         state = process.state.lower() if process else "stopped"

@@ -1,4 +1,4 @@
-"""supervisord: its configuration, and talking to it over its Unix socket."""
+"""Configures supervisord and controls it over its Unix socket."""
 
 import hashlib
 import os
@@ -20,19 +20,19 @@ from stack.errors import StackError
 from stack.layout import Layout
 from stack.service import Service
 
-_SOCKET_PATH_LIMIT = 100  # the kernel takes 107 bytes, and supervisord adds a suffix while it starts
+_SOCKET_PATH_LIMIT = 100  # the kernel's limit is 107 bytes, and supervisord adds a suffix while it starts
 _DAEMON_DEADLINE_S = 20
 _SHUTDOWN_DEADLINE_S = 120
 _POLL_S = 0.1
-_UMASK = 0o077  # what services write is for them alone, also in folders outside of the state
+_UMASK = 0o077  # files of services are private, also in folders outside of the state folder
 
-STOPPED = frozenset({"STOPPED", "FATAL", "UNKNOWN"})  # for good; EXITED and BACKOFF are about to be started again
+STOPPED = frozenset({"STOPPED", "FATAL", "UNKNOWN"})  # without EXITED and BACKOFF, which supervisord restarts
 ALIVE = frozenset({"STARTING", "RUNNING"})
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What the supervisor knows of a process. `pid` is 0 and `started_at` (Unix time) meaningless unless it lives."""
+    """State of a process in supervisord. `pid` is 0 and `started_at` (Unix time) meaningless unless it is running."""
 
     name: str
     state: str
@@ -42,14 +42,14 @@ class ProcessState:
 
 
 class Supervisor:
-    """One stack's supervisord. Every call opens a connection of its own, so threads may share an instance."""
+    """One stack's supervisord. Thread-safe, because every call opens a connection of its own."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     @property
     def socket(self) -> Path:
-        """The control socket; in a short private folder of the system when the project's path is too long for one."""
+        """The control socket; in a private temporary folder if the project's path is too long for a socket."""
         path = self._layout.run / "supervisor.sock"
         if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
             return path
@@ -57,7 +57,7 @@ class Supervisor:
         return Path(tempfile.gettempdir(), f"stack-{os.geteuid()}-{digest}", "s")
 
     def is_running(self) -> bool:
-        """Whether a supervisord answers on the socket."""
+        """True if a supervisord responds on the socket."""
         try:
             self._call("getPID")
         except (OSError, Fault):
@@ -65,7 +65,7 @@ class Supervisor:
         return True
 
     def start_daemon(self, services: Iterable[Service]) -> None:
-        """Start supervisord with no service running yet; nothing happens when it already answers."""
+        """Start supervisord, without services. Does nothing if it is running."""
         if self.is_running():
             return
         self._make_socket_folder()
@@ -92,7 +92,7 @@ class Supervisor:
             time.sleep(_POLL_S)
 
     def render(self, services: Iterable[Service]) -> str:
-        """The configuration. Services are started by us when their turn comes, and by supervisord when they die."""
+        """Return the configuration. `up` starts services in order; supervisord restarts those that die."""
         run = self._layout.run
         lines = [
             "[supervisord]",
@@ -102,8 +102,8 @@ class Supervisor:
             f"pidfile={_escape(run / 'supervisord.pid')}",
             f"childlogdir={_escape(self._layout.logs)}",
             f"directory={_escape(self._layout.root)}",
-            f"umask={_UMASK:03o}",  # of its services; its own until here is that of its start
-            *(["user=root"] if os.geteuid() == 0 else []),  # as we are; without the line it warns
+            f"umask={_UMASK:03o}",  # for services; until supervisord reads it, the umask of its start applies
+            *(["user=root"] if os.geteuid() == 0 else []),  # without it supervisord logs a warning
             "[unix_http_server]",
             f"file={_escape(self.socket)}",
             "chmod=0600",
@@ -123,18 +123,18 @@ class Supervisor:
             "autostart=false",
             "autorestart=true",
             "startsecs=3",
-            "startretries=100000",  # each wait is a second longer: an outage elsewhere must not end a service for good
+            "startretries=100000",  # with growing waits; an outage elsewhere must not stop a service for good
             f"stopsignal={service.stop_signal}",
             f"stopwaitsecs={service.stop_deadline_s}",
             "killasgroup=true",
             "redirect_stderr=true",
-            f"stdout_logfile={_escape(_escape(self._layout.log_file(service.name)))}",  # it is expanded twice
+            f"stdout_logfile={_escape(_escape(self._layout.log_file(service.name)))}",  # supervisord expands it twice
             "stdout_logfile_maxbytes=20MB",
             "stdout_logfile_backups=2",
         ]
 
     def states(self) -> dict[str, ProcessState]:
-        """Every process by name; empty when supervisord does not run."""
+        """Return the state of every process by name; empty if supervisord is not running."""
         try:
             answer = self._call("getAllProcessInfo")
         except OSError:
@@ -148,14 +148,14 @@ class Supervisor:
         }
 
     def state(self, name: str) -> ProcessState:
-        """One process. Raises StackError when supervisord does not run or does not know it."""
+        """Return the state of one process. Raises StackError if supervisord is not running or does not have it."""
         states = self.states()
         if name not in states:
             raise StackError(f"{name} is not under supervision now: run `make up`")
         return states[name]
 
     def start(self, name: str) -> None:
-        """Start a process without waiting for it. One that already runs is left alone."""
+        """Start a process without waiting for it. Does nothing if it is running."""
         try:
             self._call("startProcess", name, False)
         except Fault as exc:
@@ -163,7 +163,7 @@ class Supervisor:
                 raise StackError(f"{name} could not be started: {exc.faultString}") from exc
 
     def stop(self, names: Iterable[str]) -> None:
-        """Stop processes together and wait until they are gone; SIGKILL follows after each one's stop deadline."""
+        """Stop processes in parallel and wait until they have ended; after its stop deadline each gets SIGKILL."""
         wanted = set(names)
         while True:
             active = [each for each in self.states().values() if each.name in wanted and each.state not in STOPPED]
@@ -178,11 +178,11 @@ class Supervisor:
         try:
             self._call("stopProcess", name, False)
         except Fault as exc:
-            if exc.faultCode != Faults.NOT_RUNNING:  # it died just now and is about to be started: asked again
+            if exc.faultCode != Faults.NOT_RUNNING:  # it died just now and will be restarted: the caller retries
                 raise StackError(f"{name} could not be stopped: {exc.faultString}") from exc
 
     def kill(self, name: str) -> int:
-        """Send SIGKILL to a running process, not to its group, and return the pid it had. It will be started again."""
+        """Send SIGKILL to a running process, not to its group; returns its pid. Supervisord restarts it."""
         pid = self.state(name).pid
         try:
             self._call("signalProcess", name, "KILL")
@@ -191,7 +191,7 @@ class Supervisor:
         return pid
 
     def shut_down(self) -> None:
-        """End supervisord, and with it whatever still runs under it; returns when it is gone."""
+        """Stop supervisord and all its processes; returns when it has ended."""
         try:
             pid = self._call("getPID")
             assert isinstance(pid, int)

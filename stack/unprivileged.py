@@ -1,7 +1,7 @@
-"""Running a server as an ordinary user when we are root, for servers that refuse to run as root.
+"""Runs servers that refuse to run as root as an ordinary user.
 
-The project may lie where that user cannot go, under /root for example. The permissions of folders that are not ours
-stay as they are; instead the process keeps one capability that lets it pass through folders, and only when it must.
+The project may be in a folder that this user cannot enter, such as /root. Permissions of such folders are not changed.
+Instead the process keeps one capability to traverse folders, and only if it needs it.
 """
 
 import os
@@ -14,13 +14,13 @@ from pathlib import Path
 from stack.errors import StackError
 
 _USERS = ("postgres", "nobody")
-# Weakest first: pass through and read, then also write. Bits are the kernel's numbers of the capabilities.
+# Weakest first: traverse and read, then also write. Bits are the kernel's numbers of the capabilities.
 _CAPABILITIES = (("dac_read_search", 2), ("dac_override", 1))
 _SETPCAP_BIT = 8
 
 
 def ordinary_user() -> pwd.struct_passwd | None:
-    """The user a server runs as: None when we are not root ourselves. Raises StackError when there is none."""
+    """Return the user to run a server as; None if we are not root. Raises StackError if no such user exists."""
     if os.geteuid() != 0:
         return None
     for name in _USERS:
@@ -32,10 +32,10 @@ def ordinary_user() -> pwd.struct_passwd | None:
 
 
 def command_prefix(user: pwd.struct_passwd | None, paths: Iterable[Path], death_signal: str | None = None) -> list[str]:
-    """What to put before a command so that it runs as `user` and reaches `paths`; empty when we are not root.
+    """Return a command prefix that runs a command as `user` with access to `paths`; empty if `user` is None.
 
-    `death_signal` is sent to it when its parent dies; a change of user would clear one set before. Raises StackError
-    when the machine cannot do it.
+    The command gets `death_signal` when its parent dies; one that was set before is cleared by the change of user.
+    Raises StackError if setpriv or a needed capability is missing.
     """
     if user is None:
         return []
@@ -56,7 +56,7 @@ def command_prefix(user: pwd.struct_passwd | None, paths: Iterable[Path], death_
 
 
 def first_closed(paths: Iterable[Path], user: pwd.struct_passwd) -> Path | None:
-    """The first folder on the way to one of `paths` that the user may not pass through; None when the way is open."""
+    """Return the first parent folder of `paths` that the user may not traverse; None if all are accessible."""
     for path in paths:
         for folder in reversed(path.resolve().parents):
             status = folder.stat()

@@ -1,4 +1,4 @@
-"""Starting the stack: every service as soon as what it needs is healthy, independent ones at once."""
+"""Starts the stack: each service as soon as its dependencies are healthy, independent ones in parallel."""
 
 import threading
 import time
@@ -25,12 +25,12 @@ Say = Callable[[str], None]
 
 
 def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
-    """Start the named services and all they need, or everything. What runs already is left as it is.
+    """Start the named services and their dependencies, or everything. Running services are left alone.
 
-    When the code, the environment or `.env` has changed since a service was started, all that runs is stopped first and
-    started again: no process of an earlier version may meet tables of this one.
-    Blocks until all are healthy. Raises StackError, one line, when a port is taken, or when a service dies or is not
-    healthy by its deadline; the others stay up then.
+    If the code, the environment or `.env` has changed since a service was started, all running services are stopped
+    first and started again: a process of an earlier version must not use tables of this one.
+    Blocks until all are healthy. Raises StackError if a port is in use, or if a service dies or is not healthy by its
+    deadline; the other services stay up.
     """
     started = time.monotonic()
     layout.make_folders()
@@ -55,7 +55,7 @@ def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
 
 
 def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cancelled: threading.Event) -> None:
-    """Block until the service is healthy. Raises StackError when it dies, is too late, or the wait is cancelled."""
+    """Block until the service is healthy. Raises StackError if it dies, misses its deadline, or `cancelled` is set."""
     deadline = time.monotonic() + service.deadline_s
     first_pid = 0
     reason: str | None = "not asked yet"
@@ -80,7 +80,7 @@ def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cance
 
 
 class _Start:
-    """One walk through the nodes, each begun when those it depends on are done."""
+    """Starts the nodes, each when its dependencies are done."""
 
     def __init__(self, layout: Layout, settings: Mapping[str, str], supervisor: Supervisor, say: Say) -> None:
         self._layout = layout
@@ -90,7 +90,7 @@ class _Start:
         self._cancelled = threading.Event()
 
     def run(self, nodes: Sequence[Node]) -> None:
-        """Raises the first failure, after what was under way has come to its end."""
+        """Start the nodes and wait for them. Raises the first failure, after the nodes in progress have ended."""
         self._say("starting what does not run; the first time that takes a minute or two")
         waiting = {node.name: node for node in nodes}
         running: dict[Future[None], str] = {}
@@ -127,7 +127,7 @@ class _Start:
 def _failed(service: Service, layout: Layout, supervisor: Supervisor, what: str) -> StackError:
     log = layout.log_file(service.name)
     if not service.external:
-        supervisor.stop([service.name])  # or it would be started again and again behind the error
+        supervisor.stop([service.name])  # otherwise supervisord would restart it forever
     tail = "".join(f"\n    {line}" for line in jobs.last_lines(log, _LOG_LINES))
     return StackError(f"{service.name} {what}, see {log}{tail}")
 
@@ -145,7 +145,7 @@ def _check_ports(nodes: Sequence[Node], supervisor: Supervisor) -> None:
 
 
 def _end_leftovers(layout: Layout, say: Say) -> None:
-    """After a crash of the supervisor its services live on, hold their ports, and nobody watches them."""
+    """End services that survived a crash of their supervisor: they hold ports and are not supervised."""
     found = leftovers.find(layout.state)
     if found:
         say(f"ending {len(found)} processes that an earlier run left: {', '.join(str(each.pid) for each in found)}")
@@ -153,7 +153,7 @@ def _end_leftovers(layout: Layout, say: Say) -> None:
 
 
 def _own_paths(layout: Layout) -> dict[str, str]:
-    """Where a stack with its state elsewhere keeps what the defaults put below the project."""
+    """Return the paths for a stack whose state folder is not the default one."""
     if layout.state == layout.root / ".state":
         return {}
     paths: dict[str, Path] = {

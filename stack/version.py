@@ -1,4 +1,4 @@
-"""Which code, environment and settings a service runs with, as one short text; kept when the service starts."""
+"""The version of code, environment and settings that a service runs with: a hash, recorded when the service starts."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ _ENDINGS = frozenset({".py", ".sql", ".xml", ".html", ".js", ".css", ".lock"})
 
 
 def present(layout: Layout) -> str:
-    """The version that a service started now would run. Reads some four hundred files, a few hundredths of a second."""
+    """Return the version that a service would run now. Reads about 400 files in a few hundredths of a second."""
     digest = hashlib.sha256(os.fsencode(Path(sys.prefix).resolve()) + (layout.root / "requirements.lock").read_bytes())
     files = [layout.env_file]
     for name in _FOLDERS:
@@ -24,12 +24,12 @@ def present(layout: Layout) -> str:
 
 
 def record(layout: Layout, service: str) -> None:
-    """Keep the version that the service is started with now."""
+    """Record the version that the service is started with."""
     (layout.run / f"{service}.version").write_text(present(layout))
 
 
 def started_with_another(layout: Layout, services: Iterable[str]) -> list[str]:
-    """Those of the services whose last start was with another version than the present one."""
+    """Return the services that were last started with another version than the present one."""
     now = present(layout)
     files = {name: layout.run / f"{name}.version" for name in services}
     return sorted(name for name, path in files.items() if not path.exists() or path.read_text() != now)
