@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.command import announced, parsed, parser_of, run
+from benchmarks.publish.covered import covered
 from benchmarks.publish.nights import nights
 from benchmarks.publish.over import over
 from benchmarks.publish.parts import Bench, bench
@@ -19,7 +20,7 @@ from demo import reference_data
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "over": over, "questions": questions, "readers": readers, "view": view, "years": years,
-    "nights": nights,
+    "nights": nights, "covered": covered,
 }  # fmt: skip
 
 

@@ -153,7 +153,7 @@ def test_a_batch_of_the_speed_layer_locks_the_tables_of_its_days(settings, monke
         held = []
         look = lambda name: name == "serve.before_commit" and held.append(locks_held(store._connection))  # noqa: E731
         monkeypatch.setattr(live_table_sink, "failpoint", look)
-        store._reached = {}
+        store._committed_offsets = {}
         rows(settings, "UPDATE offset_ledger SET next_offset = 0")
         serve(store, batch)
     assert held[0] <= LOCKS_A_BATCH
@@ -162,7 +162,7 @@ def test_a_batch_of_the_speed_layer_locks_the_tables_of_its_days(settings, monke
 def test_a_tombstone_is_placed_in_the_day_that_shows_its_board(settings):
     with closing(opened_store(settings)) as store:
         rows(settings, "UPDATE offset_ledger SET next_offset = 0")
-        store._reached = {}
+        store._committed_offsets = {}
         serve(store, [tombstone(900_004, 2_000_009, LATER)])
     assert rows(settings, "SELECT day FROM board_detail_live WHERE board_id = 900004") == [(DAY.before(900).date,)]
     assert rows(settings, "SELECT count(*) FROM board_detail WHERE day = %s", (str(DAY.before(900)),)) == [(9,)]
@@ -175,7 +175,7 @@ def test_checks_of_days_lock_a_few_days_tables_at_a_time(settings, monkeypatch):
     """One day's keys lie between those of all days, and the speed layer has a board of another day."""
     with closing(opened_store(settings)) as store:
         rows(settings, "UPDATE offset_ledger SET next_offset = 0")
-        store._reached = {}
+        store._committed_offsets = {}
         serve(store, [row(700_004, 2_000_011, modified_at=LATER)])
     rows(settings, "INSERT INTO unchecked_day (day) VALUES (%s)", (str(A_DAY),))
     rows(settings, "UPDATE generation SET first_key = 1, last_key = 2000000 WHERE day = %s", (str(A_DAY),))
