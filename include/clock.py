@@ -1,4 +1,4 @@
-"""The one place that reads the time."""
+"""The system clock, and conversions of instants."""
 
 import datetime as dt
 from typing import Protocol
@@ -10,10 +10,10 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 class Clock(Protocol):
-    """Tells the time, aware and in UTC."""
+    """A source of the current time."""
 
     def now(self) -> dt.datetime:
-        """The current instant."""
+        """Return the current instant, aware and in UTC."""
         ...
 
 
@@ -21,17 +21,17 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> dt.datetime:
-        """The current instant, in UTC."""
+        """Return the current instant, in UTC."""
         return dt.datetime.now(dt.UTC)
 
 
 def rfc3339(instant: dt.datetime) -> str:
-    """The instant in UTC with milliseconds, as the topics carry it."""
+    """Return the instant in UTC with milliseconds, the format of times in topics."""
     return instant.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def instant_of(microseconds: int) -> dt.datetime | None:
-    """The instant so long after 1970-01-01T00:00:00Z; None for one that is not in the years of the contract."""
+    """Return the instant of a Unix time in microseconds; None if it is not in the years of the contract."""
     try:
         instant = _EPOCH + dt.timedelta(microseconds=microseconds)
     except OverflowError:
@@ -40,5 +40,5 @@ def instant_of(microseconds: int) -> dt.datetime | None:
 
 
 def epoch_ms(instant: dt.datetime) -> int:
-    """Milliseconds since 1970-01-01T00:00:00Z, rounded down; negative before."""
+    """Return the Unix time of an instant in milliseconds, rounded down; negative before 1970."""
     return (instant - _EPOCH) // _MILLISECOND

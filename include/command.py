@@ -1,4 +1,4 @@
-"""How a command of the pipeline runs: its log, and the exit code of the error that ends it."""
+"""Runs the commands of the pipeline: sets up logging and turns errors into exit codes."""
 
 import functools
 import logging
@@ -15,7 +15,7 @@ _Arguments = ParamSpec("_Arguments")
 def as_command(main: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
     """Wrap the main function of a command, which returns an exit code, or None for OK.
 
-    The log goes to standard error. A PipelineError becomes one line of it, with the error's class, and its exit code.
+    Logs go to standard error. A PipelineError is logged in one line with its class, and its exit code is returned.
     """
 
     @functools.wraps(main)

@@ -1,4 +1,4 @@
-"""Reading one variable of the environment at a time, each with the check that its kind of value needs."""
+"""Reads and validates single environment variables, by kind of value."""
 
 import re
 from collections.abc import Mapping
@@ -20,23 +20,24 @@ _MASTER = re.compile(
 
 
 class EnvironmentReader:
-    """Every method raises ConfigurationError, one line with the variable, its value and the remedy.
+    """Reads variables of an environment. An empty variable counts as not set.
 
-    An empty variable counts as one that is not set.
+    Every method returns the valid value, or raises ConfigurationError: one line with the variable, its value and the
+    remedy.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Any text of characters that can be printed."""
+        """Return a text of printable characters."""
         value = self.secret(name, default)
         if not value.isprintable():
-            raise _wrong(name, value, "has a character that cannot be printed; type it again")
+            raise _wrong(name, value, "has a non-printable character; type it again")
         return value
 
     def secret(self, name: str, default: str | None = None) -> str:
-        """A text that no message shows."""
+        """Return a text that messages never show."""
         value = self._environment.get(name, "") or default
         if value is None:
             raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
@@ -45,51 +46,53 @@ class EnvironmentReader:
         return value
 
     def token(self, name: str) -> str:
-        """A secret that travels in an HTTP header; empty when there is none."""
+        """Return a secret that is sent in an HTTP header; empty if it is not set."""
         value = self.secret(name, "")
         if not all("!" <= character <= "~" for character in value):
-            raise ConfigurationError(f"{name} has a character that no HTTP header takes; use ASCII without spaces")
+            raise ConfigurationError(
+                f"{name} has a character that is not allowed in HTTP headers; use ASCII without spaces"
+            )
         return value
 
     def whole(self, name: str, default: int | None = None, least: int = 1, most: int = _LARGEST) -> int:
-        """A whole number of that range."""
+        """Return a whole number from `least` to `most`."""
         text = self.text(name, None if default is None else str(default))
-        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:  # int() also takes 1_0 and digits beyond ASCII
+        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:  # int() also accepts 1_0 and non-ASCII digits
             raise _wrong(name, text, f"not a whole number from {least} to {most}")
         return int(text)
 
     def port(self, name: str, default: int | None = None) -> int:
-        """A TCP port."""
+        """Return a TCP port."""
         return self.whole(name, default, most=65_535)
 
     def seconds(self, name: str, default: float, may_be_zero: bool = False) -> float:
-        """A time, a year at most."""
+        """Return a number of seconds, a year at most."""
         text = self.text(name, str(default))
         wanted = f"not a number of seconds {'from' if may_be_zero else 'above'} 0 to {_LONGEST_S}"
         try:
             value = float(text)
         except ValueError as exc:
             raise _wrong(name, text, wanted) from exc
-        if not 0 <= value <= _LONGEST_S or (value == 0 and not may_be_zero):  # NaN is in no range
+        if not 0 <= value <= _LONGEST_S or (value == 0 and not may_be_zero):  # also False for NaN
             raise _wrong(name, text, wanted)
         return value
 
     def memory(self, name: str, default: str | None = None) -> str:
-        """A size as Java and Spark both read it."""
+        """Return a memory size in the notation that Java and Spark share."""
         text = self.text(name, default)
         if not _MEMORY.fullmatch(text):
-            raise _wrong(name, text, "not a size of memory; give a number and m or g, such as 768m or 2g")
+            raise _wrong(name, text, "not a memory size; give a number and m or g, such as 768m or 2g")
         return text
 
     def host(self, name: str) -> str:
-        """The name or address of a machine."""
+        """Return the name or address of a host."""
         text = self.text(name)
         if any(character.isspace() for character in text):
-            raise _wrong(name, text, "not the name or address of one machine; leave out the space")
+            raise _wrong(name, text, "not the name or address of a host; remove the space")
         return text
 
     def addresses(self, name: str) -> str:
-        """One or more of host:port, separated by commas."""
+        """Return one or more host:port, separated by commas."""
         text = self.text(name)
         for each in text.split(","):
             match = _ADDRESS.fullmatch(each)
@@ -98,7 +101,7 @@ class EnvironmentReader:
         return text
 
     def urls(self, name: str, default: str) -> str:
-        """One or more addresses of HTTP servers, separated by commas."""
+        """Return one or more URLs of HTTP servers, separated by commas."""
         text = self.text(name, default)
         urls = [each.strip() for each in text.split(",") if each.strip()]
         if not urls or not all(map(_is_url, urls)):
@@ -106,24 +109,24 @@ class EnvironmentReader:
         return text
 
     def path(self, name: str) -> Path | None:
-        """A file or folder; None when it is not set."""
+        """Return the path of a file or folder; None if it is not set."""
         text = self.text(name, "")
         return Path(text) if text else None
 
     def zone(self, name: str, default: str) -> str:
-        """The name of a time zone."""
+        """Return the name of a time zone."""
         text = self.text(name, default)
         try:
             ZoneInfo(text)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:  # OSError: "Asia" is a folder of zones
+        except (ZoneInfoNotFoundError, ValueError, OSError) as exc:  # OSError: "Asia" is a folder
             raise _wrong(name, text, "no such time zone; use a name such as Asia/Seoul") from exc
         return text
 
     def master(self, name: str, default: str) -> str:
-        """Where Spark runs."""
+        """Return the URL of a Spark master."""
         text = self.text(name, default)
         if not _MASTER.fullmatch(text):
-            raise _wrong(name, text, "no master of Spark; use local[2], spark://host:7077, yarn or k8s://…")
+            raise _wrong(name, text, "not a Spark master; use local[2], spark://host:7077, yarn or k8s://…")
         return text
 
 
@@ -131,7 +134,7 @@ def _is_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
         has_parts = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the port
+    except ValueError:  # invalid port
         return False
     return has_parts and _URL.fullmatch(text) is not None
 

@@ -1,31 +1,31 @@
-"""The errors that cross our own borders, and the exit codes of the commands that end with them.
+"""Errors that cross module boundaries, and the exit codes of commands that fail with them.
 
-A docstring is the message's first half; keywords say where.
+The first line of an error's docstring begins its message; keyword arguments follow as context.
 """
 
 import os
 
 OK = 0
-REFUSED = 1  # trying again will not help
-USAGE = 2  # wrong arguments, as argparse has it
-TRY_LATER = os.EX_TEMPFAIL  # 75: it can pass by itself
-MISCONFIGURED = os.EX_CONFIG  # 78: a setting, a topic or a position in one is wrong; a person has to look first
+REFUSED = 1  # a retry will not help
+USAGE = 2  # wrong arguments; the exit code of argparse
+TRY_LATER = os.EX_TEMPFAIL  # 75: transient, a retry may succeed
+MISCONFIGURED = os.EX_CONFIG  # 78: a setting, a topic or an offset is wrong; needs a person
 
 
 class PipelineError(Exception):
-    """The pipeline could not do what was asked."""
+    """The pipeline could not carry out the request."""
 
-    exit_code: int = REFUSED  # of a command that ends with it
+    exit_code: int = REFUSED  # of a command that fails with this error
 
     def __init__(self, message: str = "", **where: object) -> None:
         self.where = where
         text = message or (type(self).__doc__ or "").split("\n", 1)[0]
-        place = ", ".join(f"{name}={value}" for name, value in where.items())
-        super().__init__(f"{text} ({place})" if place else text)
+        context = ", ".join(f"{name}={value}" for name, value in where.items())
+        super().__init__(f"{text} ({context})" if context else text)
 
 
 class Retryable(PipelineError):
-    """Trying again later may succeed."""
+    """A retry may succeed later."""
 
     exit_code = TRY_LATER
 
@@ -45,7 +45,7 @@ class ConfigurationError(PipelineError):
 
 
 class ContractMismatch(PipelineError):
-    """What exists differs from the contract."""
+    """A topic or a table differs from the contract."""
 
     exit_code = MISCONFIGURED
 
@@ -57,33 +57,33 @@ class LedgerConflict(PipelineError):
 
 
 class DriverSuperseded(PipelineError):
-    """A driver started later took over; this one writes no more."""
+    """A driver that was started later took over; this one writes no more."""
 
     exit_code = TRY_LATER
 
 
 class TableReplaced(PipelineError):
-    """The topic of the member table was deleted and made again; the next start loads it, or names the repair."""
+    """The topic of the member table was deleted and recreated; the next start loads it, or names the repair."""
 
     exit_code = TRY_LATER
 
 
 class ForeignCluster(ConfigurationError):
-    """Another Kafka cluster answers than the one that the gateway's events belong to; see runbook gateway-cluster."""
+    """The Kafka cluster that answers is not the one the gateway's events belong to; see runbook gateway-cluster."""
 
 
 class TopicChanged(Retryable):
-    """A topic was deleted and made again while it was read; the next try reads the one that is there."""
+    """A topic was deleted and recreated while it was read; a retry reads the new one."""
 
 
 class PositionRefused(PipelineError):
-    """The offset ledger and the topic do not fit together; going on would lose records unseen."""
+    """The offset ledger does not match the topic; continuing would lose records silently."""
 
     exit_code = MISCONFIGURED
 
 
 class TopicReplaced(PositionRefused):
-    """The topic was deleted and made again since the ledger was written."""
+    """The topic was deleted and recreated since the ledger was written."""
 
 
 class RangeExpired(PositionRefused):
@@ -95,7 +95,7 @@ class LedgerBeyondEnd(PositionRefused):
 
 
 class RecordsRefused(PipelineError):
-    """One record after the other cannot be taken: that is not because of the records, so no more become rejects."""
+    """Too many records in a row failed, so the cause is not the records and no more become rejects."""
 
 
 class MissingRange(PipelineError):
@@ -105,11 +105,11 @@ class MissingRange(PipelineError):
 
 
 class DayBusy(Retryable):
-    """Another run holds this day."""
+    """The day is locked by another run."""
 
 
 class StaleRun(PipelineError):
-    """This run lost its day to another one; it publishes nothing."""
+    """Another run took over this day; this run publishes nothing."""
 
 
 class NothingBuilt(PipelineError):

@@ -3,13 +3,14 @@
 They do nothing unless PIPELINE_FAILPOINTS is set, a list of `name:action:when`, separated by commas:
 
     join.before_send:kill:3              SIGKILL this process and its children (the JVM) at the third time
-    serve.before_commit:pause:2          stand still at the second time
-    serve.before_commit:pause:armed      stand still once for each file serve.before_commit.pause
-    join.records:fail:armed              raise RecordFailpoint whenever a record is taken that file join.records.fail
-                                         names, a line each: board/0/17 (topic/partition/offset); or kill
+    serve.before_commit:pause:2          pause at the second time
+    serve.before_commit:pause:armed      pause once for each file serve.before_commit.pause
+    join.records:fail:armed              raise RecordFailpoint whenever a record is processed that file
+                                         join.records.fail lists, one per line as topic/partition/offset, such as
+                                         board/0/17; kill is possible too
 
-A failpoint that stands still writes the file `<name>.paused` and goes on when that is removed. All files are in the
-folder PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are no settings.
+A paused failpoint writes the file `<name>.paused` and continues when that is removed. All files are in the folder
+PIPELINE_FAILPOINTS_DIR. Only tests set these variables, so they are not settings.
 """
 
 import functools
@@ -45,13 +46,13 @@ PRUNE_FAILPOINTS = ("prune.after_drop",)
 ARCHIVE_FAILPOINTS = ("archive.after_files", "archive.before_commit", "archive.after_commit")
 RECORD_FAILPOINTS = ("join.records", "resolve.records", "serve.decode", "serve.write")
 FAILPOINTS = (*STREAM_FAILPOINTS, *REBUILD_FAILPOINTS, *POINT_FAILPOINTS, *PRUNE_FAILPOINTS, *ARCHIVE_FAILPOINTS)
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
 def failpoint(name: str) -> None:
-    """Stop or kill the process if a test has asked for that at this failpoint; otherwise return at once.
+    """Pause or kill the process if the environment configures that for this failpoint; otherwise return at once.
 
-    The first call reads the environment. Raises ConfigurationError when it is wrong.
+    The first call reads the environment. Raises ConfigurationError if it is invalid.
     """
     failpoints = _of_this_process()
     if failpoints is not None:
@@ -59,13 +60,13 @@ def failpoint(name: str) -> None:
 
 
 class RecordFailpoint(RuntimeError):
-    """A test has asked that the processing of a record fails."""
+    """Raised by a failpoint to make the processing of a record fail."""
 
 
 def failpoint_records(name: str, holds: Callable[[str, int, int], bool]) -> None:
-    """Fail or kill the process if a test has asked for that for a record that is about to be processed.
+    """Raise RecordFailpoint or kill the process if a test has listed a record that is about to be processed.
 
-    `holds(topic, partition, offset)` returns True if that record is among them. Raises RecordFailpoint.
+    `holds(topic, partition, offset)` must return True if that record is about to be processed.
     """
     failpoints = _of_this_process()
     if failpoints is not None:
@@ -79,7 +80,7 @@ def _of_this_process() -> "Failpoints | None":
 
 @dataclass(frozen=True)
 class Failpoint:
-    """An action at a failpoint: at the `nth` time, or, when that is None, as often as a file arms it."""
+    """An action at a failpoint: at the `nth` time, or if that is None, each time that a file arms it."""
 
     name: str
     action: str
@@ -88,7 +89,7 @@ class Failpoint:
 
 @dataclass
 class Failpoints:
-    """Those of one process, whose threads share them."""
+    """The failpoints of one process, shared by its threads."""
 
     points: tuple[Failpoint, ...]
     folder: Path | None
@@ -97,7 +98,7 @@ class Failpoints:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Failpoints | None":
-        """None where none are wanted. Raises ConfigurationError naming what is wrong."""
+        """Parse the variables; None if no failpoints are configured. Raises ConfigurationError."""
         text, folder = environment.get(VARIABLE, ""), environment.get(FOLDER_VARIABLE, "")
         if not text:
             return None
@@ -108,7 +109,7 @@ class Failpoints:
         return cls(points, Path(folder) if folder else None)
 
     def hit(self, name: str) -> None:
-        """Pause or kill the process as the environment asks. Raises ValueError for an unknown failpoint."""
+        """Pause or kill the process as configured. Raises ValueError for an unknown failpoint."""
         if name not in FAILPOINTS:
             raise ValueError(f"{name!r} is not in FAILPOINTS")
         with self._lock:
@@ -121,7 +122,7 @@ class Failpoints:
                 self._pause(name)
 
     def hit_records(self, name: str, holds: Callable[[str, int, int], bool]) -> None:
-        """Fail or kill the process as the environment asks. Raises RecordFailpoint."""
+        """Raise RecordFailpoint or kill the process as configured."""
         for point in self.points:
             armed = self.folder / f"{name}.{point.action}" if self.folder is not None else None
             if point.name != name or armed is None or not armed.exists():
@@ -148,7 +149,7 @@ class Failpoints:
         paused = self.folder / f"{name}.paused"
         paused.write_text(str(os.getpid()))
         while paused.exists():
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _parsed(text: str) -> Failpoint:
@@ -157,10 +158,12 @@ def _parsed(text: str) -> Failpoint:
     is_record = name in RECORD_FAILPOINTS
     if name not in FAILPOINTS and not is_record:
         names = ", ".join((*FAILPOINTS, *RECORD_FAILPOINTS))
-        raise ConfigurationError(f"{VARIABLE}: {name!r} is no failpoint; there are {names}")
+        raise ConfigurationError(f"{VARIABLE}: {name!r} is not a failpoint; use one of {names}")
     actions = RECORD_ACTIONS if is_record else ACTIONS
     if action not in actions:
-        raise ConfigurationError(f"{VARIABLE}: {action!r} in {text!r} is no action; there are {', '.join(actions)}")
+        raise ConfigurationError(
+            f"{VARIABLE}: {action!r} in {text!r} is not an action; use one of {', '.join(actions)}"
+        )
     if when != ARMED and not (not is_record and when.isdecimal() and int(when) > 0):
         raise ConfigurationError(f"{VARIABLE}: {when!r} in {text!r} is neither a count from 1 nor {ARMED!r}")
     return Failpoint(name, action, None if when == ARMED else int(when))

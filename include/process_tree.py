@@ -1,4 +1,4 @@
-"""Processes and those that they started."""
+"""Finds and kills processes with their descendants."""
 
 import os
 import signal
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def kill_with_children(pid: int) -> None:
-    """SIGKILL a process and all that it started, those first: they cannot notice that it is gone."""
+    """SIGKILL a process and its descendants. Descendants come first, so that they cannot react to its death."""
     for each in (*descendants(pid), pid):
         kill(each)
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, unless it ended by itself."""
+    """SIGKILL a process, if it still exists."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -21,7 +21,7 @@ def kill(pid: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that they started."""
+    """Return the pids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
@@ -39,5 +39,5 @@ def _parents() -> Iterator[tuple[int, int]]:
             try:
                 stat = (folder / "stat").read_text(errors="replace")
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
+                continue  # the process has exited
             yield int(folder.name), int(stat.rpartition(")")[2].split()[1])

@@ -36,9 +36,9 @@ def retry_transient(
     on_wait: Callable[[Retryable | None], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Return what the call returns, retried with growing pauses while it raises a Retryable, for `max_wait_s` at most.
+    """Return the result of `call`, retried with exponential backoff while it raises a Retryable, up to `max_wait_s`.
 
-    After that the last Retryable is raised. `on_wait` gets the error before each pause, and None when the wait is over.
+    Raises the last Retryable after that. `on_wait` receives the error before each pause, and None after the last one.
     Setting `stop` ends the retries.
     """
     was_waiting = False

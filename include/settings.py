@@ -1,7 +1,7 @@
-"""Settings, read from the environment once, at the edge.
+"""Settings, read from the environment and validated once, at startup.
 
-The other readers are `include.airflow_support.defaults`, which DAG files need at parse time, without any check, and
-`include.failpoints`, whose variables only tests set.
+Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
+which validates nothing, and `include.failpoints`, whose variables only tests set.
 """
 
 import os
@@ -30,7 +30,7 @@ _MOST_DAYS = 36_500
 
 @dataclass(frozen=True)
 class DatabaseSettings:
-    """Where PostgreSQL is. A role's password is needed only by the process that connects as it."""
+    """Address and passwords of PostgreSQL. A role's password is needed only by processes that connect as that role."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class DatabaseSettings:
     superuser_password: str = field(default="", repr=False)
 
     def password(self, role: Role) -> str:
-        """The role's password. Raises ConfigurationError naming the variable that is missing."""
+        """Return the role's password. Raises ConfigurationError with the missing variable."""
         if not self.passwords.get(role):
             raise ConfigurationError(f"{_PASSWORD_VARIABLES[role]} is not set; it is needed to connect as {role}")
         return self.passwords[role]
@@ -48,7 +48,7 @@ class DatabaseSettings:
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """Where Kafka is, and how topics are made there."""
+    """Address of Kafka, and the settings of new topics."""
 
     bootstrap_servers: str
     partitions: int
@@ -59,10 +59,11 @@ class KafkaSettings:
 
 @dataclass(frozen=True)
 class GatewayLimits:
-    """What one gateway takes on at a time: all bounds of its server. docs/deployment.md says what is beyond each.
+    """Limits of the gateway's HTTP server. docs/deployment.md says what happens beyond each.
 
-    A connection holds at most a head and one read of what was not asked for, a body, and an answer with
-    `write_buffer_bytes`; all of them together `max_in_flight_bytes` of requests and `max_unsent_bytes` of answers.
+    A connection buffers at most a head and one read of pipelined input, a body, and an answer with
+    `write_buffer_bytes`. All connections together buffer `max_in_flight_bytes` of requests and `max_unsent_bytes` of
+    answers.
     """
 
     max_events: int = 1000
@@ -71,33 +72,33 @@ class GatewayLimits:
     max_connections: int = 1024
     max_in_flight_bytes: int = 128 << 20
 
-    # nobody needs to change these
-    max_head_bytes: int = 16 << 10  # also of a chunk's head, and of all trailers
-    read_bytes: int = 64 << 10  # at a time
-    socket_buffer_bytes: int = 256 << 10  # of the kernel for one connection, each way: it would take megabytes itself
-    write_buffer_bytes: int = 16 << 10  # unsent, of one connection: beyond it the next request waits
-    max_unsent_bytes: int = 32 << 20  # of all connections whose clients do not read, with what they sent meanwhile
+    # not configurable by environment variables
+    max_head_bytes: int = 16 << 10  # of a request's head, a chunk's head, or all trailers
+    read_bytes: int = 64 << 10  # per read
+    socket_buffer_bytes: int = 256 << 10  # of the kernel, per connection and direction; its default grows to megabytes
+    write_buffer_bytes: int = 16 << 10  # unsent bytes of one connection beyond which its next request waits
+    max_unsent_bytes: int = 32 << 20  # of all connections whose clients do not read, including unparsed input
     reserved_connections: int = 64  # beyond max_connections, for health and metrics
-    backlog: int = 2048  # connections that the kernel holds until they are accepted
-    idle_timeout_s: float = 75.0  # a kept-alive connection between two requests
+    backlog: int = 2048  # of the listening socket
+    idle_timeout_s: float = 75.0  # of a kept-alive connection between two requests
 
     @property
     def max_containers(self) -> int:
-        """Objects and arrays in one body: ten for each event that it may have."""
+        """Limit of objects and arrays in one body: ten per event that it may have."""
         return 10 * self.max_events
 
     @property
     def max_fields(self) -> int:
-        """Fields of all objects in one body: a hundred for each event that it may have."""
+        """Limit of fields in one body: a hundred per event that it may have."""
         return 100 * self.max_events
 
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """The gateway: where it listens, who may speak to it, where it keeps what Kafka did not take.
+    """The gateway's address, tokens, fallback store and limits.
 
-    `token` and `admin_token` are what a client presents; the gateway itself knows the hashes in `tokens_file`.
-    `circuit_failures` is after how many failures in a row the circuit opens; `replay_max_rate` in records a second.
+    `token` and `admin_token` are for clients; the gateway itself reads the hashes in `tokens_file`. The circuit opens
+    after `circuit_failures` consecutive failures. `replay_max_rate` is in records per second.
     """
 
     host: str
@@ -118,9 +119,9 @@ class GatewaySettings:
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """The speed layer's driver. `table_partitions` 0: as many as the size of the member table needs.
+    """The speed layer's driver. With `table_partitions` 0, the size of the member table decides on the number.
 
-    `max_batch_bytes`: keys, values and headers that go through the driver at a time, for one transaction.
+    `max_batch_bytes` limits the keys, values and headers that pass through the driver in one transaction.
     """
 
     checkpoint_dir: Path
@@ -136,9 +137,9 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The batch layer: where raw is archived (folder or URI), how large a task is, how long a day can be undone.
+    """The batch layer: the archive (folder or URI), the size of a task, and retention periods.
 
-    A nightly run begins no other day once `night_budget_s` have passed since it started.
+    A nightly run does not start another day once `night_budget_s` have passed since it started.
     """
 
     archive_dir: str
@@ -146,12 +147,12 @@ class BatchSettings:
     rows_per_task: int
     undo_retention_days: int
     night_budget_s: float
-    run_retention_days: int  # of builds that were given up, with their corrections
+    run_retention_days: int  # of discarded builds, with their corrections
 
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """Where Spark runs, the folder with the Kafka connector's jars, and where drivers keep their shuffle files."""
+    """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
     master: str
     jars_dir: Path
@@ -160,7 +161,7 @@ class SparkSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a process may need. Sections are checked when read, passwords when used."""
+    """All settings. Values are validated when read; a missing password is an error only when it is used."""
 
     timezone: str
     kafka: KafkaSettings
@@ -172,7 +173,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
-        """Read and check the settings. Raises ConfigurationError naming the variable, its value and the remedy."""
+        """Read and validate the settings. Raises ConfigurationError with the variable, its value and the remedy."""
         env = EnvironmentReader(os.environ if environment is None else environment)
         settings = cls(
             timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
@@ -241,7 +242,7 @@ class Settings:
         kafka = settings.kafka
         if kafka.min_insync_replicas > kafka.replication_factor:
             raise ConfigurationError(
-                f"KAFKA_MIN_INSYNC_REPLICAS={kafka.min_insync_replicas}: nothing could be written with "
+                f"KAFKA_MIN_INSYNC_REPLICAS={kafka.min_insync_replicas}: no record could be written with "
                 f"KAFKA_REPLICATION_FACTOR={kafka.replication_factor}; give it that number or less"
             )
         return settings

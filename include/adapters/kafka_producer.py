@@ -1,4 +1,4 @@
-"""The gateway's producer: confluent-kafka, settled into asyncio futures."""
+"""The gateway's producer: confluent-kafka with delivery reports as asyncio futures."""
 
 import asyncio
 import logging
@@ -22,17 +22,17 @@ _ClientHeaders = list[tuple[str, str | bytes | None]]
 
 Settled = asyncio.Future[Failure | None]
 
-_RETIRED = -1  # the generation of failures that must restart nothing
+_RETIRED = -1  # generation of failures that must not cause a restart
 _POLL_S = 0.001  # while records are in flight
-_IDLE_POLL_S = 0.1  # else: for errors of the client itself
+_IDLE_POLL_S = 0.1  # otherwise, for errors of the client
 _CLUSTER_CHANGED = "CLUSTERID"
-_PURGE_S = 1.0  # to report what was purged
-_BATCH_BYTES = 128 * 1024  # a broker refuses a batch as a whole: more than a topic takes, and all of it is "too large"
-_BUFFER_KIB = 64 * 1024  # memory bound of what waits for the broker; beyond it records go to the fallback store
+_PURGE_S = 1.0  # timeout for the reports of purged records
+_BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a batch that exceeds it as a whole
+_BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
 
 
 def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float = 1) -> dict[str, object]:
-    """The client's settings. The partitioner is the Java clients': a key lands where every other producer puts it."""
+    """Return the client's configuration. The partitioner is that of the Java clients, so keys map to the same ones."""
     return {
         "bootstrap.servers": bootstrap_servers,
         "client.id": "gateway",
@@ -55,7 +55,7 @@ def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float 
 
 
 class _Seldom(logging.Filter):
-    """Lets one line of each facility through in a while: a broker that is out says so twenty times a second."""
+    """Passes one line per facility and interval: an unreachable broker causes twenty lines per second."""
 
     def __init__(self, interval_s: float) -> None:
         super().__init__()
@@ -75,23 +75,23 @@ client_log.addFilter(_Seldom(interval_s=30))
 
 
 class _ClientLog:
-    """The logger of one client. librdkafka tells only here that another cluster answers: facility CLUSTERID."""
+    """The logger of one client. librdkafka reports a changed cluster id only in its log, with facility CLUSTERID."""
 
     def __init__(self, on_cluster_change: Callable[[], None]) -> None:
         self._on_cluster_change = on_cluster_change
 
     def log(self, level: int, message: str, *arguments: object) -> None:
-        """As of logging.Logger; the first argument is the facility. Called in the middle of a poll."""
+        """See logging.Logger.log. The first argument is the facility. Called in the middle of a poll."""
         if arguments and arguments[0] == _CLUSTER_CHANGED:
             self._on_cluster_change()
         client_log.log(level, message, *arguments)
 
 
 class KafkaProducer:
-    """Keeps the promises of `ports.Producer`. The event loop polls librdkafka, whose own threads do the sending.
+    """Implements `ports.Producer`. The event loop polls librdkafka, whose own threads send the records.
 
-    A thread that polled would take the interpreter's lock from the loop for every batch of reports, and wake it: one
-    timer of a millisecond costs a third less a record (docs/adr/0009).
+    A polling thread would take the GIL from the loop and wake it for every batch of reports. A timer of one millisecond
+    costs a third less per record (docs/adr/0009).
     """
 
     def __init__(self, bootstrap_servers: str, deadline_s: float) -> None:
@@ -148,7 +148,7 @@ class KafkaProducer:
         return self._partitioner.place(record.topic, record.key)
 
     def abandon(self) -> None:
-        """See ports.Producer.abandon. librdkafka reports each, and whether it had been sent, within milliseconds."""
+        """See ports.Producer.abandon. librdkafka reports each record, and if it was sent, within milliseconds."""
         if self._producer is not None:
             self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
@@ -183,19 +183,19 @@ class KafkaProducer:
             return
         producer, self._producer = self._producer, None
         self._retired.append(producer)
-        if not await self._is_served(timeout_s):
+        if not await self._drained(timeout_s):
             producer.purge(in_queue=True, in_flight=True, blocking=False)
-            await self._is_served(_PURGE_S)
+            await self._drained(_PURGE_S)
         if self._poller is not None:
             self._poller.cancel()
         self._fail_in_flight(Failure(CLOSED, "the producer was closed", generation=self._generation))
 
-    async def _is_served(self, timeout_s: float) -> bool:
+    async def _drained(self, timeout_s: float) -> bool:
         deadline = self._loop.time() + timeout_s
         while self._retired:
             if self._loop.time() >= deadline:
                 return False
-            await asyncio.sleep(_POLL_S)  # the poller goes on meanwhile
+            await asyncio.sleep(_POLL_S)  # the poll timer keeps running
         return True
 
     def _new_producer(self) -> LibrdkafkaProducer:
@@ -210,12 +210,12 @@ class KafkaProducer:
         self._poller = self._loop.call_later(delay_s, self._poll)
 
     def _poll_now(self) -> None:
-        # once for all that was sent in this turn of the loop: under load it turns more often than the timer ticks
+        # one poll for all sends of this loop iteration: under load, iterations are more frequent than the timer
         self._is_poll_near = False
         self._poll()
 
     def _poll(self) -> None:
-        # in the loop: serves the reports that came, then looks for requests past their deadline
+        # in the loop: serves delivery reports, then fails records past their deadline
         try:
             if self._producer is not None:
                 self._serve(self._producer, self._generation)
@@ -230,7 +230,7 @@ class KafkaProducer:
         try:
             served: int = producer.poll(0)
             return served
-        except KafkaException as exc:  # a fatal error comes so, not to error_cb; the reports come with the next poll
+        except KafkaException as exc:  # a fatal error is raised here, not passed to error_cb; the next poll has reports
             self._failed(generation, exc.args[0])
             return 1
 
@@ -240,15 +240,15 @@ class KafkaProducer:
         if error is None:
             future.set_result(None)
         else:
-            is_of_record = len(message.value() or b"") > _BATCH_BYTES  # it was a batch of its own
+            is_of_record = len(message.value() or b"") > _BATCH_BYTES  # larger records are batches of their own
             future.set_result(_failure(error, generation, is_of_record))
 
     def _failed(self, generation: int, error: KafkaError) -> None:
-        # an error of the client itself, of no record in particular; not in the middle of a poll
+        # an error of the client, not of a record; handled after the poll, not in the middle of it
         self._loop.call_soon(self._on_failure, _failure(error, generation))
 
     def _settle_overdue(self) -> None:
-        # librdkafka looks for time-outs about once a second only; the deadline of a request is ours to keep.
+        # librdkafka checks timeouts about once per second only, so the delivery timeout is enforced here.
         now = self._loop.time()
         in_flight = self._in_flight
         while in_flight:
@@ -268,7 +268,7 @@ class KafkaProducer:
 
 
 def _failure(error: KafkaError, generation: int, is_of_record: bool = False) -> Failure:
-    # else the batch was too large that it was in, and the topic's limit is far below the contract's
+    # otherwise the batch was too large, because the topic's limit is far below the contract's
     is_too_large = is_of_record and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
     kind = RECORD_TOO_LARGE if is_too_large else error.name()
     return Failure(kind, error.str(), fatal=error.fatal(), generation=generation)

@@ -1,4 +1,4 @@
-"""Day: a calendar date in the pipeline's time zone, half-open."""
+"""Day: a calendar date in the pipeline's time zone, as a half-open interval."""
 
 import datetime as dt
 import re
@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from include.errors import USAGE, PipelineError
 
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone takes week dates too
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone also accepts week dates
 
 
 class DayFormatError(PipelineError):
@@ -22,14 +22,14 @@ class DayNotOver(PipelineError):
 
 @dataclass(frozen=True, order=True)
 class Day:
-    """One date in one time zone: `start <= t < end`, both aware, 23 to 25 hours apart."""
+    """One date in one time zone: `start <= t < end`, both aware, usually 23 to 25 hours apart."""
 
     date: dt.date
     zone: str
 
     @classmethod
     def parse(cls, text: str, zone: str) -> "Day":
-        """The day written as YYYY-MM-DD. Raises DayFormatError, which names the text and the form."""
+        """Parse a day written as YYYY-MM-DD. Raises DayFormatError with the text and the format."""
         try:
             date = dt.date.fromisoformat(text if _DATE.fullmatch(text) else "")
         except ValueError as exc:
@@ -38,7 +38,7 @@ class Day:
 
     @classmethod
     def of(cls, instant: dt.datetime, zone: str) -> "Day":
-        """The day in which an aware instant lies. Raises ValueError for a naive one."""
+        """Return the day of an aware instant. Raises ValueError for a naive one."""
         if instant.tzinfo is None:
             raise ValueError("a naive datetime has no day; give it a time zone")
         return cls(instant.astimezone(ZoneInfo(zone)).date(), zone)
@@ -54,7 +54,7 @@ class Day:
         return self._midnight(self.date + dt.timedelta(days=1))
 
     def require_over(self, now: dt.datetime, field: str = "day") -> None:
-        """Raise DayNotOver before the day's end: records of it are still to come. The message names the field."""
+        """Raise DayNotOver before the day's end, since more records of it are expected. The message has `field`."""
         if now < self.end:
             raise DayNotOver(
                 f"{field}={self}: that day is not over in {self.zone} before {self.end:%Y-%m-%dT%H:%M:%SZ}; "
@@ -62,12 +62,12 @@ class Day:
             )
 
     def before(self, days: int = 1) -> "Day":
-        """The day that many days earlier."""
+        """Return the day that is `days` earlier."""
         return Day(self.date - dt.timedelta(days=days), self.zone)
 
     def __str__(self) -> str:
         return self.date.isoformat()
 
     def _midnight(self, date: dt.date) -> dt.datetime:
-        # fold=0: where midnight does not exist or exists twice, the earlier reading starts the day
+        # fold=0: if midnight does not exist or occurs twice, the earlier reading starts the day
         return dt.datetime.combine(date, dt.time(), ZoneInfo(self.zone)).astimezone(dt.UTC)

@@ -12,7 +12,7 @@ POSTGRES_TYPES = {"long": "bigint", "string": "text", "timestamp": "timestamptz"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the result: where it comes from and what it is called."""
+    """A column of the result: its side, its source field and its output field."""
 
     side: Side
     source: str
@@ -37,17 +37,17 @@ class Definition:
     columns: tuple[Column, ...]
 
     def column_name(self, column: Column) -> str:
-        """The relational name of a column."""
+        """Return the relational name of a column."""
         return self.output.field(column.output).column
 
     @property
     def relational_columns(self) -> tuple[str, ...]:
-        """The result's columns as tables name them, in order."""
+        """The relational names of the result's columns, in order."""
         return tuple(self.column_name(column) for column in self.columns)
 
     @property
     def table_columns(self) -> tuple[str, ...]:
-        """Those of the columns that come from the table's side."""
+        """The relational names of the columns from the table's side."""
         return tuple(self.column_name(column) for column in self.columns if column.side == "table")
 
     @property
@@ -71,7 +71,7 @@ class Definition:
         return self.stream.field(self.day_field).column
 
     def postgres_type(self, column: str) -> str:
-        """The PostgreSQL type of a relational column. Raises KeyError."""
+        """Return the PostgreSQL type of a relational column. Raises KeyError."""
         for field in self.output.fields:
             if field.column == column:
                 return POSTGRES_TYPES[field.type]

@@ -11,7 +11,7 @@ TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts"
 
 
 def schema_files() -> dict[str, str]:
-    """File name to content, one JSON Schema a topic."""
+    """Return file name → content, one JSON Schema per topic."""
     return {
         f"{topic.name}.schema.json": json.dumps(topic.json_schema(), indent=2, ensure_ascii=False) + "\n"
         for topic in TOPICS.values()
@@ -19,7 +19,7 @@ def schema_files() -> dict[str, str]:
 
 
 def drifted(target: Path = TARGET) -> list[str]:
-    """Names of the files that are missing or differ from the contracts."""
+    """Return the names of files that are missing or differ from the contracts."""
     return [
         name
         for name, text in schema_files().items()
@@ -28,7 +28,7 @@ def drifted(target: Path = TARGET) -> list[str]:
 
 
 def main() -> int:
-    """Write the schemas, or with --check exit 1 when the written ones are out of date."""
+    """Write the schemas. With --check, write nothing and return 1 if a file is out of date."""
     parser = argparse.ArgumentParser(description="Write the topics' JSON Schemas to docs/contracts.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is out of date")
     if parser.parse_args().check:

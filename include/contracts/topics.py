@@ -1,4 +1,4 @@
-"""The topics of the pipeline, as data: keys, values, partitions and how long they are kept."""
+"""The topics of the pipeline as data: keys, values, settings and retention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Topic:
     tombstones: bool = True
 
     def field(self, name: str) -> Field:
-        """The field of that JSON name. Raises KeyError."""
+        """Return the field with that JSON name. Raises KeyError."""
         for field in self.fields:
             if field.name == name:
                 return field
         raise KeyError(f"topic {self.name} has no field {name}")
 
     def json_schema(self) -> dict[str, object]:
-        """The value as a JSON Schema (draft 2020-12). Further properties are allowed and carried along."""
+        """Return the value as a JSON Schema (draft 2020-12). Other properties are allowed and passed through."""
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": self.name,
@@ -43,7 +43,7 @@ class Topic:
         }
 
     def settings(self, min_insync_replicas: int, board_retention_days: int) -> dict[str, str]:
-        """The topic's Kafka configuration. `board_retention_days` is the rebuild window of the deployment."""
+        """Return the topic's Kafka configuration. `board_retention_days` is the deployment's rebuild window."""
         days = board_retention_days if self.retention_days is not None else None
         return {
             "cleanup.policy": "delete",
@@ -57,8 +57,8 @@ class Topic:
 
 
 REBUILD_WINDOW_DAYS = 14
-# Spark counts microseconds, and its Kafka source fails on a time that they do not hold: the broker refuses it. A replay
-# has the time of its event, however long ago that was.
+# Brokers refuse records with older timestamps. Spark's Kafka source fails on a timestamp that does not fit its
+# microseconds. The limit is this high because a replayed record keeps the time of its event.
 OLDEST_TIMESTAMP_DAYS = 36_525
 
 MEMBER = Topic(
@@ -118,5 +118,5 @@ BOARD_DETAIL = Topic(
 
 TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in (MEMBER, BOARD, BOARD_DETAIL)}
 
-# What clients may send through the gateway; board-detail is the pipeline's own.
+# Topics that clients may send to through the gateway. Only the pipeline writes board-detail.
 RAW_TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in (MEMBER, BOARD)}

@@ -1,9 +1,9 @@
-"""Does a value keep its topic's contract? Pure; used by the gateway, and mirrored column-wise by Spark's decode.
+"""Validates values against their topic's contract. Pure; used by the gateway, mirrored column-wise by Spark's decode.
 
-`violations` looks at the fields of the contract. What the contract does not name is carried along, but no value may
-hold characters that nobody can store or show, numbers and names that common JSON parsers refuse, or be nested without
-end: `hidden_violations` looks everywhere, and `suspicious` and `has_more` tell, at a fraction of the price, when there
-is no need to. Readers of a topic look at the fields of the contract and at the nesting (`depth_of`), nowhere else.
+`violations` checks the fields of the contract. Other fields are passed through, but no value may have control
+characters or lone surrogates, numbers and names that common JSON parsers refuse, or unbounded nesting.
+`hidden_violations` checks the whole value for these. `suspicious` and `has_more` tell at a fraction of its cost if it
+can be skipped. Readers of a topic check the fields of the contract and the nesting (`depth_of`) only.
 """
 
 import datetime as dt
@@ -25,9 +25,9 @@ from include.contracts.fields import (
 from include.contracts.topics import Topic
 
 NO_VERSION = "a tombstone has neither accepted-at nor a timestamp in the years of the contract; send it with the time"
-MAX_DEPTH = 32  # of objects and arrays inside each other; a value of plain fields has 1
-# Of what the contract does not name. Jackson, Python and others have bounds of their own, by default from 1,000 digits
-# and 50,000 characters on; a record beyond one of them could not be read as a whole by such a client.
+MAX_DEPTH = 32  # of nested objects and arrays; a flat object has depth 1
+# Limits for fields beyond the contract. Jackson, Python and other parsers have limits of their own, by default from
+# 1,000 digits and 50,000 characters on, and cannot parse a record that exceeds one.
 MAX_DIGITS = 1_000
 MAX_NAME_LENGTH = 1_000
 
@@ -38,17 +38,17 @@ _UNWANTED = re.compile(f"{CONTROL_PATTERN[:-1]}{_SURROGATES}]")
 _END_NUMBER = 10**MAX_DIGITS
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
-# The same characters in JSON text: written raw (the ASCII ones are no JSON then) or as an escape.
+# The same characters in JSON text: raw (raw ASCII control characters are not valid JSON) or escaped.
 _UNWANTED_BYTES = re.compile(rb"\\(?:[bf]|u00(?:0[0-8bcefBCEF]|1|7[fF]|[89]))|\x7f|\xc2[\x80-\x9f]")
 
-_MAX_FOUND = 20  # of hidden breaches, so that no answer grows with what was sent
+_MAX_FOUND = 20  # hidden violations reported at most, so that answers do not grow with requests
 _NAME_LENGTH = 64
 _MAX_NAMED_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One breach: where it is (JSON pointer), what it is, and what to do about it."""
+    """One breach of a contract: its JSON pointer, the problem and the remedy."""
 
     pointer: str
     problem: str
@@ -59,16 +59,16 @@ class Violation:
 
 
 def violations(topic: Topic, value: object, *, plain: bool = False) -> list[Violation]:
-    """Every breach of the topic's contract in a decoded JSON value; empty when it fits.
+    """Return all violations of the topic's contract by a decoded JSON value; empty if it is valid.
 
-    `plain` says that the value's bytes are not suspicious: its texts need no look at each character.
+    `plain` tells that the value's bytes are not `suspicious`, so the characters of its strings need no check.
     """
     if not isinstance(value, dict):
         return [Violation("", "not a JSON object", f"send an object with the fields of {topic.name}")]
     found = []
     for name, kind, limit, field in _checks(topic):
         given = value.get(name)
-        # the hot path: who is right passes here, who is wrong is asked again for the reason
+        # hot path: valid fields end here, and only invalid ones are checked again for the reason
         if kind == "string":
             if type(given) is str and len(given) <= limit and (plain or not _UNWANTED.search(given)):
                 continue
@@ -84,11 +84,12 @@ def violations(topic: Topic, value: object, *, plain: bool = False) -> list[Viol
 
 
 def suspicious(body: bytes, elsewhere: int = 0) -> bool:
-    """May the JSON text hold unwanted characters, or be nested too deep? False is certain, if a strict decoder took it.
+    """True if a JSON text may have unwanted characters or be nested too deep. Has no false negatives for valid JSON.
 
-    Long names and numbers are only in what the contract does not name: `has_more` tells.
-    `elsewhere` is how many of its objects and arrays cannot be inside the deepest: for an array of events, how many of
-    the events are objects. Not the array's length: numbers beside a deep event would hide it.
+    Does not detect long names and numbers, which only fields beyond the contract can have: see `has_more`.
+    `elsewhere` is the number of objects and arrays that cannot be part of the deepest nesting: for an array of events,
+    the number of events that are objects. The array's length would be wrong, since numbers in it would hide a deep
+    event.
     """
     if (b"\\" in body or b"\x7f" in body or b"\xc2" in body) and _UNWANTED_BYTES.search(body):
         return True
@@ -96,21 +97,21 @@ def suspicious(body: bytes, elsewhere: int = 0) -> bool:
 
 
 def has_more(topic: Topic, value: object) -> bool:
-    """True if the value has a field that the contract does not name."""
+    """True if the value has a field beyond the contract."""
     return isinstance(value, dict) and not _names_of(topic).issuperset(value)
 
 
 def depth_of(text: bytes) -> int:
-    """How many objects and arrays of a JSON text are inside each other. Takes no stack, and one look at each byte."""
+    """Return the nesting depth of the objects and arrays of a JSON text, in linear time and without recursion."""
     outside = text.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     brackets = b"".join(outside).translate(None, _NO_BRACKETS)
     return max(accumulate(1 if bracket in b"{[" else -1 for bracket in brackets), default=0)
 
 
 def hidden_violations(value: object, topic: Topic | None = None) -> list[Violation]:
-    """Unwanted characters, long names and numbers, and nesting that is too deep, anywhere in a decoded JSON value.
+    """Return unwanted characters, long names and numbers, and too deep nesting, anywhere in a decoded JSON value.
 
-    What `violations` says of the topic's own fields is left out. At most 20: the rest is of the same kind.
+    Skips strings and numbers of the topic's own fields, which `violations` checks. Returns at most 20 violations.
     """
     known = _names_of(topic) if topic else frozenset[str]()
     found: list[Violation] = []
@@ -122,15 +123,15 @@ def hidden_violations(value: object, topic: Topic | None = None) -> list[Violati
 
 
 def undecodable_violations(body: bytes) -> list[Violation]:
-    """The places in a text that a strict decoder refused for its characters; empty when it is wrong otherwise.
+    """Return the characters for which a strict decoder refused a text; empty if it was refused for other reasons.
 
-    Lone surrogates and raw control characters: a lenient decoder lets them through, so that they can be named. A
-    large text is not gone through for it.
+    Finds lone surrogates and raw control characters with a lenient decoder, which accepts them. Large texts are not
+    examined.
     """
     if len(body) > _MAX_NAMED_BYTES:
         return []
     try:
-        # numbers are not wanted here, and long ones would take their time
+        # numbers are irrelevant here, and parsing long ones is slow
         value = json.loads(body.decode("utf-8", "surrogatepass"), strict=False, parse_int=len, parse_float=len)
     except (ValueError, RecursionError):
         return []
@@ -138,17 +139,17 @@ def undecodable_violations(body: bytes) -> list[Violation]:
 
 
 def pointer_part(name: str) -> str:
-    """A field's name in a JSON pointer: shortened, so that it is no payload, and nothing in it that cannot be shown."""
+    """Return a field's name as part of a JSON pointer, without control characters and truncated to be no payload."""
     shown = _UNWANTED.sub(lambda match: f"\\u{ord(match.group()):04x}", name[:_NAME_LENGTH])
     return shown.replace("~", "~0").replace("/", "~1")
 
 
 def is_timestamp(text: str) -> bool:
-    """Is it an RFC 3339 time with an offset that names a real date in the years of the contract?"""
+    """True if the text is an RFC 3339 time with an offset, an existing date, and a year of the contract."""
     if not _TIMESTAMP.fullmatch(text):
         return False
     if text[8:10] <= "28":
-        return True  # a day that every month has
+        return True  # every month has this day
     try:
         parse_timestamp(text)
     except ValueError:
@@ -157,7 +158,7 @@ def is_timestamp(text: str) -> bool:
 
 
 def parse_timestamp(text: str) -> dt.datetime:
-    """The aware instant, in UTC, of a text that `is_timestamp` takes. Raises ValueError for some others."""
+    """Return the aware instant, in UTC, of a text that `is_timestamp` accepts. Raises ValueError for some others."""
     return dt.datetime.fromisoformat(text).astimezone(dt.UTC)
 
 
@@ -175,7 +176,7 @@ def _names_of(topic: Topic) -> frozenset[str]:
 
 def _known(topic: Topic) -> tuple[Topic, tuple[_Check, ...], frozenset[str]]:
     known = _checks_of.get(topic.name)
-    if known is None or known[0] is not topic:  # by identity: a topic is slow to compare
+    if known is None or known[0] is not topic:  # by identity, because comparing topics is slow
         checks = tuple((field.name, field.type, field.max_length or 0, field) for field in topic.fields)
         known = _checks_of[topic.name] = (topic, checks, frozenset(field.name for field in topic.fields))
     return known
@@ -214,9 +215,9 @@ def _unwanted(text: str) -> tuple[str, str] | None:
 
 
 def _walk(value: object, known: frozenset[str]) -> Iterator[Violation]:
-    """Level by level, without recursion. The elements of an array are values by themselves: it adds no depth."""
+    """Walk the value breadth first, without recursion. A top-level array adds no depth: its elements are events."""
     waiting: list[tuple[object, str, int]] = [(value, "", 0 if isinstance(value, list) else 1)]
-    for container, place, depth in waiting:  # it grows while it is read
+    for container, place, depth in waiting:  # the loop appends to it
         if depth > MAX_DEPTH:
             yield Violation(place, f"nested deeper than {MAX_DEPTH} levels", "send a flatter value")
         elif isinstance(container, list):

@@ -1,4 +1,4 @@
-"""The version that a record's value states, read without the other fields."""
+"""Reads the version of a record's value without decoding its other fields."""
 
 import datetime as dt
 
@@ -16,9 +16,9 @@ _decode = msgspec.json.Decoder(_Value).decode
 
 
 def version_in(value: bytes) -> dt.datetime | None:
-    """The instant of the version field; None for any value without a valid one. Never raises."""
+    """Return the instant of the version field; None if the value has no valid one. Never raises."""
     try:
         text = _decode(value).at
-    except (ValueError, RecursionError):  # no JSON object with a text there, no UTF-8, nested without end
+    except (ValueError, RecursionError):  # not a JSON object with a string there, not UTF-8, or nested too deep
         return None
     return parse_timestamp(text) if is_timestamp(text) else None

@@ -35,10 +35,10 @@ def test_the_least_that_is_needed():
         ("DATABASE_HOST", "d b", "not the name or address of one machine"),
         ("GATEWAY_URL", "gateway:18080", "not http://host:port"),
         ("GATEWAY_URL", "http://[", "not http://host:port"),
-        ("SPARK_MASTER", "locally", "no master of Spark"),
-        ("ARCHIVE_DIR", "a\tb", "cannot be printed"),
-        ("GATEWAY_TOKEN", "tökén", "no HTTP header takes"),
-        ("KAFKA_MIN_INSYNC_REPLICAS", "4", "nothing could be written with KAFKA_REPLICATION_FACTOR=3"),
+        ("SPARK_MASTER", "locally", "not a Spark master"),
+        ("ARCHIVE_DIR", "a\tb", "non-printable"),
+        ("GATEWAY_TOKEN", "tökén", "not allowed in HTTP headers"),
+        ("KAFKA_MIN_INSYNC_REPLICAS", "4", "no record could be written with KAFKA_REPLICATION_FACTOR=3"),
     ],
 )
 def test_a_wrong_value_is_named(name, value, says):
