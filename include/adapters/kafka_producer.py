@@ -32,7 +32,7 @@ _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to 
 
 
 def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float = 1) -> dict[str, object]:
-    """Return the client's configuration. The partitioner is that of the Java clients, so keys map to the same ones."""
+    """Return the client's configuration. The partitioner is the Java clients', so keys map to the same partitions."""
     return {
         "bootstrap.servers": bootstrap_servers,
         "client.id": "gateway",

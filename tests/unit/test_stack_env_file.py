@@ -150,7 +150,7 @@ def test_the_archive_is_below_the_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("KAFKA_HEAP", "768 m", "not a size of memory; give a number and m or g"),
+        ("KAFKA_HEAP", "768 m", "not a memory size; give a number and m or g"),
         ("GATEWAY_PORT", "99999", "not a whole number from 1 to 65535"),
         ("AIRFLOW_PORT", "²", "not a whole number"),
         ("GATEWAY_URL", "http://127.0.0.1:99999", "not http://host:port"),
