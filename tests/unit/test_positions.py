@@ -81,7 +81,7 @@ def test_a_topic_made_again_is_refused_whatever_its_offsets_are():
         (TopicReplaced, 0, "before", 7),
         (TopicReplaced, 1, "now", None),
     ]
-    with pytest.raises(TopicReplaced, match=r"made again.*spark_jobs.repair --consumer serve --dry-run"):
+    with pytest.raises(TopicReplaced, match=r"recreated.*spark_jobs.repair --consumer serve --dry-run"):
         raise_on_mismatch(found)
 
 
