@@ -1,4 +1,4 @@
-"""What the commands of the benchmarks have in common: their arguments, the run, the exit code."""
+"""Common parts of the benchmarks' commands: arguments, run, exit code."""
 
 import argparse
 import os
@@ -14,16 +14,16 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 def parser_of(description: str, names: Iterable[str]) -> argparse.ArgumentParser:
-    """A parser that takes names of benchmarks, how often, and a file for the figures."""
+    """Return a parser for names of benchmarks, the number of rounds, and a file for the results."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--rounds", type=int, default=3, help="number of measurements of each")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     return parser
 
 
 def parsed(parser: argparse.ArgumentParser, names: Collection[str]) -> argparse.Namespace:
-    """The arguments. Ends the process when a name is none of these."""
+    """Parse the arguments. Exits if a name is not in `names`."""
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(names):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
@@ -31,8 +31,8 @@ def parsed(parser: argparse.ArgumentParser, names: Collection[str]) -> argparse.
 
 
 def run(reports: Callable[[], Iterable[Report]], file: Path | None) -> int:
-    """Make the reports and return the exit code: 0 every goal was reached, 1 one was missed, 2 something is missing."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
+    """Make the reports; returns 0 if every goal was reached, 1 if one was missed, 2 if a program is missing."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that context managers end all processes
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before the start")
     try:
         return conclude(list(reports()), file)
@@ -42,6 +42,6 @@ def run(reports: Callable[[], Iterable[Report]], file: Path | None) -> int:
 
 
 def announced(name: str) -> str:
-    """The name, said on the terminal."""
+    """Print the name and return it."""
     print(f"\n{name}", flush=True)
     return name

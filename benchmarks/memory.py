@@ -1,4 +1,4 @@
-"""What a process and all that it starts hold in memory, looked at while they run."""
+"""Samples the memory of a process and its descendants while they run."""
 
 import threading
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from pathlib import Path
 
 from benchmarks.sessions import processes_of
 
-_EVERY_S = 1.0  # to look takes milliseconds for each gigabyte
+_EVERY_S = 1.0  # a sample takes milliseconds per gigabyte
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Peak:
-    """In MiB: of all processes together, and of the largest one whose command line has the words asked for."""
+    """Peak memory in MiB: of all processes together, and of the largest one whose command line has the given words."""
 
     together: float
     largest: float
 
 
 class PeakMemory:
-    """Looks at the processes of a session until it is stopped. Pages that several share count once (PSS)."""
+    """Samples the processes of a session until it is stopped. Shared pages count proportionally (PSS)."""
 
     def __init__(self, session: int, words: str) -> None:
         self._session = session
@@ -30,7 +30,7 @@ class PeakMemory:
         self._thread.start()
 
     def stop(self) -> Peak:
-        """The greatest values seen."""
+        """Stop sampling; returns the greatest values."""
         self._stopping.set()
         self._thread.join()
         return Peak(self._together, self._largest)

@@ -1,4 +1,4 @@
-"""The interpreter of the hand-written peers' own environment."""
+"""The Python interpreter of the hand-written peers, which have a virtual environment of their own."""
 
 import hashlib
 import subprocess
@@ -11,7 +11,7 @@ _REQUIREMENTS = PROJECT_ROOT / "benchmarks" / "requirements.txt"
 
 
 def peer_python() -> Path:
-    """Where it is; made first when it is missing or its requirements have changed."""
+    """Return its path. Creates the environment if it is missing or its requirements have changed."""
     venv = Layout.of().state / "bench-venv"
     wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
     stamp = venv / "requirements.sha256"

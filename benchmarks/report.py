@@ -1,4 +1,4 @@
-"""What a benchmark found: a table on the terminal, goals reached or not, all of it as data for a file."""
+"""Results of a benchmark: a table on the terminal, goals, and data for a file."""
 
 import json
 import statistics
@@ -13,7 +13,7 @@ _WIDTH = 13
 
 @dataclass(frozen=True)
 class Goal:
-    """One figure and the bound that it must keep."""
+    """A measured value and its bounds."""
 
     text: str
     figure: float
@@ -22,7 +22,7 @@ class Goal:
 
     @property
     def is_reached(self) -> bool:
-        """Within its bounds?"""
+        """True if the value is within its bounds."""
         above = self.at_least is None or self.figure >= self.at_least
         return above and (self.at_most is None or self.figure <= self.at_most)
 
@@ -40,25 +40,25 @@ class Report:
     goals: list[Goal] = field(default_factory=list)
 
     def add(self, row: dict[str, Any]) -> None:
-        """A run, shown at once; all runs of a report have the same columns, the first of them its name."""
+        """Add and print a run. All runs of a report have the same columns; the first is the run's name."""
         if not self.rows:
             self._print(list(row))
         self.rows.append(row)
         self._print(list(row.values()))
 
     def judge(self, *goals: Goal) -> None:
-        """Goals, shown at once."""
+        """Add and print goals."""
         self.goals += goals
         for goal in goals:
             print(goal, flush=True)
 
     @property
     def is_good(self) -> bool:
-        """Were all goals reached?"""
+        """True if all goals were reached."""
         return all(goal.is_reached for goal in self.goals)
 
     def as_data(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the report as data for a JSON file."""
         goals = [{"goal": goal.text, "figure": goal.figure, "reached": goal.is_reached} for goal in self.goals]
         return {"benchmark": self.name, "rows": self.rows, "goals": goals}
 
@@ -68,7 +68,7 @@ class Report:
 
 
 def conclude(reports: Sequence[Report], file: Path | None) -> int:
-    """Say what was missed, write the figures to the file if there is one, and return the exit code."""
+    """Print missed goals and write the results to the file, if given; returns the exit code."""
     if file is not None:
         file.write_text(json.dumps([report.as_data() for report in reports], indent=2) + "\n")
     missed = [f"{report.name}: {goal.text}" for report in reports for goal in report.goals if not goal.is_reached]
@@ -77,10 +77,10 @@ def conclude(reports: Sequence[Report], file: Path | None) -> int:
 
 
 def median(figures: Sequence[float]) -> float:
-    """The middle one."""
+    """Return the median."""
     return statistics.median(figures)
 
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The middle one of the ratios, pair by pair: runs that stood beside each other."""
+    """Return the median of the ratios of paired runs, which were measured one after the other."""
     return median([a / b for a, b in zip(ours, theirs, strict=True)])

@@ -1,11 +1,11 @@
-"""Processes under measurement: one that was started in a session of its own, and all that it starts."""
+"""Finds the processes of a session: a process that was started in its own session, and its descendants."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def processes_of(session: int) -> Iterator[tuple[int, list[str]]]:
-    """The pid of each, and what /proc/PID/stat says after the name."""
+    """Yield the pid of each, and the fields of /proc/PID/stat after the name."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:

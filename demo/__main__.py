@@ -18,7 +18,7 @@ from stack.errors import StackError
 
 
 def main() -> int:
-    """Settings → clients → the story → exit code."""
+    """Run the demo; returns the exit code."""
     narrator = Narrator()
     try:
         environment = load_environment()

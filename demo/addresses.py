@@ -1,4 +1,4 @@
-"""Where everything is, with user names; passwords for a person at a terminal alone."""
+"""Shows the addresses and user names of the stack; passwords only on a terminal."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from demo.narrator import Narrator
 
 
 def show_addresses(environment: Mapping[str, str], narrator: Narrator, is_terminal: bool) -> None:
-    """Print the table of URLs. Where output goes to a file or a log, it has the passwords' names in `.env` instead."""
+    """Print the table of URLs. Without a terminal it has the names of the passwords in `.env` instead of passwords."""
 
     def secret(name: str) -> str:
         return environment[name] if is_terminal else f"{name} in .env"

@@ -1,6 +1,6 @@
-"""A small client of Airflow's REST API: what an operator does, for the demo and the tests.
+"""A small client of Airflow's REST API with an operator's calls, for the demo and the tests.
 
-Airflow's command line takes seconds a call; this takes milliseconds.
+A call takes milliseconds; Airflow's command line takes seconds.
 """
 
 import datetime as dt
@@ -48,12 +48,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the state will not change by itself."""
+        """True if the run has succeeded or failed."""
         return self.state in _FINISHED
 
 
 class AirflowClient:
-    """Speaks to one Airflow as one user. Every call blocks; errors are the four above."""
+    """Calls one Airflow as one user. Every call blocks; errors are the four above."""
 
     def __init__(self, url: str, user: str, password: str, timeout_s: float = 15.0) -> None:
         self._user, self._password = user, password
@@ -69,18 +69,18 @@ class AirflowClient:
         self._http.close()
 
     def health(self) -> dict[str, str]:
-        """Status by component: metadatabase, scheduler, dag_processor, triggerer. Needs no token."""
+        """Return the status by component: metadatabase, scheduler, dag_processor, triggerer. Needs no token."""
         answer = self._send("GET", "/api/v2/monitor/health")
         return {name: str((part or {}).get("status")) for name, part in answer.json().items()}
 
     def authorization(self) -> dict[str, str]:
-        """The header that says who asks, for requests of one's own. Fetches a token when there is none yet."""
+        """Return the Authorization header, for other requests. Fetches a token if there is none yet."""
         if self._token is None:
             self._token = self._fetch_token()
         return {"Authorization": f"Bearer {self._token}"}
 
     def wait_for_dag(self, dag_id: str, timeout_s: float = 60.0) -> None:
-        """Wait until the DAG processor has read the DAG, as it must once after a first start."""
+        """Block until the DAG processor has parsed the DAG, which takes a while after the first start."""
         self._until(
             lambda: self._request("GET", f"/api/v2/dags/{dag_id}", accept=(404,)).is_success,
             timeout_s,
@@ -88,9 +88,9 @@ class AirflowClient:
         )
 
     def unpause(self, dag_id: str, timeout_s: float = 60.0) -> None:
-        """Switch the DAG on, and wait until the scheduler has made the run that was due already, if one was.
+        """Unpause the DAG, and block until the scheduler has created the run that is due, if there is one.
 
-        Without the wait that run would come in between: Airflow refuses to backfill a day that is being run.
+        Without the wait that run could start before a backfill, and Airflow refuses to backfill a day that is running.
         """
         self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}, params={"update_mask": "is_paused"})
         self._until(
@@ -98,21 +98,22 @@ class AirflowClient:
         )
 
     def runs_of_day(self, dag_id: str, day: dt.date) -> list[Run]:
-        """The runs of a partitioned DAG for one day, newest first."""
+        """Return the runs of a partitioned DAG for one day, newest first."""
         window = {"partition_date_gte": str(day), "partition_date_lte": str(day)}
         return self._runs(dag_id, {**window, "order_by": "-id"})
 
     def preview_backfill(self, dag_id: str, day: dt.date) -> list[str]:
-        """The partition keys a backfill of the day would run: the day itself, or nothing while it is being run."""
+        """Return the partition keys that a backfill of the day would run: the day, or none while it is running."""
         answer = self._request("POST", "/api/v2/backfills/dry_run", json=_backfill(dag_id, day))
         return [row["partition_key"] for row in answer.json()["backfills"]]
 
     def backfill_day(
         self, dag_id: str, day: dt.date, conf: Mapping[str, Any] | None = None, timeout_s: float = 600.0
     ) -> Run:
-        """Start a backfill of one day and return its run. Completed runs of the day are run anew, any number of times.
+        """Start a backfill of one day and return its run. Completed runs of the day are repeated.
 
-        First waits, `timeout_s` at most, for what is running for that day: Airflow would answer yes and do nothing.
+        First blocks, for at most `timeout_s`, until runs for that day have finished: otherwise Airflow would accept the
+        backfill and do nothing.
         """
         self._until(
             lambda: all(run.is_finished for run in self.runs_of_day(dag_id, day)),
@@ -134,20 +135,20 @@ class AirflowClient:
         return created[0]
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> Run:
-        """Start a run by hand, with the form's values. Raises AirflowRefused, which names the value that is wrong."""
+        """Start a run by hand, with the form's values. Raises AirflowRefused, which names an invalid value."""
         answer = self._request(
             "POST", f"/api/v2/dags/{dag_id}/dagRuns", json={"logical_date": None, "conf": dict(conf)}
         )
         return _run(answer.json())
 
     def task_states(self, run: Run) -> TaskStates:
-        """State by task, `none` before it is scheduled. A mapped task's copies are `task[0]`, `task[1]`, …"""
+        """Return the state by task, `none` before it is scheduled. Mapped task instances are `task[0]`, `task[1]`, …"""
         return {_task_name(row): row["state"] or "none" for row in self._tasks(run)}
 
     def wait(self, run: Run, timeout_s: float, on_progress: Progress | None = None) -> Run:
-        """Wait until the run has succeeded; `on_progress` gets the tasks' states whenever they have changed.
+        """Block until the run has succeeded; `on_progress` is called with the tasks' states when they change.
 
-        Raises RunFailed with the failed task's last log lines, and RunTookTooLong with the states.
+        Raises RunFailed with the failed task's last log lines, or RunTookTooLong with the states.
         """
         deadline = time.monotonic() + timeout_s
         seen: TaskStates | None = None
@@ -166,12 +167,12 @@ class AirflowClient:
             time.sleep(_POLL_S)
 
     def rerun(self, run: Run) -> None:
-        """Clear all tasks of a finished run, so that it runs once more as what it was: a scheduled run, a backfill."""
+        """Clear all tasks of a finished run, so that it runs again with the same type: scheduled run or backfill."""
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/clear"
         self._request("POST", path, json={"dry_run": False, "only_failed": False})
 
     def task_log(self, run: Run, task_id: str, try_number: int = 1, map_index: int = -1) -> list[str]:
-        """The log lines of one try of a task."""
+        """Return the log lines of one try of a task."""
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/logs/{try_number}"
         content = self._request("GET", path, params={"map_index": map_index, "full_content": True}).json()["content"]
         return [line if isinstance(line, str) else _log_line(line) for line in content]
@@ -185,7 +186,7 @@ class AirflowClient:
         return "\n".join([f"task {_task_name(first)} failed; the end of its log:", *log[-lines:]])
 
     def _close_finished_backfills(self, dag_id: str) -> None:
-        """Close backfills whose runs are over. Airflow does it every 30 s, and until then refuses a new one."""
+        """Close backfills whose runs have finished. Airflow does so every 30 s, and refuses a new one until then."""
         unfinished = self._runs(dag_id, {"run_type": "backfill", "state": ["queued", "running"]})
         if unfinished:
             return  # Airflow will refuse, and say why
@@ -221,7 +222,7 @@ class AirflowClient:
             answer = self._send(method, path, headers=self.authorization(), **arguments)
             if answer.status_code != 401 or attempt == 2:
                 break
-            self._token = None  # expired: Airflow was started anew, or a day has passed
+            self._token = None  # expired: Airflow was restarted, or a day has passed
         if answer.is_success or answer.status_code in accept:
             return answer
         raise AirflowRefused(_reason(answer), request=f"{method} {path}", status=answer.status_code, user=self._user)
@@ -242,7 +243,7 @@ class AirflowClient:
 
 
 def _backfill(dag_id: str, day: dt.date) -> dict[str, Any]:
-    # Airflow reads the bounds' wall clock in the schedule's own time zone, so UTC here means the pipeline's day.
+    # Airflow interprets the bounds' clock time in the schedule's time zone, so these are the bounds of the day there.
     return {
         "dag_id": dag_id,
         "from_date": f"{day}T00:00:00Z",

@@ -1,4 +1,4 @@
-"""How the demo speaks: chapters, facts, progress, and checks that end it when something is not as told."""
+"""Output of the demo: chapters, facts, progress, and checks that end it if a step fails."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ class NotAsTold(Exception):
 
 
 class Narrator:
-    """Tells the story on one console."""
+    """Prints the story on one console."""
 
     def __init__(self) -> None:
         console = Console()
@@ -37,11 +37,11 @@ class Narrator:
         self._console.print(f"\n[bold cyan]{self._chapter}. {title}[/]  [dim]({self.elapsed_s:.0f} s)[/]")
 
     def say(self, text: str) -> None:
-        """Tell one fact."""
+        """Print one line."""
         self._console.print(f"   {text}", highlight=False)
 
     def table(self, headings: Iterable[str], rows: Iterable[Iterable[Any]], fold: bool = True) -> None:
-        """Show rows. Unless they fold, a cell stays in one piece, so that it can be copied, on narrow terminals too."""
+        """Print a table. Unless `fold`, cells are not wrapped, so that they can be copied from narrow terminals too."""
         table = Table(box=None, padding=(0, 2, 0, 1), header_style="dim")
         for heading in headings:
             table.add_column(heading, overflow="fold", no_wrap=not fold)
@@ -51,7 +51,7 @@ class Narrator:
         console.print(table)
 
     def check(self, fact: bool, told: str) -> None:
-        """Say what holds. Raises NotAsTold when it does not."""
+        """Print `told` if `fact` is true, else raise NotAsTold."""
         if not fact:
             raise NotAsTold(told)
         self._console.print(f"   [green]✓[/] {told}", highlight=False)
@@ -64,7 +64,7 @@ class Narrator:
         timeout_s: float,
         progress: Callable[[Found], str] | None = None,
     ) -> tuple[Found, float]:
-        """Look until it is done; returns what was seen and the seconds it took. Raises NotAsTold after the timeout."""
+        """Poll `look` until it is done; returns the last value and the seconds. Raises NotAsTold after the timeout."""
         begun = time.monotonic()
         told = ""
         while True:

@@ -9,7 +9,7 @@ from include.clock import rfc3339
 
 MEMBERS = 442_128
 BOARDS = 447_017
-FIRST_ID = 1_000_000_000  # below are the ids that the system of record gives
+FIRST_ID = 1_000_000_000  # the system of record assigns lower ids
 EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 SPAN_S = 730 * 24 * 3600
 BODY_BYTES = (300, 600)
@@ -55,7 +55,7 @@ SECOND_WORDS = ("고래", "별빛", "단풍", "나그네", "falcon", "maple", "h
 
 
 def members(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """`count` members with ids from FIRST_ID, one version each."""
+    """Yield `count` members with ids from FIRST_ID, one version each."""
     chance = random.Random(f"member {seed}")
     for number in range(count):
         created = chance.randrange(SPAN_S)
@@ -71,7 +71,7 @@ def members(count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def boards(count: int, member_count: int, seed: int, created_on: dt.datetime | None = None) -> Iterator[dict[str, Any]]:
-    """`count` boards with ids from FIRST_ID, by any of the members; all of one day when it is given (its start)."""
+    """Yield `count` boards with ids from FIRST_ID by random members; all within the day that starts at `created_on`."""
     chance = random.Random(f"board {seed}")
     bodies = [_body(chance) for _ in range(BODIES)]
     day_s = None if created_on is None else int((created_on - EPOCH).total_seconds())
@@ -88,7 +88,7 @@ def boards(count: int, member_count: int, seed: int, created_on: dt.datetime | N
 
 
 def _body(chance: random.Random) -> str:
-    """Whole sentences, 300 to 600 bytes of UTF-8 together with the running number."""
+    """Return whole sentences, of 300 to 600 bytes of UTF-8 together with the running number."""
     wanted, text = chance.randrange(BODY_BYTES[0], BODY_BYTES[1] - 110), ""
     while len(text.encode()) < wanted:
         text += chance.choice(SENTENCES) + " "

@@ -1,4 +1,4 @@
-"""The site whose members post: values of events, in Korean and English, with ids of their own for each run."""
+"""Makes the demo's events, in Korean and English, with different ids for each run."""
 
 import datetime as dt
 import time
@@ -27,23 +27,23 @@ class Site:
 
     @classmethod
     def opened_now(cls, day: Day) -> "Site":
-        """Ids begin at the present millisecond: another run on the same stack never meets them."""
+        """Return a site whose ids start at the present millisecond, so that runs on the same stack do not share ids."""
         return cls(day, time.time_ns() // 1_000_000)
 
     def member_id(self, number: int) -> int:
-        """Id of the run's member of that number, from 0."""
+        """Return the id of the member with that number, from 0."""
         return self.first_id + number
 
     def board_id(self, number: int) -> int:
-        """Id of the run's board of that number, from 0."""
+        """Return the id of the board with that number, from 0."""
         return self.first_id + number
 
     def at(self, hour: float) -> str:
-        """A time on the day."""
+        """Return a time of the day, as text."""
         return rfc3339(self.day.start + dt.timedelta(hours=hour))
 
     def member(self, number: int, modified_hour: float = 1, nickname: str | None = None) -> dict[str, Any]:
-        """A member of the day, as the topic's contract wants it."""
+        """Return the value of a member, created on the day."""
         return {
             "id": self.member_id(number),
             "nickname": nickname or f"{NICKNAMES[number % len(NICKNAMES)]} {number}",
@@ -55,7 +55,7 @@ class Site:
         }
 
     def board(self, number: int, member: int, hour: float = 9) -> dict[str, Any]:
-        """A board of the day by that member."""
+        """Return the value of a board of the day by that member."""
         title, body = POSTS[number % len(POSTS)]
         return {
             "id": self.board_id(number),

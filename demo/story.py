@@ -28,7 +28,7 @@ NIGHTLY = "nightly_rebuild"
 
 @dataclass
 class Story:
-    """One telling. `next_board` is the first number not used yet, so that every chapter counts what it sent."""
+    """One run of the demo. `next_board` is the first unused number, so that every chapter can count its boards."""
 
     settings: Settings
     gateway: GatewayClient
@@ -40,7 +40,7 @@ class Story:
     _killed_pid: int = 0
 
     def tell(self) -> None:
-        """All chapters, in order. Raises NotAsTold at the first thing that is not as told."""
+        """Run all chapters in order. Raises NotAsTold at the first failed check."""
         self._switch_on_the_nightly_run()
         self.a_post_arrives()
         self.the_broker_goes_out()
@@ -71,7 +71,7 @@ class Story:
 
         tell.say(f"now {MEMBERS} members and {BOARDS} posts that carry dates of {self.site.day}, as array calls")
         members = [self.site.member(number) for number in range(MEMBERS)]
-        # member 0 took another name in the evening: the stream knows only that one, the morning's posts carry it too
+        # member 0 changes the nickname in the evening: the stream keeps only the newest one, also for morning posts
         members.append(self.site.member(0, modified_hour=20, nickname="저녁에 바꾼 이름"))
         self._kept(self.gateway.post_events("member", members))
         self._kept(self.gateway.post_events("board", self._boards(BOARDS)))
@@ -195,9 +195,9 @@ class Story:
         tell.check(len(rows) == 5 and all(row["finality"] == "final" for row in rows), "the day's rows are final")
 
     def _switch_on_the_nightly_run(self) -> None:
-        """Wait for last night's run, which Airflow makes when it starts: it is for the story's day, and too early."""
+        """Wait for last night's run, which Airflow creates at its start: it is for the story's day, but too early."""
         self.airflow.wait_for_dag(NIGHTLY, timeout_s=120)
-        self.airflow.unpause(NIGHTLY)  # it is on, unless somebody switched it off
+        self.airflow.unpause(NIGHTLY)  # in case a user has paused it
         for run in self.airflow.runs_of_day(NIGHTLY, self.site.day.date):
             if not run.is_finished:
                 self.airflow.wait(run, 600)
@@ -254,7 +254,7 @@ class Story:
 
 
 def _unfinished_batches(checkpoints: Path) -> list[str]:
-    """Batches that the last driver's Spark planned and had not committed, as `query/number`."""
+    """Return the batches that the last driver planned and did not commit, as `query/number`."""
     found = []
     driver = max((folder for folder in checkpoints.iterdir() if folder.is_dir()), key=lambda f: f.stat().st_mtime)
     for query in sorted(driver.glob("*")):

@@ -1,4 +1,4 @@
-"""Sends records straight into a topic, with the key and the headers that the gateway gives them."""
+"""Sends records directly to a topic, with the same key and headers as the gateway."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ Record = tuple[str, dict[str, Any], Headers]  # key, value, headers
 
 
 def as_gateway(topic: str, values: Iterable[dict[str, Any]]) -> Iterator[Record]:
-    """Members or boards as records of their topic."""
+    """Yield members or boards as records of their topic."""
     accepted = rfc3339(SystemClock().now()).encode()
     for value in values:
         event_id = f"load-{topic}-{value['id']}-{value['modifiedAt']}"
@@ -32,9 +32,10 @@ def send(
     reached: Callable[[int], None] | None = None,
     timestamp_ms: int = 0,
 ) -> int:
-    """Send them all; returns how many. `reached` is told how many are kept. Raises PipelineError if one is not.
+    """Send all records; returns their number. Raises PipelineError if Kafka does not acknowledge one.
 
-    The records' time in Kafka is now, unless `timestamp_ms` (since 1970) is given.
+    `reached` is called with the number of acknowledged records. The records' timestamp is now, unless `timestamp_ms`
+    (since 1970) is given.
     """
     failed: list[str] = []
     producer = Producer({

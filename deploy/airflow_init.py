@@ -1,4 +1,4 @@
-"""Airflow before its components start: `python -m deploy.airflow_init`. Idempotent; renews the users' passwords."""
+"""Prepares Airflow before its components start: `python -m deploy.airflow_init`. Idempotent; renews passwords."""
 
 import sys
 
@@ -14,13 +14,13 @@ VARIABLES = (
 
 
 def main() -> int:
-    """Writes the password file, migrates the metadata database, makes the pool. Exit code 1 with one line."""
+    """Write the password file, migrate the metadata database, create the pool. Returns 1 after a one-line error."""
     try:
         write_password_file(required(VARIABLES))
     except StackError as exc:
         print(f"airflow_init: {exc}", file=sys.stderr)
         return 1
-    from include.airflow_support.init import prepare  # Airflow reads its settings and makes its home when imported
+    from include.airflow_support.init import prepare  # importing Airflow reads its settings and creates its home
 
     prepare()
     print("Airflow's database is migrated, its pool and password file are there")

@@ -1,4 +1,4 @@
-"""The databases and first roles, as the local stack makes them: `python -m deploy.databases`. Idempotent."""
+"""Creates the databases and first roles, as the local stack does: `python -m deploy.databases`. Idempotent."""
 
 import sys
 
@@ -17,7 +17,7 @@ VARIABLES = (
 
 
 def main() -> int:
-    """Exit code 1 with one line when PostgreSQL refuses or a variable is missing."""
+    """Run the command; returns 1 after a one-line error if PostgreSQL refuses or a variable is missing."""
     try:
         create_databases(required(VARIABLES))
     except StackError as exc:

@@ -1,4 +1,4 @@
-"""The image's jars, fetched and verified as the local stack does: `python -m deploy.fetch_jars /opt/jars`."""
+"""Fetches and verifies the image's jars, as the local stack does: `python -m deploy.fetch_jars /opt/jars`."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from stack.prerequisites import find_java
 
 
 def main() -> int:
-    """Makes the folder equal to stack/jars.lock, one folder a set. Exit code 1 with one line when it can't."""
+    """Make the folder match stack/jars.lock, with one subfolder per set. Returns 1 after a one-line error."""
     parser = argparse.ArgumentParser(prog="python -m deploy.fetch_jars", description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder.absolute()

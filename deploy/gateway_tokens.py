@@ -1,6 +1,6 @@
-"""The gateway's tokens file, from the tokens in `.env`: `python -m deploy.gateway_tokens`. Idempotent.
+"""Writes the gateway's tokens file from the tokens in `.env`: `python -m deploy.gateway_tokens`. Idempotent.
 
-The gateway itself is given the file with their hashes, never the tokens.
+The gateway gets the file with their hashes, never the tokens.
 """
 
 import sys
@@ -15,7 +15,7 @@ VARIABLES = ("GATEWAY_TOKENS_FILE", "GATEWAY_TOKEN", "GATEWAY_ADMIN_TOKEN")
 
 
 def main() -> int:
-    """Exit code 1 with one line when a variable is missing or the file cannot be used."""
+    """Run the command; returns 1 after a one-line error if a variable is missing or the file is unusable."""
     try:
         variables = required(VARIABLES)
         path = Path(variables["GATEWAY_TOKENS_FILE"])

@@ -1,7 +1,7 @@
-"""Health checks of the deployment's containers, the same questions that the local stack asks.
+"""Health checks of the deployment's containers, the same as those of the local stack.
 
-`python -m deploy.health http URL`: 200 is healthy. `python -m deploy.health airflow COMPONENT URL`: the API server
-has seen this component's heartbeat.
+`python -m deploy.health http URL`: healthy if the response is 200. `python -m deploy.health airflow COMPONENT URL`:
+healthy if the API server reports a heartbeat of this component.
 """
 
 import argparse
@@ -14,7 +14,7 @@ COMPONENTS = ("scheduler", "dag_processor", "triggerer")
 
 
 def main() -> int:
-    """0 when healthy; 1 when not, after a few words why, which `docker inspect` shows."""
+    """Run the check; returns 0 if healthy, 1 after printing the reason, which `docker inspect` shows."""
     parser = argparse.ArgumentParser(prog="python -m deploy.health", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     kinds.add_parser("http").add_argument("url")

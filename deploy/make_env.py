@@ -1,7 +1,7 @@
-"""Make `.env`, ports and secrets, if there is none: `python3 -m deploy.make_env`, before the first `docker compose up`.
+"""Makes `.env` with ports and secrets: `python3 -m deploy.make_env`, before the first `docker compose up`.
 
-Standard library only: a machine that only runs containers has no virtual environment. A file that is there is kept;
-variables it does not have yet are added.
+Standard library only: a machine that only runs containers has no virtual environment. An existing file is kept;
+missing variables are added.
 """
 
 import sys
@@ -14,7 +14,7 @@ ENV_FILE = Path(__file__).resolve().parent.parent / ".env"
 
 
 def main() -> int:
-    """Exit code 0 when the file is complete, 1 with one line when it is not readable."""
+    """Run the command; returns 0 if the file is complete, 1 after a one-line error if it is unusable."""
     try:
         for note in env_file.ensure(ENV_FILE):
             print(note)

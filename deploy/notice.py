@@ -1,7 +1,7 @@
-"""NOTICE: what the image redistributes, under which licences. `python -m deploy.notice` writes it, `--check` compares.
+"""Writes NOTICE, the software that the image redistributes with its licences: `python -m deploy.notice [--check]`.
 
-Made from the lock files, from the environment that they were installed into, and from the jars. It is in the image,
-beside the packages and jars, which carry their licences' texts.
+It is made from the lock files, the environment that they were installed into, and the jars. The image contains it. The
+texts of the licences are in the packages and jars. `--check` only compares the file.
 """
 
 import argparse
@@ -39,7 +39,7 @@ files; the texts of the licences are in the image, with each package and jar.
 
 
 def render() -> str:
-    """The file's text. Raises StackError naming a package or jar whose licence is not known."""
+    """Return the file's text. Raises StackError naming a package or jar whose licence is unknown."""
     parts = [_HEAD, _base(), "Python packages, below /opt/venv, beside pip and setuptools (MIT)\n", *_packages()]
     parts += [f"\nJars, in /opt/jars/{JAR_SET}; Spark's own are in the package pyspark, with licenses/\n", *_jars()]
     return "\n".join(parts) + "\n"
@@ -104,7 +104,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def main() -> int:
-    """0 when written, or as it should be; 1 with one line otherwise."""
+    """Run the command; returns 0 if the file was written or is current, 1 after a one-line error."""
     parser = argparse.ArgumentParser(prog="python -m deploy.notice", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     is_check = parser.parse_args().check

@@ -1,7 +1,7 @@
 """The gateway's benchmarks: `python -m benchmarks.gateway [single|arrays|outage|replay|memory …]`, or all of them.
 
-Each starts a broker and the gateway as a process of its own; `single` also a hand-written gateway as the peer, in the
-same run and in turns with ours. Exit codes: 0 every goal was reached; 1 one was missed; 2 wrk is missing.
+Each starts a broker and a gateway process. `single` also starts a hand-written gateway as the peer, and measures both
+in turns. Exit codes: 0 every goal was reached; 1 one was missed; 2 wrk is missing.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 def main() -> int:
-    """Run what is named."""
+    """Run the named benchmarks; returns the exit code."""
     arguments = _arguments()
     try:
         require_wrk()
@@ -35,7 +35,7 @@ def main() -> int:
         "replay": lambda parts: replay(parts, arguments.rounds, arguments.records),
         "memory": lambda parts: memory(parts, arguments.minutes, arguments.rate),
     }
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that context managers end all processes
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} before the start")
     reports = []
     for name in arguments.names or benchmarks:
@@ -48,12 +48,12 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures the gateway, beside a hand-written one.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="single, arrays, outage, replay, memory")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (not memory)")
-    parser.add_argument("--seconds", type=int, default=10, help="of each run of wrk")
-    parser.add_argument("--records", type=int, default=300_000, help="replay: how many at least")
-    parser.add_argument("--minutes", type=float, default=10, help="memory: how long the outage is")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements of each (not memory)")
+    parser.add_argument("--seconds", type=int, default=10, help="duration of each run of wrk")
+    parser.add_argument("--records", type=int, default=300_000, help="replay: records to store, at least")
+    parser.add_argument("--minutes", type=float, default=10, help="memory: duration of the outage")
     parser.add_argument("--rate", type=int, default=2000, help="memory: events/s")
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - {"single", "arrays", "outage", "replay", "memory"}
     if unknown:

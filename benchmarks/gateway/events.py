@@ -1,4 +1,4 @@
-"""Broker up. `single`: an event a call, ours and the peer in turns. `arrays`: ours, 500 events a call."""
+"""Benchmarks with the broker up. `single`: one event per call, ours and the peer. `arrays`: ours, 500 per call."""
 
 from benchmarks.gateway.processes import Bench, target
 from benchmarks.gateway.report import row
@@ -12,7 +12,7 @@ _ARRAY_EVENTS_S = 40_000
 
 
 def single(bench: Bench, rounds: int, seconds: int) -> Report:
-    """Pairs of runs: what else the machine does meets both. The ratio of a pair counts, the median of them all."""
+    """Measure ours and the peer in pairs, so that other load affects both. The result is the median ratio."""
     report = Report("single")
     pairs: list[tuple[Load, Load]] = []
     with bench.gateway() as gateway, bench.peer() as peer:
@@ -20,7 +20,7 @@ def single(bench: Bench, rounds: int, seconds: int) -> Report:
         for one in (ours, peer):
             load(one, _WARM_UP_S)
         for number in range(1, rounds + 1):
-            turns = (ours, peer) if number % 2 else (peer, ours)  # neither always comes first
+            turns = (ours, peer) if number % 2 else (peer, ours)  # the order alternates
             found = {one.name: load(one, seconds) for one in turns}
             pairs.append((found["ours"], found["peer"]))
             for name in ("ours", "peer"):
@@ -38,7 +38,7 @@ def single(bench: Bench, rounds: int, seconds: int) -> Report:
 
 
 def arrays(bench: Bench, rounds: int, seconds: int) -> Report:
-    """Arrays over the same 64 connections."""
+    """Measure calls with arrays of events, over 64 connections as in `single`."""
     report, found = Report("arrays"), []
     with bench.gateway() as gateway:
         ours = target(gateway)

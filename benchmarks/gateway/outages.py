@@ -1,4 +1,4 @@
-"""Broker down. `outage`: what clients notice. `replay`: how fast the store empties. `memory`: whether it stays flat."""
+"""Benchmarks with the broker down. `outage`: rate and latency. `replay`: drain rate. `memory`: growth over time."""
 
 import statistics
 import time
@@ -24,7 +24,7 @@ _DEADLINE_S = 600.0
 
 
 def outage(bench: Bench, rounds: int, seconds: int) -> Report:
-    """Before; a run in whose middle the broker is killed; and one with the circuit open."""
+    """Measure runs before the outage, with the broker killed halfway, with the circuit open, and after the drain."""
     report = Report("outage")
     for number in range(1, rounds + 1):
         with bench.gateway() as gateway, gateway.client() as client:
@@ -58,7 +58,7 @@ def outage(bench: Bench, rounds: int, seconds: int) -> Report:
 
 
 def replay(bench: Bench, rounds: int, records: int) -> Report:
-    """Fill the store with the broker down, start the broker, time from the first record sent to the last."""
+    """Fill the store with the broker down, start the broker, and measure from the first record sent to the last."""
     report = Report("replay")
     for number in range(1, rounds + 1):
         with bench.gateway() as gateway, gateway.client() as client:
@@ -72,7 +72,7 @@ def replay(bench: Bench, rounds: int, records: int) -> Report:
                     held = client.fallback()["backlog"]
                     watch = watching.submit(_watch_replay, client)
                 finally:
-                    bench.broker.start()  # not in a thread: the kernel would end the broker with it
+                    bench.broker.start()  # not in a thread: the broker gets a death signal when the thread ends
                 sent, took_s = watch.result()
             report.add({"run": f"replay {number}", "records": held, "seconds": round(took_s, 2)})
             report.judge(Goal("records/s replayed", sent / took_s, at_least=_REPLAY_S))
@@ -81,7 +81,7 @@ def replay(bench: Bench, rounds: int, records: int) -> Report:
 
 
 def memory(bench: Bench, minutes: float, rate: int) -> Report:
-    """Resident memory in a long outage at that many events/s: the last fifth of the time against the second."""
+    """Measure resident memory in a long outage at `rate` events/s: the last fifth of the time against the second."""
     report, samples = Report("memory"), []
     with bench.gateway() as gateway, gateway.client() as client:
         ours = target(gateway)
@@ -113,7 +113,7 @@ def memory(bench: Bench, minutes: float, rate: int) -> Report:
 
 
 def _watch_replay(client: GatewayClient) -> tuple[int, float]:
-    """Records sent and seconds taken, from the first look that sees some sent to the one that sees none waiting."""
+    """Return the records sent and the seconds, from the first poll that shows sent records until the store is empty."""
     _wait_for(client, "the replay begins", lambda now: now["replayed"] > 0)
     began, first = time.monotonic(), client.fallback()["replayed"]
     _wait_for(client, "the store is drained", lambda now: now["backlog"] == 0)

@@ -1,6 +1,7 @@
-"""The peer: a gateway of aiohttp and confluent-kafka, written by hand as many are. `peer.py PORT BOOTSTRAP TOPIC`.
+"""The peer: a typical hand-written gateway with aiohttp and confluent-kafka. `peer.py PORT BOOTSTRAP TOPIC`.
 
-It answers 204 once the broker has acknowledged, and 503 otherwise. It has no store, no schema, no tokens and no caps.
+It responds with 204 once the broker has acknowledged the event, and with 503 otherwise. It has no store, no schema, no
+tokens and no limits.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 
 class Peer:
-    """One producer, polled by a thread; reports reach the event loop in batches."""
+    """One producer, polled by a thread; delivery reports reach the event loop in batches."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._topic = topic
@@ -31,12 +32,12 @@ class Peer:
         self._reports: list[tuple[asyncio.Future[KafkaError | None], KafkaError | None]] = []
 
     async def start(self, _application: web.Application) -> None:
-        """Begin to poll."""
+        """Start the polling thread."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._poll, daemon=True).start()
 
     async def post(self, request: web.Request) -> web.Response:
-        """One event."""
+        """Handle one event."""
         body = await request.read()
         try:
             orjson.loads(body)
@@ -67,7 +68,7 @@ class Peer:
 
 
 def main(port: int, bootstrap_servers: str, topic: str) -> None:
-    """Serve until ended."""
+    """Serve until the process is killed."""
     peer = Peer(bootstrap_servers, topic)
     application = web.Application()
     application.router.add_post("/topics/{topic}/events", peer.post)

@@ -1,4 +1,4 @@
-"""What is measured: our gateway and the peer, before one real broker. All of it ends with the benchmark."""
+"""The processes that are measured: our gateway and the peer, with one real broker. They end with the benchmark."""
 
 import contextlib
 import gc
@@ -19,20 +19,20 @@ from tests.support.gateway_process import GatewayProcess
 
 _PEER = Path(__file__).with_name("peer.py")
 _PEER_TOPIC = "peer"
-_STORE_BYTES = 16 << 30  # the store must not be what ends an outage here
+_STORE_BYTES = 16 << 30  # so that the store does not become full
 _START_S = 30.0
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A running broker and a folder, on the disk that the project is on: the store's fsyncs are to be real ones."""
+    """A running broker and a folder. It is on the project's disk, so that the store's fsyncs are real."""
 
     broker: Broker
     folder: Path
 
     @contextlib.contextmanager
     def gateway(self) -> Iterator[GatewayProcess]:
-        """Ours, with an empty store."""
+        """Run our gateway, with an empty store."""
         folder = self.folder / "gateway"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -47,7 +47,7 @@ class Bench:
 
     @contextlib.contextmanager
     def peer(self) -> Iterator[Target]:
-        """The hand-written one."""
+        """Run the hand-written gateway."""
         [port] = unused(1)
         command = [str(peer_python()), str(_PEER), str(port), self.broker.bootstrap_servers, _PEER_TOPIC]
         with (self.folder / "peer.log").open("ab") as log:
@@ -61,7 +61,7 @@ class Bench:
 
 
 def target(gateway: GatewayProcess) -> Target:
-    """Our gateway as wrk needs it."""
+    """Return our gateway as a target for wrk."""
     assert gateway.process is not None
     url = f"{gateway.url}/topics/board/events"
     return Target("ours", url, gateway.process.pid, gateway.settings.gateway.token)
@@ -69,7 +69,7 @@ def target(gateway: GatewayProcess) -> Target:
 
 @contextlib.contextmanager
 def bench() -> Iterator[Bench]:
-    """A broker with the topics; its data are removed at the end."""
+    """Run a broker with the topics; its data are removed at the end."""
     folder = Layout.of().state / "bench"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -78,7 +78,7 @@ def bench() -> Iterator[Bench]:
             broker = Broker(server)
             broker.make_topics()
             broker.make_topics(_PEER_TOPIC)
-            gc.collect()  # an admin client that lives on tells the terminal of every outage
+            gc.collect()  # otherwise the admin client would print every outage to the terminal
             yield Bench(broker, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

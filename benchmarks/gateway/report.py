@@ -6,7 +6,7 @@ from benchmarks.gateway.wrk import Load
 
 
 def row(what: str, load: Load, events_a_request: int = 1) -> dict[str, Any]:
-    """Its figures, with their units."""
+    """Return the results of a run as a row, with units."""
     return {
         "run": what,
         "events/s": round(load.rate * events_a_request),

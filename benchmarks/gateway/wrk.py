@@ -1,4 +1,4 @@
-"""Load by wrk: one thread, 64 connections, events of 450 bytes; and the CPU that the process under load took for it."""
+"""Generates load with wrk: one thread, 64 connections, events of 450 bytes. Measures the CPU time of the target too."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Load:
-    """What wrk saw of one run. `bad_status` counts answers of 400 and above, `broken` errors of connections."""
+    """Results of one run of wrk. `bad_status` counts responses of 400 and above, `broken` connection errors."""
 
     target: str
     requests: int
@@ -44,17 +44,17 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         return self.requests / self.seconds
 
 
 class Wrk:
-    """A run under way."""
+    """A run of wrk in progress."""
 
     _base = 0
 
     def __init__(self, target: Target, seconds: int, events: int = 1, rate: int | None = None) -> None:
-        """Start it. `rate` bounds the requests a second of all connections together, roughly."""
+        """Start wrk. `rate` roughly limits the requests per second of all connections together."""
         Wrk._base += 100_000_000
         delay_ms = 0 if rate is None else max(1, CONNECTIONS * 1000 // rate)
         variables = {"TOKEN": target.token, "EVENTS": events, "DELAY_MS": delay_ms, "BASE": Wrk._base}
@@ -78,11 +78,11 @@ class Wrk:
 
     @property
     def is_running(self) -> bool:
-        """Does it still run?"""
+        """True if wrk is still running."""
         return self._process.poll() is None
 
     def result(self) -> Load:
-        """Wait for its end. Raises RuntimeError with its output when it failed."""
+        """Wait for the end of the run. Raises RuntimeError with wrk's output if it failed."""
         output, _ = self._process.communicate(timeout=self._seconds + _ENDING_S)
         _, found, line = output.partition("RESULT ")
         if self._process.returncode != 0 or not found:
@@ -97,23 +97,23 @@ class Wrk:
 
 
 def require_wrk() -> None:
-    """Raises WrkMissing, saying how to get it."""
+    """Raise WrkMissing, with the remedy, if wrk is not installed."""
     if shutil.which("wrk") is None:
         raise WrkMissing("wrk is not on PATH: install it, such as with `apt-get install wrk` or `brew install wrk`")
 
 
 def load(target: Target, seconds: int, events: int = 1) -> Load:
-    """One whole run."""
+    """Run wrk and return the results."""
     with Wrk(target, seconds, events) as run:
         return run.result()
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process so far, all its threads."""
+    """Return the CPU seconds (user and system) of a process so far, with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_S
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of a process."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
 """The rebuild's benchmarks: `python -m benchmarks.rebuild [day|ten|history|hot|buckets …]`, or all.
 
-They start a broker and a PostgreSQL, and take turns with a day's table made by hand with DuckDB.
-Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing here.
+They start a broker and a PostgreSQL, and measure our rebuild and a hand-written one with DuckDB in turns.
+Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing on this machine.
 """
 
 import sys
@@ -20,9 +20,9 @@ _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
 
 
 def main() -> int:
-    """Run what is named."""
+    """Run the named benchmarks; returns the exit code."""
     parser = parser_of("Measures the rebuild of a day, beside one made by hand with DuckDB.", _BENCHMARKS)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the reference volume")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the reference volume")
     arguments = parsed(parser, _BENCHMARKS)
 
     def reports() -> Iterator[Report]:

@@ -1,9 +1,9 @@
-"""The peer: a day's table made by hand with DuckDB, as one would who has no pipeline. Runs in the peers' environment.
+"""The peer: a hand-written rebuild of a day with DuckDB, for comparison. Runs in the peers' environment.
 
     duckdb_rebuild.py BOOTSTRAP_SERVERS DSN TABLE
 
-Reads both raw topics whole, keeps each key's last record, joins, loads by COPY, makes the key, swaps the table in.
-It counts nothing, explains nothing, and cannot be undone.
+It reads both raw topics from the start, keeps each key's last record, joins, loads with COPY, adds the primary key, and
+swaps the table in. It has no balance, no corrections and no undo.
 """
 
 import sys
@@ -15,7 +15,7 @@ import psycopg2
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-_MEMORY = Path("/dev/shm")  # noqa: S108  the rows need not reach a disk
+_MEMORY = Path("/dev/shm")  # noqa: S108  in memory, so that the rows do not have to be written to a disk
 _MEMBER = '{"id":"BIGINT","nickname":"VARCHAR","city":"VARCHAR","phone":"VARCHAR"}'
 _BOARD = (
     '{"id":"BIGINT","memberId":"BIGINT","title":"VARCHAR","body":"VARCHAR","createdAt":"VARCHAR",'
@@ -36,7 +36,7 @@ ALTER TABLE {table}_new RENAME TO {table}"""
 
 
 def main() -> int:
-    """Rebuild."""
+    """Rebuild the table; returns the exit code."""
     bootstrap_servers, dsn, table = sys.argv[1:]
     with duckdb.connect() as database:
         for name, topic, fields in (("m", "member", _MEMBER), ("b", "board", _BOARD)):

@@ -1,4 +1,4 @@
-"""What a task holds and what a row costs when a day is uneven or large: one member's boards, thousands of buckets."""
+"""Memory of a task and cost per row for skewed or large days: boards of a single member, thousands of buckets."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _TOLERANCE = 2.5
 
 
 def hot(bench: Bench, _: int) -> Report:
-    """A day of a million boards, spread over the members, and one whose boards are all of one member."""
+    """Measure a day of a million boards by all members, and one with all boards by a single member."""
     report = Report("hot")
     boards = round(HOT_BOARDS * bench.boards / reference_data.BOARDS)
     for name, author in (("of all members", None), ("of one member", reference_data.FIRST_ID)):
@@ -33,7 +33,7 @@ def hot(bench: Bench, _: int) -> Report:
 
 
 def buckets(_: Bench, rounds: int) -> Report:
-    """CPU time of cutting rows by bucket, and of putting them together again, by the number of buckets."""
+    """Measure the CPU time of splitting rows by bucket and of concatenating them again, by the number of buckets."""
     report = Report("buckets")
     tables = [*_rows()]
     cost = {}

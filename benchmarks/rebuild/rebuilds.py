@@ -1,6 +1,6 @@
-"""Days rebuilt and published, ours and the peer's in turns, from the start of the processes to the published day.
+"""Rebuilds and publishes days, ours and the peer's in turns, from the start of the process to the published day.
 
-Memory is that of all processes of the command, PostgreSQL's apart; `task MiB` of the largest Python worker.
+Memory is that of all processes of the command, without PostgreSQL; `task MiB` is that of the largest Python worker.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from tests.support.pipeline import rows
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
 HISTORY_DAYS = 30
-CHANGED = 30  # one of so many members changes in a day
+CHANGED = 30  # one in 30 members changes per day
 _LIMIT_S = 3_600
 _SETTLED_S = 900.0
 _TOLERANCE = 1.2
@@ -43,7 +43,7 @@ _COUNT = "SELECT row_count FROM day_publication WHERE day = %s"
 
 
 def day(bench: Bench, rounds: int) -> Report:
-    """One day of the reference volume, new; and ours with what the speed layer made of it, and once more."""
+    """Measure a new day of the reference volume; then ours over the speed layer's rows, and a second time."""
     report = Report("day")
     fill(bench, bench.boards)
     _compare(bench, report, rounds, bench.boards)
@@ -54,7 +54,7 @@ def day(bench: Bench, rounds: int) -> Report:
 
 
 def ten(bench: Bench, rounds: int) -> Report:
-    """A day of ten times as many boards; and what a task holds then, with more rows a task and with fewer."""
+    """Measure a day with ten times as many boards, and the memory of a task with more and with fewer rows per task."""
     report = Report("ten")
     fill(bench, bench.boards)
     one = rebuild_ours(bench, report, "ours, one day", bench.boards)
@@ -72,7 +72,7 @@ def ten(bench: Bench, rounds: int) -> Report:
 
 
 def history(bench: Bench, rounds: int) -> Report:
-    """A day after one other day, and after 30: boards of other days, members that changed. Archived, as every night."""
+    """Measure a day with one day before it and with 30, with boards and changed members, archived as every night."""
     report = Report("history")
     seconds: dict[int, list[float]] = {1: [], HISTORY_DAYS: []}
     for days in seconds:
@@ -94,7 +94,7 @@ def history(bench: Bench, rounds: int) -> Report:
 
 
 def _kept_long(settings: Settings) -> Settings:
-    """The topics are made so that the broker does not drop what the history holds."""
+    """Return settings whose retention keeps the records of the whole history."""
     kafka = dataclasses.replace(settings.kafka, board_retention_days=2 * HISTORY_DAYS)
     return dataclasses.replace(settings, kafka=kafka)
 
@@ -108,14 +108,14 @@ def _compare(bench: Bench, report: Report, rounds: int, boards: int) -> None:
             (peers, lambda n=number: _peer(bench, report, f"DuckDB {n}", boards)),  # type: ignore[misc]
         ]
         for found, run in runs if number % 2 else reversed(runs):
-            bench.empty_database()  # the day is new to both
+            bench.empty_database()  # so that the day is new for both
             found.append(run())
     ratio = median_ratio([each.taken_s for each in ours], [each.taken_s for each in peers])
     report.judge(Goal("seconds, ours / DuckDB by hand, median of the pairs", ratio, at_most=1.0))
 
 
 def fill(bench: Bench, boards: int, author: int | None = None) -> None:
-    """The members, and so many boards of the day: of any of them, or all of one."""
+    """Send the members, and `boards` boards of the day: by random members, or all by `author`."""
     bench.begin(MEMBER.name, BOARD.name)
     _send_day(bench, DAY, boards, author=author)
 
@@ -123,7 +123,7 @@ def fill(bench: Bench, boards: int, author: int | None = None) -> None:
 def _send_day(
     bench: Bench, of: Day, boards: int, first: int = 0, members: int | None = None, author: int | None = None
 ) -> None:
-    """Members, and boards of that day, with the timestamps that they would have had."""
+    """Send members and boards of that day, with Kafka timestamps of that day."""
     at = epoch_ms(of.start + dt.timedelta(hours=12))
     of_day = reference_data.boards(boards, bench.members, SEED + first, created_on=of.start)
     numbered = ({**board, "id": board["id"] + first, "memberId": author or board["memberId"]} for board in of_day)
@@ -133,7 +133,7 @@ def _send_day(
 
 
 def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, **more: str) -> "Timed":
-    """Rebuilt, compared and published by one command; to certify takes a gateway, and comes after."""
+    """Rebuild, compare and publish with one command. Certifying is left out, because it needs a gateway."""
     run_id = name.replace(" ", "-") + f"-{time.time_ns()}"
     line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]
     timed = _timed(line, bench, more)
@@ -158,7 +158,7 @@ def _peer(bench: Bench, report: Report, name: str, boards: int) -> "Timed":
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A command that ran to its end."""
+    """Seconds and peak memory of a command."""
 
     taken_s: float
     peak: Peak
@@ -183,7 +183,7 @@ def _timed(line: list[str], bench: Bench, more: Mapping[str, str], python: str =
 
 
 def _stream(bench: Bench) -> None:
-    """The speed layer over an empty database, until all boards are served; so there are details and live rows."""
+    """Run the speed layer over an empty database until all boards are served, to get details and live rows."""
     bench.empty_database()
     with bench.ours() as application:
         wait_until(lambda: bench.served() >= bench.boards, _SETTLED_S, f"boards are served, see {application.log}")

@@ -1,9 +1,9 @@
 """The speed layer's benchmarks: `python -m benchmarks.stream [cold|steady|serve|both|latency|restart …]`, or all.
 
-They start a broker and a PostgreSQL, and take turns with what one would use instead: Kafka Streams, Flink, sinks
-written by hand. `curve` and `table` show what the defaults were chosen by, `bounds` that backlogs of many bytes fit
-into memory; these run only when they are named.
-Exit codes: 0 every goal was reached; 1 one was missed; 2 something is missing here, a JDK for instance.
+They start a broker and a PostgreSQL, and measure ours and the alternatives in turns: Kafka Streams, Flink, hand-written
+sinks. `curve` and `table` measure the basis for the defaults, `bounds` checks that backlogs of many bytes fit into
+memory; these run only if they are named.
+Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing on this machine, for instance a JDK.
 """
 
 import sys
@@ -30,8 +30,8 @@ _ON_REQUEST = ("curve", "table", "bounds")
 
 
 def main() -> int:
-    """Run what is named."""
-    parser = parser_of("Measures the speed layer, beside what one would use instead.", _BENCHMARKS)
+    """Run the named benchmarks; returns the exit code."""
+    parser = parser_of("Measures the speed layer and its alternatives.", _BENCHMARKS)
     parser.add_argument("--members", type=int, default=reference_data.MEMBERS, help="of the reference volume")
     parser.add_argument("--boards", type=int, default=reference_data.BOARDS, help="of the reference volume")
     arguments = parsed(parser, _BENCHMARKS)

@@ -1,4 +1,4 @@
-"""A process under measurement, with all that it starts: frozen, thawed and ended together, its CPU time as one."""
+"""A process under measurement with its descendants: stopped, continued and killed together, measured as one."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ _END_S = 30.0
 
 
 class Ended(Exception):
-    """A process under measurement ended by itself."""
+    """A process under measurement has exited."""
 
 
 class Application:
-    """Started when made; `started_at` is on the clock of `time.monotonic`."""
+    """A running application, started by the constructor. `started_at` is a time of `time.monotonic`."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path | None = None
@@ -34,34 +34,34 @@ class Application:
 
     @property
     def pid(self) -> int:
-        """Of the first process, which leads the session."""
+        """The pid of the first process, the session leader."""
         return self._process.pid
 
     def check(self) -> None:
-        """Raises Ended, with the end of the log, when it does not run."""
+        """Raise Ended, with the end of the log, if it is not running."""
         code = self._process.poll()
         if code is not None:
             raise Ended(f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-3000:]}")
 
     def freeze(self) -> None:
-        """Nothing of it runs until it is thawed."""
+        """Stop all its processes until `thaw`."""
         os.killpg(self._process.pid, signal.SIGSTOP)
-        time.sleep(0.2)  # the signal takes hold a moment later
+        time.sleep(0.2)  # the signal takes effect with a delay
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Continue all its processes."""
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def cpu_s(self) -> float:
-        """CPU seconds of all its processes so far, those that ended included once their parent has seen that."""
+        """Return the CPU seconds of all its processes so far, including those that ended and were waited for."""
         return sum(sum(map(int, fields[11:15])) for _, fields in processes_of(self._process.pid)) / _TICKS_S
 
     def rss_bytes(self) -> int:
-        """Resident memory of all its processes now."""
+        """Return the present resident memory of all its processes in bytes."""
         return sum(int(fields[21]) for _, fields in processes_of(self._process.pid)) * os.sysconf("SC_PAGE_SIZE")
 
     def kill(self) -> None:
-        """SIGKILL all of it, as a machine that dies."""
+        """Send SIGKILL to all its processes, like a machine that fails."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -69,7 +69,7 @@ class Application:
         self._process.wait()
 
     def end(self) -> None:
-        """SIGTERM; SIGKILL when that does not do."""
+        """Send SIGTERM, then SIGKILL if it has not ended."""
         if self._process.poll() is None:
             self.thaw()
             self._process.terminate()

@@ -1,4 +1,4 @@
-"""Boards sent at a rate, through the gateway or into the topic, and when each was seen in the view."""
+"""Sends boards at a given rate, through the gateway or to the topic, and measures when each appears in the view."""
 
 import http.client
 import json
@@ -27,17 +27,17 @@ _ids = count(5_000_000_000)
 
 @dataclass
 class Delays:
-    """From acknowledged to seen in the view, in seconds, in the order in which the boards were seen."""
+    """Seconds from the acknowledgement to the appearance in the view, in the order of appearance."""
 
     seconds: list[float] = field(default_factory=list)
 
     def percentile(self, percent: int) -> float:
-        """Of all delays."""
+        """Return a percentile of all delays, in seconds."""
         return statistics.quantiles(self.seconds, n=100, method="inclusive")[percent - 1]
 
 
 class View:
-    """Looks for boards in the view, every 20 ms, from a thread of its own; `sent` says when one was acknowledged."""
+    """Polls the view for boards every 20 ms, from a thread. Call `sent` when a board is acknowledged."""
 
     def __init__(self, settings: Settings) -> None:
         database = settings.database
@@ -53,11 +53,11 @@ class View:
         self._thread.start()
 
     def sent(self, board_id: int) -> None:
-        """The board was acknowledged just now."""
+        """Record that the board was acknowledged now."""
         self._sent_at[board_id] = time.monotonic()
 
     def close(self) -> Delays:
-        """Wait for the boards that were not seen yet. Raises AssertionError when some do not come within a minute."""
+        """Wait for the remaining boards; returns the delays. Raises AssertionError if some take over a minute."""
         deadline = time.monotonic() + _SEEN_S
         while self._sent_at and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -79,7 +79,7 @@ class View:
 
 
 def board(members: int) -> dict[str, Any]:
-    """A new board by one of the reference members."""
+    """Return a new board by one of the reference members."""
     board_id = next(_ids)
     now = rfc3339(SystemClock().now())
     return {
@@ -89,7 +89,10 @@ def board(members: int) -> dict[str, Any]:
 
 
 def through_gateway(url: str, token: str, members: int, rate: float, seconds: float, view: View | None) -> int:
-    """A call for each board, over 8 connections, at `rate` boards/s in all. Returns how many; a refused one raises."""
+    """Post one board per call, over 8 connections, at `rate` boards/s in total; returns their number.
+
+    Raises AssertionError if one is refused.
+    """
     failed: list[str] = []
     sent = [0] * 8
     address = urlsplit(url)
@@ -121,7 +124,7 @@ def through_gateway(url: str, token: str, members: int, rate: float, seconds: fl
 
 
 def into_topic(bootstrap_servers: str, members: int, rate: float, seconds: float, view: View | None) -> int:
-    """Straight into the topic at `rate` boards/s; a board counts as sent when the broker acknowledged it."""
+    """Produce boards to the topic at `rate` boards/s; returns their number. Raises AssertionError if one fails."""
     failed: list[str] = []
     producer = Producer({
         "bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", "linger.ms": 2, "acks": "all",

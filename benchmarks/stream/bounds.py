@@ -1,4 +1,4 @@
-"""Backlogs that are large in bytes, under a 1 GiB heap: does the driver get through them, and what memory it takes."""
+"""Checks that the driver processes backlogs of many bytes with a 1 GiB heap, and measures its memory."""
 
 import random
 import string
@@ -39,7 +39,7 @@ _WHY = ("OutOfMemoryError", "maxResultSize")
 
 
 def bounds(bench: Bench, rounds: int) -> Report:
-    """Each backlog once: of details, of boards that come before their members, and of boards that wait already."""
+    """Process each backlog once: details, boards without a member, and boards that are already pending."""
     del rounds
     bench.members = _MEMBERS
     report = Report("bounds")
@@ -89,7 +89,7 @@ def _boards(bench: Bench) -> tuple[str, int, Callable[[], int]]:
 
 
 def _pending(bench: Bench) -> tuple[str, int, Callable[[], int]]:
-    """Half of them are of members, half of strangers, who never come."""
+    """Insert pending boards: half of them by known members, half by members that never arrive."""
     bench.fill(MEMBER.name)
     rows(bench.settings, _INSERT_PENDING, {
         "count": _PENDING, "members": _MEMBERS, "member": reference_data.FIRST_ID, "stranger": _STRANGER,

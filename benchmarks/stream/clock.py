@@ -1,4 +1,4 @@
-"""The clock of all applications: how far a topic or a consumer is, seen from outside in the same way for each."""
+"""Measures the progress of all applications from outside in the same way: by a topic's or a consumer's offsets."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _PATIENCE_S = 240.0
 
 @dataclass(frozen=True)
 class Timing:
-    """When the first and the last of the records were seen, in seconds after a start, and how many there were."""
+    """Seconds from the start to the first and to the last record, and the number of records."""
 
     first_s: float
     last_s: float
@@ -20,11 +20,11 @@ class Timing:
 
     @property
     def rate(self) -> float:
-        """Records a second from the start on."""
+        """Records per second, from the start to the last record."""
         return self.count / self.last_s
 
     def row(self, run: str, unit: str, cpu_s: float) -> dict[str, object]:
-        """A report's row; `unit` is what was counted, "boards" for instance."""
+        """Return a row for a report; `unit` names the counted records, for example "boards"."""
         return {
             "run": run, "first s": round(self.first_s, 1), "last s": round(self.last_s, 1),
             f"{unit}/s": round(self.rate), "CPU s": round(cpu_s, 1),
@@ -32,9 +32,9 @@ class Timing:
 
 
 def time_until(count: int, progress: Callable[[], int], started_at: float, *applications: Application) -> Timing:
-    """Look at the progress every 0.1 s until it has grown by so many. The start is on the clock of `time.monotonic`.
+    """Poll the progress every 0.1 s until it reaches `count`. `started_at` is a time of `time.monotonic`.
 
-    Raises Ended when an application ends before, AssertionError when nothing moves for four minutes.
+    Raises Ended if an application exits before, AssertionError if there is no progress for four minutes.
     """
     first_s, moved_at, seen = 0.0, time.monotonic(), 0
     while seen < count:

@@ -1,4 +1,4 @@
-"""What the defaults of trigger interval and batch bounds were chosen by."""
+"""Measures the effect of the trigger interval and of the batch limits, on which their defaults are based."""
 
 from benchmarks.report import Report
 from benchmarks.stream.boards import View, into_topic
@@ -14,8 +14,8 @@ _SECONDS = 15.0
 
 
 def curve(bench: Bench, rounds: int) -> Report:
-    """Delays by trigger interval and rate; then what a backlog of the reference volume takes by batch bound."""
-    del rounds  # once: it is long, and shows a shape
+    """Measure delays by trigger interval and rate; then a backlog of the reference volume by batch limit."""
+    del rounds  # one round: it takes long, and only the shape of the curve matters
     report = Report("curve")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)

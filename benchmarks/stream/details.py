@@ -1,4 +1,4 @@
-"""Records of board-detail as the join would send them, made without it."""
+"""Generates records of board-detail as the join would send them."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -11,7 +11,7 @@ from include.contracts import headers as h
 
 
 def details(boards: Iterable[dict[str, Any]], members: int, seed: int, first: int) -> Iterator[Record]:
-    """A detail for each board, authors as the seed makes them; coordinates of its source go on from `first`."""
+    """Yield one detail per board, with authors from the seed, and source offsets from `first` on."""
     accepted = rfc3339(SystemClock().now()).encode()
     authors = _authors(members, seed)
     for number, board in enumerate(boards, first):

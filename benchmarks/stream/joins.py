@@ -1,4 +1,4 @@
-"""board and member to board-detail: ours beside Kafka Streams and Flink, in turns."""
+"""Joins board and member to board-detail: ours, Kafka Streams and Flink in turns."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Start = Callable[[], AbstractContextManager[Application]]
 
 
 def cold(bench: Bench, rounds: int) -> Report:
-    """Both topics full; from the start of the process to the last record in board-detail."""
+    """Measure with both topics full, from the start of the process to the last record in board-detail."""
     report = Report("cold")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
@@ -49,7 +49,7 @@ def cold(bench: Bench, rounds: int) -> Report:
 
 
 def steady(bench: Bench, rounds: int) -> Report:
-    """Members loaded, then as many boards while it stands still, twice: the first time after a start, then warm."""
+    """Measure with members loaded, over boards sent while the application is stopped; a first time, then warm."""
     report = Report("steady")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
@@ -85,6 +85,6 @@ def steady(bench: Bench, rounds: int) -> Report:
 
 
 def _refuse_more(bench: Bench, expected: int) -> None:
-    """More records than boards would mean that the clock stopped too early."""
+    """Raise AssertionError if there are more records than boards: the measurement would have ended too early."""
     time.sleep(1)
     assert bench.joined() == expected, f"{bench.joined():,} records in board-detail, not {expected:,}"

@@ -1,4 +1,4 @@
-"""From the gateway's answer to the row in the view, at 500 boards/s, with all reference members in the table."""
+"""Latency from the gateway's response to the row in the view, at 500 boards/s, with all reference members loaded."""
 
 from benchmarks.report import Goal, Report, median
 from benchmarks.stream.boards import Delays, View, through_gateway
@@ -14,7 +14,7 @@ _P99_S = 4.0
 
 
 def latency(bench: Bench, rounds: int) -> Report:
-    """A warm application; each round is 30 s of calls, one board each."""
+    """Measure a warm application; each round is 30 s of calls with one board each."""
     report = Report("latency")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
@@ -43,7 +43,7 @@ def latency(bench: Bench, rounds: int) -> Report:
 
 
 def row(run: str, sent: int, delays: Delays) -> dict[str, object]:
-    """The delays as figures."""
+    """Return the delays as a row for a report."""
     return {
         "run": run,
         "boards": sent,

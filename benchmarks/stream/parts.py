@@ -1,4 +1,4 @@
-"""What is measured, and what it works on: one broker, one PostgreSQL, the reference volume."""
+"""The applications that are measured, with one broker, one PostgreSQL and the reference volume."""
 
 import contextlib
 import os
@@ -34,12 +34,12 @@ SEED = 7
 _DATABASE = "bench"
 _READY_S = 180.0
 _LEDGER = "SELECT COALESCE(sum(next_offset), 0) FROM offset_ledger WHERE consumer = %s"
-_SETTINGS_OF_TESTS = ("STREAM_TRIGGER_INTERVAL_S",)  # the product's own default is what is measured
+_SETTINGS_OF_TESTS = ("STREAM_TRIGGER_INTERVAL_S",)  # removed, so that the default is measured
 
 
 @dataclass
 class Bench:
-    """The servers run; `members` and `boards` are how many the reference volume has."""
+    """Running servers; `members` and `boards` are the sizes of the reference volume."""
 
     kafka: KafkaServer
     postgres: PostgresTestServer
@@ -54,7 +54,7 @@ class Bench:
         self.settings = self._new_database()
 
     def begin(self, *topics: str) -> None:
-        """Empty topics, and a database without rows: of these topics, and of board-detail."""
+        """Create these topics and board-detail again, and empty the database."""
         names = [*topics, BOARD_DETAIL.name]
         existing = [name for name in names if name in self._admin.list_topics(timeout=30).topics]
         if existing:
@@ -64,12 +64,12 @@ class Bench:
         self.empty_database()
 
     def empty_database(self) -> None:
-        """A new database with our schema, and nothing of the runs before left to be written out."""
+        """Create a new database with our schema, and run a checkpoint, so that no writes of earlier runs remain."""
         self.settings = self._new_database()
         self._checkpoint()
 
     def fill(self, topic: str, count: int | None = None, first: int = 0) -> int:
-        """Send the reference volume into the topic, or `count`; ids of boards go on from `first`. Returns how many."""
+        """Send the reference volume, or `count` records, to the topic; returns their number. `first` shifts the ids."""
         began = time.monotonic()
         if topic == MEMBER.name:
             records = as_gateway(topic, reference_data.members(count or self.members, SEED))
@@ -87,9 +87,9 @@ class Bench:
     def from_standstill(
         self, application: Application, boards: int, progress: Callable[[], int], topic: str = BOARD.name
     ) -> tuple[Timing, float]:
-        """Send boards (or details) while the application stands still; the time until it has taken as many.
+        """Send boards (or details) while the application is stopped, and measure until it has processed them.
 
-        With the CPU seconds that this took it.
+        Returns the timing and the application's CPU seconds.
         """
         before = progress()
         application.freeze()
@@ -102,31 +102,31 @@ class Bench:
         return timing, application.cpu_s() - cpu_s
 
     def in_topic(self, topic: str) -> int:
-        """How many records are in a topic, from its end offsets."""
+        """Return the number of records in a topic, from its end offsets."""
         return sum(self.offsets.ends(topic).values())
 
     def joined(self) -> int:
-        """How many records are in board-detail."""
+        """Return the number of records in board-detail."""
         return self.in_topic(BOARD_DETAIL.name)
 
     def served(self) -> int:
-        """How many records of board-detail are in PostgreSQL, as our offset ledger says."""
+        """Return the number of records of board-detail in PostgreSQL, from our offset ledger."""
         return int(rows(self.settings, _LEDGER, ("serve",))[0][0])
 
     def in_view(self) -> int:
-        """How many boards the view has."""
+        """Return the number of boards in the view."""
         return int(rows(self.settings, "SELECT count(*) FROM board_detail")[0][0])
 
     def sunk(self, group: str) -> int:
-        """How many records of board-detail a consumer group has committed."""
+        """Return the number of records of board-detail that a consumer group has committed."""
         try:
             [future] = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-            return sum(max(0, place.offset) for place in future.result().topic_partitions)
+            return sum(max(0, each.offset) for each in future.result().topic_partitions)
         except KafkaException:
-            return 0  # the group is not there yet
+            return 0  # the group does not exist yet
 
     def variables(self, **more: str) -> dict[str, str]:
-        """The environment of our applications."""
+        """Return the environment of our applications."""
         found = environment(self.kafka, self.postgres, self.settings.database.name, self.folder)
         for name in _SETTINGS_OF_TESTS:
             found.pop(name)
@@ -134,7 +134,7 @@ class Bench:
 
     @contextlib.contextmanager
     def ours(self, *arguments: str, **more: str) -> Iterator[Application]:
-        """Our speed layer: `spark_jobs/stream.py` with these arguments and settings."""
+        """Run our speed layer, `spark_jobs/stream.py`, with these arguments and settings."""
         shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
         with self._started(
             "ours", [sys.executable, "spark_jobs/stream.py", "--take-over", *arguments], self.variables(**more)
@@ -143,7 +143,7 @@ class Bench:
 
     @contextlib.contextmanager
     def kafka_streams(self) -> Iterator[Application]:
-        """Kafka Streams, with two threads; its own topics are removed afterwards."""
+        """Run Kafka Streams with two threads; its internal topics are removed afterwards."""
         name = f"join-{self._next()}"
         arguments = [self.kafka.bootstrap_servers, name, str(self._state()), "2"]
         try:
@@ -156,14 +156,14 @@ class Bench:
 
     @contextlib.contextmanager
     def flink(self, backend: str) -> Iterator[Application]:
-        """Flink with a parallelism of two, in one process."""
+        """Run Flink with a parallelism of two, in one process."""
         arguments = [self.kafka.bootstrap_servers, f"join-{self._next()}", str(self._state()), "2", backend]
         with self._started(f"Flink {backend}", [*command(FLINK, self.folder), *arguments]) as started:
             yield started
 
     @contextlib.contextmanager
     def sink(self, way: str) -> Iterator[tuple[Application, Callable[[], int]]]:
-        """The hand-written sink over a database of its own, and how many records it has taken."""
+        """Run the hand-written sink with its own database; yields it with a function that counts its records."""
         self.postgres.new_database("sink")
         self._checkpoint()
         group = f"sink-{self._next()}"
@@ -173,11 +173,11 @@ class Bench:
             yield started, lambda: self.sunk(group)
 
     def wait_until_loaded(self, application: Application) -> None:
-        """Until Kafka Streams has read all members."""
+        """Wait until Kafka Streams has read all members."""
         self._wait(application, lambda: _members_read(application) >= self.members, "the members are loaded")
 
     def wait_until_running(self, application: Application) -> None:
-        """Until the queries of ours run."""
+        """Wait until our queries are running."""
         self._wait(application, lambda: "queries run" in application.log.read_text(), "the queries run")
 
     def _wait(self, application: Application, condition: Callable[[], bool], what: str) -> None:
@@ -221,14 +221,14 @@ class Bench:
 
 
 def _members_read(application: Application) -> int:
-    """What Kafka Streams said last."""
+    """Return the last number of members in the log of Kafka Streams."""
     said = re.findall(r"^members ([0-9]+)$", application.log.read_text(), re.MULTILINE)
     return int(said[-1]) if said else 0
 
 
 @contextlib.contextmanager
 def bench(members: int, boards: int) -> Iterator[Bench]:
-    """The servers, on the disk that the project is on; their data are removed at the end."""
+    """Run the servers with data on the project's disk; the data are removed at the end."""
     folder = Layout.of().state / "bench-stream"
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("kafka", "postgres"):

@@ -1,4 +1,4 @@
-"""The peers' programs: Kafka Streams and Flink, compiled from the sources beside this file.
+"""The peers' programs for Kafka Streams and Flink, compiled from the sources in folder `java`.
 
 python -m benchmarks.stream.peers lock      resolve their jars again and write jars.lock
 """
@@ -37,12 +37,12 @@ _HEAP = "2g"
 
 
 def ensure_jars() -> None:
-    """Fetch what is missing of the peers' jars; minutes, the first time only. Raises StackError."""
+    """Fetch the peers' jars if they are missing, which takes minutes the first time. Raises StackError."""
     ensure(Layout.of(), pyspark_jars(Path(sys.prefix)), find_java(os.environ), LOCK_FILE)
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """How to start a peer, without its arguments. Compiles it into the folder. Raises StackError without a compiler."""
+    """Compile a peer into the folder; returns its command without arguments. Raises StackError without a compiler."""
     jars = Layout.of().jars / name
     home = find_java(os.environ)
     classes = folder / f"{name}-classes"

@@ -1,4 +1,4 @@
-"""A driver killed and started again over all reference members: how soon it joins a board that came meanwhile."""
+"""Kills and restarts a driver with all reference members: the time until it joins a board that arrived meanwhile."""
 
 import time
 
@@ -13,11 +13,11 @@ _WITHIN_S = 15.0
 
 
 def restart(bench: Bench, rounds: int) -> Report:
-    """SIGKILL, boards into the topic, a new process; from its start to the first record in board-detail."""
+    """Kill the driver, send boards, start a new one; measure from its start to the first record in board-detail."""
     report = Report("restart")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
-    _join(bench)  # so that there is a ledger to go on from
+    _join(bench)  # so that the ledger has entries
     found = []
     for number in range(1, rounds + 1):
         joined, in_view, cpu_s = _join(bench)
@@ -37,6 +37,6 @@ def _join(bench: Bench) -> tuple[float, float, float]:
         first = time_until(1, lambda: bench.joined() - joined, application.started_at, application)
         cpu_s = application.cpu_s()
         view = time_until(sent, lambda: bench.in_view() - in_view, application.started_at, application)
-        time.sleep(1)  # its progress is committed
+        time.sleep(1)  # until its progress is committed
         application.kill()
     return first.first_s, view.last_s, cpu_s

@@ -1,4 +1,4 @@
-"""board-detail to PostgreSQL, alone and with the join before it: ours beside the hand-written sinks."""
+"""Writes board-detail to PostgreSQL, alone and with the join before it: ours and the hand-written sinks in turns."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _BOTH_FACTOR = 0.7
 
 
 def serve(bench: Bench, rounds: int) -> Report:
-    """As many details while it stands still, twice: the first time after a start, then warm."""
+    """Measure over details sent while the application is stopped; a first time after the start, then warm."""
     report = Report("serve")
     warm: dict[str, list[float]] = {name: [] for name in _NAMES}
     for number in range(1, rounds + 1):
@@ -49,7 +49,7 @@ def _ours(bench: Bench) -> Iterator[tuple[Application, Callable[[], int]]]:
 
 
 def both(bench: Bench, rounds: int) -> Report:
-    """Both raw topics full; from the start of the processes to the last row in the table."""
+    """Measure with both raw topics full, from the start of the processes to the last row in the table."""
     report = Report("both")
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)

@@ -1,10 +1,10 @@
-"""The peers' sink: board-detail to PostgreSQL, as one would write it by hand.
+"""The peers' sink: a typical hand-written program that writes board-detail to PostgreSQL.
 
-    python sink.py BOOTSTRAP DSN GROUP rows      json, an upsert by execute_values, 2,000 records a batch
-    python sink.py BOOTSTRAP DSN GROUP copy      orjson, COPY to a temporary table, one upsert from it, 5,000 a batch
+    python sink.py BOOTSTRAP DSN GROUP rows      json, upsert with execute_values, 2,000 records per batch
+    python sink.py BOOTSTRAP DSN GROUP copy      orjson, COPY to a temporary table, one upsert from it, 5,000 per batch
 
-Offsets are committed after each batch. It goes on until it is ended. A process in an environment of its own, which
-imports nothing of the project.
+Offsets are committed after each batch. It runs until it is killed. It has an environment of its own, and imports
+nothing of the project.
 """
 
 import io
@@ -41,7 +41,7 @@ Row = tuple[Any, ...]
 
 
 def main() -> None:
-    """Consume, upsert, commit, for ever."""
+    """Consume, upsert and commit in a loop. Does not return."""
     bootstrap_servers, dsn, group, way = sys.argv[1:]
     save, loads, most = {"rows": (save_rows, json.loads, 2_000), "copy": (save_copy, orjson.loads, 5_000)}[way]
     database = psycopg2.connect(dsn)
@@ -61,7 +61,7 @@ def main() -> None:
 def follow(
     consumer: Consumer, database: Any, save: Callable[[Any, list[Row]], None], loads: Callable[[bytes], Any], most: int
 ) -> None:
-    """One batch, when there is one."""
+    """Process one batch, if there is one."""
     messages = [message for message in consumer.consume(most, 0.3) if message.error() is None]
     if messages:
         with database, database.cursor() as cursor:
@@ -70,26 +70,26 @@ def follow(
 
 
 def row(message: Any, loads: Callable[[bytes], Any]) -> Row:
-    """A record as a row of the table."""
+    """Return a record as a row of the table."""
     value = loads(message.value())
     return (*(value[field] for field in FIELDS), message.partition(), message.offset())
 
 
 def save_rows(cursor: Any, rows: list[Row]) -> None:
-    """One INSERT with all values; of a board's records the last, because one statement cannot touch a row twice."""
+    """Upsert with one INSERT. Only a board's last record is used, as one statement cannot update a row twice."""
     newest = {each[0]: each for each in rows}
     execute_values(cursor, FROM_ROWS, list(newest.values()), page_size=len(newest))
 
 
 def save_copy(cursor: Any, rows: Iterable[Row]) -> None:
-    """COPY, then one INSERT."""
+    """Load with COPY, then upsert with one INSERT."""
     text = "".join("\t".join(map(as_text, each)) + "\n" for each in rows)
     cursor.copy_expert(f"COPY stage ({LIST}) FROM STDIN", io.StringIO(text))
     cursor.execute(FROM_STAGE)
 
 
 def as_text(value: Any) -> str:
-    """A value for COPY."""
+    """Return a value in COPY's text format."""
     if value is None:
         return "\\N"
     if not isinstance(value, str):

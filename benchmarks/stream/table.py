@@ -1,4 +1,4 @@
-"""What the member table costs: loading, memory, a backlog to the view, small batches; up to 13 million members."""
+"""Measures the member table with up to 13 million members: loading, memory, a backlog, small batches."""
 
 import time
 
@@ -14,8 +14,8 @@ _SECONDS = 15.0
 
 
 def table(bench: Bench, rounds: int) -> Report:
-    """The same driver memory for every size: what does not fit is on disk."""
-    del rounds  # once: filling the topic takes minutes
+    """Measure every size with the same driver memory; what does not fit is on disk."""
+    del rounds  # one round: filling the topic takes minutes
     report = Report("table")
     for members in _SIZES:
         bench.members = members
