@@ -1,6 +1,6 @@
 """Sends the reference volume and waits until the view holds all of it: `make load`, `python -m demo.load --help`.
 
-Ends with exit code 0 only when every board sent is in the view, none waits and none was rejected.
+The exit code is 0 only if every board sent is in the view, none is pending and none was rejected.
 """
 
 import argparse
@@ -35,7 +35,7 @@ PLAIN_EVERY_S = 10.0
 
 @dataclass
 class Stage:
-    """One stage of the way: how many records of how many, and when the first and the last came."""
+    """Progress of one stage: records done and expected, and the times of the first and the last."""
 
     name: str
     total: int
@@ -44,7 +44,7 @@ class Stage:
     last_at: float | None = None
 
     def reached(self, done: int) -> None:
-        """Note how far it is."""
+        """Record the number of records done."""
         now = time.monotonic()
         if done > self.done:
             self.first_at = self.first_at or now
@@ -53,7 +53,7 @@ class Stage:
 
     @property
     def rate(self) -> float:
-        """Records a second between the first and the last."""
+        """Records per second between the first and the last."""
         if self.first_at is None or self.last_at is None or self.last_at == self.first_at:
             return float(self.done)
         return self.done / (self.last_at - self.first_at)
@@ -61,14 +61,14 @@ class Stage:
 
 @dataclass
 class Board:
-    """The stages on the terminal: bars, or plain lines where there is no terminal."""
+    """Shows the stages: as progress bars on a terminal, as plain lines otherwise."""
 
     stages: list[Stage]
     console: Console = field(default_factory=Console)
     _last_plain: float = 0.0
 
     def follow(self, refresh: Callable[[], None], is_done: Callable[[], bool], timeout_s: float) -> bool:
-        """Refresh and show until done or until nothing moved for `timeout_s`; returns whether it got done."""
+        """Refresh and show until done. Returns False if there was no progress for `timeout_s`, else True."""
         columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(),
                    TextColumn("{task.fields[rate]:>9}/s"), TimeElapsedColumn())  # fmt: skip
         with Progress(*columns, console=self.console, disable=not self.console.is_terminal) as progress:
@@ -95,7 +95,7 @@ class Board:
 
 
 def main() -> int:
-    """Send, wait, count, report."""
+    """Run the command; returns the exit code."""
     arguments = _arguments()
     try:
         settings = Settings.from_environment(load_environment())
@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> int:
-    """The whole load. Returns the exit code."""
+    """Send the records, wait for them, count and report. Returns the exit code."""
     warehouse, offsets = Warehouse(settings), OffsetReader(settings.kafka.bootstrap_servers)
     stages = {
         "members sent": Stage("members sent", arguments.members),
@@ -193,7 +193,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same records")
     parser.add_argument("--through", choices=["topics", "gateway"], default="topics")
     parser.add_argument("--created-on", metavar="YYYY-MM-DD", help="all boards of this day instead of two years")
-    parser.add_argument("--patience-s", type=float, default=180, help="give up after so long without any progress")
+    parser.add_argument("--max-wait-s", type=float, default=180, help="give up after so long without any progress")
     return parser.parse_args()
 
 
