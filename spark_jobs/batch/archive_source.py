@@ -171,7 +171,7 @@ class ArchiveSource:
         return found
 
     def begins(self, day: Day) -> Offsets:
-        """Return offsets, starts of archived batches, before which there is no record of the day (less a margin)."""
+        """Return bounds of archived batches, by partition, before which there is no record of the day less a margin."""
         topic, topic_id = self._identify(self._definition.stream.name)
         since = epoch_ms(day.start - MARGIN)
         found: Offsets = {}

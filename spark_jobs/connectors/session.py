@@ -19,7 +19,7 @@ from spark_jobs.connectors.scratch import make_scratch
 
 PR_SET_PDEATHSIG = 1
 
-# For the stream, which runs for weeks.
+# For the stream, a long-running application.
 STREAM_CONFIGURATION = {
     "spark.scheduler.mode": "FAIR",  # batches before compaction
     # as Hadoop reads it: a URI with nothing escaped

@@ -64,7 +64,7 @@ class Isolations:
 
 
 def first_batch(start: Offsets, ends: Offsets, most: int) -> OffsetRange:
-    """Return the first batch of Spark's source: `most` records, shared among partitions in proportion to their lag."""
+    """Return the first batch of Spark's source: up to `most` records, shared among partitions in proportion to lag."""
     left = {partition: max(0, end - start.get(partition, 0)) for partition, end in ends.items()}
     total = max(most, sum(left.values()))
     return OffsetRange(start, {p: start.get(p, 0) + -(-count * most // total) for p, count in left.items()})

@@ -80,7 +80,7 @@ class Isolation(Generic[Records]):
         self._rejected = 0  # in a row
 
     def load(self) -> Trial | None:
-        """Return the step that the last driver started and did not finish; None if there is none."""
+        """Return the trial that the last driver saved; None if there is none."""
         trial: Trial | None = self._wait_out(self._trials.load)
         self._rejected = trial.rejected if trial else 0
         return trial
@@ -88,9 +88,9 @@ class Isolation(Generic[Records]):
     def begin(self, batch: Records) -> Records | None:
         """Process the batch in steps if three drivers ended after starting it; resume at the step of the last one.
 
-        Returns the batch that was processed; None if there was nothing to do. In that case this driver is counted as
-        one that started the batch. A driver that ends for another reason is counted as well, which is harmless: later
-        drivers process the batch in steps, and reject only records that fail.
+        Returns the batch that was processed; None if none was. This driver is then counted as one that started the
+        batch. A driver that ends for another reason is counted as well, which is harmless: later drivers process the
+        batch in steps, and reject only records that fail.
         """
         if not batch.count:
             return None
