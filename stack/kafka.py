@@ -25,7 +25,7 @@ class KafkaBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect."""
+        """The address that clients connect to."""
         return f"{LOOPBACK}:{self.port}"
 
     @property

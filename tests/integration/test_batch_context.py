@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_jobs.batch.blobs import own
+from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
 from stack.layout import Layout
 from tests.support.pipeline import ROOT
@@ -69,7 +69,7 @@ def test_spark_runs_its_own_daemon_when_that_has_changed(tmp_path):
 
 def test_partitions_that_spark_does_not_keep_together_are_shuffled(spark, caplog):
     one, other = (spark.sparkContext.parallelize([(n % 3, n) for n in range(first, 30, 2)], 2) for first in (0, 1))
-    both = side_by_side(one, other, 3, own)
+    both = side_by_side(one, other, 3, identity_partitioner)
     assert both.mapPartitionsWithIndex(lambda at, pairs: [{at} == {key for key, _ in pairs}]).collect() == [True] * 3
     assert "does not keep the partitioning" in caplog.text
 

@@ -218,7 +218,7 @@ def test_the_stream_refuses_another_topic_of_members_until_it_is_taken_out_of_th
         refuse_replaced_table(waiting.database, log.offsets)
     assert "topic member was made again" in repaired(log, waiting)
     refuse_replaced_table(waiting.database, log.offsets)
-    assert repaired(log, waiting) == "Nothing to repair: the ledger fits its topics."
+    assert repaired(log, waiting) == "Nothing to repair: the ledger matches its topics."
 
 
 def test_a_build_from_the_former_members_is_not_published(log, waiting):

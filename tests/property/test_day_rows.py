@@ -174,5 +174,5 @@ def test_a_rebuild_goes_on_when_parts_of_spark_have_changed(spark, pipeline, tmp
     monkeypatch.setattr(partitions, "_PRUNING", "org.apache.spark.rdd.RenamedRDD")
     monkeypatch.setattr(partitions, "_COUNT", "renamed")
     assert rebuilt(spark, pipeline, tmp_path, records) == expected
-    assert "has no PartitionPruningRDD as known" in caplog.text
+    assert "has no PartitionPruningRDD as expected" in caplog.text
     assert "has no count() on a Java RDD as expected" in caplog.text
