@@ -42,10 +42,9 @@ STREAM_FAILPOINTS = (
 )
 REBUILD_FAILPOINTS = ("rebuild.after_begin", "rebuild.while_loading", "rebuild.before_finish", "rebuild.after_finish")
 POINT_FAILPOINTS = ("point.after_pointer", "point.before_commit", "point.after_commit")  # publish, undo and redo
-PRUNE_FAILPOINTS = ("prune.after_drop",)
 ARCHIVE_FAILPOINTS = ("archive.after_files", "archive.before_commit", "archive.after_commit")
 RECORD_FAILPOINTS = ("join.records", "resolve.records", "serve.decode", "serve.write")
-FAILPOINTS = (*STREAM_FAILPOINTS, *REBUILD_FAILPOINTS, *POINT_FAILPOINTS, *PRUNE_FAILPOINTS, *ARCHIVE_FAILPOINTS)
+FAILPOINTS = (*STREAM_FAILPOINTS, *REBUILD_FAILPOINTS, *POINT_FAILPOINTS, *ARCHIVE_FAILPOINTS)
 _POLL_S = 0.005
 
 

@@ -32,8 +32,8 @@ class Orphan:
 def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[int]:
     """Give up what is beyond the newest `keep` generations, or older than the setting for undo; returns their ids.
 
-    Live rows covered longer ago go too: what was shown before then is refused to an undo from now on. A table that
-    somebody still reads is dropped by a later call. Raises DatabaseUnavailable.
+    Live rows covered longer ago go too: what was shown before then is refused to an undo from now on. The next
+    `collect_orphans` drops the tables. Raises DatabaseUnavailable.
     """
     limits = {"day": day.date, "keep": keep, "undo_days": settings.batch.undo_retention_days}
 
@@ -45,9 +45,7 @@ def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[in
             cursor.execute(query("save_undoable_since"), limits)
         return expired
 
-    expired = in_turn(settings, day, step, "prune")
-    remove_tables(settings.database, day)
-    return expired
+    return in_turn(settings, day, step, "prune")
 
 
 def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> list[Orphan]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
-from include.failpoints import ARCHIVE_FAILPOINTS, POINT_FAILPOINTS, PRUNE_FAILPOINTS, REBUILD_FAILPOINTS
+from include.failpoints import ARCHIVE_FAILPOINTS, POINT_FAILPOINTS, REBUILD_FAILPOINTS
 
 
 class Step(StrEnum):
@@ -86,7 +86,6 @@ DEAR: tuple[_Kind, ...] = (
 )
 CHEAP: tuple[_Kind, ...] = (
     *((step, Effect.KILLED, place) for step in (Step.PUBLISH, Step.UNDO, Step.REDO) for place in POINT_FAILPOINTS),
-    *((Step.PUBLISH, Effect.KILLED, place) for place in PRUNE_FAILPOINTS),
     *((step, Effect.TWIN, None) for step in (Step.PUBLISH, Step.UNDO, Step.REDO)),
     (Step.PUBLISH, Effect.BACKENDS_TERMINATED, "point.before_commit"),
     (Step.PUBLISH, Effect.POSTGRES_RESTARTED, "point.before_commit"),

@@ -12,6 +12,7 @@ import psycopg2
 import psycopg2.errors
 import pytest
 
+from include.integrity.pruning import collect_orphans
 from include.settings import Settings
 from stack.postgres_binaries import find, from_wheel
 from stack.unprivileged import ordinary_user
@@ -118,10 +119,11 @@ def at(server: PostgresTestServer, settings: Settings) -> Settings:
 
 
 def published(settings: Settings, title: str) -> None:
-    """The day, built again with rows of that title. The fourth time, the first table is dropped."""
+    """The day, built again with rows of that title; then the night's collect. The fourth time, it drops a table."""
     listed = [row(n, n, title=title, body="본문" * 400) for n in range(500)]
     build(settings, listed, cut=1000 + ord(title), run_id=title)
     publish(settings, DAY, title, accept_vanishing=True)
+    collect_orphans(settings)
 
 
 @contextmanager

@@ -176,23 +176,23 @@ def test_forgetting_a_member_and_pruning_wait_for_each_other_in_no_circle(settin
 
 
 def test_a_failure_of_pruning_is_left_to_the_next_night(settings, caplog):
-    """The server ends the session that removes tables, after the publication is committed."""
+    """The server ends the session that gives up old generations, after the publication is committed."""
     for run in ("a", "b"):
         build(settings, [row(1, 1, title=run)], cut=3, run_id=run)
         publish(settings, DAY, run)
-    rows(settings, "UPDATE generation SET status = 'discarded' WHERE run_id = 'a'")
-    reader = session(settings)
+    rows(settings, "UPDATE publication SET made_at = made_at - interval '30 days'")
+    blocker = session(settings)
     build(settings, [row(1, 1, title="c")], cut=3, run_id="c")
     try:
-        with ThreadPoolExecutor(1) as thread, reader.cursor() as cursor:
-            cursor.execute("SELECT FROM board_detail_final")
+        with ThreadPoolExecutor(1) as thread, blocker.cursor() as cursor:
+            cursor.execute("SELECT FROM generation WHERE run_id = 'a' FOR UPDATE")
             published = thread.submit(publish, settings, DAY, "c")
-            wait_until(lambda: published.done() or is_waiting(settings, "prune"), 20, "pruning waits for the reader")
+            wait_until(lambda: published.done() or is_waiting(settings, "prune"), 20, "pruning waits for the row")
             assert not published.done(), published.result()
             assert terminate(settings, "prune") == 1
             generation_id = published.result(60).generation_id
     finally:
-        reader.close()
+        blocker.close()
     assert rows(settings, "SELECT generation_id FROM day_publication") == [(generation_id,)]
     assert f"day {DAY}: old generations are left to the next `collect`" in caplog.text
     collect_orphans(settings)

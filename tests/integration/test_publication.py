@@ -7,7 +7,7 @@ import pytest
 
 from include.errors import NothingBuilt, StaleRun
 from include.integrity.covering import cover
-from include.integrity.pruning import prune
+from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import SPEED_LAYER, DayHeld, Published, UndoRefused, history, redo, undo
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
@@ -183,6 +183,7 @@ def test_the_same_content_again_changes_nothing_but_how_far_the_day_is_known_to_
     assert rows(settings, STATUS) == [(first, "published"), (first + 1, "discarded")]
     assert rows(settings, "SELECT status, dirty_count FROM day_status") == [("certified", 0)]
     assert rows(settings, "SELECT cut -> 'board' ->> '0' FROM day_publication") == [("9",)]
+    collect_orphans(settings)
     assert rows(settings, "SELECT to_regclass(%s)", (f"generations.board_detail_final_g{first + 1}",)) == [(None,)]
     assert serve(store, [row(9, 7)]) == 0  # inside the later cut
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from include.integrity.pruning import prune
+from include.integrity.pruning import collect_orphans
 from include.integrity.publication import redo, undo
 from stack.postgres_binaries import find, from_wheel
 from tests.servers import wait_until
@@ -76,7 +76,7 @@ def test_an_old_snapshot_and_a_query_under_way_hold_nobody_up_and_keep_their_day
             assert rows(settings, LEFT) > [(3,)]
     finally:
         reader.close()
-    prune(settings, DAY)
+    collect_orphans(settings)
     assert rows(settings, LEFT) == [(3,)]
 
 
