@@ -1,12 +1,16 @@
 """The demo's queries in PostgreSQL, with the roles of an analyst and of on-call."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from include.adapters.postgres import connect
 from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.settings import Role, Settings
-from include.sql.named import query
+from include.sql.named import fill, statements
+
+_QUERIES = Path(__file__).parent / "queries.sql"
 
 
 class Warehouse:
@@ -17,54 +21,54 @@ class Warehouse:
 
     def board(self, board_id: int) -> dict[str, Any] | None:
         """Return the board as an analyst sees it; None if it is not in the view."""
-        rows = self._rows("look_board", {"board_id": board_id})
+        rows = self._rows("board", {"board_id": board_id})
         return rows[0] if rows else None
 
     def count(self, first_id: int, end_id: int) -> int:
         """Count the boards in the view with `first_id <= board_id < end_id`."""
-        return int(self._rows("look_count", {"first_id": first_id, "end_id": end_id})[0]["count"])
+        return int(self._rows("count", {"first_id": first_id, "end_id": end_id})[0]["count"])
 
     def sample(self, day: Day, limit: int) -> list[dict[str, Any]]:
         """Return some of the day's rows as an analyst sees them."""
-        return self._rows("look_sample", {"day": day.date, "limit": limit})
+        return self._rows("sample", {"day": day.date, "limit": limit})
 
     def day_status(self, day: Day) -> dict[str, Any]:
         """Return the day's row of `day_status`; empty if there is none."""
-        rows = self._rows("look_day_status", {"day": day.date})
+        rows = self._rows("day_status", {"day": day.date})
         return rows[0] if rows else {}
 
     def corrections(self, day: Day) -> dict[str, int]:
         """Count the corrections of the day's published rebuild, by class."""
-        return {row["class"]: row["count"] for row in self._rows("look_corrections", {"day": day.date}, "batch")}
+        return {row["class"]: row["count"] for row in self._rows("corrections", {"day": day.date}, "batch")}
 
     def changed_authors(self, day: Day, board_ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return the corrections that gave these boards another version of their author."""
-        return self._rows("look_changed_authors", {"day": day.date, "board_ids": list(board_ids)}, "batch")
+        return self._rows("changed_authors", {"day": day.date, "board_ids": list(board_ids)}, "batch")
 
     def rejects(self, places: Sequence[tuple[str, int, int]]) -> list[dict[str, Any]]:
         """Return the rejects at these coordinates: topic, partition, offset."""
         topics, partitions, offsets = zip(*places, strict=True)
         parameters = {"topics": list(topics), "partitions": list(partitions), "offsets": list(offsets)}
-        return self._rows("look_rejects", parameters, "batch")
+        return self._rows("rejects", parameters, "batch")
 
     def pending(self, board_id: int) -> bool:
         """True if the board is pending."""
-        return bool(self._rows("look_pending", {"board_id": board_id}, "batch"))
+        return bool(self._rows("pending", {"board_id": board_id}, "batch"))
 
     def pending_count(self, first_id: int, end_id: int) -> int:
         """Count the pending boards with `first_id <= board_id < end_id`."""
-        return int(self._rows("look_pending_count", {"first_id": first_id, "end_id": end_id}, "batch")[0]["count"])
+        return int(self._rows("pending_count", {"first_id": first_id, "end_id": end_id}, "batch")[0]["count"])
 
     def reject_count(self) -> int:
         """Count all rejects."""
-        return int(self._rows("look_reject_count", {}, "batch")[0]["count"])
+        return int(self._rows("reject_count", {}, "batch")[0]["count"])
 
     def served_offsets(self) -> int:
         """Count the records of the output topic that are served, as the sum of the ledger's offsets."""
-        return int(self._rows("look_served_offsets", {}, "batch")[0]["count"])
+        return int(self._rows("served_offsets", {}, "batch")[0]["count"])
 
     def _rows(self, name: str, parameters: dict[str, Any], role: Role = "analyst") -> list[dict[str, Any]]:
         with connect(self._database, role, "demo") as connection, connection.cursor() as cursor:
-            cursor.execute(query(name), parameters)
+            cursor.execute(fill(statements(_QUERIES)[name], BOARD_DETAIL_PIPELINE), parameters)
             names = [column.name for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

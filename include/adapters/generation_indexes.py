@@ -12,7 +12,7 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 _LIMITS = dataclasses.replace(LONG, lock_s=0.2)  # new readers wait behind a CHECK that waits for those before
-_STEPS = ("index_members", "add_bounds", "validate_bounds")  # their order in select_incomplete.sql
+_STEPS = ("index_members", "add_bounds", "validate_bounds")  # their order in statement select_incomplete
 
 
 def complete_tables(database: DatabaseSettings) -> None:

@@ -27,6 +27,7 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
+ANALYST_LIMITS = Path(__file__).parent / "limit_analysts.sql"
 ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst")
 GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to those who may see personal values
 
@@ -72,7 +73,7 @@ def migrate(settings: Settings, revision: str = "head") -> str:
             if cursor.fetchone() != (True,):
                 log.warning(
                     "analysts can take the pipeline's locks and fill the disk; as a superuser, in database %s: "
-                    "\\i include/sql/queries/limit_analysts.sql", settings.database.name,
+                    "\\i include/sql/limit_analysts.sql", settings.database.name,
                 )  # fmt: skip
         with connection.cursor() as cursor:
 
@@ -108,7 +109,7 @@ def _make_roles(database: DatabaseSettings) -> None:
             name = sql.Identifier(database.name)
             cursor.execute(sql.SQL("ALTER DATABASE {} OWNER TO pipeline_owner").format(name))
             cursor.execute(sql.SQL("GRANT ALL ON SCHEMA public TO pipeline_owner"))
-            cursor.execute(query("limit_analysts"))
+            cursor.execute(ANALYST_LIMITS.read_text(encoding="utf-8"))
     finally:
         connection.close()
 

@@ -1,9 +1,11 @@
-"""Named queries: every statement lives in queries/, one file each, with bound parameters only.
+"""Named queries: each statement stands in a file of queries/, under its name, with bound parameters only.
 
-`{{name}}` in a file stands for a list of columns of the pipeline definition; nothing else is ever put into the text.
+`-- name: NAME` begins a statement. `{{name}}` in it stands for a list of columns of the pipeline definition; nothing
+else is ever put into the text.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -22,14 +24,27 @@ COORDINATES = {
     "kafka_offset": ("bigint", "Offset of the first board-detail record of this version; null if none."),
 }
 
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 @cache
 def query(name: str) -> str:
-    """The named statement. Raises FileNotFoundError for an unknown name, KeyError for an unknown placeholder."""
-    text = (QUERIES / f"{name}.sql").read_text(encoding="utf-8")
-    return fill(text, BOARD_DETAIL_PIPELINE)
+    """The named statement. Raises KeyError for an unknown name or placeholder."""
+    return fill(statements(QUERIES)[name], BOARD_DETAIL_PIPELINE)
+
+
+@cache
+def statements(path: Path) -> Mapping[str, str]:
+    """The statements of a file, or of all files of a folder, by name. Raises ValueError for a repeated name."""
+    found: dict[str, str] = {}
+    for file in sorted(path.glob("*.sql")) if path.is_dir() else [path]:
+        _, *sections = _NAME.split(file.read_text(encoding="utf-8"))
+        for name, text in zip(sections[::2], sections[1::2], strict=True):
+            if name in found:
+                raise ValueError(f"{file}: statement {name} stands twice; rename one")
+            found[name] = text.strip()
+    return found
 
 
 def fill(text: str, definition: Definition) -> str:

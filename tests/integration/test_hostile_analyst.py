@@ -16,8 +16,8 @@ from include.adapters.login_roles import save_login_role
 from include.adapters.postgres import connect, open_connection
 from include.integrity.page_model import load_rows
 from include.settings import Settings
-from include.sql.migrate import migrate
-from include.sql.named import QUERIES, query
+from include.sql.migrate import ANALYST_LIMITS, migrate
+from include.sql.named import query
 from stack import env_file
 from stack.databases import create_databases
 from tests.servers import PostgresTestServer, postgres_server
@@ -215,7 +215,7 @@ def shown(settings: Settings, user: str, name: str) -> str:
 
 def test_an_administrator_who_follows_the_readme_gives_the_same_rights(settings, server, tmp_path, caplog):
     (block,) = (text for _, text in fenced(ROOT / "README.md", "sql") if "CREATE ROLE" in text)
-    limits = (QUERIES / "limit_analysts.sql").read_text()
+    limits = ANALYST_LIMITS.read_text()
     with postgres_server(tmp_path) as other:
         variables = variables_of(other, tmp_path / ".env")
         without = Settings.from_environment({**variables, "POSTGRES_SUPERUSER_PASSWORD": ""})

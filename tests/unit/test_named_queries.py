@@ -5,9 +5,9 @@ import re
 import pytest
 
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
-from include.sql.named import QUERIES, fill, query
+from include.sql.named import QUERIES, fill, query, statements
 
-NAMES = sorted(path.stem for path in QUERIES.glob("*.sql"))
+NAMES = sorted(statements(QUERIES))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -15,13 +15,25 @@ def test_every_query_loads_and_has_no_placeholder_left(name):
     assert "{{" not in query(name)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_query_is_called_somewhere(name):
+def test_every_query_is_called_somewhere():
     root = QUERIES.parents[2]
-    callers = [path for folder in ("include", "spark_jobs", "demo", "stack") for path in (root / folder).rglob("*.py")]
-    assert any(re.search(rf'"{name}"', path.read_text(encoding="utf-8")) for path in callers)
+    files = [path for folder in ("include", "spark_jobs", "stack") for path in (root / folder).rglob("*.py")]
+    called = {name for path in files for name in re.findall(r'"(\w+)"', path.read_text(encoding="utf-8"))}
+    assert set(NAMES) - called == set()
 
 
 def test_an_unknown_placeholder_is_an_error():
     with pytest.raises(KeyError):
         fill("SELECT {{nothing}}", BOARD_DETAIL_PIPELINE)
+
+
+def test_a_name_that_stands_twice_is_an_error(tmp_path):
+    for file in ("a.sql", "b.sql"):
+        (tmp_path / file).write_text("-- A title.\n\n-- name: same\nSELECT 1\n")
+    with pytest.raises(ValueError, match=r"b\.sql: statement same stands twice"):
+        statements(tmp_path)
+
+
+def test_a_title_belongs_to_no_statement():
+    assert not [name for name in NAMES if "-- name:" in query(name)]
+    assert query("begin_rows") == "SAVEPOINT batch_rows"

@@ -1,1 +1,0 @@
-SELECT generations.add_bounds(%(generation_id)s)

@@ -1,1 +1,0 @@
-SELECT generations.analyze_table(%(generation_id)s)

@@ -1,2 +1,0 @@
-INSERT INTO pipeline_setting (name, value) VALUES ('archive_id', gen_random_uuid()::text)
-ON CONFLICT (name) DO NOTHING

@@ -1,1 +1,0 @@
-DELETE FROM archive_file WHERE path = ANY (%(paths)s) AND retired_at IS NOT NULL

@@ -1,1 +1,0 @@
-SELECT value FROM pipeline_setting WHERE name = 'archive_id'

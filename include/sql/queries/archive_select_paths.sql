@@ -1,1 +1,0 @@
-SELECT path FROM archive_file

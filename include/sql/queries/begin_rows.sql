@@ -1,1 +1,0 @@
-SAVEPOINT batch_rows

@@ -1,1 +1,0 @@
-COPY {table} (generation_id, day, {{served}}, replayed) FROM STDIN (FORMAT binary)

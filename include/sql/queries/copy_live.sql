@@ -1,1 +1,0 @@
-COPY board_detail_live ({{served}}, day, deleted) FROM STDIN (FORMAT binary)

@@ -1,1 +1,0 @@
-COPY stage_detail ({{served}}, day, deleted) FROM STDIN (FORMAT binary)

@@ -1,1 +1,0 @@
-SELECT generations.create_table(%(generation_id)s, %(day)s)

@@ -1,0 +1,215 @@
+-- Which days are to be built, checked, certified or shown, and why.
+
+-- name: select_archive_start
+-- How much of the topic is archived: after `missing_until` nothing is missing; null when nothing is missing at all.
+SELECT count(*) AS batches, max(gap_until) AS missing_until FROM archive_batch WHERE topic = %(topic)s
+
+-- name: select_dirty_days
+SELECT d.day, jsonb_object_agg(d.cause, d.count ORDER BY d.cause) AS causes, p.held_reason
+  FROM dirty_day d JOIN day_publication p ON p.day = d.day
+ GROUP BY d.day, p.held_reason
+ ORDER BY d.day DESC
+
+-- name: select_held_days
+SELECT day, held_reason FROM day_publication WHERE held_reason IS NOT NULL
+
+-- name: select_is_published
+SELECT EXISTS (SELECT FROM day_publication WHERE day = %(day)s AND generation_id IS NOT NULL)
+
+-- name: select_attempts
+SELECT day, runs FROM day_attempt WHERE runs >= %(runs)s
+
+-- name: select_uncertified_days
+-- Published, without a certificate, and nothing reached them since.
+SELECT p.day
+  FROM day_publication p
+ WHERE p.status = 'rebuilt' AND p.generation_id IS NOT NULL AND p.held_reason IS NULL
+   AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day)
+ ORDER BY p.day DESC
+
+-- name: select_unpublished_days
+-- Days of which something is known, and whether they show a generation: the stream opened them, records of them wait for
+-- their member or are archived, or the system of record has boards of them. It is asked for the given days alone.
+SELECT k.day, bool_or(p.generation_id IS NOT NULL) AS is_published
+  FROM (SELECT day FROM day_publication
+         UNION
+        SELECT day FROM pending_board
+         UNION
+        SELECT day FROM archive_file WHERE kind = 'records' AND retired_at IS NULL
+         UNION
+        SELECT asked.day
+          FROM unnest(%(days)s::date[], %(starts)s::text[], %(ends)s::text[]) AS asked (day, start_at, end_at)
+         WHERE EXISTS (SELECT FROM board_document b
+                        WHERE b.deleted_at IS NULL
+                          AND (b.document ->> 'createdAt') COLLATE "C" >= asked.start_at
+                          AND (b.document ->> 'createdAt') COLLATE "C" < asked.end_at)) k
+  LEFT JOIN day_publication p ON p.day = k.day
+ WHERE k.day BETWEEN '0001-01-01' AND %(newest)s
+ GROUP BY k.day
+
+-- name: request_check
+INSERT INTO unchecked_day (day) VALUES (%(day)s) ON CONFLICT (day) DO UPDATE SET request = DEFAULT, has_moved = true
+
+-- name: select_unchecked_days
+-- All of them, or one.
+SELECT day, request, has_moved FROM unchecked_day WHERE %(day)s::date IS NULL OR day = %(day)s ORDER BY day DESC
+
+-- name: select_days_left
+-- Published days between whose keys the speed layer has a row, or a deletion, of another day. The order leads over the
+-- index of keys. All such days, or one if it is.
+SELECT p.day
+  FROM day_publication p JOIN generation g ON g.id = p.generation_id
+ WHERE (%(day)s::date IS NULL OR p.day = %(day)s)
+   AND (SELECT true FROM board_detail_live l
+         WHERE l.{{key}} BETWEEN g.first_key AND g.last_key AND l.day <> p.day ORDER BY l.{{key}} LIMIT 1)
+
+-- name: count_left_boards
+-- A published day still shows a board whose newer version, from a record that the day was not built from, says another
+-- day: only its rebuild takes it out.
+SELECT count(*)
+  FROM board_detail_live l
+  JOIN board_detail_final f ON f.{{key}} = l.{{key}}
+ WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
+   AND l.{{key}} BETWEEN %(first_key)s AND %(last_key)s AND l.day <> %(day)s
+   AND (l.{{version}}, l.board_offset) > (f.{{version}}, f.board_offset)
+   AND l.board_offset >= COALESCE((%(board_ends)s::bigint[])[l.board_partition + 1], 0)
+
+-- name: count_late_members
+-- Boards of the day whose author has a version that is not newer than the board and came after the day's cut.
+SELECT count(DISTINCT f.{{key}})
+  FROM board_detail_final f
+  JOIN late_member m ON m.member_id = f.{member} AND m.version_at <= f.{{version}}
+ WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
+   AND m."offset" >= COALESCE((%(member_ends)s::bigint[])[m.partition + 1], 0)
+
+-- name: delete_checks
+-- Unless a day was entered again meanwhile. Locked in the order in which others enter days.
+WITH checked AS (
+    SELECT u.day
+      FROM unchecked_day u JOIN unnest(%(days)s::date[], %(requests)s::bigint[]) AS c (day, request) USING (day, request)
+     ORDER BY u.day FOR UPDATE OF u
+)
+DELETE FROM unchecked_day u USING checked c WHERE u.day = c.day
+
+-- name: select_days_sharing_boards
+-- Other published days that may show a board which this day shows, or knows as deleted or moved, and the other way
+-- round. Of rows this day's table alone is read, at most one key for each other day: the order leads over its index.
+SELECT p.day
+  FROM day_publication p JOIN generation g ON g.id = p.generation_id
+ WHERE p.day <> %(day)s
+   AND ((SELECT true FROM board_detail_final f
+          WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
+            AND f.{{key}} BETWEEN g.first_key AND g.last_key ORDER BY f.{{key}} LIMIT 1)
+        OR (SELECT true FROM generation_excluded e
+             WHERE e.generation_id = %(generation_id)s AND e.version_at IS NOT NULL
+               AND e.board_id BETWEEN g.first_key AND g.last_key ORDER BY e.board_id LIMIT 1)
+        OR (SELECT true FROM generation_excluded e
+             WHERE e.generation_id = g.id AND e.version_at IS NOT NULL
+               AND e.board_id BETWEEN %(first_key)s AND %(last_key)s ORDER BY e.board_id LIMIT 1))
+
+-- name: count_moved_boards
+-- Boards that one day shows although another one knows a newer version of them, from a record that the first was not
+-- built from: a rebuild takes them out. The days are given as values, so that no table of another day is locked.
+SELECT count(DISTINCT o.{{key}})
+  FROM (SELECT {{key}}, {{version}} AS version_at, board_partition, board_offset
+          FROM board_detail_final
+         WHERE day = %(newer_day)s AND generation_id = %(newer_id)s AND {{key}} BETWEEN %(first_key)s AND %(last_key)s
+         UNION ALL
+        SELECT board_id, version_at, board_partition, board_offset
+          FROM generation_excluded
+         WHERE generation_id = %(newer_id)s AND version_at IS NOT NULL
+           AND board_id BETWEEN %(first_key)s AND %(last_key)s) n
+  JOIN board_detail_final o ON o.{{key}} = n.{{key}}
+ WHERE o.day = %(day)s AND o.generation_id = %(generation_id)s
+   AND (n.version_at, n.board_offset) > (o.{{version}}, o.board_offset)
+   AND n.board_offset >= COALESCE((%(board_ends)s::bigint[])[n.board_partition + 1], 0)
+
+-- name: select_shown
+-- What these days show: the generation, how far it goes, and the keys that it lies between; the newest day first.
+SELECT p.day, g.id, COALESCE(p.board_ends, '{}'), COALESCE(p.member_ends, '{}'), g.first_key, g.last_key
+  FROM day_publication p JOIN generation g ON g.id = p.generation_id
+ WHERE p.day = ANY (%(days)s::date[])
+ ORDER BY p.day DESC
+
+-- name: mark_days_dirty
+-- The counts are those of now, so looking twice counts once.
+INSERT INTO dirty_day AS d (day, cause, count)
+SELECT day, %(cause)s, found FROM unnest(%(days)s::date[], %(counts)s::bigint[]) AS marked (day, found) ORDER BY day
+ON CONFLICT (day, cause) DO UPDATE SET count = excluded.count, last_at = now()
+ WHERE d.count < excluded.count
+
+-- name: select_kept_generations
+-- Generations that a day shows or may show yet: up to where of the members' topic each was built, its newest row, and
+-- whether late versions were looked for from there on.
+SELECT g.id, g.day, COALESCE(g.member_ends, '{}'), g.newest_version_at, s.generation_id IS NOT NULL, p.generation_id IS NOT NULL
+  FROM generation g
+  LEFT JOIN searched_generation s ON s.generation_id = g.id
+  LEFT JOIN day_publication p ON p.generation_id = g.id
+ WHERE g.status IN ('building', 'built', 'published', 'superseded')
+
+-- name: lock_ledger
+SELECT partition, next_offset
+  FROM offset_ledger
+ WHERE consumer = %(consumer)s AND topic_id = %(topic_id)s
+ ORDER BY partition
+   FOR UPDATE
+
+-- name: insert_searched
+-- One that was removed meanwhile needs no search.
+INSERT INTO searched_generation (generation_id)
+SELECT id FROM generation WHERE id = ANY (%(ids)s::bigint[])
+ON CONFLICT DO NOTHING
+
+-- name: forget_late_members
+-- Versions that every kept generation has, or that are newer than all its rows.
+DELETE FROM late_member m
+ WHERE NOT EXISTS (
+       SELECT 1 FROM generation g
+        WHERE g.status IN ('building', 'built', 'published', 'superseded')
+          AND m."offset" >= COALESCE(g.member_ends[m.partition + 1], 0)
+          AND m.version_at <= COALESCE(g.newest_version_at, 'infinity'))
+
+-- name: insert_late_member
+INSERT INTO late_member (topic_id, partition, "offset", member_id, version_at) VALUES %s ON CONFLICT DO NOTHING
+
+-- name: request_checks
+-- Days that show a generation for which one of the versions may be late. Of each partition the oldest version and the
+-- last offset are given: a day that none of them concerns costs a look more. A day whose pointer moved is compared with
+-- the others all the same.
+INSERT INTO unchecked_day (day, has_moved)
+SELECT p.day, false
+  FROM day_publication p JOIN generation g ON g.id = p.generation_id
+ WHERE EXISTS (
+       SELECT 1
+         FROM unnest(%(partitions)s::integer[], %(last_offsets)s::bigint[], %(oldest)s::timestamptz[])
+                AS late (partition, last_offset, oldest)
+        WHERE late.last_offset >= COALESCE(p.member_ends[late.partition + 1], 0)
+          AND late.oldest <= COALESCE(g.newest_version_at, 'infinity'))
+ ORDER BY p.day
+ON CONFLICT (day) DO UPDATE SET request = DEFAULT
+
+-- name: select_day_status
+-- The newest days, or one day, newest first.
+SELECT s.day,
+       s.status,
+       s.row_count,
+       s.pending_count,
+       s.rejected_count,
+       s.live_row_count,
+       s.dirty_count,
+       s.generation_id,
+       s.published_at,
+       t.certified_at,
+       t.corrections,
+       t.dirty,
+       t.held_reason,
+       t.uncertified_reason
+  FROM day_status s JOIN day_trust t ON t.day = s.day
+ WHERE %(day)s::date IS NULL OR s.day = %(day)s::date
+ ORDER BY s.day DESC
+ LIMIT %(limit)s
+
+-- name: select_run
+-- How far the newest build of the day is, or how it ended.
+SELECT generation_id, run_id, phase, source, records_read, records_total, rows_loaded, error, phase_at
+  FROM rebuild_run WHERE day = %(day)s ORDER BY generation_id DESC LIMIT 1

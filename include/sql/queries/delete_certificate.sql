@@ -1,1 +1,0 @@
-DELETE FROM day_certificate WHERE generation_id = %(generation_id)s

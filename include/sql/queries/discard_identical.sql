@@ -1,1 +1,0 @@
-UPDATE generation SET status = 'discarded', identical_to = %(shown_id)s WHERE id = %(generation_id)s

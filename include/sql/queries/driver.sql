@@ -1,0 +1,71 @@
+-- The lease of the stream's driver, its progress and its trials.
+
+-- name: select_driver_lease
+SELECT d.epoch, d.driver_id, d.host, d.ended_at IS NOT NULL AS has_ended, greatest(d.taken_at, p.heartbeat_at) AS seen_at,
+       extract(epoch FROM clock_timestamp() - greatest(d.taken_at, p.heartbeat_at))::float AS age_s
+  FROM stream_driver d
+  LEFT JOIN LATERAL (SELECT max(heartbeat_at) AS heartbeat_at FROM stream_progress WHERE driver_id = d.driver_id) p ON true
+ WHERE d.application = %(application)s
+
+-- name: end_lease_holders
+-- Ends the sessions in whose transaction a driver holds its lease.
+SELECT holder.application_name, holder.client_addr::text, pg_terminate_backend(holder.pid)
+  FROM pg_locks l
+  JOIN pg_stat_activity holder USING (pid)
+ WHERE l.locktype = 'relation' AND l.relation = 'stream_driver'::regclass AND l.granted
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND holder.pid <> pg_backend_pid() AND holder.usename = current_user
+
+-- name: hold_driver_lease
+-- The lock lets a later driver take the lease only after this transaction.
+SELECT epoch, driver_id, host FROM stream_driver WHERE application = %(application)s FOR SHARE
+
+-- name: end_driver_lease
+UPDATE stream_driver SET ended_at = now()
+ WHERE application = %(application)s AND epoch = %(epoch)s AND driver_id = %(driver_id)s
+
+-- name: lock_driver_leases
+-- Transactions of the older driver that begin from now on queue behind this one: else it could wait for ever, because
+-- FOR SHARE joins those that share the row's lock already.
+LOCK TABLE stream_driver IN EXCLUSIVE MODE
+
+-- name: take_driver_lease
+-- `after`: only when the lease is still of that epoch; null: whoever has it.
+INSERT INTO stream_driver AS d (application, epoch, driver_id, host)
+VALUES (%(application)s, 1, %(driver_id)s, %(host)s)
+ON CONFLICT (application) DO UPDATE
+   SET epoch = d.epoch + 1, driver_id = excluded.driver_id, host = excluded.host, taken_at = now(), ended_at = NULL
+ WHERE %(after)s::bigint IS NULL OR d.epoch = %(after)s
+RETURNING epoch
+
+-- name: save_progress
+-- One row a query.
+INSERT INTO stream_progress AS p
+    (query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
+     lag_records, lag_s, phases, figures, waiting_for)
+VALUES %s
+ON CONFLICT (query) DO UPDATE
+   SET driver_id = excluded.driver_id, epoch = excluded.epoch, batch_id = excluded.batch_id,
+       input_rows = excluded.input_rows, duration_ms = excluded.duration_ms, total_rows = excluded.total_rows,
+       offsets = COALESCE(excluded.offsets, p.offsets), input_rate = excluded.input_rate,
+       processed_rate = excluded.processed_rate, lag_records = excluded.lag_records, lag_s = excluded.lag_s,
+       phases = excluded.phases, figures = excluded.figures, waiting_for = excluded.waiting_for, heartbeat_at = now()
+
+-- name: count_pending
+SELECT count(*) AS count, extract(epoch FROM now() - min(pending_since))::float AS oldest_s FROM pending_board
+
+-- name: select_progress
+SELECT query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
+       lag_records, lag_s, phases, figures, waiting_for, extract(epoch FROM now() - heartbeat_at)::float AS age_s
+  FROM stream_progress
+ ORDER BY query
+
+-- name: select_stream_trial
+SELECT at, size, failures, rejected, reason FROM stream_trial WHERE consumer = %(consumer)s AND topic_id = %(topic_id)s
+
+-- name: save_stream_trial
+INSERT INTO stream_trial (consumer, topic_id, at, size, failures, rejected, reason)
+VALUES (%(consumer)s, %(topic_id)s, %(at)s, %(size)s, %(failures)s, %(rejected)s, %(reason)s)
+ON CONFLICT (consumer, topic_id) DO UPDATE
+   SET at = excluded.at, size = excluded.size, failures = excluded.failures, rejected = excluded.rejected,
+       reason = excluded.reason, tried_at = now()

@@ -1,2 +1,0 @@
--- Locks that were taken since are let go.
-ROLLBACK TO SAVEPOINT look

@@ -1,1 +1,0 @@
-DELETE FROM day_attempt WHERE day = %(day)s

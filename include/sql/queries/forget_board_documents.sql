@@ -1,1 +1,0 @@
-DELETE FROM board_document WHERE document ->> 'memberId' = %(member_id)s::text

@@ -1,1 +1,0 @@
-DELETE FROM board_detail_covered WHERE member_id = %(member_id)s

@@ -1,1 +1,0 @@
-DELETE FROM member WHERE id = %(member_id)s

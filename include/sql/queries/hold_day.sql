@@ -1,1 +1,0 @@
-UPDATE day_publication SET held_reason = %(reason)s WHERE day = %(day)s

@@ -1,1 +1,0 @@
-SELECT generations.index_table(%(generation_id)s)

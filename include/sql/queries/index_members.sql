@@ -1,1 +1,0 @@
-SELECT generations.index_members(%(generation_id)s)

@@ -1,1 +1,0 @@
-INSERT INTO late_member (topic_id, partition, "offset", member_id, version_at) VALUES %s ON CONFLICT DO NOTHING

@@ -1,0 +1,48 @@
+-- The offset ledger: how far each consumer is, committed with its data.
+
+-- name: forget_sent_pending
+-- Details that were sent may be among the lost ones; sending a board twice does no harm.
+UPDATE pending_board SET sent_at = NULL WHERE sent_at IS NOT NULL
+
+-- name: set_aside_pending
+-- Places in the topic that was deleted: records of the one made again have the same. Their details get these coordinates.
+UPDATE pending_board
+   SET topic = topic || '@' || %(from_topic_id)s, partition = -1 - partition, "offset" = ordered_offset("offset", NULL)
+ WHERE topic = %(topic)s
+
+-- name: set_aside_rejects
+-- Places in the topic that was deleted: records of the one made again have the same.
+UPDATE reject SET topic = topic || '@' || %(from_topic_id)s WHERE topic = %(topic)s
+
+-- name: set_ledger_entry
+INSERT INTO offset_ledger (consumer, topic, topic_id, partition, next_offset)
+VALUES (%(consumer)s, %(topic)s, %(topic_id)s, %(partition)s, %(to_offset)s)
+ON CONFLICT (consumer, topic_id, partition) DO UPDATE SET next_offset = excluded.next_offset, updated_at = now()
+
+-- name: insert_ledger_repair
+INSERT INTO ledger_repair (consumer, topic, partition, from_topic_id, from_offset, to_topic_id, to_offset, reason, repaired_by)
+VALUES (%(consumer)s, %(topic)s, %(partition)s, %(from_topic_id)s, %(from_offset)s, %(topic_id)s, %(to_offset)s,
+        %(reason)s, %(repaired_by)s)
+
+-- name: delete_replaced_ledger
+DELETE FROM offset_ledger WHERE consumer = %(consumer)s AND topic = %(topic)s AND topic_id <> %(topic_id)s
+
+-- name: open_ledger
+INSERT INTO offset_ledger (consumer, topic, topic_id, partition, next_offset)
+VALUES (%(consumer)s, %(topic)s, %(topic_id)s, %(partition)s, %(next_offset)s)
+ON CONFLICT (consumer, topic_id, partition) DO NOTHING
+
+-- name: advance_ledger
+-- Compare and set: fewer rows than partitions means that someone else advanced one, and this transaction must not commit.
+UPDATE offset_ledger l
+   SET next_offset = moved.next_offset, updated_at = now()
+  FROM unnest(%(partitions)s::int[], %(expected)s::bigint[], %(next_offsets)s::bigint[])
+       AS moved (partition, expected, next_offset)
+ WHERE l.consumer = %(consumer)s AND l.topic_id = %(topic_id)s AND l.partition = moved.partition
+   AND l.next_offset = moved.expected
+
+-- name: select_ledger_entries
+SELECT topic_id, partition, next_offset, updated_at
+  FROM offset_ledger
+ WHERE consumer = %(consumer)s AND topic = %(topic)s
+ ORDER BY updated_at DESC, topic_id, partition

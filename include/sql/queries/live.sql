@@ -1,0 +1,166 @@
+-- The live table: a batch of board-detail is staged, compared with what is there, and written.
+
+-- name: create_stage_detail
+-- Once a connection: made anew for each batch it would cost as much as a small batch itself.
+CREATE TEMPORARY TABLE IF NOT EXISTS stage_detail (
+    {{served_typed}},
+    day date,
+    deleted boolean NOT NULL
+) ON COMMIT DELETE ROWS
+
+-- name: share_tombstones
+-- A tombstone without a day is looked for in the published days: none of them may change until it is written.
+SELECT pg_advisory_xact_lock_shared(7203004, 0)
+
+-- name: begin_rows
+SAVEPOINT batch_rows
+
+-- name: undo_rows
+ROLLBACK TO SAVEPOINT batch_rows
+
+-- name: truncate_stage_detail
+TRUNCATE stage_detail
+
+-- name: keep_rows
+RELEASE SAVEPOINT batch_rows
+
+-- name: copy_live
+COPY board_detail_live ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
+
+-- name: copy_stage_detail
+COPY stage_detail ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
+
+-- name: lock_served_pending
+-- In one order, as whoever marks pending boards does it. Locking comes first, by a statement of its own: a row that was
+-- marked meanwhile is seen by the deletion only then.
+SELECT 1
+  FROM pending_board p JOIN stage_detail s ON s.{{key}} = p.board_id
+ WHERE (s.{{version}}, s.board_offset) >= (p.version_at, p."offset")
+    OR (p.topic = %(topic)s AND s.board_partition = p.partition AND s.board_offset = p."offset")
+ ORDER BY p.topic, p.partition, p."offset"
+   FOR UPDATE OF p
+
+-- name: delete_served_pending
+-- A board waits until its detail, or anything newer of it, is served.
+DELETE FROM pending_board p
+ USING stage_detail s
+ WHERE s.{{key}} = p.board_id
+   AND ((s.{{version}}, s.board_offset) >= (p.version_at, p."offset")
+        OR (p.topic = %(topic)s AND s.board_partition = p.partition AND s.board_offset = p."offset"))
+
+-- name: drop_superseded_staged
+-- A covered row is the newest that was served of its board, wherever it was moved since: an older version is no news.
+DELETE FROM stage_detail s
+ USING board_detail_covered c
+ WHERE c.{{key}} = s.{{key}} AND (c.{{version}}, c.board_offset) > (s.{{version}}, s.board_offset)
+
+-- name: fence_staged
+-- Of one published day: what its generation covers, or knows in the same version or a newer one, be it as a row or as a
+-- board that was deleted or has moved, is not written again.
+-- It is set aside, so that an undo has it. The day is given as a value, so that no table of another day is locked.
+WITH fenced AS (
+    SELECT s.*
+      FROM stage_detail s JOIN day_publication p ON p.day = s.day
+     WHERE s.day = date '1970-01-01' + %(day_number)s
+       AND (is_covered(p.generation_id, p.board_ends, p.member_ends, s.{{key}}, s.board_partition, s.board_offset,
+                       s.member_partition, s.member_offset)
+            OR EXISTS (SELECT 1 FROM board_detail_final f
+                        WHERE f.day = date '1970-01-01' + %(day_number)s AND f.generation_id = %(generation_id)s
+                          AND f.{{key}} = s.{{key}}
+                          AND (f.{{version}}, ordered_offset(f.board_offset, p.board_ends))
+                              >= (s.{{version}}, s.board_offset))
+            OR EXISTS (SELECT 1 FROM generation_excluded e
+                        WHERE e.generation_id = %(generation_id)s AND e.board_id = s.{{key}}
+                          AND (e.version_at, ordered_offset(e.board_offset, p.board_ends))
+                              >= (s.{{version}}, s.board_offset)))
+), superseded AS (
+    -- An older row on top of the generation is no news either. It may be there when topic board was made again.
+    DELETE FROM board_detail_live l USING fenced f
+     WHERE l.day = date '1970-01-01' + %(day_number)s AND l.{{key}} = f.{{key}}
+       AND (l.{{version}}, l.board_offset) < (f.{{version}}, f.board_offset)
+), kept AS (
+    INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
+    SELECT {{served}}, day, deleted, now(), %(generation_id)s FROM fenced ORDER BY {{key}}
+    ON CONFLICT (day, {{key}}) DO UPDATE
+       SET {{served_excluded}}, deleted = excluded.deleted, written_at = excluded.written_at,
+           generation_id = excluded.generation_id, covered_at = now()
+     WHERE (excluded.{{version}}, excluded.board_offset) > (c.{{version}}, c.board_offset)
+)
+DELETE FROM stage_detail s USING fenced f WHERE s.{{key}} = f.{{key}}
+
+-- name: delete_covered_again
+-- A board that waits in the generation and whose member has come: the row that stands there was covered with it, and
+-- gives way to the same version with its new author.
+DELETE FROM board_detail_live l
+ USING stage_detail s, day_publication p
+ WHERE s.{{key}} = l.{{key}} AND p.day = l.day
+   AND (l.{{version}}, l.board_partition, l.board_offset) = (s.{{version}}, s.board_partition, s.board_offset)
+   AND is_covered(p.generation_id, p.board_ends, p.member_ends, l.{{key}}, l.board_partition, l.board_offset,
+                  l.member_partition, l.member_offset)
+
+-- name: upsert_live
+INSERT INTO board_detail_live AS l ({{served}}, day, deleted)
+SELECT {{served}}, day, deleted FROM stage_detail ORDER BY {{key}}
+ON CONFLICT ({{key}}) DO UPDATE
+   SET {{served_excluded}}, day = COALESCE(excluded.day, l.day), deleted = excluded.deleted, written_at = now()
+ WHERE (excluded.{{version}}, excluded.board_offset) > (l.{{version}}, l.board_offset)
+
+-- name: mark_staged_days_dirty
+INSERT INTO dirty_day AS d (day, cause, count)
+SELECT s.day,
+       CASE WHEN s.board_offset < p.board_ends[s.board_partition + 1]
+            THEN 'late member' ELSE 'late board' END AS cause,
+       count(*)
+  FROM stage_detail s JOIN day_publication p ON p.day = s.day AND p.generation_id IS NOT NULL
+ GROUP BY 1, 2
+ ORDER BY 2, 1
+ON CONFLICT (day, cause) DO UPDATE SET count = d.count + excluded.count, last_at = now()
+
+-- name: count_staged_duplicates
+-- Made from the same board record as the row that stands there, by another record of the output topic.
+SELECT count(*)
+  FROM stage_detail s JOIN board_detail_live l USING ({{key}})
+ WHERE (l.board_partition, l.board_offset) = (s.board_partition, s.board_offset)
+   AND (l.kafka_partition, l.kafka_offset) IS DISTINCT FROM (s.kafka_partition, s.kafka_offset)
+
+-- name: select_known_boards
+-- Those of the boards that have a row, in front of readers or covered, or wait for their member; no more than the limit.
+SELECT {{key}} FROM board_detail_live WHERE {{key}} = ANY (%(keys)s::bigint[])
+UNION ALL
+SELECT {{key}} FROM board_detail_covered WHERE {{key}} = ANY (%(keys)s::bigint[])
+UNION ALL
+SELECT board_id FROM pending_board WHERE board_id = ANY (%(keys)s::bigint[])
+LIMIT %(limit)s
+
+-- name: open_days
+INSERT INTO day_publication (day)
+SELECT date '1970-01-01' + number AS day FROM unnest(%(days)s::int[]) AS number ORDER BY day
+ON CONFLICT (day) DO NOTHING
+
+-- name: lock_days
+-- Publishing a day waits for this transaction, and this one for a publication under way: the fence holds afterwards.
+SELECT day - date '1970-01-01', generation_id
+  FROM day_publication
+ WHERE day IN (SELECT date '1970-01-01' + number FROM unnest(%(days)s::int[]) AS number)
+ ORDER BY day FOR SHARE
+
+-- name: select_placeless_tombstones
+SELECT {{key}} FROM stage_detail WHERE deleted AND day IS NULL ORDER BY {{key}}
+
+-- name: select_shown_boards
+SELECT {{key}}, {{version}}, board_offset
+  FROM board_detail_final
+ WHERE day = date '1970-01-01' + %(day_number)s AND generation_id = %(generation_id)s
+   AND {{key}} = ANY (%(keys)s::bigint[])
+
+-- name: place_staged_tombstones
+-- In the day whose generation has the board; else in that of its row.
+UPDATE stage_detail s
+   SET day = COALESCE(
+       (SELECT date '1970-01-01' + shown.number
+          FROM unnest(%(keys)s::bigint[], %(days)s::int[]) AS shown (key, number) WHERE shown.key = s.{{key}}),
+       (SELECT l.day FROM board_detail_live l WHERE l.{{key}} = s.{{key}}),
+       (SELECT c.day FROM board_detail_covered c WHERE c.{{key}} = s.{{key}}
+         ORDER BY c.{{version}} DESC, c.board_offset DESC LIMIT 1))
+ WHERE s.deleted AND s.day IS NULL
+RETURNING s.day - date '1970-01-01'

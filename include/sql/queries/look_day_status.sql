@@ -1,1 +1,0 @@
-SELECT * FROM day_status WHERE day = %(day)s

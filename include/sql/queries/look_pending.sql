@@ -1,1 +1,0 @@
-SELECT 1 AS found FROM pending_board WHERE board_id = %(board_id)s

@@ -1,1 +1,0 @@
-INSERT INTO day_publication (day) VALUES (%(day)s) ON CONFLICT (day) DO NOTHING

@@ -1,1 +1,0 @@
-UPDATE generation SET uncertified_reason = %(reason)s WHERE id = %(generation_id)s

@@ -1,1 +1,0 @@
-SELECT day, runs FROM day_attempt WHERE runs >= %(runs)s

@@ -1,1 +1,0 @@
-SELECT id, day FROM generation WHERE status = 'building' ORDER BY id

@@ -1,1 +1,0 @@
-SELECT member_id FROM forgotten_member

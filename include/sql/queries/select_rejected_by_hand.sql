@@ -1,1 +1,0 @@
-SELECT partition, "offset" FROM reject WHERE topic = %(topic)s AND rejected_by = 'repair'

@@ -1,1 +1,0 @@
-SELECT 1 FROM pg_roles WHERE rolname = %(role)s

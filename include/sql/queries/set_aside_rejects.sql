@@ -1,2 +1,0 @@
--- Places in the topic that was deleted: records of the one made again have the same.
-UPDATE reject SET topic = topic || '@' || %(from_topic_id)s WHERE topic = %(topic)s

@@ -1,0 +1,134 @@
+-- Members and boards of the site, the keys of their changes, and versions that never reached Kafka.
+
+-- name: insert_member
+INSERT INTO member (nickname, city, phone, email, created_at, modified_at)
+SELECT %(nickname)s, %(city)s, %(phone)s, %(email)s, made.at, made.at
+FROM (SELECT date_trunc('milliseconds', clock_timestamp()) AS at) AS made
+RETURNING id, nickname, city, phone, email, created_at, modified_at
+
+-- name: update_member
+-- a version is always newer than the one before, also when the clock went back or two changes share a millisecond
+UPDATE member
+SET nickname = %(nickname)s, city = %(city)s, phone = %(phone)s, email = %(email)s,
+    modified_at = greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond')
+WHERE id = %(id)s AND deleted_at IS NULL
+RETURNING id, nickname, city, phone, email, created_at, modified_at
+
+-- name: delete_member
+UPDATE member
+SET deleted_at = clock_timestamp(),
+    modified_at = greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond')
+WHERE id = %(id)s AND deleted_at IS NULL
+RETURNING id, modified_at
+
+-- name: insert_board_document
+WITH made AS (
+    SELECT nextval('board_id_seq') AS id, date_trunc('milliseconds', clock_timestamp()) AS at
+), stamped AS (
+    SELECT id, at, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AS text FROM made
+)
+INSERT INTO board_document (id, document, modified_at)
+SELECT id, %(fields)s::jsonb || jsonb_build_object('id', id, 'createdAt', text, 'modifiedAt', text), at
+FROM stamped
+RETURNING id, document, modified_at
+
+-- name: update_board_document
+-- the document's own modifiedAt and the column are one instant, newer than the one before
+WITH held AS (
+    SELECT id, document -> 'createdAt' AS created,
+        greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond') AS at
+    FROM board_document
+    WHERE id = %(id)s AND deleted_at IS NULL
+    FOR UPDATE
+)
+UPDATE board_document AS board
+SET modified_at = held.at,
+    document = %(fields)s::jsonb || jsonb_build_object(
+        'id', held.id, 'createdAt', held.created,
+        'modifiedAt', to_char(held.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+FROM held
+WHERE board.id = held.id
+RETURNING board.id, board.document, board.modified_at
+
+-- name: delete_board_document
+UPDATE board_document
+SET deleted_at = clock_timestamp(),
+    modified_at = greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond')
+WHERE id = %(id)s AND deleted_at IS NULL
+RETURNING id, modified_at
+
+-- name: claim_change_key
+-- A row when the key is new, or older than the window; none when it is in use. Another transaction that claimed the same
+-- key is waited for: after its rollback the key is new again.
+INSERT INTO change_key AS known (scope, key, fingerprint, topic, made_at)
+VALUES (%(scope)s, %(key)s, %(fingerprint)s, %(topic)s, clock_timestamp())
+ON CONFLICT (scope, key) DO UPDATE
+   SET fingerprint = excluded.fingerprint, topic = excluded.topic, made_at = excluded.made_at,
+       row_id = NULL, created_at = NULL, modified_at = NULL, value = NULL
+ WHERE known.made_at < clock_timestamp() - make_interval(secs => %(window_s)s)
+RETURNING scope
+
+-- name: select_change_key
+SELECT fingerprint, row_id, created_at, modified_at, value
+FROM change_key
+WHERE scope = %(scope)s AND key = %(key)s
+
+-- name: delete_expired_change_keys
+-- a small batch at a time; what another gateway deletes at the moment is left to it
+DELETE FROM change_key
+WHERE (scope, key) IN (
+    SELECT scope, key FROM change_key
+    WHERE made_at < clock_timestamp() - make_interval(secs => %(window_s)s)
+    ORDER BY made_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)
+
+-- name: save_change_key
+UPDATE change_key
+SET row_id = %(row_id)s, created_at = %(created_at)s, modified_at = %(modified_at)s, value = %(value)s
+WHERE scope = %(scope)s AND key = %(key)s
+
+-- name: select_unpublished_members
+-- A deleted member needs its tombstone, another one this version or a newer one. The sender's key of the change, while
+-- it is remembered, is the record's identity: a retry of the call then makes no second one.
+SELECT m.id, m.nickname, m.city, m.phone, m.email, m.created_at, m.modified_at, m.deleted_at IS NOT NULL AS is_deleted,
+    (SELECT k.key FROM change_key AS k
+     WHERE k.topic = 'member' AND k.row_id = m.id AND k.modified_at = m.modified_at ORDER BY k.scope, k.key LIMIT 1)
+FROM member AS m
+WHERE m.modified_at >= %(since)s AND m.modified_at < %(until)s
+  AND NOT EXISTS (
+    SELECT FROM published_version AS p
+    WHERE p.id = m.id
+      AND CASE WHEN m.deleted_at IS NULL THEN p.modified_at >= m.modified_at ELSE p.modified_at IS NULL END
+)
+ORDER BY m.modified_at, m.id
+
+-- name: select_unpublished_boards
+-- as select_unpublished_members
+SELECT b.id, b.document, b.modified_at, b.deleted_at IS NOT NULL AS is_deleted,
+    (SELECT k.key FROM change_key AS k
+     WHERE k.topic = 'board' AND k.row_id = b.id AND k.modified_at = b.modified_at ORDER BY k.scope, k.key LIMIT 1)
+FROM board_document AS b
+WHERE b.modified_at >= %(since)s AND b.modified_at < %(until)s
+  AND NOT EXISTS (
+    SELECT FROM published_version AS p
+    WHERE p.id = b.id
+      AND CASE WHEN b.deleted_at IS NULL THEN p.modified_at >= b.modified_at ELSE p.modified_at IS NULL END
+)
+ORDER BY b.modified_at, b.id
+
+-- name: select_settled_until
+SELECT clock_timestamp() - make_interval(secs => %(min_age_s)s)
+
+-- name: create_published_version
+CREATE TEMPORARY TABLE IF NOT EXISTS published_version (
+    id bigint NOT NULL,
+    modified_at timestamptz -- null: a tombstone
+)
+
+-- name: truncate_published_version
+TRUNCATE published_version
+
+-- name: copy_published_version
+COPY published_version (id, modified_at) FROM STDIN WITH (FORMAT csv)

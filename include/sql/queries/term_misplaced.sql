@@ -1,1 +1,0 @@
-SELECT COALESCE(misplaced_count, 0) FROM generation WHERE id = %(generation_id)s

@@ -1,1 +1,0 @@
-SELECT count(*) FROM generation_excluded WHERE generation_id = %(generation_id)s AND kind = 'pending'

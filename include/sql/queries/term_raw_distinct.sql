@@ -1,1 +1,0 @@
-SELECT raw_distinct FROM generation WHERE id = %(generation_id)s

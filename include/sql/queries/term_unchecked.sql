@@ -1,1 +1,0 @@
-SELECT count(*) FROM unchecked_day WHERE day = %(day)s

@@ -1,1 +1,0 @@
-SELECT COALESCE(sum(count), 0) FROM dirty_day WHERE day = %(day)s AND cause = 'unread board'

@@ -1,1 +1,0 @@
-TRUNCATE published_version

@@ -1,1 +1,0 @@
-TRUNCATE stage_detail

@@ -1,1 +1,0 @@
-SELECT generations.validate_bounds(%(generation_id)s)
