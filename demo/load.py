@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
 from demo.warehouse import Warehouse
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError

@@ -12,7 +12,7 @@ from demo.airflow_client import AirflowClient, TaskStates
 from demo.narrator import Narrator, NotAsTold
 from demo.site import Site
 from demo.warehouse import Warehouse
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.gateway.client import GatewayClient, GatewayRefused
 from include.settings import Settings

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.settings import Role, Settings

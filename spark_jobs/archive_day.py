@@ -16,8 +16,8 @@ from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import OK
 from include.settings import Settings
-from spark_jobs.batch.archive import archive_topics
-from spark_jobs.batch.archive_check import verify_archive
+from spark_jobs.archive.archiver import archive_topics
+from spark_jobs.archive.check import verify_archive
 from spark_jobs.connectors.session import die_with_parent, open_context
 
 

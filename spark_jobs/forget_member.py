@@ -18,19 +18,19 @@ from collections.abc import Mapping
 
 from pyspark import SparkContext
 
-from include.adapters.archive_store import ArchiveStore
-from include.adapters.cluster_file import require_own_cluster
-from include.adapters.forgotten import ForgottenStore
+from include.adapters.files.cluster_file import require_own_cluster
+from include.adapters.postgres.forgotten import ForgottenStore
+from include.archive.store import ArchiveStore
 from include.clock import SystemClock, rfc3339
 from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import OK
 from include.gateway.forget import produce_tombstones
 from include.settings import Settings
-from spark_jobs.batch.archive import archive_topics
-from spark_jobs.batch.archive_cluster import StartContext
-from spark_jobs.batch.archive_files import ArchiveFolder
-from spark_jobs.batch.archive_forget import ArchiveForgetting
+from spark_jobs.archive.archiver import archive_topics
+from spark_jobs.archive.cluster import StartContext
+from spark_jobs.archive.files import ArchiveFolder
+from spark_jobs.archive.forget import ArchiveForgetting
 from spark_jobs.connectors.session import die_with_parent, open_context
 
 REMAINS = """\

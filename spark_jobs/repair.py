@@ -29,9 +29,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.offset_ledger import Move, OffsetLedger, Output
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.offset_ledger import Move, OffsetLedger, Output
 from include.clock import Clock, SystemClock
 from include.command import as_command
 from include.contracts.day import Day

@@ -27,17 +27,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.adapters.driver_lease import DriverLease, LeaseTaken
-from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
-from include.adapters.kept_zone import require_zone
-from include.adapters.live_table_sink import LiveTableSink
-from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.schema_revision import require_schema
-from include.adapters.served_batch import ends_of
-from include.adapters.speed_store import SpeedStore
-from include.adapters.stream_progress import StreamProgressStore
-from include.adapters.stream_trials import StreamTrials
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
+from include.adapters.kafka.topic_tail import TopicTail
+from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
+from include.adapters.postgres.kept_zone import require_zone
+from include.adapters.postgres.live_table_sink import LiveTableSink
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.pending_store import PendingStore
+from include.adapters.postgres.schema_revision import require_schema
+from include.adapters.postgres.served_batch import ends_of
+from include.adapters.postgres.stream_progress import StreamProgressStore
+from include.adapters.postgres.stream_trials import StreamTrials
 from include.command import as_command
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, PipelineError, Retryable
@@ -119,7 +119,7 @@ class Application:
         self._offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
         self._ledger = OffsetLedger(settings.database)
         self.lease = DriverLease(settings.database, uuid.uuid4().hex)
-        self._store = SpeedStore(settings.database, self.lease)
+        self._store = PendingStore(settings.database, self.lease)
         self._progress_store = StreamProgressStore(settings.database, lease=self.lease)
         self._starts: dict[str, Offsets] = {}
         self._topic_ids: dict[str, str] = {}

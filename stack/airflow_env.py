@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from include.adapters.postgres import AUTHENTICATION
+from include.adapters.postgres.sessions import AUTHENTICATION
 from stack.environment import without_secrets
 
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin

@@ -6,8 +6,8 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.login_roles import save_login_role
-from include.adapters.postgres import SessionLimits, open_session
+from include.adapters.postgres.login_roles import save_login_role
+from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.errors import DatabaseUnavailable
 from stack.errors import StackError
 from stack.postgres import SUPERUSER

@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.postgres import SessionLimits, open_session
+from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.errors import DatabaseUnavailable
 from stack.kafka import cluster_id
 from stack.leftovers import find_family

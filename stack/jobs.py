@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg2.errors
 
-from include.adapters.postgres import SessionLimits, open_session
+from include.adapters.postgres.sessions import SessionLimits, open_session
 from stack import environment
 from stack.airflow_env import airflow_environment
 from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases
@@ -39,7 +39,7 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
         case "migrate":
             _run(job, layout, variables_of(job.name, settings), "include.sql.migrate")
         case "topics":
-            _run(job, layout, variables_of(job.name, settings), "include.adapters.kafka_admin", "create-topics")
+            _run(job, layout, variables_of(job.name, settings), "include.adapters.kafka.admin", "create-topics")
         case "airflow-migrate":
             _migrate_airflow(job, layout, settings)
         case _:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from include.adapters.stream_progress import Seen, StreamProgressStore
+from include.adapters.postgres.stream_progress import Seen, StreamProgressStore
 from include.errors import PipelineError
 from include.integrity.gateways import unsent
 from include.settings import Settings

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg2
 from psycopg2 import sql
 
-from include.adapters.generation_store import table_name
-from include.adapters.postgres import connect, open_connection
+from include.adapters.postgres.generation_store import table_name
+from include.adapters.postgres.sessions import connect, open_connection
 from include.contracts.day import Day
 from include.settings import Settings
 from include.sql.named import query

@@ -21,8 +21,8 @@ from benchmarks.stream.details import details
 from benchmarks.stream.peers import FLINK, KAFKA_STREAMS, command
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
-from include.adapters.kafka_admin import create_topics
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.admin import create_topics
+from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
 from include.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from include.adapters import fallback_schema as sql
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.files import fallback_schema as sql
+from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.fields import record_id
 from include.contracts.topics import Topic
 from include.contracts.versions import version_in

@@ -15,12 +15,12 @@ import sys
 
 import uvloop
 
-from include.adapters.call_journal import SqliteCallJournal
-from include.adapters.cluster_file import ClusterFile
-from include.adapters.fallback_store import SqliteFallbackStore
-from include.adapters.kafka_admin import topics_below
-from include.adapters.kafka_producer import KafkaProducer
-from include.adapters.system_of_record import PostgresSystemOfRecord
+from include.adapters.files.call_journal import SqliteCallJournal
+from include.adapters.files.cluster_file import ClusterFile
+from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.adapters.kafka.admin import topics_below
+from include.adapters.kafka.producer import KafkaProducer
+from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock
 from include.command import as_command
 from include.contracts.topics import RAW_TOPICS

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Iterator, Sequence
 
-from include.adapters.kafka_producer import KafkaProducer
+from include.adapters.kafka.producer import KafkaProducer
 from include.clock import Clock
 from include.contracts.definition import Definition
 from include.contracts.topics import Topic

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from include.adapters.cluster_file import require_own_cluster
-from include.adapters.kafka_producer import KafkaProducer
-from include.adapters.postgres import LONG, open_connection
+from include.adapters.files.cluster_file import require_own_cluster
+from include.adapters.kafka.producer import KafkaProducer
+from include.adapters.postgres.sessions import LONG, open_connection
+from include.adapters.postgres.unpublished_rows import UnpublishedRow, UnpublishedRows
 from include.adapters.published_versions import iter_store, iter_topic
-from include.adapters.unpublished_rows import UnpublishedRow, UnpublishedRows
 from include.clock import Clock, SystemClock, rfc3339
 from include.command import as_command
 from include.contracts.topics import RAW_TOPICS, Topic

@@ -26,11 +26,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from include.adapters.cluster_file import ClusterFile
-from include.adapters.fallback_rows import waiting_of
-from include.adapters.fallback_salvage import Salvage
-from include.adapters.fallback_store import SqliteFallbackStore
-from include.adapters.kafka_producer import KafkaProducer
+from include.adapters.files.cluster_file import ClusterFile
+from include.adapters.files.fallback_rows import waiting_of
+from include.adapters.files.fallback_salvage import Salvage
+from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.adapters.kafka.producer import KafkaProducer
 from include.clock import SystemClock, rfc3339
 from include.command import as_command
 from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster

@@ -8,8 +8,8 @@ from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.generation_store import table_name
-from include.adapters.postgres import connect
+from include.adapters.postgres.generation_store import table_name
+from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, StaleRun

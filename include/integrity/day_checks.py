@@ -13,8 +13,8 @@ from typing import NamedTuple
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres import connect
-from include.adapters.shown_boards import a_few_at_a_time
+from include.adapters.postgres.sessions import connect
+from include.adapters.postgres.shown_boards import a_few_at_a_time
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.settings import Settings

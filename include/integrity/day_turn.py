@@ -9,7 +9,7 @@ from typing import TypeVar
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres import HOUR_S, SessionLimits, connect
+from include.adapters.postgres.sessions import HOUR_S, SessionLimits, connect
 from include.contracts.day import Day
 from include.errors import DatabaseUnavailable, DayBusy
 from include.failpoints import failpoint

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.postgres import connect
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE

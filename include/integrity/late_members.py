@@ -14,10 +14,10 @@ from confluent_kafka import Message
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.kafka_offsets import OffsetReader, Offsets
-from include.adapters.offset_ledger import move_partitions, open_partitions
-from include.adapters.postgres import connect
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.offsets import OffsetReader, Offsets
+from include.adapters.kafka.topic_tail import TopicTail
+from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
+from include.adapters.postgres.sessions import connect
 from include.clock import instant_of
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.fields import record_id

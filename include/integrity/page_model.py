@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.integrity.days import Window, select_window
 from include.settings import Role, Settings
 from include.sql.named import query

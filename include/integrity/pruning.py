@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.generation_indexes import complete_tables
-from include.adapters.generation_tables import remove_tables
-from include.adapters.postgres import connect
+from include.adapters.postgres.generation_indexes import complete_tables
+from include.adapters.postgres.generation_tables import remove_tables
+from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.integrity.covering import cover
 from include.integrity.day_turn import DayShows, in_turn

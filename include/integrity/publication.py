@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.generation_tables import is_attached
-from include.adapters.postgres import connect
-from include.adapters.shown_boards import array
+from include.adapters.postgres.generation_tables import is_attached
+from include.adapters.postgres.sessions import connect
+from include.adapters.postgres.shown_boards import array
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun

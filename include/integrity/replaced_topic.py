@@ -10,7 +10,7 @@ import logging
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.covering import cover

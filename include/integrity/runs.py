@@ -3,7 +3,7 @@
 import datetime as dt
 from dataclasses import dataclass
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
 from include.settings import Settings
 from include.sql.named import query

@@ -4,8 +4,8 @@ import logging
 import time
 from dataclasses import dataclass
 
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.postgres import connect
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.sessions import connect
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.late_members import find_late_members
 from include.settings import Settings

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.offset_ledger import select_entries
-from include.adapters.shown_boards import array, shown_elsewhere
+from include.adapters.postgres.offset_ledger import select_entries
+from include.adapters.postgres.shown_boards import array, shown_elsewhere
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError

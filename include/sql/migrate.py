@@ -15,10 +15,10 @@ from alembic.config import Config
 from psycopg2 import sql
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
 
-from include.adapters.blocking_sessions import blocking_sessions
-from include.adapters.kept_zone import keep_zone
-from include.adapters.login_roles import save_login_role
-from include.adapters.postgres import MIGRATION, connect, open_connection, open_session, own_errors
+from include.adapters.postgres.blocking_sessions import blocking_sessions
+from include.adapters.postgres.kept_zone import keep_zone
+from include.adapters.postgres.login_roles import save_login_role
+from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
 from include.errors import ConfigurationError, DatabaseUnavailable, Retryable
 from include.retry import retry_transient

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, begins_run, event_ids, first_header
-from include.adapters.generation_store import Excluded
-from include.adapters.speed_store import Reject
+from include.adapters.postgres.generation_store import Excluded
+from include.adapters.postgres.pending_store import Reject
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition

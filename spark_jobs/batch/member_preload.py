@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from include.adapters.generation_store import GenerationStore
+from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.definition import Definition
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rows import member_schema

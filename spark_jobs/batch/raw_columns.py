@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
 from include.adapters.arrow_rows import array
-from include.adapters.speed_store import Reject
+from include.adapters.postgres.pending_store import Reject
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.topics import Topic
 from spark_jobs.speed.json_columns import TIMES, JsonColumns, times

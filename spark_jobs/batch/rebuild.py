@@ -17,21 +17,21 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark import Accumulator, SparkContext
 
-from include.adapters.archive_store import ArchiveStore
-from include.adapters.cluster_file import require_own_cluster
-from include.adapters.generation_store import Built, Counts, GenerationStore
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.kept_zone import require_zone
-from include.adapters.rebuild_progress import RebuildProgress
+from include.adapters.files.cluster_file import require_own_cluster
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.generation_store import Built, Counts, GenerationStore
+from include.adapters.postgres.kept_zone import require_zone
+from include.adapters.postgres.rebuild_progress import RebuildProgress
+from include.archive.store import ArchiveStore
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.errors import MissingRange, Retryable
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings, Settings
+from spark_jobs.archive.files import ArchiveFolder
+from spark_jobs.archive.source import ArchiveSource, archive_sources
 from spark_jobs.batch import tasks
-from spark_jobs.batch.archive_files import ArchiveFolder
-from spark_jobs.batch.archive_source import ArchiveSource, archive_sources
 from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
 from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
 from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array
-from include.adapters.generation_store import Duplicate, Excluded
+from include.adapters.postgres.generation_store import Duplicate, Excluded
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.sql.named import COORDINATES

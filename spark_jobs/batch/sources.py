@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.errors import MissingRange

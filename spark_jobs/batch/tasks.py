@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_copy import copy_rows
 from include.adapters.arrow_rows import array, first_header, numbers
-from include.adapters.generation_store import Counts, GenerationStore, Part
+from include.adapters.postgres.arrow_copy import copy_rows
+from include.adapters.postgres.generation_store import Counts, GenerationStore, Part
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition

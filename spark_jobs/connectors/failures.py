@@ -8,7 +8,7 @@ from py4j.java_gateway import JavaGateway, is_instance_of
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
-from include.adapters.serving_errors import BatchRefused
+from include.adapters.postgres.sink_errors import BatchRefused
 from include.errors import PipelineError
 
 # Java exceptions, checked in this order. First those that Kafka raises for a record; then its other ones (timeouts,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from include.adapters.kafka_offsets import OffsetReader, Offsets
+from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.errors import MissingRange
 
 PRODUCER_OPTIONS = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from include.adapters.live_table import Applied
-from include.adapters.live_table_sink import LiveTableSink
-from include.adapters.served_batch import holds_record, newest_timestamp, valid_rows
+from include.adapters.postgres.live_table import Applied
+from include.adapters.postgres.live_table_sink import LiveTableSink
+from include.adapters.postgres.served_batch import holds_record, newest_timestamp, valid_rows
 from include.errors import PipelineError
 from include.failpoints import failpoint_records
 from include.retry import NO_LIMIT, retry_transient
@@ -29,7 +29,7 @@ class WriterClosed(PipelineError):
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch to write (see `include.adapters.served_batch`), and the seconds it took so far, by phase."""
+    """A batch to write (see `include.adapters.postgres.served_batch`), and the seconds it took so far, by phase."""
 
     batch_id: int
     records: pa.Table

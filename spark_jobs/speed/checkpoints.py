@@ -5,7 +5,7 @@ import shutil
 import time
 from pathlib import Path
 
-from include.adapters.kafka_offsets import OffsetRange, Offsets
+from include.adapters.kafka.offsets import OffsetRange, Offsets
 
 LEFT_S = 3600.0
 

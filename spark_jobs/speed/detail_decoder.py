@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, event_ids, first_header, numbers
-from include.adapters.served_batch import RECORDS
-from include.adapters.speed_store import Reject
+from include.adapters.postgres.pending_store import Reject
+from include.adapters.postgres.served_batch import RECORDS
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from spark_jobs.speed.json_columns import JsonColumns, times
@@ -33,7 +33,7 @@ class DetailDecoder:
         self._json = JsonColumns(definition.output)
 
     def read(self, records: pa.Table) -> pa.Table:
-        """Decode records of Spark's Kafka source into a batch of `include.adapters.served_batch`.
+        """Decode records of Spark's Kafka source into a batch of `include.adapters.postgres.served_batch`.
 
         Rejects are rows with a `reason`. A tombstone's version is in the version column, so that versions compare
         alike. The order of the rows is unspecified.

@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from include.adapters.stream_progress import Pending, Progress
+from include.adapters.postgres.stream_progress import Pending, Progress
 from include.clock import rfc3339
 from spark_jobs.speed.driver_state import Batch, Done, Query, TableSize
 from spark_jobs.speed.lag import Held, Lag

@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
-from include.adapters.speed_store import Reject
-from include.adapters.stream_trials import StreamTrials
-from include.adapters.topic_tail import read_as_rejects
+from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
+from include.adapters.kafka.topic_tail import read_as_rejects
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.pending_store import Reject
+from include.adapters.postgres.stream_trials import StreamTrials
 from spark_jobs.connectors.failures import is_passing
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject

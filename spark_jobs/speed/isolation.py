@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from include.adapters.stream_trials import StreamTrials, Trial
+from include.adapters.postgres.stream_trials import StreamTrials, Trial
 from include.errors import PipelineError, RecordsRefused
 from spark_jobs.connectors.failures import cause_of
 

@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetRange, Offsets
-from include.adapters.speed_store import Coordinates, PendingBoard, Reject, SpeedStore, StoredBoard
+from include.adapters.kafka.offsets import OffsetRange, Offsets
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.pending_store import Coordinates, PendingBoard, PendingStore, Reject, StoredBoard
 from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -51,7 +51,7 @@ class BoardJoin:
         self,
         session: SparkSession,
         members: MemberTable,
-        store: SpeedStore,
+        store: PendingStore,
         lease: DriverLease,
         definition: Definition,
         bootstrap_servers: str,

@@ -3,9 +3,9 @@
 import logging
 import threading
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import Offsets
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.kafka.offsets import Offsets
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetRange, OffsetReader
-from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.speed_store import Reject, SpeedStore
-from include.adapters.topic_tail import read_as_rejects
+from include.adapters.kafka.offsets import OffsetRange, OffsetReader
+from include.adapters.kafka.topic_tail import read_as_rejects
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.pending_store import PendingStore, Reject
 from include.errors import ConfigurationError, MissingRange
 from include.settings import DatabaseSettings
 from spark_jobs.speed.driver_state import TOPICS, Query
@@ -71,7 +71,7 @@ class ManualReject:
         """Show the record, and reject it unless it is a dry run. Returns True if it was rejected."""
         record, is_taken = self.look(place)
         lease = DriverLease(self._database, f"repair-{socket.gethostname()}-{os.getpid()}")
-        store = SpeedStore(self._database, lease)
+        store = PendingStore(self._database, lease)
         is_pending = store.is_pending(place.topic, place.partition, place.offset)
         show(f"{place}  timestamp {record.kafka_timestamp}")
         show(f"  key    {_shown(record.key)}\n  value  {_shown(record.value)}")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from include.adapters.kafka_offsets import OffsetReader, Offsets
-from include.adapters.speed_store import Reject
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.offsets import OffsetReader, Offsets
+from include.adapters.kafka.topic_tail import TopicTail
+from include.adapters.postgres.pending_store import Reject
 from include.contracts.definition import Definition
 from include.errors import PipelineError
 from spark_jobs.speed.table_decoder import TableDecoder

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 
-from include.adapters.kafka_offsets import OffsetRange, OffsetReader, Offsets
-from include.adapters.speed_store import Reject
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
+from include.adapters.kafka.topic_tail import TopicTail
+from include.adapters.postgres.pending_store import Reject
 from include.contracts.definition import Definition
 from include.errors import TableReplaced
 from include.failpoints import failpoint

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, get_args
 
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.stream_progress import Pending, StreamProgressStore
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.stream_progress import Pending, StreamProgressStore
 from include.clock import Clock, SystemClock
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DriverSuperseded, PipelineError

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.adapters.speed_store import BEFORE_ALL, Coordinates, SpeedStore, StoredBoard
+from include.adapters.postgres.pending_store import BEFORE_ALL, Coordinates, PendingStore, StoredBoard
 
 MEMBERS_A_PAGE = 100_000
 BOARDS_A_PAGE = 50_000
@@ -48,7 +48,7 @@ class PendingPages:
 
     def __init__(
         self,
-        store: SpeedStore,
+        store: PendingStore,
         known: Callable[[Sequence[int]], Sequence[int]],
         max_bytes: int,
         members_a_page: int = MEMBERS_A_PAGE,

@@ -7,9 +7,9 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetReader, Offsets
-from include.adapters.offset_ledger import Entry, OffsetLedger
+from include.adapters.kafka.offsets import OffsetReader, Offsets
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.offset_ledger import Entry, OffsetLedger
 from include.errors import LedgerBeyondEnd, PositionRefused, RangeExpired, TopicReplaced
 
 SEVEREST_FIRST = (TopicReplaced, LedgerBeyondEnd, RangeExpired)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from include.adapters.speed_store import Reject
+from include.adapters.postgres.pending_store import Reject
 from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.fields import record_id

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from include.adapters.speed_store import Reject, SpeedStore
+from include.adapters.postgres.pending_store import PendingStore, Reject
 from include.retry import NO_LIMIT, retry_transient
 from spark_jobs.speed.driver_state import DriverState
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 class RejectKeeper:
     """Saves rejects as they are found, so that they need not be collected in memory."""
 
-    def __init__(self, store: SpeedStore, state: DriverState, stop: threading.Event) -> None:
+    def __init__(self, store: PendingStore, state: DriverState, stop: threading.Event) -> None:
         self._store = store
         self._state = state
         self._stop = stop

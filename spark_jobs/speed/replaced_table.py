@@ -4,8 +4,8 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.postgres import connect
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.sessions import connect
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import TopicReplaced
 from include.settings import DatabaseSettings

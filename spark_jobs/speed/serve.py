@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from include.adapters.kafka_offsets import OffsetRange
-from include.adapters.live_table_sink import LiveTableSink
-from include.adapters.served_batch import RECORDS, holds_record
-from include.adapters.speed_store import Reject
+from include.adapters.kafka.offsets import OffsetRange
+from include.adapters.postgres.live_table_sink import LiveTableSink
+from include.adapters.postgres.pending_store import Reject
+from include.adapters.postgres.served_batch import RECORDS, holds_record
 from include.contracts.definition import Definition
 from include.failpoints import failpoint_records
 from spark_jobs.schemas import RECORD

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.adapters.speed_store import Reject
+from include.adapters.postgres.pending_store import Reject
 from include.contracts import headers as h
 from include.contracts.topics import Topic
 from spark_jobs.speed.record_decoder import TableRow, read_record

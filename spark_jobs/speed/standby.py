@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from include.adapters.driver_lease import Holder
+from include.adapters.postgres.driver_lease import Holder
 from include.errors import Retryable
 
 log = logging.getLogger(__name__)

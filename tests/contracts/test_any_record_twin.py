@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.arrow_rows import event_ids
+from include.adapters.postgres.pending_store import Reject
+from include.adapters.postgres.served_batch import RECORDS
 from include.adapters.published_versions import PublishedVersion, version_of
-from include.adapters.served_batch import RECORDS
-from include.adapters.speed_store import Reject
 from include.clock import SystemClock
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -27,7 +27,7 @@ from include.gateway.answer import Fault
 from include.gateway.intake import Intake, Rejected
 from include.gateway.payload import decode as decode_body
 from include.settings import GatewayLimits
-from spark_jobs.batch.archive_rows import DatedRows, VersionRows, of_no_day, places
+from spark_jobs.archive.rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.splits import RAW

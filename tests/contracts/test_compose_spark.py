@@ -31,7 +31,7 @@ from pathlib import Path
 import pyarrow as pa
 from include.settings import Settings
 from spark_jobs.connectors.session import open_session
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.offsets import OffsetReader
 from spark_jobs.connectors.kafka import read_range
 
 def on_executor(batches):

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from confluent_kafka import KafkaError
 
-from include.adapters.kafka_producer import KafkaProducer
+from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.headers import EVENT_ID
 from include.gateway.ports import Failure, Producer, Record
 from include.gateway.supervision import Action, rule_for

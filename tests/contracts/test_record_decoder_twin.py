@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.speed_store import Reject
+from include.adapters.postgres.pending_store import Reject
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.topics import MEMBER

@@ -10,8 +10,8 @@ from dataclasses import replace
 import psycopg2
 import pytest
 
-from include.adapters.postgres import connect
-from include.adapters.system_of_record import PostgresSystemOfRecord
+from include.adapters.postgres.sessions import connect
+from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import rfc3339
 from include.contracts.topics import BOARD, MEMBER
 from include.contracts.validation import violations

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.adapters.kafka_admin import create_topics
+from include.adapters.kafka.admin import create_topics
 from include.errors import BrokerUnavailable, ContractMismatch
 from include.settings import KafkaSettings
 from tests.servers import kafka_server, wait_until
@@ -44,7 +44,7 @@ def test_a_topic_with_other_settings_is_named_with_a_remedy(settings):
 def test_no_broker_is_said_so():
     nowhere = KafkaSettings("127.0.0.1:1", 4, 1, 1, 14)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("include.adapters.kafka_admin.TIMEOUT_S", 1)
+        patch.setattr("include.adapters.kafka.admin.TIMEOUT_S", 1)
         with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
             create_topics(nowhere)
 

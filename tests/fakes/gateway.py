@@ -5,7 +5,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from include.adapters.partitioner import Partitioner
+from include.adapters.kafka.partitioner import Partitioner
 from include.clock import epoch_ms, rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic

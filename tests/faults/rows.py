@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from confluent_kafka import Message
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.settings import DatabaseSettings

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from include.adapters.kafka_admin import create_topics
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.admin import create_topics
+from include.adapters.kafka.offsets import OffsetReader
 from include.errors import MISCONFIGURED, PipelineError
 from include.settings import Settings
 from tests.faults.stream_driver import Driver

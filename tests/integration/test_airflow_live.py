@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import board, member

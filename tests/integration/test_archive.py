@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.archive_store import ArchiveBusy
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.topic_tail import TopicTail
+from include.archive.store import ArchiveBusy
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyondEnd, LedgerConflict, RangeExpired
-from spark_jobs.batch.archive import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
-from spark_jobs.batch.archive_check import verify_archive
-from spark_jobs.batch.archive_compaction import compact
-from spark_jobs.batch.archive_files import MARKER, ArchiveDamaged, ArchiveFolder, Origin
-from spark_jobs.batch.archive_leftovers import remove_leftovers
-from spark_jobs.batch.archive_tasks import ArchiveContext, write_portion
+from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
+from spark_jobs.archive.check import verify_archive
+from spark_jobs.archive.compaction import compact
+from spark_jobs.archive.files import MARKER, ArchiveDamaged, ArchiveFolder, Origin
+from spark_jobs.archive.leftovers import remove_leftovers
+from spark_jobs.archive.tasks import ArchiveContext, write_portion
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.splits import TopicSplit
 from tests.support.archive import DAY, OUTPUT, STREAM, TABLE, Archive, a_board, a_member, at, event, made_from
@@ -110,7 +110,7 @@ def test_the_next_run_takes_what_came_since_and_nothing_twice(archive):
 def test_a_run_that_dies_before_its_files_are_listed_is_repeated_and_leaves_nothing(archive, monkeypatch):
     archive.send([a_member(7), a_board(1)])
     with monkeypatch.context() as patched:
-        patched.setattr("include.adapters.archive_store.ArchiveStore.add", died)
+        patched.setattr("include.archive.store.ArchiveStore.add", died)
         with pytest.raises(DatabaseUnavailable):
             archive.run()
     orphans = set(archive.folder.older_than(time.time() + 60))
@@ -364,7 +364,7 @@ def test_files_that_tasks_wrote_where_the_driver_does_not_look_are_not_listed(ar
                 path.unlink()
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_jobs.batch.archive.failpoint", failpoint)
+        patch.setattr("spark_jobs.archive.archiver.failpoint", failpoint)
         with pytest.raises(ArchiveDamaged, match="is gone"):
             archive.run()
     assert archive.store.all_files() == ()

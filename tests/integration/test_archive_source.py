@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from include.adapters.generation_store import GenerationStore
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.topic_tail import TopicTail
+from include.adapters.postgres.generation_store import GenerationStore
 from include.clock import SystemClock
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
-from spark_jobs.batch.archive_source import archive_sources
+from spark_jobs.archive.source import archive_sources
 from spark_jobs.batch.rebuild import build
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
 from spark_jobs.batch.splits import FileSplit, TopicSplit, read_split

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.arrow_copy import copy_rows
+from include.adapters.postgres.arrow_copy import copy_rows
 
 COPY = "COPY copied FROM STDIN (FORMAT binary)"
 COLUMNS = "small integer, large bigint, words text, at timestamptz, day date, flag boolean"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.airflow_support import steps
 from include.clock import rfc3339
 from include.errors import BalanceBroken, ConfigurationError, NothingBuilt, StaleRun

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from include.adapters.generation_store import GenerationStore
+from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.day import Day
 from include.integrity.__main__ import main
 from include.sql.named import query

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.integrity.verified import insert_corrections
 from include.sql.named import query
 from tests.support.pipeline import migrated, rows

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.generation_store import GenerationStore
+from include.adapters.postgres.generation_store import GenerationStore
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day, DayNotOver
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE

@@ -13,10 +13,10 @@ import psycopg2.extensions
 import pytest
 from psycopg2.errors import DeadlockDetected
 
-from include.adapters import postgres as connections
-from include.adapters import speed_store
-from include.adapters.forgotten import ForgottenStore
-from include.adapters.speed_store import SpeedStore
+from include.adapters.postgres import pending_store as speed_store
+from include.adapters.postgres import sessions as connections
+from include.adapters.postgres.forgotten import ForgottenStore
+from include.adapters.postgres.pending_store import PendingStore
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
@@ -86,7 +86,7 @@ class System:
     def __init__(self, settings):
         self.settings = settings
         self.store = opened_store(settings)
-        self.join = SpeedStore(settings.database, self.store._lease)
+        self.join = PendingStore(settings.database, self.store._lease)
         self.offset = 0
         self.day = DAYS[0]
         self.late = 0

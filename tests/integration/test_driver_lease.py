@@ -8,11 +8,11 @@ from contextlib import closing
 import pytest
 from psycopg2 import OperationalError
 
-from include.adapters.driver_lease import APPLICATION, DriverLease, LeaseTaken
-from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.postgres import SessionLimits, connect, open_connection
-from include.adapters.speed_store import PendingBoard, Reject, SpeedStore
-from include.adapters.stream_progress import Progress, StreamProgressStore
+from include.adapters.postgres.driver_lease import APPLICATION, DriverLease, LeaseTaken
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.pending_store import PendingBoard, PendingStore, Reject
+from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
+from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
 from include.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.sql.named import query
 from tests.servers import wait_until
@@ -227,10 +227,10 @@ class TestStores:
     """What the stream keeps in PostgreSQL is written by the holder of the lease, or not at all."""
 
     WRITES = (
-        ("rejects", lambda s, lease: SpeedStore(s.database, lease).save_rejects([REJECT], "join")),
-        ("pending", lambda s, lease: SpeedStore(s.database, lease).save_pending([PENDING])),
-        ("mark sent", lambda s, lease: SpeedStore(s.database, lease).mark_sent([("board", 0, 1)])),
-        ("forget", lambda s, lease: SpeedStore(s.database, lease).forget_superseded()),
+        ("rejects", lambda s, lease: PendingStore(s.database, lease).save_rejects([REJECT], "join")),
+        ("pending", lambda s, lease: PendingStore(s.database, lease).save_pending([PENDING])),
+        ("mark sent", lambda s, lease: PendingStore(s.database, lease).mark_sent([("board", 0, 1)])),
+        ("forget", lambda s, lease: PendingStore(s.database, lease).forget_superseded()),
         ("open", lambda s, lease: OffsetLedger(s.database).open("join", "board", "id", {0: 3}, lease)),
         ("heartbeat", lambda s, lease: StreamProgressStore(s.database, lease=lease).save([PROGRESS])),
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.adapters.postgres import connect
+from include.adapters.postgres.sessions import connect
 from include.integrity.day_checks import check_days
 from include.integrity.days import dirty_days
 from include.integrity.pruning import collect_orphans

@@ -8,14 +8,14 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from include.adapters.cluster_file import ClusterFile
-from include.adapters.generation_store import GenerationStore
+from include.adapters.files.cluster_file import ClusterFile
+from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy, ForeignCluster
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
-from spark_jobs.batch.archive_check import verify_archive
-from spark_jobs.batch.archive_source import archive_sources
+from spark_jobs.archive.check import verify_archive
+from spark_jobs.archive.source import archive_sources
 from spark_jobs.batch.rebuild import build, rebuild_day
 from spark_jobs.batch.sources import Known, fix_ranges, splits_of, topic_sources
 from spark_jobs.batch.splits import read_topic

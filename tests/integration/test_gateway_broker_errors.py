@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError
 
-from include.adapters.kafka_producer import KafkaProducer
+from include.adapters.kafka.producer import KafkaProducer
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster

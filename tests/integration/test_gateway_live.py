@@ -8,7 +8,7 @@ import uuid
 import httpx
 import pytest
 
-from include.adapters.partitioner import partition_of
+from include.adapters.kafka.partitioner import partition_of
 from include.clock import epoch_ms
 from include.gateway.client import GatewayRefused, GatewayUnavailable, replay_fallback
 from tests.fakes.events import board

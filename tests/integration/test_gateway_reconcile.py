@@ -10,9 +10,9 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.fallback_store import SqliteFallbackStore
-from include.adapters.postgres import connect
-from include.adapters.system_of_record import PostgresSystemOfRecord
+from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.adapters.postgres.sessions import connect
+from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock, rfc3339
 from include.contracts.topics import BOARD, MEMBER
 from include.errors import DatabaseUnavailable

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.adapters.fallback_store import SqliteFallbackStore
+from include.adapters.files.fallback_store import SqliteFallbackStore
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until

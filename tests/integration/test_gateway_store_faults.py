@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from include.adapters import fallback_salvage
-from include.adapters.fallback_file import FallbackFile
-from include.adapters.fallback_rows import row_of
+from include.adapters.files import fallback_salvage
+from include.adapters.files.fallback_file import FallbackFile
+from include.adapters.files.fallback_rows import row_of
 from include.errors import ConfigurationError
 from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITER = """
 import asyncio, json, sys
 from pathlib import Path
-from include.adapters.fallback_store import SqliteFallbackStore
+from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.clock import SystemClock
 from tests.fakes.events import record
 

@@ -12,8 +12,8 @@ import pytest
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.login_roles import save_login_role
-from include.adapters.postgres import connect, open_connection
+from include.adapters.postgres.login_roles import save_login_role
+from include.adapters.postgres.sessions import connect, open_connection
 from include.integrity.page_model import load_rows
 from include.settings import Settings
 from include.sql.migrate import ANALYST_LIMITS, migrate

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from include.adapters import generation_indexes
+from include.adapters.postgres import generation_indexes
 from include.integrity.pruning import collect_orphans
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish

@@ -5,8 +5,8 @@ import json
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts import headers as h
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from tests.fakes.events import board, member

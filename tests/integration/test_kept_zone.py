@@ -12,7 +12,7 @@ from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError
 from include.sql.migrate import migrate
-from spark_jobs.batch.archive import archive_topics
+from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.stream import run
 from tests.support.pipeline import migrated, rows

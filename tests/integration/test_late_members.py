@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.topic_tail import TopicTail
 from include.clock import rfc3339
 from include.errors import DatabaseUnavailable
 from include.integrity.certificate import certify

@@ -10,10 +10,10 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from include.adapters import postgres as connections
-from include.adapters.driver_lease import DriverLease
-from include.adapters.forgotten import ForgottenStore
-from include.adapters.offset_ledger import Move, OffsetLedger
+from include.adapters.postgres import sessions as connections
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.forgotten import ForgottenStore
+from include.adapters.postgres.offset_ledger import Move, OffsetLedger
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.covering import cover

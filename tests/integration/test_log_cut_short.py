@@ -11,12 +11,12 @@ from contextlib import closing
 
 import pytest
 
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.topic_tail import TopicTail
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from include.integrity.comparison import verify
-from spark_jobs.batch.archive_source import archive_sources
+from spark_jobs.archive.source import archive_sources
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.sources import Known, Taken
 from spark_jobs.batch.splits import TopicSplit, read_split

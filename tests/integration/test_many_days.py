@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from include.adapters import live_table_sink
+from include.adapters.postgres import live_table_sink
 from include.integrity import comparison, day_checks, verified
 from include.integrity.comparison import verify
 from include.integrity.days import dirty_days

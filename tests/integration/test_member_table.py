@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import functions as F
 
-from include.adapters.kafka_admin import create_topics
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.admin import create_topics
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BrokerUnavailable, TableReplaced
 from spark_jobs.speed import member_preload

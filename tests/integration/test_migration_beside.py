@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 import pytest
 
-from include.adapters.postgres import SessionLimits, connect
+from include.adapters.postgres.sessions import SessionLimits, connect
 from include.settings import Settings
 from include.sql import migrate as migration
 from include.sql.migrate import MigrationBlocked, migrate

@@ -11,11 +11,11 @@ import psycopg2
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters import stream_progress
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.postgres import SessionLimits
-from include.adapters.stream_progress import Pending, Progress, StreamProgressStore
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres import stream_progress
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.sessions import SessionLimits
+from include.adapters.postgres.stream_progress import Pending, Progress, StreamProgressStore
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.integrity.settled import wait_until_settled

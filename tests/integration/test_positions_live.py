@@ -6,7 +6,7 @@ import re
 import pytest
 from pyspark.sql import functions as F
 
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.errors import ContractMismatch, DatabaseUnavailable, LedgerBeyondEnd, RangeExpired, TopicReplaced
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.positions import refuse_replaced, starting_position

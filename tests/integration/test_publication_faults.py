@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from include.adapters import live_table
-from include.adapters.generation_store import GenerationStore
+from include.adapters.postgres import live_table
+from include.adapters.postgres.generation_store import GenerationStore
 from include.errors import DayBusy, NothingBuilt, StaleRun
 from include.integrity import day_turn, publication
 from include.integrity.comparison import verify

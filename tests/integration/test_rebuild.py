@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 
-from include.adapters.generation_store import Excluded, GenerationStore, Part
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.generation_store import Excluded, GenerationStore, Part
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day

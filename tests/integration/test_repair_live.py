@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import (

@@ -9,7 +9,7 @@ import gc
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.errors import MissingRange, RangeExpired
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.speed.positions import position_of, raise_on_mismatch, starting_position

@@ -6,7 +6,7 @@ from contextlib import closing
 import psycopg2
 import pytest
 
-from include.adapters.generation_store import GenerationStore, Part
+from include.adapters.postgres.generation_store import GenerationStore, Part
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-import include.adapters.live_table_sink as live_table_sink
-from include.adapters.driver_lease import DriverLease
-from include.adapters.postgres import SessionLimits
+import include.adapters.postgres.live_table_sink as live_table_sink
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.sessions import SessionLimits
 from include.errors import DriverSuperseded, LedgerConflict
 from tests.servers import postgres_server, wait_until
 from tests.support.pipeline import migrated, rows

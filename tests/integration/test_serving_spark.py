@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from include.adapters.served_batch import LIVE_COLUMNS
+from include.adapters.postgres.served_batch import LIVE_COLUMNS
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import LedgerConflict

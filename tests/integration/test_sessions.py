@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from include.adapters.archive_store import ArchiveStore
-from include.adapters.driver_lease import DriverLease
-from include.adapters.generation_store import GenerationStore
-from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.postgres import SessionLimits, connect
-from include.adapters.speed_store import SpeedStore
-from include.adapters.stream_progress import StreamProgressStore
-from include.adapters.system_of_record import PostgresSystemOfRecord
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.generation_store import GenerationStore
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.pending_store import PendingStore
+from include.adapters.postgres.sessions import SessionLimits, connect
+from include.adapters.postgres.stream_progress import StreamProgressStore
+from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
+from include.archive.store import ArchiveStore
 from include.contracts.topics import MEMBER
 from include.errors import DatabaseUnavailable
 from include.integrity.comparison import diff
@@ -46,7 +46,7 @@ def use_all(settings):
     lease = DriverLease(database, "d", "stream")
     lease.take()
     OffsetLedger(database).entries("join", "board")
-    SpeedStore(database, lease).forget_superseded()
+    PendingStore(database, lease).forget_superseded()
     StreamProgressStore(database).read()
     store = opened_store(settings)
     try:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.errors import TopicChanged
 from include.integrity.late_members import find_late_members
 from spark_jobs.batch.rebuild import rebuild_day

@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.clock import SystemClock
 from include.errors import StaleRun, TopicReplaced
 from include.integrity.publication import redo, undo

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.kafka_offsets import OffsetRange, OffsetReader
-from include.adapters.speed_store import Reject
+from include.adapters.kafka.offsets import OffsetRange, OffsetReader
+from include.adapters.postgres.pending_store import Reject
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -26,7 +26,7 @@ from include.integrity.late_members import find_late_members
 from include.integrity.page_model import load_rows
 from include.integrity.report import text_of
 from include.retry import retry_transient
-from spark_jobs.batch.archive import archive_topics
+from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.record_decoder import read_record

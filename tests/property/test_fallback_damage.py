@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.adapters import fallback_count, fallback_schema
+from include.adapters.files import fallback_count, fallback_schema
 from include.errors import ConfigurationError
 from include.gateway.ports import Backlog
 from tests.fakes.events import record

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.adapters.kafka_offsets import OffsetRange
+from include.adapters.kafka.offsets import OffsetRange
 from spark_jobs.speed.pages import parts_of, share_of
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(0, 5_000))

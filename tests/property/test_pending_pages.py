@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.speed_store import PendingBoard, SpeedStore
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.pending_store import PendingBoard, PendingStore
 from spark_jobs.speed.pending import PendingPages
 from tests.support.pipeline import migrated, rows
 
@@ -34,7 +34,7 @@ def database(postgres, tmp_path_factory):
 def store(database):
     lease = DriverLease(database.database, "test")
     lease.take()
-    return SpeedStore(database.database, lease)
+    return PendingStore(database.database, lease)
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=30)

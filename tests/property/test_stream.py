@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetRange, OffsetReader
-from include.adapters.live_table_sink import LiveTableSink
-from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.speed_store import SpeedStore
-from include.adapters.topic_tail import TopicTail
+from include.adapters.kafka.offsets import OffsetRange, OffsetReader
+from include.adapters.kafka.topic_tail import TopicTail
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.live_table_sink import LiveTableSink
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.pending_store import PendingStore
 from include.clock import rfc3339
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.connectors.kafka import read_range
@@ -205,7 +205,7 @@ class Driver:
         servers, state = settings.kafka.bootstrap_servers, DriverState()
         lease = DriverLease(settings.database, "test")
         lease.take()
-        self.store = SpeedStore(settings.database, lease)
+        self.store = PendingStore(settings.database, lease)
         keep_rejects = RejectKeeper(self.store, state, self._stop).keep
         tail = TopicTail(servers, "member")
         members = MemberTable(self._spark, offset_reader, tail, PIPELINE, state, keep_rejects, self.max_bytes, 2)

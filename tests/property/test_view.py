@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.offset_ledger import OffsetLedger, Output
+from include.adapters.postgres.offset_ledger import OffsetLedger, Output
 from include.errors import NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover

@@ -10,16 +10,16 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from include.adapters.archive_store import ArchiveStore
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.offsets import OffsetReader
+from include.archive.store import ArchiveStore
 from include.clock import SystemClock, epoch_ms
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
-from spark_jobs.batch.archive import archive_topics
-from spark_jobs.batch.archive_files import ArchiveFolder
-from spark_jobs.batch.archive_source import ArchiveSource
+from spark_jobs.archive.archiver import archive_topics
+from spark_jobs.archive.files import ArchiveFolder
+from spark_jobs.archive.source import ArchiveSource
 from tests.fakes.events import board, member
 from tests.support.pipeline import with_topics
 from tests.support.topic_log import TopicLog

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from include.adapters.kafka_admin import create_topics
+from include.adapters.kafka.admin import create_topics
 from include.settings import KafkaSettings
 from tests.servers import KafkaServer, wait_until
 from tests.support.freezing import freeze

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from include.adapters.kafka_offsets import OffsetReader
+from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import psycopg2
 import psycopg2.extensions
 
-from include.adapters import postgres as connections
+from include.adapters.postgres import sessions as connections
 from include.settings import Settings
 from tests.servers import wait_until
 from tests.support.sessions import execute

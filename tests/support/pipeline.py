@@ -10,7 +10,7 @@ from typing import Any
 import psycopg2
 from confluent_kafka import Producer
 
-from include.adapters.kafka_admin import create_topics
+from include.adapters.kafka.admin import create_topics
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.settings import Role, Settings
 from include.sql.migrate import migrate

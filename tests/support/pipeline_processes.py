@@ -70,7 +70,7 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
         env_file.ensure(layout.env_file)
         variables = {**load_settings(layout), **overrides}
         create_databases(variables)
-        for module, *arguments in (("include.sql.migrate",), ("include.adapters.kafka_admin", "create-topics")):
+        for module, *arguments in (("include.sql.migrate",), ("include.adapters.kafka.admin", "create-topics")):
             _run([sys.executable, "-m", module, *arguments], {**os.environ, **variables}, folder / f"{module}.log")
         gateway = GatewayProcess.over(folder, kafka.bootstrap_servers, **variables)
         try:

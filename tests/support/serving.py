@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 from psycopg2.extras import execute_values
 
-from include.adapters.arrow_copy import copy_rows
-from include.adapters.driver_lease import DriverLease
-from include.adapters.generation_store import Counts, Excluded, GenerationStore, Part
-from include.adapters.live_table import Applied
-from include.adapters.live_table_sink import LiveTableSink
-from include.adapters.offset_ledger import OffsetLedger
-from include.adapters.postgres import SessionLimits, connect
-from include.adapters.served_batch import RECORDS
+from include.adapters.postgres.arrow_copy import copy_rows
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.generation_store import Counts, Excluded, GenerationStore, Part
+from include.adapters.postgres.live_table import Applied
+from include.adapters.postgres.live_table_sink import LiveTableSink
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.served_batch import RECORDS
+from include.adapters.postgres.sessions import SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings

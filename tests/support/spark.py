@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from include.adapters.kafka_offsets import OffsetRange, Offsets
+from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.contracts import headers as h
 from spark_jobs.schemas import RECORD
 

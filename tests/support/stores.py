@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from include.adapters.fallback_store import SqliteFallbackStore
+from include.adapters.files.fallback_store import SqliteFallbackStore
 from tests.fakes.gateway import FixedClock
 
 

@@ -3,9 +3,9 @@
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from include.adapters.driver_lease import DriverLease
-from include.adapters.kafka_offsets import OffsetReader
-from include.adapters.offset_ledger import OffsetLedger
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.errors import BrokerUnavailable, ContractMismatch
 from include.settings import Settings
 from tests.servers import wait_until

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.adapters.served_batch import RECORDS
+from include.adapters.postgres.served_batch import RECORDS
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.speed.detail_decoder import DetailDecoder

@@ -26,7 +26,7 @@ from include.errors import (
 )
 from include.integrity.process import RebuildFailed
 from include.settings import Settings
-from spark_jobs.batch.archive_files import ArchiveDamaged
+from spark_jobs.archive.files import ArchiveDamaged
 
 for package in (include, spark_jobs):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -34,7 +34,7 @@ for package in (include, spark_jobs):
             importlib.import_module(module.name)
 
 COMMANDS = {
-    "include.adapters.kafka_admin": ["create-topics"],
+    "include.adapters.kafka.admin": ["create-topics"],
     "include.gateway.__main__": [],
     "include.gateway.reconcile": [],
     "include.gateway.replay": [],

@@ -3,7 +3,7 @@
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from include.adapters.serving_errors import BatchInterrupted, BatchRefused
+from include.adapters.postgres.sink_errors import BatchInterrupted, BatchRefused
 from include.errors import BrokerUnavailable, DriverSuperseded, LedgerConflict
 from spark_jobs.connectors.failures import cause_of, is_passing
 

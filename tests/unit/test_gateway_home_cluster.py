@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.adapters.cluster_file import FILE, ClusterFile
-from include.adapters.fallback_store import SqliteFallbackStore
+from include.adapters.files.cluster_file import FILE, ClusterFile
+from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.errors import ConfigurationError
 from include.gateway import home_cluster
 from include.gateway.intake import Kept

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from include.adapters.call_journal import SqliteCallJournal
+from include.adapters.files.call_journal import SqliteCallJournal
 from include.gateway.answer import Answer, Fault, unavailable
 from include.gateway.idempotency import Attempted, Idempotency, fingerprint
 from tests.fakes.gateway import FixedClock

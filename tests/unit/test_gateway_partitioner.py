@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.adapters.partitioner import Partitioner, murmur2
+from include.adapters.kafka.partitioner import Partitioner, murmur2
 
 
 @pytest.mark.parametrize(

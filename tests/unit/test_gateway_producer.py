@@ -6,7 +6,7 @@ import logging
 import pytest
 from confluent_kafka import KafkaError
 
-from include.adapters.kafka_producer import KafkaProducer, _ClientLog, _failure
+from include.adapters.kafka.producer import KafkaProducer, _ClientLog, _failure
 from tests.fakes.events import record
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from include.adapters.unpublished_rows import UnpublishedRow
+from include.adapters.postgres.unpublished_rows import UnpublishedRow
 from include.contracts.topics import BOARD, MEMBER
 from include.errors import BrokerUnavailable
 from include.gateway.ports import Failure, Saved

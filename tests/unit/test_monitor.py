@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.adapters.stream_progress import Pending
+from include.adapters.postgres.stream_progress import Pending
 from include.errors import (
     BrokerUnavailable,
     ConfigurationError,

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy
 import sqlalchemy.exc
 
-from include.adapters.postgres import SessionLimits, open_session
+from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.errors import DatabaseUnavailable
 from stack import env_file
 from stack.airflow_env import airflow_environment

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from include.adapters.offset_ledger import Entry
+from include.adapters.postgres.offset_ledger import Entry
 from include.contracts.day import Day
 from include.errors import LedgerBeyondEnd, RangeExpired, TopicReplaced
 from spark_jobs.repair import Finding, table_lines

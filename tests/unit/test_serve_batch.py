@@ -4,7 +4,7 @@ import datetime as dt
 
 import pyarrow as pa
 
-from include.adapters.served_batch import (
+from include.adapters.postgres.served_batch import (
     are_new,
     day_numbers,
     ends_of,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import psycopg2
 import pytest
 
-from include.adapters.serving_errors import BatchInterrupted, BatchRefused, as_own, is_of_a_row, reason_of_refusal
+from include.adapters.postgres.sink_errors import BatchInterrupted, BatchRefused, as_own, is_of_a_row, reason_of_refusal
 from include.errors import DatabaseUnavailable
 
 

@@ -1,0 +1,145 @@
+"""Creates the topics of the contracts: `python -m include.adapters.kafka.admin create-topics`."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Collection
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from include.adapters.files.cluster_file import require_own_cluster
+from include.command import as_command
+from include.contracts.topics import TOPICS, Topic
+from include.errors import BrokerUnavailable, ContractMismatch
+from include.retry import retry_transient
+from include.settings import KafkaSettings, Settings
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 15
+_LIMIT = "max.message.bytes"
+_LIMIT_TIMEOUT_S = 5
+_SETTINGS_HIDDEN = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+SETTLE_S = 15.0  # a topic just created may be unknown to a broker for a moment
+
+
+def create_topics(kafka: KafkaSettings) -> list[str]:
+    """Create the missing topics and return their names.
+
+    Raises BrokerUnavailable, and ContractMismatch with every setting in which an existing topic differs from the
+    contract, and the remedy.
+    """
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    existing = _existing(admin, kafka)
+    created = [topic.name for topic in TOPICS.values() if topic.name not in existing and _create(admin, topic, kafka)]
+    # New topics are compared too: another process may have created one that the metadata above did not show yet.
+    differences = retry_transient(lambda: topic_differences(kafka, list(TOPICS.values())), SETTLE_S)
+    if differences:
+        raise ContractMismatch("; ".join(differences))
+    return created
+
+
+def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
+    """Return one line per setting of an existing topic that differs from the contract, with the remedy.
+
+    Raises BrokerUnavailable.
+    """
+    if not topics:
+        return []
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    found = []
+    try:
+        names = TopicCollection([topic.name for topic in topics])
+        described = {name: f.result() for name, f in admin.describe_topics(names, request_timeout=TIMEOUT_S).items()}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic.name) for topic in topics]
+        configs = {r.name: f.result() for r, f in admin.describe_configs(resources, request_timeout=TIMEOUT_S).items()}
+    except KafkaException as exc:
+        raise BrokerUnavailable(reason=str(exc)) from exc
+    for topic in topics:
+        partitions = described[topic.name].partitions
+        if len(partitions) != kafka.partitions:
+            found.append(f"topic {topic.name} has {len(partitions)} partitions, KAFKA_PARTITIONS says "
+                         f"{kafka.partitions}: change the setting, or move to a new topic")  # fmt: skip
+        replicas = {len(partition.replicas) for partition in partitions}
+        if replicas != {kafka.replication_factor}:
+            found.append(f"topic {topic.name} has {sorted(replicas)} replicas, KAFKA_REPLICATION_FACTOR says "
+                         f"{kafka.replication_factor}: reassign its partitions")  # fmt: skip
+        for name, wanted in topic.settings(kafka.min_insync_replicas, kafka.board_retention_days).items():
+            actual = configs[topic.name][name].value
+            if actual != wanted:
+                found.append(f"topic {topic.name} has {name}={actual}, the contract says {wanted}: alter the topic")
+    return found
+
+
+def topics_below(bootstrap_servers: str, names: Collection[str], needed_bytes: int) -> list[str]:
+    """Return one line per topic whose `max.message.bytes` is less than needed, with the remedy.
+
+    Topics that do not exist, or whose settings may not be read, are skipped. Blocks. Raises BrokerUnavailable.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "logger": log})
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
+    found = []
+    for resource, future in admin.describe_configs(resources, request_timeout=_LIMIT_TIMEOUT_S).items():
+        try:
+            value = int(future.result()[_LIMIT].value)
+        except KafkaException as exc:
+            if exc.args[0].code() in _SETTINGS_HIDDEN:
+                log.warning("the settings of topic %s are not known: %s", resource.name, exc.args[0].name())
+                continue
+            raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, reason=str(exc)) from exc
+        if value < needed_bytes:
+            found.append(
+                f"topic {resource.name} has {_LIMIT}={value}, and the gateway's batches need {needed_bytes}: Kafka "
+                f"would refuse events that were accepted; set {_LIMIT} of the topic to at least {needed_bytes}"
+            )
+    return found
+
+
+def _existing(admin: AdminClient, kafka: KafkaSettings) -> set[str]:
+    try:
+        return set(admin.list_topics(timeout=TIMEOUT_S).topics)
+    except KafkaException as exc:
+        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
+
+
+def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
+    """Create the topic. False if it exists already. Raises BrokerUnavailable."""
+    new = NewTopic(
+        topic.name,
+        num_partitions=kafka.partitions,
+        replication_factor=kafka.replication_factor,
+        config=topic.settings(kafka.min_insync_replicas, kafka.board_retention_days),
+    )
+    try:
+        admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic.name].result()
+    except KafkaException as exc:
+        if exc.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, topic=topic.name, reason=str(exc)) from exc
+    return True
+
+
+@as_command
+def main() -> int:
+    """Create the missing topics.
+
+    Exit codes: 75 the broker does not answer; 78 a topic differs from its contract, or another cluster answers.
+    """
+    parser = argparse.ArgumentParser(description="Create the missing topics of the pipeline.")
+    parser.add_argument("action", choices=["create-topics"])
+    parser.parse_args()
+    settings = Settings.from_environment()
+    # If the gateway's store is on this machine, it shows whether this is the cluster of another stack.
+    require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir], TIMEOUT_S)
+    created = create_topics(settings.kafka)
+    log.info("topics created: %s", ", ".join(created) or "none, all exist as the contract says")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

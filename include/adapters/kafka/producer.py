@@ -1,0 +1,274 @@
+"""The gateway's producer: confluent-kafka with delivery reports as asyncio futures."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Producer as LibrdkafkaProducer
+
+from include.adapters.kafka.partitioner import Partitioner
+from include.gateway.limits import MAX_MESSAGE_BYTES
+from include.gateway.ports import Failure, Partition, Record
+from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE
+
+log = logging.getLogger(__name__)
+client_log = logging.getLogger("include.adapters.librdkafka")
+
+_ClientHeaders = list[tuple[str, str | bytes | None]]
+
+Settled = asyncio.Future[Failure | None]
+
+_RETIRED = -1  # generation of failures that must not cause a restart
+_POLL_S = 0.001  # while records are in flight
+_IDLE_POLL_S = 0.1  # otherwise, for errors of the client
+_CLUSTER_CHANGED = "CLUSTERID"
+_PURGE_S = 1.0  # timeout for the reports of purged records
+_BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a batch that exceeds it as a whole
+_BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
+
+
+def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float = 1) -> dict[str, object]:
+    """Return the client's configuration. The partitioner is the Java clients', so keys map to the same partitions."""
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "client.id": "gateway",
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "snappy",
+        "partitioner": "murmur2_random",
+        "linger.ms": linger_ms,
+        "batch.size": _BATCH_BYTES,
+        "message.max.bytes": MAX_MESSAGE_BYTES,
+        "message.timeout.ms": max(int(deadline_s * 1000), int(linger_ms) + 1),
+        "queue.buffering.max.kbytes": _BUFFER_KIB,
+        "socket.timeout.ms": 10_000,
+        "reconnect.backoff.ms": 100,
+        "reconnect.backoff.max.ms": 1000,
+        "log.connection.close": False,
+        "error_cb": None,
+        "logger": client_log,
+    }
+
+
+class _Seldom(logging.Filter):
+    """Passes one line per facility and interval: an unreachable broker causes twenty lines per second."""
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._next: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging.Filter."""
+        facility = record.getMessage().partition(" ")[0]
+        if record.created < self._next.get(facility, 0.0):
+            return False
+        self._next[facility] = record.created + self._interval_s
+        return True
+
+
+client_log.addFilter(_Seldom(interval_s=30))
+
+
+class _ClientLog:
+    """The logger of one client. librdkafka reports a changed cluster id only in its log, with facility CLUSTERID."""
+
+    def __init__(self, on_cluster_change: Callable[[], None]) -> None:
+        self._on_cluster_change = on_cluster_change
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        """See logging.Logger.log. The first argument is the facility. Called in the middle of a poll."""
+        if arguments and arguments[0] == _CLUSTER_CHANGED:
+            self._on_cluster_change()
+        client_log.log(level, message, *arguments)
+
+
+class KafkaProducer:
+    """Implements `ports.Producer`. The event loop polls librdkafka, whose own threads send the records.
+
+    A polling thread would take the GIL from the loop and wake it for every batch of reports. A timer of one millisecond
+    costs a third less per record (docs/adr/0009).
+    """
+
+    def __init__(self, bootstrap_servers: str, deadline_s: float) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._deadline_s = deadline_s
+        self._on_failure: Callable[[Failure], None] = lambda failure: None
+        self._on_cluster_change: Callable[[], None] = lambda: None
+        self._generation = 0
+        self._producer: LibrdkafkaProducer | None = None
+        self._retired: list[LibrdkafkaProducer] = []
+        self._in_flight: deque[tuple[float, Settled]] = deque()
+        self._poller: asyncio.TimerHandle | None = None
+        self._is_poll_near = False
+        self._partitioner = Partitioner()
+
+    def start(
+        self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """See ports.Producer.start."""
+        self._loop = asyncio.get_running_loop()
+        self._on_failure = on_failure
+        self._on_cluster_change = on_cluster_change
+        self._producer = self._new_producer()
+        self._poll()
+
+    def send(self, record: Record) -> Settled:
+        """See ports.Producer.send."""
+        future: Settled = self._loop.create_future()
+        if self._producer is None:
+            future.set_result(Failure(CLOSED, "the producer is closed"))
+            return future
+        try:
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                on_delivery=partial(self._reported, future, self._generation),
+                timestamp=record.timestamp_ms,
+                headers=cast(_ClientHeaders, record.headers),
+            )
+        except BufferError:
+            future.set_result(Failure("_QUEUE_FULL", "the producer's buffer is full", generation=self._generation))
+        except KafkaException as exc:
+            future.set_result(_failure(exc.args[0], self._generation, is_of_record=True))
+        else:
+            self._in_flight.append((self._loop.time() + self._deadline_s, future))
+            if not self._is_poll_near:
+                self._is_poll_near = True
+                self._loop.call_soon(self._poll_now)
+        return future
+
+    def partition_of(self, record: Record) -> Partition | None:
+        """See ports.Producer.partition_of."""
+        return self._partitioner.place(record.topic, record.key)
+
+    def abandon(self) -> None:
+        """See ports.Producer.abandon. librdkafka reports each record, and if it was sent, within milliseconds."""
+        if self._producer is not None:
+            self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def restart(self, generation: int) -> bool:
+        """See ports.Producer.restart."""
+        if self._producer is None or generation != self._generation:
+            return False
+        retired, self._generation = self._producer, self._generation + 1
+        self._producer = self._new_producer()
+        retired.purge(in_queue=True, in_flight=True, blocking=False)
+        self._retired.append(retired)
+        self._fail_in_flight(Failure("_PURGE_INFLIGHT", "the producer was restarted", generation=generation))
+        return True
+
+    async def cluster_id(self, timeout_s: float) -> str | None:
+        """See ports.Producer.cluster_id."""
+        producer = self._producer
+        if producer is None:
+            return None
+        try:
+            metadata = await asyncio.to_thread(producer.list_topics, timeout=timeout_s)
+        except KafkaException as exc:
+            log.debug("broker not reachable: %s", exc.args[0].name())
+            return None
+        self._partitioner.learn({name: len(topic.partitions) for name, topic in metadata.topics.items()})
+        found: str | None = metadata.cluster_id
+        return found
+
+    async def close(self, timeout_s: float) -> None:
+        """See ports.Producer.close."""
+        if self._producer is None:
+            return
+        producer, self._producer = self._producer, None
+        self._retired.append(producer)
+        if not await self._drained(timeout_s):
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            await self._drained(_PURGE_S)
+        if self._poller is not None:
+            self._poller.cancel()
+        self._fail_in_flight(Failure(CLOSED, "the producer was closed", generation=self._generation))
+
+    async def _drained(self, timeout_s: float) -> bool:
+        deadline = self._loop.time() + timeout_s
+        while self._retired:
+            if self._loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_POLL_S)  # the poll timer keeps running
+        return True
+
+    def _new_producer(self) -> LibrdkafkaProducer:
+        config = producer_config(self._bootstrap_servers, self._deadline_s)
+        config["error_cb"] = partial(self._failed, self._generation)
+        config["logger"] = _ClientLog(self._on_cluster_change)
+        return LibrdkafkaProducer(config)
+
+    def _poll_in(self, delay_s: float) -> None:
+        if self._poller is not None:
+            self._poller.cancel()
+        self._poller = self._loop.call_later(delay_s, self._poll)
+
+    def _poll_now(self) -> None:
+        # one poll for all sends of this loop iteration: under load, iterations are more frequent than the timer
+        self._is_poll_near = False
+        self._poll()
+
+    def _poll(self) -> None:
+        # in the loop: serves delivery reports, then fails records past their deadline
+        try:
+            if self._producer is not None:
+                self._serve(self._producer, self._generation)
+            for retired in list(self._retired):
+                if self._serve(retired, _RETIRED) == 0 and len(retired) == 0:
+                    self._retired.remove(retired)
+            self._settle_overdue()
+        finally:
+            self._poll_in(_POLL_S if self._in_flight or self._retired else _IDLE_POLL_S)
+
+    def _serve(self, producer: LibrdkafkaProducer, generation: int) -> int:
+        try:
+            served: int = producer.poll(0)
+            return served
+        except KafkaException as exc:  # a fatal error is raised here, not passed to error_cb; the next poll has reports
+            self._failed(generation, exc.args[0])
+            return 1
+
+    def _reported(self, future: Settled, generation: int, error: KafkaError | None, message: Message) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            is_of_record = len(message.value() or b"") > _BATCH_BYTES  # larger records are batches of their own
+            future.set_result(_failure(error, generation, is_of_record))
+
+    def _failed(self, generation: int, error: KafkaError) -> None:
+        # an error of the client, not of a record; handled after the poll, not in the middle of it
+        self._loop.call_soon(self._on_failure, _failure(error, generation))
+
+    def _settle_overdue(self) -> None:
+        # librdkafka checks timeouts about once per second only, so the delivery timeout is enforced here.
+        now = self._loop.time()
+        in_flight = self._in_flight
+        while in_flight:
+            deadline, future = in_flight[0]
+            if not future.done():
+                if deadline > now:
+                    break
+                reason = f"not acknowledged within {self._deadline_s} s"
+                future.set_result(Failure(DEADLINE, reason, generation=self._generation))
+            in_flight.popleft()
+
+    def _fail_in_flight(self, failure: Failure) -> None:
+        while self._in_flight:
+            _, future = self._in_flight.popleft()
+            if not future.done():
+                future.set_result(failure)
+
+
+def _failure(error: KafkaError, generation: int, is_of_record: bool = False) -> Failure:
+    # otherwise the batch was too large, because the topic's limit is far below the contract's
+    is_too_large = is_of_record and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+    kind = RECORD_TOO_LARGE if is_too_large else error.name()
+    return Failure(kind, error.str(), fatal=error.fatal(), generation=generation)

@@ -1,0 +1,53 @@
+"""Sessions that another one waits for: PostgreSQL tells of them only while it waits."""
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from include.adapters.postgres.sessions import KeptConnection
+from include.errors import DatabaseUnavailable
+from include.settings import DatabaseSettings, Role
+from include.sql.named import query
+
+_LOOK_EVERY_S = 0.2
+
+
+class Blocking(NamedTuple):
+    """A session that is waited for, and the table. Without a right to see it, its state is not known."""
+
+    pid: int
+    application: str
+    user: str
+    state: str | None
+    since: dt.datetime | None
+    table: str | None
+
+    def __str__(self) -> str:
+        state = "state unknown" if self.since is None else f"{self.state}, transaction since {self.since:%H:%M:%S} UTC"
+        return f"session {self.pid} of user {self.user} (application {self.application or 'without a name'}, {state})"
+
+
+@contextmanager
+def blocking_sessions(database: DatabaseSettings, role: Role, application: str, pid: int) -> Iterator[list[Blocking]]:
+    """The sessions that backend `pid` waited for last, kept up to date until the end of the block."""
+    seen: list[Blocking] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        connection = KeptConnection(database, role, application)
+        with suppress(DatabaseUnavailable):  # the caller has an error of its own then
+            while not is_over.wait(_LOOK_EVERY_S):
+                with connection.transaction() as cursor:  # another one each time: within one the answer stays
+                    cursor.execute(query("select_blocking_sessions"), {"pid": pid})
+                    seen[:] = map(Blocking._make, cursor.fetchall()) if cursor.rowcount else seen
+        connection.close()
+
+    thread = threading.Thread(target=look, name="blocking-sessions")
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,0 +1,272 @@
+"""Generations of a day: made, loaded, attached, measured. Used by the rebuild's driver and by its executors."""
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import NamedTuple
+
+from psycopg2 import sql
+from psycopg2.errors import UndefinedTable
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import execute_values
+
+from include.adapters.postgres.generation_tables import remove_tables
+from include.adapters.postgres.offset_ledger import REPLACED
+from include.adapters.postgres.pending_store import Reject
+from include.adapters.postgres.sessions import connect, open_connection, own_errors
+from include.contracts.day import Day
+from include.errors import DayBusy, StaleRun
+from include.settings import DatabaseSettings
+from include.sql.named import query
+
+Cut = Mapping[str, Mapping[int, int]]  # topic → partition → end offset, exclusive
+PAGE = 1_000
+
+
+class Excluded(NamedTuple):
+    """A board of the day that is not a row: pending, rejected, deleted or moved; of these two also the version."""
+
+    kind: str
+    identity: str
+    board_id: int | None
+    board_partition: int
+    board_offset: int
+    reason: str | None
+    version_at: dt.datetime | None = None
+
+
+class Duplicate(NamedTuple):
+    """A board whose record stands more than once in board-detail."""
+
+    board_id: int
+    copies: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The terms of a day's balance, each counted on its own."""
+
+    raw_distinct: int
+    pending: int
+    rejected: int
+    duplicates: int
+    misplaced: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """The terms of both together."""
+        return Counts(*(getattr(self, term.name) + getattr(other, term.name) for term in fields(self)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a task saves of a generation, in one transaction: rows by `copy`, and what they do not show.
+
+    `number` is the part's own, the same when the task is tried again: from 0 on for rows, below for decisions.
+    """
+
+    number: int
+    row_count: int = 0
+    copy: Callable[[Cursor, str], object] | None = None
+    excluded: Sequence[Excluded] = ()
+    duplicates: Sequence[Duplicate] = ()
+
+
+@dataclass(frozen=True)
+class Built:
+    """A generation ready to be compared and published."""
+
+    generation_id: int
+    row_count: int
+    content_hash: str
+
+
+class _Measured(NamedTuple):
+    row_count: int
+    newest_version_at: dt.datetime
+    first_key: int | None
+    last_key: int | None
+    earliest: str | None
+    latest: str | None
+    content_hash: str
+
+
+class GenerationStore:
+    """The batch layer's tables. Methods are short transactions unless they say otherwise."""
+
+    def __init__(self, database: DatabaseSettings) -> None:
+        self._database = database
+
+    @contextmanager
+    def hold(self, day: Day) -> Iterator[None]:
+        """Hold the day for this process until the block ends. Raises DayBusy when another one has it."""
+        connection = open_connection(self._database, "batch", f"rebuild {day}")
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(query("lock_day"), {"day_number": day.date.toordinal()})
+                if not cursor.fetchone()[0]:
+                    raise DayBusy("another run is rebuilding this day; wait for it, or end it", day=day)
+            yield
+        finally:
+            connection.close()
+
+    def count_attempt(self, day: Day, run_id: str) -> None:
+        """Note that the run begins to build the day, whatever becomes of it; its publication forgets it."""
+        with self._transaction() as cursor:
+            cursor.execute(query("count_attempt"), {"day": day.date, "run_id": run_id})
+
+    def known_offsets(self, day: Day, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """First offsets of the day's records that are known already: of the raw topic, and of the output topic."""
+        raw: dict[int, int] = {}
+        output: dict[int, int] = {}
+        with self._transaction() as cursor:
+            cursor.execute(query("select_first_offsets"), {"day": day.date, "topic": topic})
+            for partition, offset, output_partition, output_offset in cursor.fetchall():
+                raw[partition] = min(offset, raw.get(partition, offset))
+                if output_partition is not None:
+                    output[output_partition] = min(output_offset, output.get(output_partition, output_offset))
+        return raw, output
+
+    def taken_offsets(self, topic: str, topic_id: str) -> dict[int, tuple[int, dt.datetime]]:
+        """How far the stream has taken the raw topic: the next offset, and when it last moved, a partition."""
+        with self._transaction() as cursor:
+            cursor.execute(query("select_ledger_entries"), {"consumer": "join", "topic": topic})
+            return {partition: (offset, at) for found_id, partition, offset, at in cursor.fetchall()
+                    if found_id == topic_id}  # fmt: skip
+
+    def replaced_until(self, output_id: str) -> dict[int, int]:
+        """Up to where the output topic was made from a topic that was replaced since, a partition."""
+        with self._transaction() as cursor:
+            cursor.execute(query("select_ledger"), {"consumer": REPLACED, "topic_id": output_id})
+            return dict(cursor.fetchall())
+
+    def forgotten(self) -> frozenset[int]:
+        """Members whose data were removed on request."""
+        with self._transaction() as cursor:
+            cursor.execute(query("select_forgotten"))
+            return frozenset(int(row[0]) for row in cursor.fetchall())
+
+    def begin(
+        self, day: Day, run_id: str, reason: str | None, cut: Cut, topic_ids: Mapping[str, str],
+        starts: Cut | None = None, unread: Mapping[str, Mapping[int, Sequence[tuple[int, int]]]] = MappingProxyType({}),
+    ) -> int:  # fmt: skip
+        """Open a generation with a table of its own; drop what an earlier try of this run left behind.
+
+        The cut is kept with the ids of its topics: an offset says nothing of another topic of that name. With it are
+        the ranges that nobody can read any more; the cut ends before them.
+        """
+        with self._transaction() as cursor:
+            cursor.execute(query("discard_unfinished"), {"day": day.date, "run_id": run_id})
+            is_retry = cursor.rowcount > 0
+        if is_retry:
+            remove_tables(self._database, day)
+        with self._transaction() as cursor:
+            cursor.execute(
+                query("insert_generation"),
+                {"day": day.date, "run_id": run_id, "reason": reason,
+                 "cut": json.dumps({**cut, "topic_ids": dict(topic_ids), "unread": dict(unread)}),
+                 "starts": json.dumps(starts or {})},
+            )  # fmt: skip
+            generation_id = int(cursor.fetchone()[0])
+            cursor.execute(query("create_generation_table"), {"generation_id": generation_id, "day": day.date})
+            return generation_id
+
+    def save_part(self, generation_id: int, day: Day, part: Part) -> bool:
+        """Save a part, once: a retried task finds it claimed and saves nothing. Returns whether it saved.
+
+        Raises StaleRun when the generation was discarded meanwhile.
+        """
+        claim = {"generation_id": generation_id, "part": part.number, "row_count": part.row_count}
+        with connect(self._database, "batch", "rebuild load") as connection, connection.cursor() as cursor:
+            cursor.execute(query("claim_load"), claim)
+            if cursor.rowcount == 0:
+                cursor.execute(query("select_load"), claim)
+                if cursor.fetchone() is None:
+                    raise StaleRun("the generation was discarded while it was loaded", generation=generation_id)
+                return False
+            if part.copy is not None:
+                statement = sql.SQL(query("copy_generation")).format(table=table_name(generation_id))
+                try:
+                    part.copy(cursor, statement.as_string(connection))
+                except UndefinedTable as exc:
+                    raise StaleRun("the generation was discarded", generation=generation_id) from exc
+            _insert_excluded(cursor, generation_id, part.excluded)
+            _insert_duplicates(cursor, generation_id, day, part.duplicates)
+            return True
+
+    def save_rejects(self, rejects: Iterable[Reject]) -> None:
+        """Keep records that break their contract; those that are kept already stay as they are."""
+        rows = [(*reject, "rebuild") for reject in rejects]
+        if rows:
+            with self._transaction() as cursor:
+                execute_values(cursor, query("insert_rejects"), rows, page_size=PAGE)
+
+    def finish(self, generation_id: int, day: Day, counts: Counts) -> Built:
+        """Give the generation's table its key, count and hash it, attach it. Raises StaleRun when the run lost its day.
+
+        The key is made on one connection while another one counts and hashes: each reads all of the table. The
+        bounds of its rows become a CHECK.
+        """
+        with ThreadPoolExecutor(1, "measure") as executor:
+            measured = executor.submit(self._measure, generation_id)
+            self._index(generation_id)
+            found = measured.result()
+        terms = {
+            "generation_id": generation_id, "day": day.date, "row_count": found.row_count,
+            "content_hash": found.content_hash, "first_key": found.first_key, "last_key": found.last_key,
+            "raw_distinct": counts.raw_distinct, "pending_count": counts.pending, "rejected_count": counts.rejected,
+            "duplicate_count": counts.duplicates, "misplaced_count": counts.misplaced,
+            "newest_version_at": found.newest_version_at,
+        }  # fmt: skip
+        with self._transaction() as cursor:
+            cursor.execute(query("attach_generation"),
+                           terms | {"earliest": found.earliest, "latest": found.latest})  # fmt: skip
+            cursor.execute(query("finish_generation"), terms)
+            if cursor.rowcount != 1:
+                raise StaleRun(generation=generation_id, day=day)
+        return Built(generation_id, found.row_count, found.content_hash)
+
+    def _index(self, generation_id: int) -> None:
+        for name in ("index_generation", "analyze_generation"):  # the two locks do not go together
+            with self._transaction() as cursor:
+                cursor.execute(query(name), {"generation_id": generation_id})
+        # before it is attached: no reader marks its rows, and no vacuum has to read it later
+        with closing(open_connection(self._database, "batch", "rebuild")) as connection, own_errors(self._database):
+            connection.autocommit = True  # VACUUM runs in no transaction
+            with connection.cursor() as cursor:
+                cursor.execute(sql.SQL(query("freeze_generation")).format(table=table_name(generation_id)))
+
+    def _measure(self, generation_id: int) -> _Measured:
+        table = table_name(generation_id)
+        with self._transaction() as cursor:
+            cursor.execute(sql.SQL(query("measure_generation")).format(table=table))
+            return _Measured(*cursor.fetchone())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Cursor]:
+        connection: Connection
+        with connect(self._database, "batch", "rebuild") as connection, connection.cursor() as cursor:
+            yield cursor
+
+
+def _insert_excluded(cursor: Cursor, generation_id: int, excluded: Iterable[Excluded]) -> None:
+    rows = [(generation_id, *each) for each in excluded]
+    if rows:
+        execute_values(cursor, query("insert_excluded"), rows, page_size=PAGE)
+
+
+def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates: Iterable[Duplicate]) -> None:
+    rows = [(generation_id, day.date, each.board_id, "duplicate", json.dumps({"copies": each.copies}))
+            for each in duplicates]  # fmt: skip
+    if rows:
+        execute_values(cursor, query("insert_duplicates"), rows, page_size=PAGE)
+
+
+def table_name(generation_id: int) -> sql.Identifier:
+    """The table that holds a generation's rows."""
+    return sql.Identifier("generations", f"board_detail_final_g{generation_id}")

@@ -1,0 +1,36 @@
+"""The time zone that days were filed under. Rows, generations and files of one zone are wrong in another."""
+
+from psycopg2 import sql
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.postgres.sessions import connect
+from include.errors import ConfigurationError
+from include.settings import Role, Settings
+from include.sql.named import query
+
+
+def keep_zone(cursor: Cursor, zone: str) -> None:
+    """Write down the zone when nothing is filed yet, and make it the database's, for whoever asks by `created_at`.
+
+    Raises ConfigurationError when days are filed under another one.
+    """
+    cursor.execute(query("keep_zone"), {"zone": zone})
+    _refuse_other(cursor, zone)
+    name = sql.Identifier(cursor.connection.info.dbname)
+    cursor.execute(sql.SQL("ALTER DATABASE {} SET timezone = {}").format(name, sql.Literal(zone)))
+
+
+def require_zone(settings: Settings, role: Role) -> None:
+    """Raise ConfigurationError when the days of this database were filed under another zone. Blocks on PostgreSQL."""
+    with connect(settings.database, role, "zone") as connection, connection.cursor() as cursor:
+        _refuse_other(cursor, settings.timezone)
+
+
+def _refuse_other(cursor: Cursor, zone: str) -> None:
+    cursor.execute(query("select_zone"))
+    row = cursor.fetchone()
+    if row and row[0] != zone:
+        raise ConfigurationError(
+            f"PIPELINE_TIMEZONE={zone}: the days of this database and its archive were filed under {row[0]}; set it "
+            "back, or begin with a new database and another ARCHIVE_DIR, see docs/deployment.md"
+        )

@@ -1,0 +1,161 @@
+"""Rows into the live table, within the caller's transaction: newest version wins, published days are respected."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import psycopg2
+import pyarrow as pa
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.postgres.arrow_copy import copy_rows
+from include.adapters.postgres.served_batch import (
+    KEY,
+    LIVE_COLUMNS,
+    Reject,
+    are_new,
+    day_numbers,
+    newest_versions,
+    placeless,
+    split,
+)
+from include.adapters.postgres.sink_errors import is_of_a_row
+from include.adapters.postgres.tombstones import place_tombstones
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.failpoints import failpoint
+from include.sql.named import query
+
+KNOWN_SHARE = 4  # from a quarter on, the whole batch is staged: looking for the rest costs more than it saves
+
+
+@dataclass
+class Applied:
+    """What a batch changed. `duplicates` are records made from a board record that was served before."""
+
+    written: int = 0
+    duplicates: int = 0
+    rejects: list[Reject] = field(default_factory=list)
+    phases_s: dict[str, float] = field(default_factory=lambda: {"copy": 0.0, "merge": 0.0, "commit": 0.0})
+
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the time of the block to a phase."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases_s[phase] += time.monotonic() - started
+
+
+def write_rows(
+    cursor: Cursor, rows: pa.Table, applied: Applied, refused: Callable[[pa.Table, psycopg2.Error], Reject]
+) -> None:
+    """Write the rows; where PostgreSQL refuses a value, halve them until the row is found that has it: a reject.
+
+    The parts are written in the order of the log, and the newest version wins between them as within one.
+    """
+    if placeless(rows):
+        cursor.execute(query("share_tombstones"))
+    # before any row, for all parts: a publication that has the day would wait for the rows of an earlier part
+    _write_part(cursor, rows, _locked_days(cursor, day_numbers(rows)), applied, refused)
+
+
+def _write_part(
+    cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], applied: Applied,
+    refused: Callable[[pa.Table, psycopg2.Error], Reject],
+) -> None:  # fmt: skip
+    cursor.execute(query("begin_rows"))
+    try:
+        written, duplicates = _merge(cursor, rows, held, applied)
+    except psycopg2.Error as exc:
+        if not is_of_a_row(exc):
+            raise
+        cursor.execute(query("undo_rows"))
+        if rows.num_rows == 1:
+            applied.rejects.append(refused(rows, exc))
+            return
+        middle = rows.num_rows // 2
+        for part in (rows.slice(0, middle), rows.slice(middle)):
+            cursor.execute(query("truncate_stage_detail"))
+            _write_part(cursor, part, held, applied, refused)
+    else:
+        cursor.execute(query("keep_rows"))
+        applied.written += written
+        applied.duplicates += duplicates
+
+
+def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], applied: Applied) -> tuple[int, int]:
+    """How many rows were written, and how many stand there already, made by another record.
+
+    Boards that nothing is known of go straight into the live table: that takes half the time of staging and upserting
+    them. No other session adds rows there while the lease is held, so what was looked up stays true.
+    """
+    with applied.timed("merge"):
+        newest = newest_versions(rows)
+        published = _hold_days(cursor, day_numbers(newest), held)
+        known = _known_boards(cursor, newest[KEY].to_pylist())
+        new, others = split(newest, are_new(newest, known, set(published)))
+    with applied.timed("copy"):
+        copy_rows(cursor, query("copy_live"), new.sort_by(KEY).select(LIVE_COLUMNS))  # in order: half the index work
+        copy_rows(cursor, query("copy_stage_detail"), others.select(LIVE_COLUMNS))
+    failpoint("serve.after_copy")
+    if not others.num_rows:
+        return new.num_rows, 0
+    with applied.timed("merge"):
+        written, duplicates = _merge_staged(cursor, others, published)
+    return new.num_rows + written, duplicates
+
+
+def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) -> tuple[int, int]:
+    if placeless(rows):
+        # after rows of earlier parts, perhaps: no publication is under way while the tombstones are held
+        published = {**published, **_hold_days(cursor, place_tombstones(cursor), published)}
+    # before the fence: a board that the published day shows waits no longer either
+    stream = {"topic": PIPELINE.stream.name}
+    cursor.execute(query("lock_served_pending"), stream)
+    if cursor.rowcount:
+        cursor.execute(query("delete_served_pending"), stream)
+    left = rows.num_rows
+    cursor.execute(query("drop_superseded_staged"))
+    left -= cursor.rowcount
+    for number, generation_id in sorted(published.items()):
+        cursor.execute(query("fence_staged"), {"day_number": number, "generation_id": generation_id})
+        left -= cursor.rowcount
+    if published:
+        cursor.execute(query("delete_covered_again"))
+    cursor.execute(query("upsert_live"))
+    written = int(cursor.rowcount)
+    if published:
+        cursor.execute(query("mark_staged_days_dirty"))
+    if written == left:
+        return written, 0
+    cursor.execute(query("count_staged_duplicates"))
+    return written, int(cursor.fetchone()[0])
+
+
+def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
+    """Those of the boards that have a row or are pending; all of them when these are many."""
+    limit = len(keys) // KNOWN_SHARE + 1
+    # as one text: psycopg2 would write an expression of so many numbers
+    cursor.execute(query("select_known_boards"), {"keys": "{" + ",".join(map(str, keys)) + "}", "limit": limit})
+    found = {key for (key,) in cursor.fetchall()}
+    return found if cursor.rowcount < limit else set(keys)
+
+
+def _hold_days(cursor: Cursor, days: set[int], held: Mapping[int, int | None]) -> dict[int, int]:
+    """Keep the days as they are until the end of the transaction; returns the generation of each published one.
+
+    `held`: those that are kept already. A day that is not there yet is opened.
+    """
+    if more := days - held.keys():
+        cursor.execute(query("open_days"), {"days": sorted(more)})
+        held = {**held, **_locked_days(cursor, more)}
+    return {number: generation_id for number in days if (generation_id := held[number]) is not None}
+
+
+def _locked_days(cursor: Cursor, days: set[int]) -> dict[int, int | None]:
+    if not days:
+        return {}
+    cursor.execute(query("lock_days"), {"days": sorted(days)})
+    return dict(cursor.fetchall())

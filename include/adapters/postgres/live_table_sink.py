@@ -1,0 +1,170 @@
+"""The live table and its offset ledger: one transaction a batch, so that every record takes effect once."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import psycopg2
+import pyarrow as pa
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import execute_values
+
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.live_table import Applied, write_rows
+from include.adapters.postgres.offset_ledger import REPLACED, move_partitions, open_partitions
+from include.adapters.postgres.served_batch import (
+    KEY,
+    Reject,
+    ends_of,
+    instant,
+    marked_of_replaced,
+    not_taken,
+    rejected_rows,
+    repeated_sources,
+    valid_rows,
+)
+from include.adapters.postgres.sessions import SessionLimits, open_connection
+from include.adapters.postgres.sink_errors import as_own, reason_of_refusal
+from include.errors import LedgerConflict
+from include.failpoints import failpoint
+from include.settings import DatabaseSettings
+from include.sql.named import query
+
+Offsets = Mapping[int, int]
+
+
+# What was given up is written again. A driver that stands still would keep a later one from taking over.
+LIMITS = SessionLimits(statement_s=120.0)
+SESSION = {"temp_buffers": "64MB"}
+
+
+class LiveTableSink:
+    """Writes batches of one topic's records to `board_detail_live`, for one consumer, over one connection.
+
+    One thread at a time calls `apply`; any thread may call `cancel`.
+    """
+
+    def __init__(
+        self,
+        database: DatabaseSettings,
+        consumer: str,
+        topic: str,
+        topic_id: str,
+        lease: DriverLease,
+        limits: SessionLimits | None = None,
+    ) -> None:
+        self._database = database
+        self._consumer = consumer
+        self.topic = topic
+        self._topic_id = topic_id
+        self._lease = lease
+        self._limits = limits or LIMITS
+        self._connection: Connection | None = None
+        self._committed_offsets: dict[int, int] = {}
+        self._replaced_until: dict[int, int] = {}
+
+    @property
+    def committed_offsets(self) -> dict[int, int]:
+        """The next offsets by partition as of the last commit; before that as `begin` was told."""
+        return dict(self._committed_offsets)
+
+    def begin(self, start: Offsets) -> None:
+        """Know where the query begins: a ledger that is found below was set back, and is refused."""
+        self._committed_offsets = dict(start)
+
+    def apply(self, records: pa.Table) -> Applied:
+        """Write one batch and advance the ledger to its ends, in one transaction, or nothing.
+
+        Records below the ledger are passed over, so a batch whose commit was not answered can be given again. A row
+        that PostgreSQL refuses becomes a reject; the others are written. Raises BatchInterrupted (a
+        DatabaseUnavailable) when giving it again may succeed; LedgerConflict when another writer advanced the ledger
+        or it was set back; DriverSuperseded; BatchRefused. Blocks as long as the session's limits let it.
+        """
+        ends = ends_of(records)
+        applied = Applied()
+        with self._transaction() as cursor:
+            self._lease.hold(cursor)
+            ledger = self._ledger(cursor)
+            added = {p: 0 for p in ends if p not in ledger}  # a partition that is new begins at 0, as in Spark
+            ledger |= added
+            wanted = not_taken(records, ledger)
+            rows = marked_of_replaced(valid_rows(wanted), self._replaced_until)
+            applied.rejects += rejected_rows(wanted, self.topic, self._consumer)
+            if rows.num_rows:
+                applied.duplicates += repeated_sources(rows)
+                write_rows(cursor, rows, applied, self._refused)
+            with applied.timed("merge"):
+                if applied.rejects:
+                    execute_values(cursor, query("insert_rejects"), applied.rejects)
+                open_partitions(cursor, self._consumer, self.topic, self._topic_id, added)
+                move_partitions(cursor, self._consumer, self.topic, self._topic_id, ledger, ends)
+            failpoint("serve.before_commit")
+            with applied.timed("commit"):
+                cursor.connection.commit()
+            failpoint("serve.after_commit")
+        self._committed_offsets |= {p: max(end, ledger[p]) for p, end in ends.items()}
+        return applied
+
+    def cancel(self) -> None:
+        """Break off the statement under way, if there is one; its batch is then not written."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(psycopg2.Error):  # closed meanwhile, or the server is gone: nothing is under way
+                connection.cancel()
+
+    def close(self) -> None:
+        """Let go of the connection; a transaction that is open ends without effect."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Cursor]:
+        """A cursor whose transaction the block commits. After any failure the next one has another connection.
+
+        A session that saw a failure may be bound to what caused it: to a server that is read-only by now, for one.
+        """
+        connection = self._connection
+        is_done = False
+        try:
+            if connection is None or connection.closed:
+                connection = self._connection = self._opened()
+            with connection.cursor() as cursor:
+                yield cursor
+            is_done = True
+        except psycopg2.Error as exc:
+            is_lost = connection is None or bool(connection.closed)
+            # PostgreSQL's own text may quote a row: it goes no further
+            raise as_own(exc, is_lost, host=self._database.host, port=self._database.port) from None
+        finally:
+            if not is_done:
+                self.close()
+
+    def _opened(self) -> Connection:
+        connection = open_connection(self._database, "stream", self._consumer, self._limits, SESSION)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(query("create_stage_detail"))
+                cursor.execute(query("select_ledger"), {"consumer": REPLACED, "topic_id": self._topic_id})
+                self._replaced_until = dict(cursor.fetchall())  # who moves it takes the lease
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _ledger(self, cursor: Cursor) -> dict[int, int]:
+        """The next offsets to take."""
+        cursor.execute(query("select_ledger"), {"consumer": self._consumer, "topic_id": self._topic_id})
+        ledger: dict[int, int] = dict(cursor.fetchall())
+        # Spark goes on after what it gave last: with a database that was restored meanwhile, all between were lost
+        set_back = {p: (at, ledger.get(p)) for p, at in self._committed_offsets.items() if ledger.get(p, -1) < at}
+        if set_back:
+            raise LedgerConflict("The offset ledger was set back, as a restored database is; start again to go on from "
+                                 "it", consumer=self._consumer, topic=self.topic, was_and_is=set_back)  # fmt: skip
+        return ledger
+
+    def _refused(self, row: pa.Table, error: psycopg2.Error) -> Reject:
+        partition, offset = row["kafka_partition"][0].as_py(), row["kafka_offset"][0].as_py()
+        key = str(row[KEY][0].as_py()).encode()
+        at = instant(row["kafka_timestamp"][0])
+        return Reject(self.topic, partition, offset, reason_of_refusal(error), key, None, at, self._consumer)

@@ -1,0 +1,84 @@
+"""How far a rebuild is: one row a generation, and a line in the log."""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from include.adapters.postgres.sessions import KeptConnection
+from include.contracts.day import Day
+from include.errors import DatabaseUnavailable
+from include.settings import DatabaseSettings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+Phase = Literal["reading", "loading", "finishing", "built", "failed"]
+_LONGEST_ERROR = 2_000
+
+
+class RebuildProgress:
+    """Keeps the row up to date from a thread of its own while `running`; the load itself never waits for it."""
+
+    def __init__(
+        self, database: DatabaseSettings, generation_id: int, day: Day, records_read: Callable[[], int]
+    ) -> None:
+        """`records_read` says how many records tasks have read so far."""
+        self._connection = KeptConnection(database, "batch", f"rebuild progress {day}")
+        self._generation_id = generation_id
+        self._day = day
+        self._records_read = records_read
+        self._phase: Phase = "reading"
+        self._told: tuple[int, ...] = ()
+        self._ended = threading.Event()
+
+    @contextmanager
+    def running(self, run_id: str, source: str, records_total: int, parts_total: int) -> Iterator["RebuildProgress"]:
+        """The row is there from now on; `built` at the end of the block, `failed` with the error when it raises."""
+        where = {"generation_id": self._generation_id, "day": self._day.date, "run_id": run_id, "source": source,
+                 "host": socket.gethostname(), "records_total": records_total, "parts_total": parts_total}  # fmt: skip
+        with self._connection.transaction() as cursor:
+            cursor.execute(query("fail_lost_rebuild_runs"), where)
+            cursor.execute(query("insert_rebuild_run"), where)
+        thread = threading.Thread(target=self._follow, name="rebuild-progress", daemon=True)
+        thread.start()
+        try:
+            yield self
+        except BaseException as exc:
+            self._end(thread, "failed", f"{type(exc).__name__}: {exc}"[:_LONGEST_ERROR])
+            raise
+        else:
+            self._end(thread, "built", None)
+        finally:
+            self._connection.close()
+
+    def enter(self, phase: Phase) -> None:
+        """Say what the rebuild does from now on."""
+        self._phase = phase
+
+    def _follow(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._save(self._phase, None)
+
+    def _end(self, thread: threading.Thread, phase: Phase, error: str | None) -> None:
+        self._ended.set()
+        thread.join()
+        self._save(phase, error)
+
+    def _save(self, phase: Phase, error: str | None) -> None:
+        values = {"generation_id": self._generation_id, "phase": phase, "records_read": self._records_read(),
+                  "error": error}  # fmt: skip
+        try:
+            with self._connection.transaction() as cursor:
+                cursor.execute(query("update_rebuild_run"), values)
+                told = cursor.fetchone()
+        except DatabaseUnavailable as exc:
+            log.warning("day %s: its progress is not written down: %s", self._day, exc)
+            return
+        if told is not None and told != self._told:
+            self._told = told
+            log.info("day %s: generation %d, %s: %d of %d records read, %d of %d parts loaded, %d rows", self._day,
+                     self._generation_id, phase, *told)  # fmt: skip

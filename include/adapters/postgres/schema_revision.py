@@ -1,0 +1,33 @@
+"""Whether the database has the schema that this version was written for."""
+
+from functools import cache
+from pathlib import Path
+
+from psycopg2 import ProgrammingError
+
+from include.adapters.postgres.sessions import connect
+from include.errors import ContractMismatch
+from include.settings import DatabaseSettings, Role
+from include.sql.named import query
+
+_VERSIONS = Path(__file__).resolve().parents[1] / "sql" / "migrations" / "versions"
+_REMEDY = "run the migrations: python -m include.sql.migrate"
+
+
+@cache
+def newest_revision() -> str:
+    """The newest migration of this version. Files are named for their revision."""
+    return max(path.name[:4] for path in _VERSIONS.glob("[0-9]*.py"))
+
+
+def require_schema(database: DatabaseSettings, role: Role) -> None:
+    """Raise ContractMismatch when migrations are missing; newer ones are none of ours. Raises DatabaseUnavailable."""
+    try:
+        with connect(database, role, "schema") as connection, connection.cursor() as cursor:
+            cursor.execute(query("select_revision"))
+            row = cursor.fetchone()
+    except ProgrammingError as exc:  # a table, or the right to read it, that a migration gives
+        raise ContractMismatch(f"the database has no schema of the pipeline; {_REMEDY}", sqlstate=exc.pgcode) from exc
+    if row is None or row[0] < newest_revision():
+        raise ContractMismatch(f"the database is behind this version; {_REMEDY}",
+                               revision=row and row[0], needed=newest_revision())  # fmt: skip

@@ -1,0 +1,120 @@
+"""What the streaming queries show of themselves in PostgreSQL: a row each, which is also the driver's heartbeat."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from psycopg2 import ProgrammingError
+from psycopg2.extensions import cursor as Cursor
+from psycopg2.extras import execute_values
+
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.sessions import KeptConnection, SessionLimits
+from include.errors import ContractMismatch
+from include.settings import DatabaseSettings, Role
+from include.sql.named import query
+
+# a table that another session locks must not stop the heartbeat for good
+LIMITS = SessionLimits(statement_s=5.0, lock_s=5.0, idle_in_transaction_s=5.0)
+
+Result = TypeVar("Result")
+
+
+class Progress(NamedTuple):
+    """One query. `batch_id`, `input_rows`, `duration_ms` and `phases` (seconds) are of its last batch that had records.
+
+    None where nothing is known yet; `figures` are counts since the start of the driver.
+    """
+
+    query: str
+    driver_id: str
+    epoch: int | None
+    batch_id: int | None
+    input_rows: int
+    duration_ms: int | None
+    total_rows: int
+    offsets: Mapping[str, Mapping[str, int]] | None
+    input_rate: float | None
+    processed_rate: float | None
+    lag_records: int | None
+    lag_s: float | None
+    phases: Mapping[str, float] | None
+    figures: Mapping[str, float] | None
+    waiting_for: str | None
+
+
+class Seen(NamedTuple):
+    """A query's progress, and how long ago its driver wrote it."""
+
+    progress: Progress
+    age_s: float
+
+
+class Pending(NamedTuple):
+    """The boards that wait for their member, and for how long the first of them has."""
+
+    boards: int
+    oldest_s: float
+
+
+class StreamProgressStore:
+    """Keeps its connections open between calls, and opens others after a failure. Safe for several threads.
+
+    Each call blocks up to 5 s, and 5 s more when it has to connect; longer only while the server itself is frozen.
+    Raises DatabaseUnavailable, or ContractMismatch when the tables are not those of this version.
+    """
+
+    def __init__(self, database: DatabaseSettings, role: Role = "stream", lease: DriverLease | None = None) -> None:
+        """`lease` is the writer's; who reads has none."""
+        self._lease = lease
+        self._connection = KeptConnection(database, role, "stream-progress", LIMITS)
+        self._counting = KeptConnection(database, role, "stream-pending", LIMITS)  # never before a heartbeat
+
+    def save(self, rows: Sequence[Progress]) -> None:
+        """Record what the queries did and that their driver is alive. Raises DriverSuperseded."""
+        assert self._lease is not None, "only a driver writes here"
+        lease, plain = self._lease, [tuple(_as_json(value) for value in row) for row in rows]
+
+        def save(cursor: Cursor) -> None:
+            lease.hold(cursor)
+            execute_values(cursor, query("save_progress"), plain)
+
+        self._run(save)
+
+    def count_pending(self) -> Pending:
+        """How many boards wait now."""
+
+        def look(cursor: Cursor) -> Pending:
+            cursor.execute(query("count_pending"))
+            boards, oldest_s = cursor.fetchone()
+            return Pending(boards, oldest_s or 0.0)
+
+        return self._run(look, self._counting)
+
+    def read(self) -> list[Seen]:
+        """What every query last recorded, by name."""
+
+        def look(cursor: Cursor) -> list[Seen]:
+            cursor.execute(query("select_progress"))
+            return [Seen(Progress(*row[:-1]), row[-1]) for row in cursor.fetchall()]
+
+        return self._run(look)
+
+    def close(self) -> None:
+        """Let go of the connection, unless it is in use and stays so. The next call opens another."""
+        self._connection.close()
+        self._counting.close()
+
+    def _run(self, statement: Callable[[Cursor], Result], connection: KeptConnection | None = None) -> Result:
+        try:
+            with (connection or self._connection).transaction() as cursor:
+                return statement(cursor)
+        except ProgrammingError as exc:
+            raise ContractMismatch(
+                "the tables of the speed layer are not those of this version; run the migrations",
+                sqlstate=exc.pgcode,
+            ) from exc
+
+
+def _as_json(value: object) -> object:
+    return json.dumps(value) if isinstance(value, Mapping) else value

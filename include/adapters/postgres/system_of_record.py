@@ -1,0 +1,263 @@
+"""Members and boards in PostgreSQL: the member in columns, the board as a document."""
+
+import asyncio
+import datetime as dt
+import json
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.postgres.sessions import SessionLimits, open_connection
+from include.clock import rfc3339
+from include.contracts.definition import BOARD_DETAIL_PIPELINE
+from include.contracts.topics import BOARD, MEMBER, Topic
+from include.contracts.validation import parse_timestamp
+from include.errors import DatabaseUnavailable
+from include.gateway.ports import ChangeKey, KeyReused, Saved
+from include.settings import DatabaseSettings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+_THREADS = 8
+_MAX_WAITING = 256  # beyond it the database is too slow to be waited for: say so at once
+_CONNECT_S = 5.0  # see open_connection
+_PATIENCE = 3  # time-outs of a statement, for a whole change: the server keeps them, unless it hangs
+_FORGET_EVERY_S = 10.0
+_FORGET_BATCH = 1000
+
+_STATEMENTS = {
+    MEMBER.name: {"create": "insert_member", "update": "update_member", "delete": "delete_member"},
+    BOARD.name: {
+        "create": "insert_board_document",
+        "update": "update_board_document",
+        "delete": "delete_board_document",
+    },
+}
+
+Row = tuple[Any, ...]
+Result = TypeVar("Result")
+
+
+class PostgresSystemOfRecord:
+    """Keeps the promises of `ports.SystemOfRecord`: one transaction a change, committed before it is told.
+
+    `timeout_s` bounds a statement, its wait for a lock, and a change's wait for its turn; connecting can take 5 s more.
+    Keys are good for `key_window_s`.
+    """
+
+    def __init__(self, database: DatabaseSettings, timeout_s: float, key_window_s: float = 86_400.0) -> None:
+        self._database = database
+        self._timeout_s = timeout_s
+        self._key_window_s = key_window_s
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="system-of-record")
+        self._idle: deque[Connection] = deque()  # the newest first, so that the others rest
+        self._waiting = 0
+        self._forget_at_s = 0.0
+
+    async def create(self, topic: Topic, fields: Mapping[str, object], key: ChangeKey | None = None) -> Saved:
+        """See ports.SystemOfRecord.create."""
+        saved = await self._change(topic, "create", _parameters(topic, fields), key)
+        if saved is None:
+            raise DatabaseUnavailable("the database returned no row for an insert", table=topic.name)
+        return saved
+
+    async def update(
+        self, topic: Topic, row_id: int, fields: Mapping[str, object], key: ChangeKey | None = None
+    ) -> Saved | None:
+        """See ports.SystemOfRecord.update."""
+        return await self._change(topic, "update", {**_parameters(topic, fields), "id": row_id}, key)
+
+    async def delete(self, topic: Topic, row_id: int, key: ChangeKey | None = None) -> Saved | None:
+        """See ports.SystemOfRecord.delete."""
+        return await self._change(topic, "delete", {"id": row_id}, key)
+
+    async def close(self) -> None:
+        """See ports.SystemOfRecord.close."""
+        await asyncio.to_thread(self._pool.shutdown)
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _change(
+        self, topic: Topic, change: str, parameters: Mapping[str, object], key: ChangeKey | None
+    ) -> Saved | None:
+        statement = query(_STATEMENTS[topic.name][change])
+
+        def plain(cursor: Cursor) -> Saved | None:
+            cursor.execute(statement, parameters)
+            row = cursor.fetchone()
+            return None if row is None else _saved(topic, change, row)
+
+        def once(cursor: Cursor) -> Saved | None:
+            assert key is not None
+            found = self._claim(cursor, topic, key)
+            if found is not None:
+                return found
+            saved = plain(cursor)
+            if saved is None:
+                cursor.connection.rollback()  # nothing changed, so the key is not used up
+            else:
+                _save_key(cursor, key, saved)
+            return saved
+
+        saved = await self._run(plain if key is None else once)
+        if key is not None:
+            self._forget_expired()
+        return saved
+
+    def _claim(self, cursor: Cursor, topic: Topic, key: ChangeKey) -> Saved | None:
+        place = {"scope": key.scope, "key": key.key}
+        claim = {**place, "fingerprint": key.fingerprint, "topic": topic.name, "window_s": self._key_window_s}
+        cursor.execute(query("claim_change_key"), claim)
+        if cursor.fetchone() is not None:
+            return None
+        cursor.execute(query("select_change_key"), place)
+        row = cursor.fetchone()
+        if row is None:  # it expired and was deleted between the two statements
+            raise DatabaseUnavailable("the key was forgotten at this moment", table="change_key")
+        fingerprint, row_id, created_at, modified_at, value = row
+        if bytes(fingerprint) != key.fingerprint:
+            raise KeyReused(table=topic.name)
+        return Saved(
+            row_id, created_at, modified_at, value and {field.name: value[field.name] for field in topic.fields}
+        )
+
+    def _forget_expired(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._forget_at_s:
+            return
+        self._forget_at_s = now_s + _FORGET_EVERY_S
+
+        def forget(cursor: Cursor) -> int:
+            cursor.execute(
+                query("delete_expired_change_keys"), {"window_s": self._key_window_s, "limit": _FORGET_BATCH}
+            )
+            return int(cursor.rowcount)
+
+        def forget_in_thread() -> None:
+            try:
+                if self._transaction(forget, []) == _FORGET_BATCH:
+                    self._forget_at_s = 0.0  # more wait: with the next change, so that they never outrun us
+            except DatabaseUnavailable as exc:
+                log.warning("expired keys not deleted, a later change tries again: %s", exc)
+
+        self._pool.submit(forget_in_thread)
+
+    async def _run(self, work: Callable[[Cursor], Result]) -> Result:
+        if self._waiting >= _MAX_WAITING:
+            raise DatabaseUnavailable("too many requests wait for the database", waiting=self._waiting)
+        began_s = time.monotonic()
+        held: list[Connection] = []
+
+        def in_thread() -> Result:
+            if time.monotonic() > began_s + self._timeout_s:
+                # not begun, so nothing is half done; a queue of requests must not wait for one time-out after another
+                raise DatabaseUnavailable("the database is too slow for the requests that wait for it")
+            return self._transaction(work, held)
+
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(_CONNECT_S + _PATIENCE * self._timeout_s):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, in_thread)
+        except TimeoutError as exc:
+            for connection in held:
+                _cut(connection)
+            raise DatabaseUnavailable("the database does not answer") from exc
+        finally:
+            self._waiting -= 1
+
+    def _transaction(self, work: Callable[[Cursor], Result], held: list[Connection]) -> Result:
+        # In a thread of the pool. A connection that idled may have died with the server: work that failed before its
+        # commit was sent has changed nothing and may be tried again, a failed commit may not.
+        while True:
+            connection, is_new = self._connection()
+            held[:] = [connection]
+            try:
+                with connection.cursor() as cursor:
+                    result = work(cursor)
+            except psycopg2.Error as exc:
+                is_dead = connection.closed != 0
+                connection.close()
+                if is_dead and not is_new:
+                    continue
+                raise _unavailable(exc) from exc
+            except BaseException:
+                connection.close()  # its transaction ends with it
+                raise
+            try:
+                connection.commit()
+            except psycopg2.Error as exc:
+                connection.close()
+                raise _unavailable(exc) from exc
+            self._idle.append(connection)
+            return result
+
+    def _connection(self) -> tuple[Connection, bool]:
+        try:
+            return self._idle.pop(), False
+        except IndexError:
+            limits = SessionLimits(statement_s=self._timeout_s, lock_s=self._timeout_s)
+            return open_connection(self._database, "gateway", "gateway", limits), True
+
+
+def saved_row(topic: Topic, row: Row) -> Saved:
+    """A row as the statements of a topic return it: the columns of a member, or id, document and time of a board."""
+    if topic is BOARD:
+        row_id, document, modified_at = row
+        value = {field.name: document.get(field.name) for field in topic.fields}
+        created = BOARD_DETAIL_PIPELINE.day_field
+        return Saved(row_id, parse_timestamp(document[created]), modified_at, value)
+    value = {
+        field.name: rfc3339(cell) if isinstance(cell, dt.datetime) else cell
+        for field, cell in zip(topic.fields, row, strict=True)
+    }
+    created_at, modified_at = row[-2:]
+    return Saved(row[0], created_at, modified_at, value)
+
+
+def _saved(topic: Topic, change: str, row: Row) -> Saved:
+    if change == "delete":
+        return Saved(id=row[0], created_at=None, modified_at=row[1], value=None)
+    return saved_row(topic, row)
+
+
+def _cut(connection: Connection) -> None:
+    # The thread that waits for a silent server wakes up with an error. Closing the connection would wait for the
+    # thread.
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg2.Error) as exc:
+        log.debug("nothing to cut: %s", type(exc).__name__)
+
+
+def _save_key(cursor: Cursor, key: ChangeKey, saved: Saved) -> None:
+    parameters = {
+        "scope": key.scope,
+        "key": key.key,
+        "row_id": saved.id,
+        "created_at": saved.created_at,
+        "modified_at": saved.modified_at,
+        "value": None if saved.value is None else json.dumps(saved.value, ensure_ascii=False),
+    }
+    cursor.execute(query("save_change_key"), parameters)
+
+
+def _unavailable(exc: psycopg2.Error) -> DatabaseUnavailable:
+    # by code and type only: the server's text quotes the row
+    return DatabaseUnavailable(sqlstate=exc.pgcode or "none", kind=type(exc).__name__)
+
+
+def _parameters(topic: Topic, fields: Mapping[str, object]) -> dict[str, object]:
+    if topic is BOARD:
+        return {"fields": json.dumps(fields, ensure_ascii=False)}
+    return {field.column: fields.get(field.name) for field in topic.fields}

@@ -1,0 +1,92 @@
+"""Rows of the system of record whose newest version is not published, found by the database."""
+
+import datetime as dt
+import io
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from include.adapters.postgres.system_of_record import saved_row
+from include.adapters.published_versions import PublishedVersion
+from include.contracts.topics import BOARD, MEMBER, Topic
+from include.errors import DatabaseUnavailable
+from include.gateway.ports import Saved
+from include.sql.named import query
+
+_BATCH = 10_000
+_FETCH = 100  # a document can be large, and the producer's buffer must take them all
+_SELECT = {MEMBER.name: "select_unpublished_members", BOARD.name: "select_unpublished_boards"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnpublishedRow:
+    """A row as its record must carry it, and the sender's key of the change that made this version, if it is known."""
+
+    saved: Saved
+    key: str | None
+
+
+class UnpublishedRows:
+    """Compares the tables with published versions, in a temporary table: memory stays bounded whatever their size.
+
+    Every method blocks and raises DatabaseUnavailable. `connection` is the gateway role's, the caller's to close.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def settled_until(self, min_age_s: float) -> dt.datetime:
+        """The instant before which a change is old enough to be published, by the clock that made the versions."""
+        with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query("select_settled_until"), {"min_age_s": min_age_s})
+            [until] = cursor.fetchone()
+            assert isinstance(until, dt.datetime)
+            return until
+
+    def begin(self) -> None:
+        """Forget the published versions of the topic before."""
+        with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query("create_published_version"))
+            cursor.execute(query("truncate_published_version"))
+
+    def add(self, versions: Iterable[PublishedVersion]) -> int:
+        """Take note of published versions; tells how many."""
+        count, remaining = 0, iter(versions)
+        while batch := list(islice(remaining, _BATCH)):
+            lines = "".join(f"{one.row_id},{one.modified_at.isoformat() if one.modified_at else ''}\n" for one in batch)
+            with self._transaction(), self._connection.cursor() as cursor:
+                cursor.copy_expert(query("copy_published_version"), io.StringIO(lines))
+            count += len(batch)
+        return count
+
+    def iter_rows(
+        self, topic: Topic, since: dt.datetime | None, until: dt.datetime
+    ) -> Generator[list[UnpublishedRow], None, None]:
+        """Batches of rows modified in [since, until) whose version is missing, the oldest change first."""
+        window = {"since": since or dt.datetime.min.replace(tzinfo=dt.UTC), "until": until}
+        with self._transaction(), self._connection.cursor(f"unpublished_{topic.name}") as cursor:
+            cursor.itersize = _FETCH
+            cursor.execute(query(_SELECT[topic.name]), window)
+            while rows := cursor.fetchmany(_FETCH):
+                yield [_unpublished(topic, row) for row in rows]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            with self._connection:
+                yield
+        except psycopg2.Error as exc:  # by its code: the server's text quotes rows
+            raise DatabaseUnavailable(sqlstate=exc.pgcode or "none", kind=type(exc).__name__) from exc
+
+
+def _unpublished(topic: Topic, row: tuple[object, ...]) -> UnpublishedRow:
+    *columns, is_deleted, key = row
+    assert key is None or isinstance(key, str)
+    saved = saved_row(topic, tuple(columns))
+    if is_deleted:
+        saved = Saved(saved.id, None, saved.modified_at, None)
+    return UnpublishedRow(saved, key)

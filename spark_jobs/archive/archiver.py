@@ -1,0 +1,205 @@
+"""Archives the topics from the offsets in the archive's ledger to their end offsets, one transaction per topic."""
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from include.adapters.files.cluster_file import require_own_cluster
+from include.adapters.kafka.offsets import OffsetReader, Offsets
+from include.adapters.postgres.kept_zone import require_zone
+from include.archive.store import ArchiveStore, Batch, Gap, Position
+from include.clock import Clock, SystemClock
+from include.contracts.definition import Definition
+from include.errors import LedgerBeyondEnd, RangeExpired
+from include.failpoints import failpoint
+from include.settings import Settings
+from spark_jobs.archive.cluster import StartContext, spread
+from spark_jobs.archive.compaction import compact
+from spark_jobs.archive.files import ArchiveFolder, Origin
+from spark_jobs.archive.leftovers import remove_leftovers
+from spark_jobs.archive.tasks import ArchiveContext, Written, write_portion
+from spark_jobs.batch.splits import TopicSplit
+
+log = logging.getLogger(__name__)
+
+NO_ARCHIVE_BEFORE = "there was no archive before"
+TOPIC_REPLACED = "the topic was made again; records of the former one are archived under its own id, or not at all"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The offsets of a topic to archive, and the gap before them."""
+
+    starts: Offsets
+    ends: Offsets
+    gap: Gap | None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there are no new records and no new gap."""
+        return self.starts == self.ends and self.gap is None
+
+
+def archive_topics(
+    start_context: StartContext,
+    settings: Settings,
+    definition: Definition,
+    run_id: str,
+    accept_gap: str | None = None,
+    clock: Clock | None = None,
+) -> list[Batch]:
+    """Archive the stream, the table and the coordinates of the output; returns one batch per topic with new records.
+
+    Safe to run again at any time: records of listed files are not archived twice, and files that were not listed are
+    written again. Raises ArchiveBusy, ArchiveTaskFailed, ArchiveDamaged, RangeExpired (unless `accept_gap` gives the
+    reason for accepting the gap), LedgerBeyondEnd, LedgerConflict, BrokerUnavailable, DatabaseUnavailable,
+    ConfigurationError, ForeignCluster.
+    """
+    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    require_zone(settings, "batch")
+    folder.require_shared(settings.spark.master)
+    folder.require_files(store.all_files())  # before claiming it: ARCHIVE_DIR may point to a wrong folder by mistake
+    folder.claim(store.identity())
+    with store.hold():
+        remove_leftovers(store, folder)
+        require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
+        run = _Run(start_context, settings, definition, store, folder, run_id, accept_gap, clock or SystemClock())
+        topics = (definition.table, definition.stream, definition.output)
+        batches = [run.archive(topic.name) for topic in topics]
+        compact(start_context, store, folder, definition, run.topic_ids[definition.table.name],
+                settings.batch.rows_per_task)  # fmt: skip
+    return [batch for batch in batches if batch is not None]
+
+
+class _Run:
+    """One run of the job."""
+
+    def __init__(
+        self,
+        start_context: StartContext,
+        settings: Settings,
+        definition: Definition,
+        store: ArchiveStore,
+        folder: ArchiveFolder,
+        run_id: str,
+        accept_gap: str | None,
+        clock: Clock,
+    ) -> None:
+        self.topic_ids: dict[str, str] = {}
+        self._start_context = start_context
+        self._settings = settings
+        self._definition = definition
+        self._store = store
+        self._folder = folder
+        self._run_id = run_id
+        self._accept_gap = accept_gap
+        self._clock = clock
+        self._offsets = OffsetReader(settings.kafka.bootstrap_servers)
+
+    def archive(self, topic: str) -> Batch | None:
+        """Archive the new records of a topic; None if there are none."""
+        topic_id = self.topic_ids[topic] = self._offsets.topic_id(topic)
+        taken_at, ends = self._clock.now(), self._offsets.ends(topic)
+        position = self._store.position(topic, topic_id)
+        wanted = range_of(topic, position, self._offsets.earliest(topic), ends, self._accept_gap,
+                          lambda: self._offsets.first_times(topic), taken_at)  # fmt: skip
+        if wanted.is_empty:
+            log.info("topic %s: nothing new to archive", topic)
+            return None
+        if wanted.gap:
+            log.warning("topic %s: offsets %s are not in the archive: %s", topic, dict(wanted.gap.offsets),
+                        wanted.gap.reason)  # fmt: skip
+        written = self._write(Origin(topic, topic_id, ends), plan(topic, wanted, self._rows_per_task))
+        failpoint("archive.after_files")
+        self._offsets.require_ids({topic: topic_id})
+        batch = Batch(topic, topic_id, wanted.starts, ends, _newest(written), sum(w.record_count for w in written),
+                      taken_at, wanted.gap)  # fmt: skip
+        files = [file for each in written for file in each.files]
+        self._folder.require_files(files)  # a task on another machine may have written to that machine's own disk
+        batch_id = self._store.add(self._run_id, batch, files, position.places)
+        failpoint("archive.after_commit")
+        log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files), ends)
+        return replace(batch, id=batch_id)
+
+    @property
+    def _rows_per_task(self) -> int:
+        return self._settings.batch.rows_per_task
+
+    def _write(self, origin: Origin, portions: Sequence[tuple[TopicSplit, ...]]) -> list[Written]:
+        archive = ArchiveContext(
+            self._definition, self._settings.timezone, self._settings.kafka.bootstrap_servers, self._folder, origin
+        )
+        return spread(self._start_context, partial(write_portion, archive), portions)
+
+
+def range_of(
+    topic: str,
+    position: Position,
+    earliest: Offsets,
+    ends: Offsets,
+    accept_gap: str | None,
+    first_times: Callable[[], Mapping[int, dt.datetime]],
+    now: dt.datetime,
+) -> Range:
+    """Return the range of a topic to archive.
+
+    Raises RangeExpired if Kafka removed records since the last batch, unless the gap is accepted; LedgerBeyondEnd if
+    the ledger is ahead of the topic. A gap before the first batch is recorded and needs no acceptance.
+    """
+    # a partition that was added since the last batch is archived from offset 0
+    committed = {partition: position.places.get(partition, 0 if position.places else earliest[partition])
+                 for partition in ends}  # fmt: skip
+    beyond = {p: (offset, ends[p]) for p, offset in committed.items() if offset > ends[p]}
+    if beyond:
+        raise LedgerBeyondEnd(
+            "The archive goes further than the topic: it lost records, or was restored to an earlier state; "
+            "see docs/runbooks/archive.md",
+            topic=topic, ledger_and_end=beyond)  # fmt: skip
+    starts = {partition: max(offset, earliest[partition]) for partition, offset in committed.items()}
+    before = committed if position.places else dict.fromkeys(ends, 0)
+    lost = {p: (before[p], start) for p, start in starts.items() if start > before[p]}
+    was_replaced = not position.places and position.last_taken_at is not None
+    if not lost and not was_replaced:
+        return Range(starts, ends, None)
+    if position.places and accept_gap is None:
+        raise RangeExpired(
+            "Kafka removed records before they were archived; look for them elsewhere (a replica, a mirror), or run "
+            "again with --accept-gap and the reason to go on without them",
+            topic=topic, first_and_end=lost)  # fmt: skip
+    times = first_times()
+    # missing records are older than the first one left; in an empty partition they may be as new as now
+    until = max([times.get(partition, now) for partition in lost] or [min(times.values(), default=now)])
+    if position.last_taken_at and until <= position.last_taken_at:
+        until = now  # a replay carries old timestamps, but the missing records came after the last batch
+    if position.places and accept_gap:
+        return Range(starts, ends, Gap(lost, position.last_taken_at, until, accept_gap))
+    return Range(starts, ends, Gap(lost, None, until, TOPIC_REPLACED if was_replaced else NO_ARCHIVE_BEFORE))
+
+
+def plan(topic: str, wanted: Range, rows_per_task: int) -> list[tuple[TopicSplit, ...]]:
+    """Split the range into portions of at most `rows_per_task` offsets, one per task."""
+    portions: list[tuple[TopicSplit, ...]] = []
+    portion: list[TopicSplit] = []
+    room = rows_per_task
+    for partition, end in sorted(wanted.ends.items()):
+        start = wanted.starts[partition]
+        while start < end:
+            stop = min(end, start + room)
+            portion.append(TopicSplit(topic, partition, start, stop))
+            room -= stop - start
+            start = stop
+            if not room:
+                portions.append(tuple(portion))
+                portion, room = [], rows_per_task
+    return [*portions, tuple(portion)] if portion else portions
+
+
+def _newest(written: Sequence[Written]) -> dict[int, int]:
+    newest: dict[int, int] = {}
+    each: Mapping[int, int]
+    for each in (portion.newest for portion in written):
+        for partition, ms in each.items():
+            newest[partition] = max(ms, newest.get(partition, ms))
+    return newest

@@ -1,0 +1,46 @@
+"""Removes unused files of the archive: replaced ones, and those of failed attempts, which were never listed."""
+
+import logging
+import time
+
+from include.archive.store import ArchiveStore
+from spark_jobs.archive.files import ArchiveFolder
+
+log = logging.getLogger(__name__)
+
+KEPT_S = 86_400.0  # a rebuild that is running may still be reading a replaced file
+
+
+def remove_leftovers(store: ArchiveStore, folder: ArchiveFolder, kept_s: float = KEPT_S) -> list[str]:
+    """Remove unused files that are older than `kept_s`; returns their paths.
+
+    A file that is not listed is removed only if all records that it was made from are archived by now: after a restore
+    of the database, the only copy of some records may be in a file that the catalogue no longer lists.
+    """
+    replaced = store.replaced(kept_s)
+    for path in replaced:
+        folder.remove(path)
+    store.forget(replaced)
+    # the folder is read before the catalogue, so that a file listed in between stays
+    old = folder.older_than(time.time() - kept_s)
+    listed = store.paths() if old else set()
+    unlisted = [path for path in old if path not in listed and _is_spare(path, store, folder)]
+    for path in unlisted:
+        folder.remove(path)
+    if replaced or unlisted:
+        log.info("archive: %d replaced files and %d never listed removed", len(replaced), len(unlisted))
+    return [*replaced, *unlisted]
+
+
+def _is_spare(path: str, store: ArchiveStore, folder: ArchiveFolder) -> bool:
+    origin = folder.origin(path)
+    if origin is None:
+        log.warning("archive: %s was not written to its end", path)
+        return True
+    archived = store.ends(origin.topic, origin.topic_id)
+    if all(archived.get(partition, 0) >= end for partition, end in origin.ends.items()):
+        return True
+    log.warning(
+        "archive: %s is not listed, and holds records that are not archived; see docs/runbooks/archive.md", path
+    )
+    return False
