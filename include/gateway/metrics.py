@@ -133,7 +133,9 @@ class GatewayMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""
-        kept = CounterMetricFamily("gateway_events_kept", "Events answered 201.", labels=("topic", "where"))
+        kept = CounterMetricFamily(
+            "gateway_events_kept", "Events accepted, by where they are kept.", labels=("topic", "where")
+        )
         for (topic, where), count in list(self._counters.kept.items()):
             kept.add_metric((topic, where), count)
         yield kept

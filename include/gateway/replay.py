@@ -170,11 +170,11 @@ def main() -> int:
     if arguments.list_refused:
         log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
         return OK
-    if arguments.give_up:
+    if arguments.give_up is not None:
         count = asyncio.run(give_up(store_dir, arguments.give_up, arguments.id))
         log.info("%d records are given up: %s", count, arguments.give_up)
         return OK
-    if arguments.move_to_cluster:
+    if arguments.move_to_cluster is not None:
         former = asyncio.run(move_to_cluster(store_dir, arguments.move_to_cluster))
         log.info("the events belong to Kafka cluster %s, before to %s", arguments.move_to_cluster, former or "none")
         return OK
@@ -198,14 +198,26 @@ def _arguments() -> argparse.Namespace:
     more.add_argument("--list-refused", action="store_true", help="show what Kafka refused, and why; send nothing")
     more.add_argument("--retry-refused", action="store_true", help="also send again what Kafka refused before")
     more.add_argument(
-        "--give-up", metavar="REASON", help="forget what Kafka refused, acknowledge what was lost; send nothing"
+        "--give-up",
+        metavar="REASON",
+        type=_reason,
+        help="forget what Kafka refused, acknowledge what was lost; send nothing",
     )
     more.add_argument(
         "--move-to-cluster", metavar="ID", type=_cluster_id,
         help="say that the events belong to the Kafka cluster of this id from now on; send nothing",
     )  # fmt: skip
     parser.add_argument("--id", type=int, action="append", metavar="N", help="with --give-up: only this record")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.id and arguments.give_up is None:
+        parser.error("argument --id: only with --give-up")
+    return arguments
+
+
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("empty; say why the records are given up")
+    return text
 
 
 def _rate(text: str) -> int:
