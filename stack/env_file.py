@@ -161,6 +161,9 @@ PATH_VARIABLES = (
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_OTHERS = ("COMPOSE_", "DOCKER_", "AIRFLOW__")  # variables of tools that read the file or get its variables
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
@@ -168,11 +171,12 @@ def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
 
     A variable that existing lines use is inserted before the first of them, any other at the end. A file that other
     users could read gets mode 0600. `overrides` replaces defaults. Returns notes for the user, one line each: ports
-    that were moved, variables that were added, a mode that was changed. Raises StackError as `read` does.
+    that were moved, variables that were added or that nothing reads, a mode that was changed. Raises StackError as
+    `read` does.
     """
     existing = _assignments(path) if path.exists() else []
     values, notes = _new_values({each.name: each.value for each in existing}, overrides or {})
-    notes += _close_to_others(path) if existing else []
+    notes += [*_unread(path, existing), *_close_to_others(path)] if existing else []
     if not values:
         return notes
     if existing:
@@ -239,6 +243,19 @@ def _assignments(path: Path) -> list[_Assignment]:
             )
         found.append(_Assignment(number, match.group(1), _unquote(match.group(2))))
     return found
+
+
+def _unread(path: Path, assignments: Iterable[_Assignment]) -> list[str]:
+    """Return a note for each variable whose name occurs nowhere in the product: a typo, or a name of before."""
+    readers = (ROOT / "docker-compose.yaml", *(ROOT / "stack").glob("*.py"), *(ROOT / "include").glob("*.py"))
+    read = set(_NAME.findall("\n".join(file.read_text(encoding="utf-8") for file in readers)))
+    read |= {name for each in assignments for name in _references(each)}
+    return [
+        f"{path.name} line {each.line}: {each.name} has no effect, no setting has this name: correct it or remove the "
+        "line (CHANGELOG.md names settings that were renamed)"
+        for each in assignments
+        if each.name not in read and not each.name.startswith(_OF_OTHERS)
+    ]
 
 
 def _references(assignment: _Assignment) -> list[str]:

@@ -73,6 +73,20 @@ def test_missing_variables_are_added_and_the_rest_is_kept(tmp_path: Path) -> Non
     assert any("added" in note for note in notes)
 
 
+def test_a_variable_that_nothing_reads_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    env_file.ensure(path)
+    assert env_file.ensure(path) == []
+    at = len(path.read_text().splitlines())
+    with path.open("a") as file:
+        file.write("UNDO_RETENTION_DAY=30\nMINE=1\nKAFKA_HEAP_NOTE=${MINE}\nCOMPOSE_PROFILES=a\nAIRFLOW__CORE__X=1\n")
+    assert env_file.ensure(path) == [
+        f".env line {at + number}: {name} has no effect, no setting has this name: correct it or remove the line "
+        "(CHANGELOG.md names settings that were renamed)"
+        for number, name in ((1, "UNDO_RETENTION_DAY"), (3, "KAFKA_HEAP_NOTE"))
+    ]
+
+
 def test_reads_quotes_comments_references_and_export(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_text("# c\n\nexport A=1 # one\nB='x y'\nC=\"${A}${B}\"\nD=\n")
