@@ -84,6 +84,10 @@ SELECT lo_creat(-1)
 SELECT lo_from_bytea(0, 'x')
 SELECT lo_import('/etc/passwd')
 SELECT pg_logical_emit_message(false, 'a', 'much')
+SELECT pg_export_snapshot()
+DO $$ BEGIN RAISE LOG 'much'; END $$
+SELECT schema_to_xmlschema('public', true, true, '')
+ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO analyst
 CREATE TEMPORARY TABLE mine AS SELECT generate_series(1, 10)
 SELECT 1 AS one INTO TEMPORARY mine
 CREATE FUNCTION pg_temp.leak(text) RETURNS text LANGUAGE sql COST 0.0001 AS 'SELECT $1'
@@ -130,6 +134,34 @@ SELECT pg_create_physical_replication_slot('mine', true)
 SELECT pg_stat_reset()
 SELECT pg_switch_wal()
 CHECKPOINT
+"""
+
+
+# PostgreSQL checks the rights of some of these only after it has waited for the table's lock, with others behind them.
+LOCKING = """
+CREATE RULE mine AS ON INSERT TO board_detail_live DO NOTHING
+CREATE TRIGGER mine BEFORE INSERT ON board_detail_live EXECUTE FUNCTION suppress_redundant_updates_trigger()
+CREATE STATISTICS mine ON day, title FROM board_detail_live
+CREATE INDEX mine ON board_detail_live (title)
+CREATE POLICY mine ON board_detail_live
+COMMENT ON TABLE board_detail_live IS 'mine'
+COMMENT ON COLUMN board_detail_live.title IS 'mine'
+ALTER TABLE board_detail_live ADD COLUMN mine int
+ALTER TABLE board_detail_live RENAME TO mine
+DROP TABLE board_detail_live
+TRUNCATE board_detail_live
+CLUSTER board_detail_live USING board_detail_live_pkey
+REINDEX TABLE board_detail_live
+LOCK TABLE board_detail_live IN ACCESS SHARE MODE
+GRANT SELECT ON board_detail_live TO analyst
+REVOKE SELECT ON board_detail_live FROM stream
+SELECT brin_summarize_new_values('board_detail_live_pkey')
+SELECT brin_summarize_range('board_detail_live_pkey', 0)
+SELECT brin_desummarize_range('board_detail_live_pkey', 0)
+SELECT gin_clean_pending_list('board_detail_live_pkey')
+SELECT table_to_xml('board_detail_live', true, true, '')
+SELECT table_to_xmlschema('board_detail_live', true, true, '')
+SELECT table_to_xml_and_xmlschema('board_detail_live', true, true, '')
 """
 
 
@@ -262,6 +294,34 @@ def test_an_analyst_is_refused(settings, statement):
         connection.autocommit = statement == "CREATE DATABASE mine"  # LOCK TABLE wants a transaction, and this none
         with connection.cursor() as cursor, pytest.raises(psycopg2.errors.InsufficientPrivilege):
             cursor.execute(statement)
+
+
+@pytest.mark.parametrize("statement", lines(LOCKING))
+def test_an_analyst_is_refused_before_a_lock_is_waited_for(settings, server, statement):
+    with contextlib.closing(login(settings)) as connection, superuser(server) as holder, holder.cursor() as held:
+        connection.autocommit = False
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '2s'")
+            held.execute("BEGIN; LOCK TABLE board_detail_live")
+            with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+                cursor.execute(statement)
+
+
+def test_nor_for_a_lock_that_logins_wait_behind(settings):
+    with contextlib.closing(login(settings)) as reader, contextlib.closing(login(settings)) as connection:
+        reader.autocommit = False
+        with reader.cursor() as reading, connection.cursor() as cursor:
+            reading.execute("SELECT count(*) FROM pg_roles")
+            cursor.execute("SET lock_timeout = '2s'")
+            with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+                cursor.execute("CREATE RULE mine AS ON INSERT TO pg_catalog.pg_authid DO NOTHING")
+
+
+def test_boards_by_id_takes_a_thousand_ids(settings):
+    ids = "SELECT count(*) FROM boards_by_id(array(SELECT generate_series(1, {})))"
+    assert rows(settings, ids.format(1000), role="analyst") == [(9,)]
+    with pytest.raises(psycopg2.errors.ProgramLimitExceeded, match="1001 ids; 1000 is the most"):
+        rows(settings, ids.format(1001), role="analyst")
 
 
 def told(settings: Settings, user: str, statement: str) -> str:

@@ -76,6 +76,15 @@ def test_tables_that_are_read_get_their_check_the_next_night(settings, tables):
     assert [is_complete(settings, table) for table in tables] == [True, True]
 
 
+def test_a_table_that_is_read_keeps_no_other_waiting(settings, tables):
+    with closing(open_as(settings, "batch")) as reader, reader.cursor() as cursor:
+        cursor.execute(f"SELECT count(*) FROM {tables[1]}")  # the newest, which is first
+        collect_orphans(settings)
+        assert [is_complete(settings, table) for table in tables] == [True, False]
+    collect_orphans(settings)
+    assert [is_complete(settings, table) for table in tables] == [True, True]
+
+
 def test_a_check_that_was_not_validated_is(settings, tables, monkeypatch):
     monkeypatch.setattr(generation_indexes, "_STEPS", ("index_members", "add_bounds"))
     collect_orphans(settings)

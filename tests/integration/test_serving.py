@@ -12,10 +12,11 @@ from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.pruning import prune
 from include.integrity.publication import SPEED_LAYER, Published, redo, undo
+from include.sql.named import query
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
-from tests.support.publication import publish
+from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)
@@ -293,6 +294,23 @@ def test_a_built_table_is_vacuumed_and_analysed_before_it_can_be_shown(settings)
                                WHERE c.oid = %s::regclass""", (table,)) == [(True,)]  # fmt: skip
     ((columns,),) = rows(settings, "SELECT count(*) FROM pg_stats WHERE schemaname || '.' || tablename = %s", (table,))
     assert columns == 19
+
+
+def test_a_table_that_somebody_else_vacuums_holds_up_no_build(settings, postgres):
+    generation_id = build(settings, [row(1, 0)], cut=5, run_id="r")
+    table = f"generations.board_detail_final_g{generation_id}"
+    with (
+        closing(psycopg2.connect(postgres.superuser_dsn(settings.database.name))) as other,
+        other.cursor() as locking,
+        closing(open_as(settings, "batch")) as connection,
+        connection.cursor() as cursor,
+    ):
+        locking.execute(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM and ANALYZE do
+        connection.autocommit = True
+        cursor.execute("SET lock_timeout = '2s'")
+        cursor.execute(query("analyze_generation"), {"generation_id": generation_id})
+        cursor.execute(query("freeze_generation").format(table=table))
+        assert len([notice for notice in connection.notices if "lock not available" in notice]) == 2
 
 
 def test_there_is_nothing_to_publish_before_a_build(settings):

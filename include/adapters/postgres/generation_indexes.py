@@ -12,13 +12,15 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 _LIMITS = dataclasses.replace(LONG, lock_s=0.2)  # new readers wait behind a CHECK that waits for those before
+_MISSES = 5  # of a step: each makes new readers of a table wait for as long
 _STEPS = ("index_members", "add_bounds", "validate_bounds")  # their order in statement select_incomplete
 
 
 def complete_tables(database: DatabaseSettings) -> None:
     """Add to each attached table what it lacks. Readers go on while a table is read for it.
 
-    When a lock is not had within 0.2 s, the rest of that step is left to the next call. Raises DatabaseUnavailable.
+    A table whose lock is not had within 0.2 s is left to the next call, and after five of them the rest of that step.
+    Raises DatabaseUnavailable.
     """
     connection = open_connection(database, "batch", "indexes", _LIMITS)
     try:
@@ -27,10 +29,15 @@ def complete_tables(database: DatabaseSettings) -> None:
             for number, step in enumerate(_STEPS):
                 cursor.execute(query("select_incomplete"))
                 lacking = [generation_id for generation_id, *lacks in cursor.fetchall() if lacks[number]]
-                try:
-                    for generation_id in lacking:
+                missed = []
+                for generation_id in lacking:
+                    try:
                         cursor.execute(query(step), {"generation_id": generation_id})
-                except (LockNotAvailable, DeadlockDetected, UndefinedTable) as exc:
-                    log.info("%s of %d tables is left to the next time (SQLSTATE %s)", step, len(lacking), exc.pgcode)
+                    except (LockNotAvailable, DeadlockDetected, UndefinedTable):
+                        missed.append(generation_id)
+                        if len(missed) == _MISSES:
+                            break
+                if missed:
+                    log.info("%s of generations %s is left to the next call: others hold locks", step, missed)
     finally:
         connection.close()

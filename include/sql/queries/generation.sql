@@ -76,7 +76,7 @@ SELECT generations.analyze_table(%(generation_id)s)
 
 -- name: freeze_generation
 -- PostgreSQL warns and does nothing before version 17, where only the owner may.
-VACUUM (FREEZE) {table}
+VACUUM (FREEZE, SKIP_LOCKED) {table}
 
 -- name: measure_generation
 -- The hash depends on raw and the cut alone: not on the order of rows, nor on what the speed layer made of them.
