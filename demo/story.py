@@ -195,12 +195,16 @@ class Story:
         tell.check(len(rows) == 5 and all(row["finality"] == "final" for row in rows), "the day's rows are final")
 
     def _switch_on_the_nightly_run(self) -> None:
-        """Wait for last night's run, which Airflow creates at its start: it is for the story's day, but too early."""
+        """Wait for last night's run, which Airflow creates at its start: it takes the story's day, but too early.
+
+        Before 04:00 the last night is that of the day before, and takes all days that are over.
+        """
         self.airflow.wait_for_dag(NIGHTLY, timeout_s=120)
         self.airflow.unpause(NIGHTLY)  # in case a user has paused it
-        for run in self.airflow.runs_of_day(NIGHTLY, self.site.day.date):
-            if not run.is_finished:
-                self.airflow.wait(run, 600)
+        for day in (self.site.day, self.site.day.before()):
+            for run in self.airflow.runs_of_day(NIGHTLY, day.date):
+                if not run.is_finished:
+                    self.airflow.wait(run, 600)
 
     def _boards(self, count: int) -> list[dict[str, Any]]:
         first = self.next_board

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,6 +148,7 @@ SECTIONS = (
     Section("Java 17 or 21; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
 )
 
+DEFAULTS = {each.name: each.default for section in SECTIONS for each in section.variables if each.default}
 PORT_VARIABLES = tuple(each.name for section in SECTIONS for each in section.variables if each.port)
 PATH_VARIABLES = (
     "GATEWAY_TOKENS_FILE",
@@ -171,12 +172,13 @@ def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
 
     A variable that existing lines use is inserted before the first of them, any other at the end. A file that other
     users could read gets mode 0600. `overrides` replaces defaults. Returns notes for the user, one line each: ports
-    that were moved, variables that were added or that nothing reads, a mode that was changed. Raises StackError as
-    `read` does.
+    that were moved, variables that were added, a mode that was changed. Raises StackError as `read` does, and for a
+    variable that no setting has the name of.
     """
     existing = _assignments(path) if path.exists() else []
+    _refuse_unread(path, existing)
     values, notes = _new_values({each.name: each.value for each in existing}, overrides or {})
-    notes += [*_unread(path, existing), *_close_to_others(path)] if existing else []
+    notes += _close_to_others(path) if existing else []
     if not values:
         return notes
     if existing:
@@ -230,7 +232,7 @@ def _assignments(path: Path) -> list[_Assignment]:
     except UnicodeDecodeError as exc:
         number = content.count(b"\n", 0, exc.start) + 1
         raise StackError(f"{path} line {number} is not UTF-8 text: save the file in that encoding") from exc
-    found = []
+    found: dict[str, _Assignment] = {}
     for number, line in enumerate(lines, start=1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -241,21 +243,30 @@ def _assignments(path: Path) -> list[_Assignment]:
                 f"{path} line {number} is not NAME=value (or the file begins with a byte order mark): correct it, "
                 "or remove the file to make a new one"
             )
-        found.append(_Assignment(number, match.group(1), _unquote(match.group(2))))
-    return found
+        each = _Assignment(number, match.group(1), _unquote(match.group(2)))
+        if each.name in found:
+            raise StackError(
+                f"{path} lines {found[each.name].line} and {number} both set {each.name}: keep one of them"
+            )
+        found[each.name] = each
+    return list(found.values())
 
 
-def _unread(path: Path, assignments: Iterable[_Assignment]) -> list[str]:
-    """Return a note for each variable whose name occurs nowhere in the product: a typo, or a name of before."""
+def _refuse_unread(path: Path, assignments: Sequence[_Assignment]) -> None:
+    """Raise StackError for a variable with a name like ours that occurs nowhere in the product.
+
+    It is mistyped, or was renamed, and its setting would have the default in silence.
+    """
     readers = (ROOT / "docker-compose.yaml", *(ROOT / "stack").glob("*.py"), *(ROOT / "include").glob("*.py"))
     read = set(_NAME.findall("\n".join(file.read_text(encoding="utf-8") for file in readers)))
     read |= {name for each in assignments for name in _references(each)}
-    return [
-        f"{path.name} line {each.line}: {each.name} has no effect, no setting has this name: correct it or remove the "
-        "line (CHANGELOG.md names settings that were renamed)"
-        for each in assignments
-        if each.name not in read and not each.name.startswith(_OF_OTHERS)
-    ]
+    ours = tuple({each.name.partition("_")[0] + "_" for section in SECTIONS for each in section.variables})
+    for each in assignments:
+        if each.name not in read and each.name.startswith(ours) and not each.name.startswith(_OF_OTHERS):
+            raise StackError(
+                f"{path} line {each.line}: no setting has the name {each.name}, so the line has no effect: correct the "
+                "name or remove the line (CHANGELOG.md names settings that were renamed)"
+            )
 
 
 def _references(assignment: _Assignment) -> list[str]:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from include.adapters.postgres.schema_revision import require_schema
 from include.airflow_support.days import days_between
 from include.clock import SystemClock, rfc3339
 from include.command import as_command
@@ -44,7 +45,9 @@ Command = Callable[[Settings, argparse.Namespace], Any]
 def main(argv: list[str] | None = None) -> int:
     """One command, its result on standard output; one line on standard error when it cannot be done."""
     arguments = _parser().parse_args(argv)
-    result = arguments.command(Settings.from_environment(), arguments)
+    settings = Settings.from_environment()
+    require_schema(settings.database, "batch")
+    result = arguments.command(settings, arguments)
     print(json.dumps(_plain(result), default=str, ensure_ascii=False) if arguments.json else text_of(result))
     return LOOK if _needs_a_person(result) else OK
 

@@ -12,15 +12,17 @@ from pathlib import Path
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
+from alembic.util.exc import CommandError
 from psycopg2 import sql
 from psycopg2.errors import DeadlockDetected, LockNotAvailable
 
 from include.adapters.postgres.blocking_sessions import blocking_sessions
 from include.adapters.postgres.kept_zone import keep_zone
 from include.adapters.postgres.login_roles import save_login_role
+from include.adapters.postgres.schema_revision import newest_revision
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
-from include.errors import ConfigurationError, DatabaseUnavailable, Retryable
+from include.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Retryable
 from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.named import query
@@ -124,7 +126,14 @@ def _upgrade(database: DatabaseSettings, revision: str) -> str:
     )  # fmt: skip
     with engine.connect() as connection:
         config.attributes["connection"] = connection
-        _unless_blocked(database, connection, lambda: command.upgrade(config, revision))
+        try:
+            _unless_blocked(database, connection, lambda: command.upgrade(config, revision))
+        except CommandError as exc:  # the revision that the database is at has no file here
+            raise ContractMismatch(
+                f"a later version migrated the database ({exc}); update to it, or restore a backup from before "
+                "that (docs/runbooks/backup.md)",
+                newest=newest_revision(),
+            ) from exc
         return str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
 
 

@@ -9,15 +9,18 @@ import psycopg2
 import psycopg2.errors
 import pytest
 
+from include.airflow_support import steps
 from include.contracts import definition
 from include.contracts.definition import BOARD_DETAIL_PIPELINE, Column
 from include.contracts.fields import Field
+from include.errors import ContractMismatch
+from include.integrity.__main__ import main as command
 from include.settings import Settings
 from include.sql import named
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment
-from tests.support.pipeline import rows
+from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as
 
 # The catalogue that revisions 0001 to 0008 made when 0001 and 0004 still rendered the definition, on PostgreSQL 18.
@@ -171,3 +174,22 @@ def test_generations_of_an_earlier_version_get_their_owner(postgres):
         rows(settings, f"INSERT INTO {table} SELECT * FROM board_detail_final WHERE false", role="batch")
         rows(settings, f"SELECT generations.drop_table({id_})", role="batch")
     assert rows(settings, SHOWN) == shown
+
+
+def test_a_database_of_a_later_version_is_refused_with_the_way_on(postgres, tmp_path):
+    settings = migrated(None, postgres, "later_version", tmp_path)
+    rows(settings, "UPDATE alembic_version SET version_num = '9999'", role="pipeline_owner")
+    with pytest.raises(
+        ContractMismatch, match=r"a later version migrated the database \(Can't locate .*'9999'.*backup"
+    ):
+        migrate(settings)
+
+
+def test_commands_and_tasks_name_a_database_that_is_behind(postgres, tmp_path, monkeypatch):
+    settings = migrated(None, postgres, "behind_version", tmp_path)
+    rows(settings, "UPDATE alembic_version SET version_num = '0001'", role="pipeline_owner")
+    monkeypatch.setattr(Settings, "from_environment", lambda *_: settings)
+    for call in (lambda: steps.days_of_the_night("2026-11-20", "scheduled"), steps.collect_orphans):
+        with pytest.raises(ContractMismatch, match="the database is behind this version; run the migrations"):
+            call()
+    assert command(["status"]) == 78

@@ -10,7 +10,7 @@ from include.adapters.postgres.generation_store import GenerationStore, Part
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
-from include.integrity.pruning import prune
+from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import SPEED_LAYER, Published, redo, undo
 from include.sql.named import query
 from tests.servers import wait_until
@@ -199,6 +199,7 @@ def test_old_generations_are_dropped_and_the_published_one_stays(settings):
         built.append(build(settings, [row(1, 0, title=f"t{number}")], cut=5, run_id=f"r{number}"))
         publish(settings, DAY, f"r{number}")
     assert prune(settings, DAY) == []
+    collect_orphans(settings)
     tables = rows(settings, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'board_detail_final'::regclass")
     assert tables == [(3,)]
     assert rows(settings, VIEW) == [(1, "t4", "final")]

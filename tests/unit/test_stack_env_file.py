@@ -73,18 +73,34 @@ def test_missing_variables_are_added_and_the_rest_is_kept(tmp_path: Path) -> Non
     assert any("added" in note for note in notes)
 
 
-def test_a_variable_that_nothing_reads_is_noted(tmp_path: Path) -> None:
+def test_a_variable_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     env_file.ensure(path)
-    assert env_file.ensure(path) == []
-    at = len(path.read_text().splitlines())
+    at = len(path.read_text().splitlines()) + 1
     with path.open("a") as file:
-        file.write("UNDO_RETENTION_DAY=30\nMINE=1\nKAFKA_HEAP_NOTE=${MINE}\nCOMPOSE_PROFILES=a\nAIRFLOW__CORE__X=1\n")
-    assert env_file.ensure(path) == [
-        f".env line {at + number}: {name} has no effect, no setting has this name: correct it or remove the line "
-        "(CHANGELOG.md names settings that were renamed)"
-        for number, name in ((1, "UNDO_RETENTION_DAY"), (3, "KAFKA_HEAP_NOTE"))
-    ]
+        file.write("UNDO_DAYS=30\nMINE=1\nCOMPOSE_PROFILES=a\nAIRFLOW__CORE__X=1\n")
+    before = path.read_text()
+    with pytest.raises(StackError, match=f"line {at}: no setting has the name UNDO_DAYS, so the line has no effect"):
+        env_file.ensure(path)
+    assert path.read_text() == before
+    path.write_text(before.replace("UNDO_DAYS=30\n", ""))
+    assert env_file.ensure(path) == []
+
+
+def test_a_variable_that_two_lines_set_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("KAFKA_PORT=1\n\nKAFKA_PORT=2\n")
+    for call in (env_file.ensure, env_file.read):
+        with pytest.raises(StackError, match="lines 1 and 3 both set KAFKA_PORT: keep one of them"):
+            call(path)
+
+
+def test_a_setting_that_this_version_added_has_its_default(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file)
+    text = layout.env_file.read_text()
+    layout.env_file.write_text(text.replace("UNDO_RETENTION_DAYS=7\n", ""))
+    assert load_settings(layout)["UNDO_RETENTION_DAYS"] == "7"
 
 
 def test_reads_quotes_comments_references_and_export(tmp_path: Path) -> None:
@@ -102,7 +118,7 @@ def test_reads_quotes_comments_references_and_export(tmp_path: Path) -> None:
         ("A=1\nB=서울\n".encode("cp949"), "line 2 is not UTF-8 text: save the file in that encoding"),
         (b"A=1\nB=a\0b\n", "line 2 is not NAME=value"),
         (b"A=1\nB=${C}\n", r"line 2: B uses \$\{C\}, which no line sets: set it in a line above"),
-        (b"A=1\nB=${A}\nC=3\nA=2\n", "line 4 sets A, which line 2 above uses for B: move line 4 above it"),
+        (b"A=1\nB=${A}\nC=3\nA=2\n", "lines 1 and 4 both set A: keep one of them"),
         (b"B=${A}\nA=2\n", "line 2 sets A, which line 1 above uses for B: move line 2 above it"),
     ],
 )  # fmt: skip

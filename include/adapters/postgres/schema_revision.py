@@ -10,7 +10,7 @@ from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role
 from include.sql.named import query
 
-_VERSIONS = Path(__file__).resolve().parents[1] / "sql" / "migrations" / "versions"
+_VERSIONS = Path(__file__).resolve().parents[2] / "sql" / "migrations" / "versions"
 _REMEDY = "run the migrations: python -m include.sql.migrate"
 
 
@@ -27,7 +27,9 @@ def require_schema(database: DatabaseSettings, role: Role) -> None:
             cursor.execute(query("select_revision"))
             row = cursor.fetchone()
     except ProgrammingError as exc:  # a table, or the right to read it, that a migration gives
-        raise ContractMismatch(f"the database has no schema of the pipeline; {_REMEDY}", sqlstate=exc.pgcode) from exc
+        raise ContractMismatch(
+            f"the database has no schema of the pipeline, or an older one; {_REMEDY}", sqlstate=exc.pgcode
+        ) from exc
     if row is None or row[0] < newest_revision():
         raise ContractMismatch(f"the database is behind this version; {_REMEDY}",
                                revision=row and row[0], needed=newest_revision())  # fmt: skip

@@ -32,6 +32,10 @@ COMMENT ON FUNCTION boards_by_id IS
     ' that can have them.';
 """
 
+REVISION = """
+GRANT SELECT ON alembic_version TO batch;
+"""
+
 ANALYZE = """
 CREATE OR REPLACE FUNCTION generations.analyze_table(id bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -44,8 +48,8 @@ $$;
 
 
 def upgrade() -> None:
-    """Replace the functions; their grants stay."""
-    for block in (BOARDS_BY_ID, ANALYZE):
+    """Replace the functions; their grants stay. Commands of batch see which revision the database is at."""
+    for block in (BOARDS_BY_ID, ANALYZE, REVISION):
         op.get_bind().exec_driver_sql(block)
 
 
