@@ -257,7 +257,7 @@ def _refuse_unread(path: Path, assignments: Sequence[_Assignment]) -> None:
 
     It is mistyped, or was renamed, and its setting would have the default in silence.
     """
-    readers = (ROOT / "docker-compose.yaml", *(ROOT / "stack").glob("*.py"), *(ROOT / "include").glob("*.py"))
+    readers = [file for pattern in ("docker-compose.yaml", "stack/*.py", "include/*.py") for file in ROOT.glob(pattern)]
     read = set(_NAME.findall("\n".join(file.read_text(encoding="utf-8") for file in readers)))
     read |= {name for each in assignments for name in _references(each)}
     ours = tuple({each.name.partition("_")[0] + "_" for section in SECTIONS for each in section.variables})

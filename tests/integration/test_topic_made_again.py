@@ -216,7 +216,7 @@ def test_the_stream_refuses_another_topic_of_members_until_it_is_taken_out_of_th
     log.make("member")
     with pytest.raises(TopicReplaced, match=r"topic member was created again.*1 days.*spark_jobs.repair.*--dry-run"):
         refuse_replaced_table(waiting.database, log.offsets)
-    assert "topic member was made again" in repaired(log, waiting)
+    assert "topic member was created again" in repaired(log, waiting)
     refuse_replaced_table(waiting.database, log.offsets)
     assert repaired(log, waiting) == "Nothing to repair: the ledger matches its topics."
 
