@@ -1,4 +1,4 @@
-"""One transaction that has a day to itself. docs/architecture.md says in which order all take their locks."""
+"""One transaction that has a day to itself. docs/architecture/serving.md says in which order all take their locks."""
 
 import datetime as dt
 import logging

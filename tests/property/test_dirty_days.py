@@ -165,7 +165,7 @@ class Nights:
             if self.only != "members":
                 other = board % 2 if day == NOT_OVER else 1 - day
                 day = {"moved": other, "not over": NOT_OVER}.get(what, day)
-            # no two versions of one time: see the known gaps in docs/architecture.md
+            # no two versions of one time: see the known gaps in docs/architecture/operations.md
             at = max(0, len(self.raw) - self.random.choice((0, 0, 0, 0, 1, 4))) + len(self.raw) / 1000
             self._append(at, board, day, None if what == "deleted" else f"title {len(self.raw)}")
 

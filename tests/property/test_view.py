@@ -174,7 +174,7 @@ class Serving:
             is_deleted = flag and not moves
             day = int(flag) if moves else board % 2
             at = len(self.raw) - self.random.choice((0, 0, 0, 0, 1, 4))
-            if self.damage:  # then no two versions of one time: see the known gaps in docs/architecture.md
+            if self.damage:  # then no two versions of one time: see the known gaps in docs/architecture/operations.md
                 at += len(self.raw) / 1000
             self._append(at, board, day, None if is_deleted else f"title {self.topic}-{len(self.raw)}")
 
