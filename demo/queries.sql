@@ -1,45 +1,45 @@
 -- What the demo shows of the pipeline.
 
--- name: look_board
+-- name: board
 SELECT {{columns}}, day, finality, kafka_partition, kafka_offset FROM board_detail_masked WHERE {{key}} = %(board_id)s
 
--- name: look_count
+-- name: count
 SELECT count(*) AS count FROM board_detail_masked WHERE {{key}} >= %(first_id)s AND {{key}} < %(end_id)s
 
--- name: look_sample
+-- name: sample
 SELECT {{columns}}, finality, kafka_partition, kafka_offset FROM board_detail_masked WHERE day = %(day)s ORDER BY {{key}} DESC LIMIT %(limit)s
 
--- name: look_day_status
+-- name: day_status
 SELECT * FROM day_status WHERE day = %(day)s
 
--- name: look_corrections
+-- name: corrections
 SELECT c.key AS class, c.value::bigint AS count
   FROM day_trust t CROSS JOIN LATERAL jsonb_each_text(t.corrections) c
  WHERE t.day = %(day)s
  ORDER BY c.key
 
--- name: look_changed_authors
+-- name: changed_authors
 SELECT c.board_id, c.shown ->> 'nickname' AS shown, c.rebuilt ->> 'nickname' AS rebuilt
   FROM board_detail_correction c
   JOIN day_publication p ON p.generation_id = c.generation_id
  WHERE p.day = %(day)s AND c.class = 'member_version_changed' AND c.board_id = ANY (%(board_ids)s::bigint[])
  ORDER BY c.board_id
 
--- name: look_rejects
+-- name: rejects
 SELECT r.topic, r.partition, r."offset", r.reason
   FROM reject r
   JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS sent (topic, partition, "offset")
  USING (topic, partition, "offset")
  ORDER BY r.partition, r."offset"
 
--- name: look_pending
+-- name: pending
 SELECT 1 AS found FROM pending_board WHERE board_id = %(board_id)s
 
--- name: look_pending_count
+-- name: pending_count
 SELECT count(*) AS count FROM pending_board WHERE board_id >= %(first_id)s AND board_id < %(end_id)s
 
--- name: look_reject_count
+-- name: reject_count
 SELECT count(*) AS count FROM reject
 
--- name: look_served_offsets
+-- name: served_offsets
 SELECT COALESCE(sum(next_offset), 0)::bigint AS count FROM offset_ledger WHERE consumer = 'serve'

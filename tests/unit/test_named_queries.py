@@ -22,6 +22,12 @@ def test_every_query_is_called_somewhere():
     assert set(NAMES) - called == set()
 
 
+def test_the_demo_has_the_statements_that_it_calls():
+    demo = QUERIES.parents[2] / "demo"
+    called = re.findall(r'self\._rows\("(\w+)"', (demo / "warehouse.py").read_text(encoding="utf-8"))
+    assert set(called) == set(statements(demo / "queries.sql"))
+
+
 def test_an_unknown_placeholder_is_an_error():
     with pytest.raises(KeyError):
         fill("SELECT {{nothing}}", BOARD_DETAIL_PIPELINE)
