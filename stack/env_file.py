@@ -148,7 +148,6 @@ SECTIONS = (
     Section("Java 17 or 21; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
 )
 
-DEFAULTS = {each.name: each.default for section in SECTIONS for each in section.variables if each.default}
 PORT_VARIABLES = tuple(each.name for section in SECTIONS for each in section.variables if each.port)
 PATH_VARIABLES = (
     "GATEWAY_TOKENS_FILE",
@@ -203,7 +202,7 @@ def read(path: Path) -> dict[str, str]:
         if each.name in used:
             raise StackError(
                 f"{path} line {each.line} sets {each.name}, which line {used[each.name].line} above uses for "
-                f"{used[each.name].name}: move line {each.line} above it, and keep one {each.name}"
+                f"{used[each.name].name}: move line {each.line} above it"
             )
         for name in _references(each):
             if name not in values and not any(other.name == name and other.line > each.line for other in assignments):
@@ -211,8 +210,16 @@ def read(path: Path) -> dict[str, str]:
                     f"{path} line {each.line}: {each.name} uses ${{{name}}}, which no line sets: set it in a line above"
                 )
             used.setdefault(name, each)
-        values[each.name] = _REFERENCE.sub(lambda found: values.get(found.group(1), ""), each.value)
+        values[each.name] = _expanded(each.value, values)
     return values
+
+
+def with_defaults(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a file, and the default of each one that the file of an earlier version lacks."""
+    complete = dict(values)
+    for variable in (each for section in SECTIONS for each in section.variables if each.default):
+        complete.setdefault(variable.name, _expanded(variable.default, complete))
+    return complete
 
 
 @dataclass(frozen=True)
@@ -267,6 +274,10 @@ def _refuse_unread(path: Path, assignments: Sequence[_Assignment]) -> None:
                 f"{path} line {each.line}: no setting has the name {each.name}, so the line has no effect: correct the "
                 "name or remove the line (CHANGELOG.md names settings that were renamed)"
             )
+
+
+def _expanded(text: str, values: Mapping[str, str]) -> str:
+    return _REFERENCE.sub(lambda found: values.get(found.group(1), ""), text)
 
 
 def _references(assignment: _Assignment) -> list[str]:

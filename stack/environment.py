@@ -22,7 +22,7 @@ def load_settings(layout: Layout) -> dict[str, str]:
     """Return the checked variables of `.env`, with absolute paths. Raises StackError, also if there is no file."""
     if not layout.env_file.exists():
         raise StackError(f"there is no {layout.env_file} yet: run `make up` first")
-    settings = env_file.DEFAULTS | env_file.read(layout.env_file)  # a setting that this version added has its default
+    settings = env_file.with_defaults(env_file.read(layout.env_file))
     settings_check.check(settings)
     for name in env_file.PATH_VARIABLES:
         if settings.get(name) and "://" not in settings[name]:  # the archive may be in a store, given by a URI
