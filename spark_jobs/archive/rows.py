@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, first_header, numbers
-from include.adapters.postgres.pending_store import Reject
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
+from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from spark_jobs.batch.raw_columns import RawColumns, RawRecord, iter_records, longs
 from spark_jobs.batch.rows import member_schema

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, begins_run, event_ids, first_header
 from include.adapters.postgres.generation_store import Excluded
-from include.adapters.postgres.pending_store import Reject
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN
+from include.contracts.reject import Reject
 from include.contracts.validation import is_timestamp, parse_timestamp
 from spark_jobs.batch.blobs import places_of
 from spark_jobs.batch.raw_columns import RawColumns

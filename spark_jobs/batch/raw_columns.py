@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
 from include.adapters.arrow_rows import array
-from include.adapters.postgres.pending_store import Reject
 from include.contracts.fields import LONG_MAX, LONG_MIN
+from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
 from spark_jobs.speed.record_decoder import TableRow, read_record

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, event_ids, first_header, numbers
-from include.adapters.postgres.pending_store import Reject
 from include.adapters.postgres.served_batch import RECORDS
 from include.contracts import headers as h
 from include.contracts.definition import Definition
+from include.contracts.reject import Reject
 from spark_jobs.speed.json_columns import JsonColumns, times
 from spark_jobs.speed.record_decoder import TableRow, read_record
 

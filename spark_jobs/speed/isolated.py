@@ -8,8 +8,8 @@ from typing import Any
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.kafka.topic_tail import read_as_rejects
 from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.pending_store import Reject
 from include.adapters.postgres.stream_trials import StreamTrials
+from include.contracts.reject import Reject
 from spark_jobs.connectors.failures import is_passing
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject

@@ -11,7 +11,8 @@ from include.adapters.kafka.offsets import OffsetRange, OffsetReader
 from include.adapters.kafka.topic_tail import read_as_rejects
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.adapters.postgres.pending_store import PendingStore, Reject
+from include.adapters.postgres.pending_store import PendingStore
+from include.contracts.reject import Reject
 from include.errors import ConfigurationError, MissingRange
 from include.settings import DatabaseSettings
 from spark_jobs.speed.driver_state import TOPICS, Query

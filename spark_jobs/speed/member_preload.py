@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.adapters.kafka.topic_tail import TopicTail
-from include.adapters.postgres.pending_store import Reject
 from include.contracts.definition import Definition
+from include.contracts.reject import Reject
 from include.errors import PipelineError
 from spark_jobs.speed.table_decoder import TableDecoder
 

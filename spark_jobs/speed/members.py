@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.kafka.topic_tail import TopicTail
-from include.adapters.postgres.pending_store import Reject
 from include.contracts.definition import Definition
+from include.contracts.reject import Reject
 from include.errors import TableReplaced
 from include.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range

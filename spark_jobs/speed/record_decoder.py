@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from include.adapters.postgres.pending_store import Reject
 from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.fields import record_id
+from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from include.contracts.validation import (
     MAX_DEPTH,

@@ -4,7 +4,8 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from include.adapters.postgres.pending_store import PendingStore, Reject
+from include.adapters.postgres.pending_store import PendingStore
+from include.contracts.reject import Reject
 from include.retry import NO_LIMIT, retry_transient
 from spark_jobs.speed.driver_state import DriverState
 

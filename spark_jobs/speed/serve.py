@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 
 from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.pending_store import Reject
 from include.adapters.postgres.served_batch import RECORDS, holds_record
 from include.contracts.definition import Definition
+from include.contracts.reject import Reject
 from include.failpoints import failpoint_records
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.adapters.postgres.pending_store import Reject
 from include.contracts import headers as h
+from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from spark_jobs.speed.record_decoder import TableRow, read_record
 

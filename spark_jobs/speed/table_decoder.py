@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from include.adapters.arrow_rows import begins_run
-from include.adapters.postgres.pending_store import Reject
 from include.contracts.definition import Definition
+from include.contracts.reject import Reject
 from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
 from spark_jobs.speed.record_decoder import read_record
 

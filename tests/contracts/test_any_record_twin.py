@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.arrow_rows import event_ids
-from include.adapters.postgres.pending_store import Reject
 from include.adapters.postgres.served_batch import RECORDS
 from include.adapters.published_versions import PublishedVersion, version_of
 from include.clock import SystemClock
@@ -21,6 +20,7 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.fields import record_id
+from include.contracts.reject import Reject
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
 from include.gateway.answer import Fault

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.adapters.postgres.pending_store import Reject
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.reject import Reject
 from include.contracts.topics import MEMBER
 from include.contracts.validation import MAX_DEPTH
 from spark_jobs.speed.record_decoder import read_record

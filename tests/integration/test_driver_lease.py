@@ -10,9 +10,10 @@ from psycopg2 import OperationalError
 
 from include.adapters.postgres.driver_lease import APPLICATION, DriverLease, LeaseTaken
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.adapters.postgres.pending_store import PendingBoard, PendingStore, Reject
+from include.adapters.postgres.pending_store import PendingBoard, PendingStore
 from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
 from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
+from include.contracts.reject import Reject
 from include.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.sql.named import query
 from tests.servers import wait_until

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader
-from include.adapters.postgres.pending_store import Reject
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.reject import Reject
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days

@@ -7,8 +7,8 @@ from contextlib import closing
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from include.adapters.kafka.offsets import OffsetRange, Offsets
-from include.adapters.postgres.pending_store import Reject
 from include.clock import instant_of
+from include.contracts.reject import Reject
 from include.errors import BrokerUnavailable, MissingRange
 
 READ_TIMEOUT_S = 30.0

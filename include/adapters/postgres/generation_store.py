@@ -17,9 +17,9 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.generation_tables import remove_tables
 from include.adapters.postgres.offset_ledger import REPLACED
-from include.adapters.postgres.pending_store import Reject
 from include.adapters.postgres.sessions import connect, open_connection, own_errors
 from include.contracts.day import Day
+from include.contracts.reject import Reject
 from include.errors import DayBusy, StaleRun
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -201,7 +201,7 @@ class GenerationStore:
 
     def save_rejects(self, rejects: Iterable[Reject]) -> None:
         """Keep records that break their contract; those that are kept already stay as they are."""
-        rows = [(*reject, "rebuild") for reject in rejects]
+        rows = [reject._replace(rejected_by="rebuild") for reject in rejects]
         if rows:
             with self._transaction() as cursor:
                 execute_values(cursor, query("insert_rejects"), rows, page_size=PAGE)

@@ -13,7 +13,6 @@ from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.served_batch import (
     KEY,
     LIVE_COLUMNS,
-    Reject,
     are_new,
     day_numbers,
     newest_versions,
@@ -23,6 +22,7 @@ from include.adapters.postgres.served_batch import (
 from include.adapters.postgres.sink_errors import is_of_a_row
 from include.adapters.postgres.tombstones import place_tombstones
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.reject import Reject
 from include.failpoints import failpoint
 from include.sql.named import query
 

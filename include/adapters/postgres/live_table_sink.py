@@ -14,7 +14,6 @@ from include.adapters.postgres.live_table import Applied, write_rows
 from include.adapters.postgres.offset_ledger import REPLACED, move_partitions, open_partitions
 from include.adapters.postgres.served_batch import (
     KEY,
-    Reject,
     ends_of,
     instant,
     marked_of_replaced,
@@ -25,6 +24,7 @@ from include.adapters.postgres.served_batch import (
 )
 from include.adapters.postgres.sessions import SessionLimits, open_connection
 from include.adapters.postgres.sink_errors import as_own, reason_of_refusal
+from include.contracts.reject import Reject
 from include.errors import LedgerConflict
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings

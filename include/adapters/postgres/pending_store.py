@@ -8,23 +8,12 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
+from include.contracts.reject import Reject
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
 PAGE = 1_000
 PAGE_BYTES = 4 << 20
-
-
-class Reject(NamedTuple):
-    """A record that breaks its contract."""
-
-    topic: str
-    partition: int
-    offset: int
-    reason: str
-    key: bytes | None
-    value: bytes | None
-    kafka_timestamp: dt.datetime | None
 
 
 class PendingBoard(NamedTuple):
@@ -80,7 +69,7 @@ class PendingStore:
 
     def save_rejects(self, rejects: Iterable[Reject], rejected_by: str) -> int:
         """Keep the records with their reasons; one kept already stays as it is. Returns how many were given."""
-        rows = ((*reject, rejected_by) for reject in rejects)
+        rows = (reject._replace(rejected_by=rejected_by) for reject in rejects)
         return self._insert("insert_rejects", rows)
 
     def save_pending(self, boards: Iterable[PendingBoard]) -> int:

@@ -6,7 +6,6 @@ and `record_value` (of rejects only) and `kafka_timestamp`.
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from include.adapters.arrow_rows import begins_run
 from include.clock import instant_of
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.reject import Reject
 from include.sql.named import COORDINATES
 
 LIVE_COLUMNS = (*PIPELINE.relational_columns, *COORDINATES, "day", "deleted")
@@ -28,19 +28,6 @@ RECORDS = pa.schema([
 ])  # fmt: skip
 REPLACED_BY = 10**17  # as in the function ordered_offset of PostgreSQL
 KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
-
-
-class Reject(NamedTuple):
-    """A row of table `reject`."""
-
-    topic: str
-    partition: int
-    offset: int
-    reason: str
-    key: bytes | None
-    value: bytes | None
-    kafka_timestamp: dt.datetime | None
-    rejected_by: str
 
 
 def ends_of(records: pa.Table) -> dict[int, int]:
