@@ -20,7 +20,7 @@ SELECT c.key AS class, c.value::bigint AS count
 
 -- name: changed_authors
 SELECT c.board_id, c.shown ->> 'nickname' AS shown, c.rebuilt ->> 'nickname' AS rebuilt
-  FROM board_detail_correction c
+  FROM detail_correction c
   JOIN day_publication p ON p.generation_id = c.generation_id
  WHERE p.day = %(day)s AND c.class = 'member_version_changed' AND c.board_id = ANY (%(board_ids)s::bigint[])
  ORDER BY c.board_id
@@ -33,10 +33,10 @@ SELECT r.topic, r.partition, r."offset", r.reason
  ORDER BY r.partition, r."offset"
 
 -- name: pending
-SELECT 1 AS found FROM pending_board WHERE board_id = %(board_id)s
+SELECT 1 AS found FROM pending_record WHERE board_id = %(board_id)s
 
 -- name: pending_count
-SELECT count(*) AS count FROM pending_board WHERE board_id >= %(first_id)s AND board_id < %(end_id)s
+SELECT count(*) AS count FROM pending_record WHERE board_id >= %(first_id)s AND board_id < %(end_id)s
 
 -- name: reject_count
 SELECT count(*) AS count FROM reject

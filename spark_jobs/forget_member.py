@@ -3,7 +3,7 @@
 Without --execute it counts and changes nothing. It removes the member and their boards from the system of record, the
 rows of every day and generation, pending boards, rejects, corrections and the archive, and sends tombstones. It is safe
 to run again: data already removed count as 0. The member's id, the reason and the counts stay in table
-forgotten_member, so that no rebuild shows the member again. docs/runbooks/forget_member.md lists the data that stay in
+forgotten_key, so that no rebuild shows the member again. docs/runbooks/forget_member.md lists the data that stay in
 Kafka, and for how long.
 
 Exit codes: 0 counted, or removed; 1 failed; 2 wrong arguments; 75 a rebuild or an archive run is in progress, or a

@@ -292,7 +292,7 @@ class Application:
         return self._start(boards, "join", guarded)
 
     def _start_serve(self, session: SparkSession) -> StreamingQuery:
-        """Start the query that reads board-detail and writes board_detail_live."""
+        """Start the query that reads board-detail and writes detail_live."""
         settings, topic = self._settings, self._topics["serve"]
         store = LiveTableSink(settings.database, "serve", topic, self._topic_ids[topic], self.lease)
         store.begin(self._starts[topic])

@@ -79,7 +79,7 @@ def read_unsent(layout: Layout) -> str:
     try:
         held = unsent(Settings.from_environment(environment.load_settings(layout)), _UNSENT_TIMEOUT_S)
     except (PipelineError, StackError) as exc:
-        return f"gateway: no figures: {str(exc).splitlines()[0]}"
+        return f"gateway: no metrics: {str(exc).splitlines()[0]}"
     return "\n".join(
         f"gateway {url}: {each.waiting:,} events wait, {each.set_aside:,} are set aside, {each.lost:,} were lost"
         for url, each in held.items()
@@ -95,7 +95,7 @@ def read_progress(layout: Layout) -> list[Seen] | str:
         finally:
             store.close()
     except (PipelineError, StackError) as exc:
-        return f"stream: no figures: {str(exc).splitlines()[0]}"
+        return f"stream: no metrics: {str(exc).splitlines()[0]}"
 
 
 def progress_table(progress: Sequence[Seen]) -> Table:
@@ -118,14 +118,14 @@ def progress_table(progress: Sequence[Seen]) -> Table:
             _waiting(seen),
         )
     latest = min(progress, key=lambda seen: seen.age_s).progress
-    figures = latest.figures or {}
-    pending, oldest_s = figures.get("pending"), figures.get("pending_oldest_s", 0.0)
+    metrics = latest.metrics or {}
+    pending, oldest_s = metrics.get("pending"), metrics.get("pending_oldest_s", 0.0)
     waiting = f"{pending:,}, oldest {_duration(oldest_s)}" if pending else _number(pending)
     table.add_section()
-    counts = (_number(figures.get(name, 0)) for name in ("rejects", "duplicates"))
+    counts = (_number(metrics.get(name, 0)) for name in ("rejects", "duplicates"))
     table.add_row("both", *[""] * 5, waiting, *counts)
-    mib = (figures.get("table_memory_bytes", 0) + figures.get("table_disk_bytes", 0)) / 2**20
-    table.caption = f"member table: {figures.get('table_rows', 0):,} rows, {mib:,.0f} MiB; driver {latest.epoch}"
+    mib = (metrics.get("table_memory_bytes", 0) + metrics.get("table_disk_bytes", 0)) / 2**20
+    table.caption = f"member table: {metrics.get('table_rows', 0):,} rows, {mib:,.0f} MiB; driver {latest.epoch}"
     return table
 
 

@@ -15,14 +15,14 @@ from include.integrity.pruning import prune
 _DAYS = 3
 _SHARES = (10, 1)  # of the day's rows
 _PARTITIONED = """
-CREATE TABLE covered_by_day (LIKE board_detail_covered INCLUDING DEFAULTS) PARTITION BY LIST (day);
+CREATE TABLE covered_by_day (LIKE detail_covered INCLUDING DEFAULTS) PARTITION BY LIST (day);
 ALTER TABLE covered_by_day ADD PRIMARY KEY (day, board_id);
 CREATE INDEX ON covered_by_day (board_id);
 CREATE INDEX ON covered_by_day (day) WHERE NOT deleted;
 """
 _FILL = """
 INSERT INTO {} (day, board_id, member_id, nickname, city, phone, title, body, modified_at, created_at, event_id,
-                board_partition, board_offset, member_partition, member_offset, deleted, written_at, generation_id,
+                stream_partition, stream_offset, table_partition, table_offset, deleted, written_at, generation_id,
                 covered_at)
 SELECT %(day)s, %(first)s + i, i %% 442128, 'nickname' || i, '서울', '010-1234-5678', 'post ' || i,
        repeat('오늘은 하늘이 맑아서 ', 12), now(), now(), 'event-' || i, 0, i, 0, i, i %% 100 = 0, now(), 1,
@@ -41,12 +41,12 @@ def covered(bench: Bench, rounds: int) -> Report:
     with closing(psycopg2.connect(bench.postgres.superuser_dsn("bench"))) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(_PARTITIONED)
-        cursor.execute("CREATE TABLE covered_deletion (LIKE board_detail_covered INCLUDING INDEXES)")
+        cursor.execute("CREATE TABLE covered_deletion (LIKE detail_covered INCLUDING INDEXES)")
         for share in _SHARES:
             rows = bench.rows // share
             for number in range(1, rounds + 1):
                 for name, table, forget in (
-                    ("delete", "board_detail_covered", lambda day: prune(bench.settings, day)),
+                    ("delete", "detail_covered", lambda day: prune(bench.settings, day)),
                     ("drop", "covered_by_day", lambda day: _drop(cursor, day)),
                 ):
                     _fill(cursor, table, rows)

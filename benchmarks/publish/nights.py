@@ -59,7 +59,7 @@ def _prepared(bench: Bench, run_id: str, rows: int, offset: int) -> dict[str, Ca
 
     def a_late_version() -> None:
         with connect(settings.database, "batch", "bench") as connection, connection.cursor() as cursor:
-            cursor.execute("INSERT INTO late_member VALUES ('bench', 0, %s, 7, '1970-01-01') ON CONFLICT DO NOTHING",
+            cursor.execute("INSERT INTO late_version VALUES ('bench', 0, %s, 7, '1970-01-01') ON CONFLICT DO NOTHING",
                            (_LATE,))  # fmt: skip
             cursor.execute(query("request_checks"), {"partitions": [0], "last_offsets": [_LATE],
                                                      "oldest": ["1970-01-01T00:00:00Z"]})  # fmt: skip

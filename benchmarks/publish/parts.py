@@ -39,11 +39,11 @@ _ROW = """
 """
 _FILL = """
 INSERT INTO {table} (generation_id, day, board_id, member_id, nickname, city, phone, title, body, modified_at,
-                     created_at, event_id, board_partition, board_offset, member_partition, member_offset)
+                     created_at, event_id, stream_partition, stream_offset, table_partition, table_offset)
 SELECT {generation_id}, {day}, """
 _LIVE = """
-INSERT INTO board_detail_live (day, board_id, member_id, nickname, city, phone, title, body, modified_at, created_at,
-                               event_id, board_partition, board_offset, member_partition, member_offset,
+INSERT INTO detail_live (day, board_id, member_id, nickname, city, phone, title, body, modified_at, created_at,
+                               event_id, stream_partition, stream_offset, table_partition, table_offset,
                                kafka_partition, kafka_offset)
 SELECT %(day)s, """
 

@@ -25,7 +25,7 @@ _PENDING = 1_000_000
 _STRANGER = 9_000_000_000  # ids from here on are of no member
 _SEED = 7
 _INSERT_PENDING = """
-INSERT INTO pending_board
+INSERT INTO pending_record
     (topic, partition, "offset", board_id, member_id, day, key, value, kafka_timestamp, version_at)
 SELECT 'board', 0, n, id, member_id, '2026-11-20', convert_to(id::text, 'UTF8'),
        convert_to(json_build_object('id', id, 'memberId', member_id, 'title', 'waits', 'body', repeat('waits ', 100),
@@ -85,7 +85,7 @@ def _details(bench: Bench) -> tuple[str, int, Callable[[], int]]:
 def _boards(bench: Bench) -> tuple[str, int, Callable[[], int]]:
     strangers = ({**board, "memberId": _STRANGER + board["id"]} for board in _large(_LARGE))
     send(bench.kafka.bootstrap_servers, BOARD.name, as_gateway(BOARD.name, strangers))
-    return "join", _LARGE, lambda: _count(bench, "SELECT count(*) FROM pending_board")
+    return "join", _LARGE, lambda: _count(bench, "SELECT count(*) FROM pending_record")
 
 
 def _pending(bench: Bench) -> tuple[str, int, Callable[[], int]]:
@@ -94,7 +94,7 @@ def _pending(bench: Bench) -> tuple[str, int, Callable[[], int]]:
     rows(bench.settings, _INSERT_PENDING, {
         "count": _PENDING, "members": _MEMBERS, "member": reference_data.FIRST_ID, "stranger": _STRANGER,
     })  # fmt: skip
-    return "join", _PENDING // 2, lambda: _count(bench, "SELECT count(*) FROM pending_board WHERE sent_at IS NOT NULL")
+    return "join", _PENDING // 2, lambda: _count(bench, "SELECT count(*) FROM pending_record WHERE sent_at IS NOT NULL")
 
 
 def _count(bench: Bench, statement: str) -> int:

@@ -51,6 +51,11 @@ class Definition:
         return tuple(self.column_name(column) for column in self.columns if column.side == "table")
 
     @property
+    def personal_columns(self) -> tuple[str, ...]:
+        """The relational names of the columns with personal values, which the masked view masks."""
+        return tuple(field.column for field in self.output.fields if field.personal)
+
+    @property
     def key_column(self) -> str:
         """The relational name of the output's key."""
         return self.output.field(self.output.key_field).column

@@ -243,7 +243,7 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
         reasons.append(f"{unaccounted} boards that the system of record or the stream had are in no term, so raw may "
                        "have lost them: see docs/runbooks/nightly_rebuild.md")  # fmt: skip
     if unexplained := certificate.count("unexplained"):
-        reasons.append(f"{unexplained} differences are unexplained: look at them in board_detail_correction")
+        reasons.append(f"{unexplained} differences are unexplained: look at them in detail_correction")
     if dirty := certificate.count("dirty"):
         reasons.append(f"{dirty} records reached the day after it was built (see dirty_day): rebuild the day")
     if unread := certificate.count("unread"):

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
@@ -23,7 +22,6 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 _APPLICATION = "check days"
-_JOIN_COLUMN = PIPELINE.stream.field(PIPELINE.join_field).column
 
 Ends = Sequence[int | None]  # of a topic's partitions; None for one that the cut does not have
 
@@ -33,8 +31,8 @@ class _Shown(NamedTuple):
 
     day: dt.date
     generation_id: int
-    board_ends: Ends
-    member_ends: Ends
+    stream_ends: Ends
+    table_ends: Ends
     first_key: int | None
     last_key: int | None
 
@@ -84,19 +82,18 @@ def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
         found = {}
         for shown in a_few_at_a_time(cursor, _shown(cursor, [left for (left,) in cursor.fetchall()])):
             found[shown.day] = _count(cursor, query("count_left_boards"), shown._asdict())
-        mark_days_dirty(cursor, "moved board", found)
+        mark_days_dirty(cursor, f"moved {PIPELINE.stream.name}", found)
 
 
 def _check(cursor: Cursor, requests: Mapping[dt.date, int], has_moved: bool = False) -> None:
     """Mark the days and cross them out. Marks come after the last look, whose end lets go of locks and marks."""
     if not requests:
         return
-    statement = sql.SQL(query("count_late_members")).format(member=sql.Identifier(_JOIN_COLUMN)).as_string(cursor)
     days = _shown(cursor, [*requests])
     late = {}
     for shown in a_few_at_a_time(cursor, days):
-        late[shown.day] = _count(cursor, statement, shown._asdict())
-    mark_days_dirty(cursor, "late member", late)
+        late[shown.day] = _count(cursor, query("count_late_members"), shown._asdict())
+    mark_days_dirty(cursor, f"late {PIPELINE.table.name}", late)
     for shown in days if has_moved else ():
         _compare(cursor, shown)
     cursor.execute(query("delete_checks"), {"days": [*requests], "requests": [*requests.values()]})
@@ -108,10 +105,10 @@ def _compare(cursor: Cursor, shown: _Shown) -> None:
     found = dict.fromkeys((shown.day, *(other.day for other in others)), 0)
     for other in a_few_at_a_time(cursor, others):
         for older, newer in ((other, shown), (shown, other)):
-            if _goes_beyond(newer.board_ends, older.board_ends):
+            if _goes_beyond(newer.stream_ends, older.stream_ends):
                 found[older.day] += _count(cursor, query("count_moved_boards"), older._asdict() | {
                     "newer_day": newer.day, "newer_id": newer.generation_id})  # fmt: skip
-    mark_days_dirty(cursor, "moved board", found)
+    mark_days_dirty(cursor, f"moved {PIPELINE.stream.name}", found)
 
 
 def _shown(cursor: Cursor, days: Sequence[dt.date]) -> list[_Shown]:

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 NEAR_DAYS = 3  # so many days before its end, a day's window is spoken of
 MANY_RUNS = 3  # so many runs began a day and none published it: it makes room for the others
 MAX_DAYS = 100  # of one night; Airflow expands a task over 1,024 at most
-UNREAD = "unread board"  # the cause that no rebuild takes away: an accepted gap of the archive has the records
+# The cause that no rebuild takes away: an accepted gap of the archive has the records.
+UNREAD = f"unread {PIPELINE.stream.name}"
 LookUp = Callable[[Settings, Sequence[Day]], Collection[dt.date]]
 
 

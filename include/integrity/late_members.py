@@ -30,7 +30,7 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-CONSUMER = "late_member"
+CONSUMER = "late_version"
 TOPIC = PIPELINE.table.name
 _EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
@@ -50,14 +50,14 @@ class Kept(NamedTuple):
 
     generation_id: int
     day: dt.date
-    member_ends: Ends
+    table_ends: Ends
     newest_version_at: dt.datetime | None
     is_searched: bool
     is_shown: bool
 
     def end(self, partition: int) -> int:
         """The cut of a partition; one that the topic did not have yet was read from its start."""
-        return (self.member_ends[partition] or 0) if partition < len(self.member_ends) else 0
+        return (self.table_ends[partition] or 0) if partition < len(self.table_ends) else 0
 
 
 class Lateness:
@@ -115,7 +115,7 @@ def find_late_members(settings: Settings) -> int:
                 found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
     reader.require_ids({TOPIC: topic_id})
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
-        mark_days_dirty(cursor, "unread member", gone)
+        mark_days_dirty(cursor, f"unread {PIPELINE.table.name}", gone)
         _request_checks(cursor, [*found.values()])
         # another search may have moved the place, and found what lies before it
         cursor.execute(query("lock_ledger"), {"consumer": CONSUMER, "topic_id": topic_id})

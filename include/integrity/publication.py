@@ -17,6 +17,7 @@ from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.shown_boards import array
 from include.clock import SystemClock
 from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import failpoint
 from include.integrity.covering import uncover
@@ -241,7 +242,7 @@ def _move_back(
     if target is None:  # the speed layer's day, which the night rebuilds when it is not held
         cursor.execute(query("clear_dirty_day"), {"day": day.date, "causes": None})
     else:
-        _mark_dirty(cursor, day, on_top, causes=["late board", "unread board"])
+        _mark_dirty(cursor, day, on_top, causes=[f"{kind} {PIPELINE.stream.name}" for kind in ("late", "unread")])
     log.info("day %s: %s from generation %s to %s, %d live rows restored, %d covered", day, action,
              moved.from_generation_id, target, moved.restored, moved.covered)  # fmt: skip
     return moved

@@ -22,14 +22,17 @@ from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.schema_revision import newest_revision
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
+from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Retryable
 from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
-from include.sql.named import query
+from include.sql.named import fill, query
 
 log = logging.getLogger(__name__)
 
-ANALYST_LIMITS = Path(__file__).parent / "limit_analysts.sql"
+_HERE = Path(__file__).parent
+ANALYST_LIMITS = _HERE / "limit_analysts.sql"
+SCHEMA, SITE = _HERE / "schema.sql", _HERE / "site.sql"
 ROLES: tuple[Role, ...] = ("pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst")
 GROUP_ROLES = ("analyst_personal",)  # nobody logs in as one; it is granted to those who may see personal values
 
@@ -46,6 +49,7 @@ class MigrationBlocked(Retryable):
 def migrate(settings: Settings, revision: str = "head") -> str:
     """Bring the database to a revision, else to the newest, and return its name.
 
+    An empty database gets the newest schema from schema.sql.
     Each migration is a transaction. One that cannot have a lock within 2 s lets all others go on and is tried again,
     for a minute and a half; then MigrationBlocked is raised. Those before it stay done.
 
@@ -81,6 +85,9 @@ def migrate(settings: Settings, revision: str = "head") -> str:
 
             def upgrade() -> str:
                 cursor.execute(query("lock_migrations"))  # it is lost when the session is, and then nothing is tried
+                cursor.execute(query("select_is_migrated"))
+                if revision == "head" and cursor.fetchone() == (False,):
+                    return _create(settings.database)
                 return _upgrade(settings.database, revision)
 
             revised = retry_transient(upgrade, MAX_WAIT_S)
@@ -116,9 +123,19 @@ def _make_roles(database: DatabaseSettings) -> None:
         connection.close()
 
 
+def _create(database: DatabaseSettings) -> str:
+    """Make the schema of today in an empty database, in one transaction, and return its revision."""
+    revision = newest_revision()
+    with connect(database, "pipeline_owner", "migrate", MIGRATION) as connection, connection.cursor() as cursor:
+        cursor.execute(SITE.read_text(encoding="utf-8"))
+        cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), BOARD_DETAIL_PIPELINE))
+        cursor.execute(query("save_revision"), {"revision": revision})
+    return revision
+
+
 def _upgrade(database: DatabaseSettings, revision: str) -> str:
     config = Config()
-    scripts = str(Path(__file__).parent / "migrations")
+    scripts = str(_HERE / "migrations")
     config.set_main_option("script_location", scripts.replace("%", "%%"))  # which the parser of options interpolates
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg2://", poolclass=sqlalchemy.NullPool,

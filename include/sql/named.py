@@ -13,18 +13,23 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE, Definition
 
 QUERIES = Path(__file__).parent / "queries"
 
-# Where a served row came from: the same in every table that holds rows of the result.
+# The origin of a served row: the same in every table that holds rows of the result.
 COORDINATES = {
     "event_id": ("text", "Identity of the event: the client's Idempotency-Key, else made by the gateway."),
-    "board_partition": ("integer", "Partition of the board record this row was made from."),
-    "board_offset": ("bigint", "Offset of the board record this row was made from."),
-    "member_partition": ("integer", "Partition of the member record this row was made from."),
-    "member_offset": ("bigint", "Offset of the member record this row was made from."),
-    "kafka_partition": ("integer", "Partition of the first board-detail record of this version; null if none."),
-    "kafka_offset": ("bigint", "Offset of the first board-detail record of this version; null if none."),
+    "stream_partition": ("integer", "Partition of the {{stream}} record this row was made from."),
+    "stream_offset": ("bigint", "Offset of the {{stream}} record this row was made from."),
+    "table_partition": ("integer", "Partition of the {{table}} record this row was made from."),
+    "table_offset": ("bigint", "Offset of the {{table}} record this row was made from."),
+    "kafka_partition": ("integer", "Partition of the first {{output}} record of this version; null if none."),
+    "kafka_offset": ("bigint", "Offset of the first {{output}} record of this version; null if none."),
 }
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+# A personal text in the masked view: its last two characters, if it has more than four.
+_MASKED = (
+    "CASE WHEN char_length({0}) > 4 THEN repeat('*', char_length({0}) - 2) || right({0}, 2)"
+    " ELSE repeat('*', char_length({0})) END"
+)
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -57,7 +62,18 @@ def _column_lists(definition: Definition) -> dict[str, str]:
     result = definition.relational_columns
     served = (*result, *COORDINATES)
     key = definition.key_column
+    names = {
+        "view": definition.name,
+        "stream": definition.stream.name,
+        "table": definition.table.name,
+        "output": definition.output.name,
+    }
+    comments = [(definition.column_name(column), definition.output.field(column.output).description)
+                for column in definition.columns]  # fmt: skip
+    comments += [(name, _PLACEHOLDER.sub(lambda match: names[match.group(1)], text))
+                 for name, (_, text) in COORDINATES.items()]  # fmt: skip
     return {
+        **names,
         "key": key,
         "table_key": definition.join_column,
         "version": definition.version_column,
@@ -69,10 +85,19 @@ def _column_lists(definition: Definition) -> dict[str, str]:
         "served": ", ".join(served),
         "served_f": ", ".join(f"f.{name}" for name in served),
         "served_l": ", ".join(f"l.{name}" for name in served),
+        "served_x": ", ".join(f"x.{name}" for name in served),
+        "masked": ", ".join(
+            f"{_MASKED.format(name)} AS {name}" if name in definition.personal_columns else name for name in served
+        ),
         "built": ", ".join((*result, *(name for name in COORDINATES if not name.startswith("kafka_")))),
         "served_typed": ",\n    ".join(
             [*(f"{n} {definition.postgres_type(n)}" for n in result)]
             + [f"{n} {kind}" for n, (kind, _) in COORDINATES.items()]
         ),
         "served_excluded": ", ".join(f"{name} = excluded.{name}" for name in served if name != key),
+        "descriptions": ",\n            ".join(f"[{_literal(name)}, {_literal(text)}]" for name, text in comments),
     }
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -102,7 +102,7 @@ def places(dated: pa.Table) -> pa.Table:
         ],
         schema=DATED_PLACES,
     )  # fmt: skip
-    known = pc.and_(pc.is_valid(table["board_partition"]), pc.is_valid(table["board_offset"]))
+    known = pc.and_(pc.is_valid(table["stream_partition"]), pc.is_valid(table["stream_offset"]))
     return table.filter(pc.and_(known, pc.is_valid(table["key"])))
 
 

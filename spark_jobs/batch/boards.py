@@ -33,7 +33,7 @@ BROKEN = pa.schema([
     ("reason", pa.string()),
 ])  # fmt: skip
 SOURCES = pa.schema([
-    ("partition", pa.int32()), ("offset", pa.int64()), ("board_partition", pa.int32()), ("board_offset", pa.int64()),
+    ("partition", pa.int32()), ("offset", pa.int64()), ("stream_partition", pa.int32()), ("stream_offset", pa.int64()),
 ])  # fmt: skip
 CHOSEN = pa.schema([
     ("member_id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64()), ("kafka_partition", pa.int32()),
@@ -227,7 +227,7 @@ def _with_sources(chosen: pa.Table, sources: pa.Table) -> pa.Table:
     """Add the coordinates of each board's first record in the output topic, and the number of its records there."""
     columns = [chosen["member_id"], chosen["partition"], chosen["offset"]]
     if sources.num_rows:
-        made_from = places_of(sources["board_partition"], sources["board_offset"])
+        made_from = places_of(sources["stream_partition"], sources["stream_offset"])
         grouped = pa.table({"place": made_from, "partition": sources["partition"], "offset": sources["offset"]})
         found = grouped.group_by("place").aggregate([("partition", "min"), ("offset", "min"), ("place", "count")])
         at = pc.index_in(places_of(chosen["partition"], chosen["offset"]), value_set=array(found["place"]))

@@ -102,8 +102,8 @@ def _columns(
         else:
             columns[name] = members[definition.table.field(each.source).column].take(at)
     origins = {
-        "event_id": boards["event_id"], "board_partition": boards["partition"], "board_offset": boards["offset"],
-        "member_partition": members["partition"].take(at), "member_offset": members["offset"].take(at),
+        "event_id": boards["event_id"], "stream_partition": boards["partition"], "stream_offset": boards["offset"],
+        "table_partition": members["partition"].take(at), "table_offset": members["offset"].take(at),
         "kafka_partition": chosen["kafka_partition"], "kafka_offset": chosen["kafka_offset"],
     }  # fmt: skip
     columns |= {name: origins[name] for name in COORDINATES}

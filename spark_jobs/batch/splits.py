@@ -21,8 +21,8 @@ RAW = pa.schema([
 
 # Coordinates of the output topic's records and of the board records they were made from; `key` is the board's id.
 PLACES = pa.schema([
-    ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("board_partition", pa.int32()),
-    ("board_offset", pa.int64()),
+    ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("stream_partition", pa.int32()),
+    ("stream_offset", pa.int64()),
 ])  # fmt: skip
 
 ROWS = 16_384  # per table: about 10 MB with texts

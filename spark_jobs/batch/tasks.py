@@ -156,7 +156,7 @@ def _records(
 
 def _add_places(places: pa.Table, rebuild: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
     """Add the coordinates. Records without source coordinates are dropped: *serve* has rejected them."""
-    for name in ("key", "board_partition", "board_offset"):
+    for name in ("key", "stream_partition", "stream_offset"):
         if places[name].null_count:
             places = places.filter(pc.is_valid(places[name]))
     yield from gathered.add(Kind.PLACES, places.select(SOURCES.names), rebuild.buckets_of(places["key"]))

@@ -16,10 +16,10 @@ from spark_jobs.speed.json_columns import JsonColumns, times
 from spark_jobs.speed.record_decoder import TableRow, read_record
 
 _NUMBERS = {
-    "board_partition": h.BOARD_PARTITION,
-    "board_offset": h.BOARD_OFFSET,
-    "member_partition": h.MEMBER_PARTITION,
-    "member_offset": h.MEMBER_OFFSET,
+    "stream_partition": h.BOARD_PARTITION,
+    "stream_offset": h.BOARD_OFFSET,
+    "table_partition": h.MEMBER_PARTITION,
+    "table_offset": h.MEMBER_OFFSET,
 }
 
 
@@ -41,7 +41,7 @@ class DetailDecoder:
         records = records.combine_chunks()
         fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
         sources = _sources(array(records["headers"]))
-        has_source = pc.and_(pc.is_valid(sources["board_partition"]), pc.is_valid(sources["board_offset"]))
+        has_source = pc.and_(pc.is_valid(sources["stream_partition"]), pc.is_valid(sources["stream_offset"]))
         is_plain = array(pc.and_(fast_path_mask, has_source))
         if pc.all(is_plain).as_py():  # nearly always
             return self._plain(fields, records, sources)
@@ -131,7 +131,7 @@ def _reason(record: _Record, source: dict[str, Any]) -> str | None:
     given = [name for name, value in record.headers() if value is not None]
     wrong = [
         f"headers/{_NUMBERS[column]}: {'not a whole number' if _NUMBERS[column] in given else 'missing'}"
-        for column in ("board_partition", "board_offset")
+        for column in ("stream_partition", "stream_offset")
         if source[column] is None
     ]
     return f"{'; '.join(wrong)}; only the join writes here" if wrong else None

@@ -120,12 +120,12 @@ class DriverView:
             lag_records=query.lag.records if query.lag else None,
             lag_s=query.lag.seconds if query.lag else None,
             phases=query.phases_s,
-            figures=self._metrics(),
+            metrics=self._metrics(),
             waiting_for=self._waiting_for(query),
         )
 
     def _metrics(self) -> dict[str, float]:
-        figures: dict[str, float] = {
+        metrics: dict[str, float] = {
             **self.counts,
             "table_rows": self.table.rows,
             "table_changes": self.table.changes,
@@ -133,10 +133,10 @@ class DriverView:
             "table_disk_bytes": self.table.disk_bytes,
         }
         if self.table_lag is not None:
-            figures["table_lag_records"] = self.table_lag.records
+            metrics["table_lag_records"] = self.table_lag.records
         if self.pending is not None:
-            figures |= {"pending": self.pending.boards, "pending_oldest_s": self.pending.oldest_s}
-        return figures
+            metrics |= {"pending": self.pending.boards, "pending_oldest_s": self.pending.oldest_s}
+        return metrics
 
     def _waiting_for(self, query: QueryView) -> str | None:
         if query.waits is not None:

@@ -18,7 +18,7 @@ COUNTS: dict[Count, tuple[str, str]] = {
     "pending_sent": ("stream_pending_sent", "Kept boards sent after their member had come."),
     "duplicates": ("stream_duplicates", "Records of board-detail whose source coordinates came before."),
     "isolated": ("stream_records_isolated", "Records that became rejects because they could not be taken."),
-    "rows_written": ("stream_rows_written", "Rows written to board_detail_live."),
+    "rows_written": ("stream_rows_written", "Rows written to detail_live."),
 }
 assert set(COUNTS) == set(get_args(Count))
 

@@ -43,9 +43,9 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
         header(h.BOARD_TOPIC, F.lit(definition.stream.name)),
         header(h.BOARD_PARTITION, F.col("partition")),
         header(h.BOARD_OFFSET, F.col("offset")),
-        header(h.MEMBER_TOPIC, F.when(F.col("member_offset").isNotNull(), F.lit(definition.table.name))),
-        header(h.MEMBER_PARTITION, F.col("member_partition")),
-        header(h.MEMBER_OFFSET, F.col("member_offset")),
+        header(h.MEMBER_TOPIC, F.when(F.col("table_offset").isNotNull(), F.lit(definition.table.name))),
+        header(h.MEMBER_PARTITION, F.col("table_partition")),
+        header(h.MEMBER_OFFSET, F.col("table_offset")),
     )
     return (
         F.col(key).cast("string").cast("binary").alias("key"),
@@ -56,7 +56,7 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
 
 
 def _has_all_headers(accepted: Column) -> Column:
-    return F.col("event_id").isNotNull() & accepted.isNotNull() & F.col("member_offset").isNotNull()
+    return F.col("event_id").isNotNull() & accepted.isNotNull() & F.col("table_offset").isNotNull()
 
 
 def _output_field(definition: Definition, column: OutputColumn) -> Column:

@@ -94,8 +94,8 @@ def _detail_columns(definition: Definition, name: str) -> tuple[Column, ...]:
     return (
         known.alias("author_known"),
         *[F.when(known, F.col(f"{name}_{column}")).alias(column) for column in definition.table_columns],
-        F.when(known, F.col(f"{name}_partition")).alias("member_partition"),
-        F.when(known, F.col(f"{name}_offset")).alias("member_offset"),
+        F.when(known, F.col(f"{name}_partition")).alias("table_partition"),
+        F.when(known, F.col(f"{name}_offset")).alias("table_offset"),
     )
 
 

@@ -301,7 +301,7 @@ def pipeline(postgres, tmp_path_factory):
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=st.lists(records(BOARD_DETAIL), min_size=1, max_size=60), zone=st.sampled_from(ZONES))
 def test_the_sink_takes_any_record_of_its_topic(pipeline, drawn, zone):
-    rows(pipeline, "TRUNCATE board_detail_live, offset_ledger, reject, day_publication CASCADE")
+    rows(pipeline, "TRUNCATE detail_live, offset_ledger, reject, day_publication CASCADE")
     _, table = source(drawn)
     batch = DetailDecoder(PIPELINE, zone).read(table)
     assert batch.schema == RECORDS
@@ -316,7 +316,7 @@ def test_the_sink_takes_any_record_of_its_topic(pipeline, drawn, zone):
     kept = rows(pipeline, "SELECT reason, key, value, kafka_timestamp FROM reject")
     assert len(kept) == len(written.rejects)
     assert all(at is None or 1970 <= at.year <= 2261 for *_, at in kept)
-    days = rows(pipeline, "SELECT day, created_at, modified_at FROM board_detail_live WHERE NOT deleted")
+    days = rows(pipeline, "SELECT day, created_at, modified_at FROM detail_live WHERE NOT deleted")
     assert all(day == Day.of(created, zone).date for day, created, _ in days)
 
 

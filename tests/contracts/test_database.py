@@ -28,7 +28,7 @@ def settings(postgres, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "table",
-    ["board_detail", "board_detail_masked", "board_detail_live", "board_detail_final", "board_detail_covered"],
+    ["board_detail", "board_detail_masked", "detail_live", "detail_final", "detail_covered"],
 )
 def test_the_tables_have_the_columns_of_the_definition(settings, table):
     found = {name: kind for name, kind, _ in rows(settings, COLUMNS, (table,))}
@@ -157,10 +157,10 @@ def test_no_query_is_compiled(settings, role):
         ("analyst", "SELECT * FROM board_detail_masked"),
         ("analyst", "SELECT * FROM day_status"),
         ("batch", "SELECT * FROM publication"),
-        ("gateway", "INSERT INTO member (nickname, created_at, modified_at) VALUES ('a', now(), now())"),
-        ("gateway", "DELETE FROM change_key"),
-        ("stream", "DELETE FROM board_detail_live"),
-        ("batch", "SELECT * FROM board_detail_final"),
+        ("gateway", "INSERT INTO site.member (nickname, created_at, modified_at) VALUES ('a', now(), now())"),
+        ("gateway", "DELETE FROM site.change_key"),
+        ("stream", "DELETE FROM detail_live"),
+        ("batch", "SELECT * FROM detail_final"),
     ],
 )
 def test_a_role_may_do_its_work(settings, role, statement):
@@ -171,22 +171,22 @@ def test_a_role_may_do_its_work(settings, role, statement):
     ("role", "statement"),
     [
         ("analyst", "SELECT * FROM board_detail"),
-        ("analyst", "SELECT * FROM board_detail_final"),
-        ("analyst", "SELECT * FROM board_detail_covered"),
+        ("analyst", "SELECT * FROM detail_final"),
+        ("analyst", "SELECT * FROM detail_covered"),
         ("analyst", "SELECT * FROM publication"),
-        ("analyst", "SELECT * FROM board_detail_live"),
-        ("analyst", "SELECT * FROM member"),
+        ("analyst", "SELECT * FROM detail_live"),
+        ("analyst", "SELECT * FROM site.member"),
         ("analyst", "SELECT * FROM reject"),
         ("analyst", "CREATE TABLE mine (a int)"),
         ("gateway", "SELECT * FROM board_detail"),
-        ("gateway", "DELETE FROM member"),
+        ("gateway", "DELETE FROM site.member"),
         ("stream", "INSERT INTO generation (day, run_id, cut) VALUES (now(), 'r', '{}')"),
-        ("stream", "SELECT * FROM member"),
-        ("stream", "SELECT * FROM change_key"),
-        ("analyst", "SELECT * FROM change_key"),
-        ("stream", "DELETE FROM board_detail_covered"),
+        ("stream", "SELECT * FROM site.member"),
+        ("stream", "SELECT * FROM site.change_key"),
+        ("analyst", "SELECT * FROM site.change_key"),
+        ("stream", "DELETE FROM detail_covered"),
         ("stream", "INSERT INTO publication (day) VALUES (now())"),
-        ("batch", "SELECT * FROM member"),
+        ("batch", "SELECT * FROM site.member"),
         ("analyst", "SELECT topic FROM archive_batch"),
         ("integrity", "SELECT * FROM board_detail_masked"),
     ],

@@ -70,7 +70,7 @@ def test_live_rows_of_a_year_that_no_client_can_read_become_rejects(postgres):
         VALUES (1, 'far', '10000-01-01', 3, 5), (2, 'near', '2026-11-20', 3, 6), (3, 'deleted', NULL, 3, 7)""",
     )
     migrate(settings)
-    assert rows(settings, "SELECT board_id, day FROM board_detail_live ORDER BY board_id") == [
+    assert rows(settings, "SELECT board_id, day FROM detail_live ORDER BY board_id") == [
         (2, dt.date(2026, 11, 20)), (3, None),
     ]  # fmt: skip
     assert rows(settings, "SELECT day FROM day_publication") == [(dt.date(2026, 11, 20),)]
@@ -78,7 +78,7 @@ def test_live_rows_of_a_year_that_no_client_can_read_become_rejects(postgres):
         settings, """SELECT topic, partition, "offset", reason, convert_from(key, 'UTF8') FROM reject"""
     )
     assert (topic, partition, offset, key) == ("board-detail", 3, 5, "1")
-    assert "board_detail_live_has_a_year" in reason
+    assert "board_detail_live_has_a_year" in reason  # its name at 0008
 
 
 # As 0008 knew it: two generations of a published day, one of them shown, rows of the speed layer, and one covered.
@@ -111,7 +111,7 @@ INSERT INTO board_detail_covered (board_id, title, day, board_partition, board_o
                                   generation_id)
 VALUES (42, 'was live', '2026-11-20', 0, 2, false, now(), 2);
 """
-SHOWN = "SELECT board_id, title, board_partition, board_offset, day, finality FROM board_detail ORDER BY day, board_id"
+SHOWN = "SELECT board_id, title, kafka_offset, day, finality FROM board_detail ORDER BY day, board_id"
 
 
 def test_rows_of_a_database_that_is_in_use_stay_through_a_migration(postgres):
@@ -134,10 +134,10 @@ def test_rows_of_a_database_that_is_in_use_stay_through_a_migration(postgres):
             assert cursor.fetchall() == shown
             cursor.execute("SELECT relfilenode FROM pg_class WHERE relname ~ 'final_g[12]$' ORDER BY relname")
             assert cursor.fetchall() == files  # attached as they were, and not written again
-            cursor.execute("SELECT board_ends, member_ends, first_key, last_key FROM generation WHERE id = 2")
+            cursor.execute("SELECT stream_ends, table_ends, first_key, last_key FROM generation WHERE id = 2")
             assert cursor.fetchone() == ([5, None, 7], [0], 41, 42)
-            cursor.execute("SELECT count(*) FROM board_detail_covered")
-            assert cursor.fetchone() == (1,)
+            cursor.execute("SELECT count(*), min(stream_offset) FROM detail_covered")
+            assert cursor.fetchone() == (1, 2)
     finally:
         connection.close()
 
@@ -164,14 +164,14 @@ def test_generations_of_an_earlier_version_get_their_owner(postgres):
     migrate(settings)
     assert rows(settings, SHOWN) == shown != []
     found = rows(settings, """SELECT relname, relnamespace::regnamespace::text, relowner::regrole::text FROM pg_class
-                               WHERE relname ~ '^board_detail_final(_g[0-9]+)?$' ORDER BY 1""")  # fmt: skip
+                               WHERE relname ~ '^(board_)?detail_final(_g[0-9]+)?$' ORDER BY 1""")  # fmt: skip
     assert found == [
-        ("board_detail_final", "public", "pipeline_owner"),
-        *[(f"board_detail_final_g{id_}", "generations", "pipeline_owner") for id_ in (1, 2, 3)],
+        ("detail_final", "public", "pipeline_owner"),
+        *[(f"detail_final_g{id_}", "generations", "pipeline_owner") for id_ in (1, 2, 3)],
     ]
     for id_ in (1, 3):
-        table = f"generations.board_detail_final_g{id_}"
-        rows(settings, f"INSERT INTO {table} SELECT * FROM board_detail_final WHERE false", role="batch")
+        table = f"generations.detail_final_g{id_}"
+        rows(settings, f"INSERT INTO {table} SELECT * FROM detail_final WHERE false", role="batch")
         rows(settings, f"SELECT generations.drop_table({id_})", role="batch")
     assert rows(settings, SHOWN) == shown
 

@@ -232,12 +232,12 @@ def test_key_past_the_window_is_new_and_in_the_end_deleted(database, request):
         lambda: PostgresSystemOfRecord(database, 5, key_window_s=1e-6),
         lambda rows: rows.create(MEMBER, MEMBER_FIELDS, keys(request, 2)),
     )  # its end waits for the deletion
-    assert count(database, "SELECT count(*) FROM change_key WHERE scope = %s", request.node.nodeid) == 0
+    assert count(database, "SELECT count(*) FROM site.change_key WHERE scope = %s", request.node.nodeid) == 0
 
 
 def test_many_expired_keys_are_deleted_in_the_course_of_changes(database, request):
     insert = """
-        INSERT INTO change_key (scope, key, fingerprint, topic, made_at)
+        INSERT INTO site.change_key (scope, key, fingerprint, topic, made_at)
         SELECT %s, n::text, '', 'member', now() - interval '2 days' FROM generate_series(1, 3500) AS n
     """
     with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
@@ -249,7 +249,9 @@ def test_many_expired_keys_are_deleted_in_the_course_of_changes(database, reques
         while left[-1]:
             changes += 1
             await rows.create(MEMBER, MEMBER_FIELDS, keys(request, -changes))
-            left.append(count(database, "SELECT count(*) FROM change_key WHERE made_at < now() - interval '1 day'"))
+            left.append(
+                count(database, "SELECT count(*) FROM site.change_key WHERE made_at < now() - interval '1 day'")
+            )
         return changes
 
     assert run(lambda: PostgresSystemOfRecord(database, 5), scenario)
@@ -302,7 +304,7 @@ def test_slow_statement_is_unavailable_and_changed_nothing(database):
     async def scenario(rows):
         made = await rows.create(MEMBER, MEMBER_FIELDS)
         with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT nickname FROM member WHERE id = %s FOR UPDATE", (made.id,))
+            cursor.execute("SELECT nickname FROM site.member WHERE id = %s FOR UPDATE", (made.id,))
             with pytest.raises(DatabaseUnavailable):
                 await rows.update(MEMBER, made.id, MEMBER_FIELDS | {"nickname": "never"})
         return await rows.update(MEMBER, made.id, MEMBER_FIELDS)
@@ -313,9 +315,9 @@ def test_slow_statement_is_unavailable_and_changed_nothing(database):
 def test_waiting_for_a_slow_database_is_bounded_and_begins_nothing_late(database):
     async def scenario(rows):
         made = await rows.create(MEMBER, MEMBER_FIELDS)
-        before = count(database, "SELECT count(*) FROM member")
+        before = count(database, "SELECT count(*) FROM site.member")
         with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
-            cursor.execute("LOCK TABLE member IN EXCLUSIVE MODE")
+            cursor.execute("LOCK TABLE site.member IN EXCLUSIVE MODE")
             changes = [rows.create(MEMBER, MEMBER_FIELDS) for _ in range(40)]
             changes += [rows.update(MEMBER, made.id, MEMBER_FIELDS) for _ in range(300)]
             results = await asyncio.gather(*changes, return_exceptions=True)
@@ -324,7 +326,7 @@ def test_waiting_for_a_slow_database_is_bounded_and_begins_nothing_late(database
 
     before, updated = run(lambda: PostgresSystemOfRecord(database, 0.3), scenario)
     assert updated.value["nickname"] == "하늘"
-    assert count(database, "SELECT count(*) FROM member") == before
+    assert count(database, "SELECT count(*) FROM site.member") == before
 
 
 def test_read_only_database_is_unavailable_and_back_again(database, postgres):

@@ -130,7 +130,7 @@ class Parts:
         """What a build says of itself."""
         terms = rows(self.settings, _GENERATION, (generation_id,), "batch")[0]
         excluded = "SELECT kind, board_id FROM generation_excluded WHERE generation_id = %s"
-        corrections = "SELECT board_id, class FROM board_detail_correction WHERE generation_id = %s AND class <> %s"
+        corrections = "SELECT board_id, class FROM detail_correction WHERE generation_id = %s AND class <> %s"
         return Generation(
             *terms,
             excluded={(kind, board) for kind, board in rows(self.settings, excluded, (generation_id,), "batch")},
@@ -148,11 +148,11 @@ class Parts:
             name
             for (name,) in rows(
                 self.settings,
-                r"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^board_detail_final_g\d+$'",
+                r"SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^detail_final_g\d+$'",
             )
         }
         kept = {
-            f"board_detail_final_g{id_}"
+            f"detail_final_g{id_}"
             for (id_,) in rows(
                 self.settings,
                 "SELECT id FROM generation WHERE status IN ('built', 'published', 'superseded')",

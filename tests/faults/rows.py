@@ -21,7 +21,7 @@ _CLIENTS = 6
 _TIMEOUT_S = 15.0
 _PAUSE_S = 0.02
 _ENDS_S = 60.0
-_ROWS = "SELECT id, modified_at FROM member"
+_ROWS = "SELECT id, modified_at FROM site.member"
 
 
 class Version(NamedTuple):

@@ -38,7 +38,7 @@ _ISOLATED_S = 1_800.0  # some ten drivers
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY xact_start NULLS LAST"
 _LEASE_WANTED = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stream_driver%'"
 _VIEW = """
-SELECT board_id, member_id, board_partition, board_offset, member_partition, member_offset,
+SELECT board_id, member_id, stream_partition, stream_offset, table_partition, table_offset,
        kafka_partition, kafka_offset, title, body, nickname, city, phone
   FROM board_detail
 """
@@ -87,7 +87,7 @@ class Parts:
             for board, member, bp, bo, mp, mo, kp, ko, title, body, nickname, city, phone in rows(self.settings, _VIEW)
         ]  # fmt: skip
         pending: dict[int, set[tuple[int, int]]] = defaultdict(set)
-        for board, partition, offset in rows(self.settings, 'SELECT board_id, partition, "offset" FROM pending_board'):
+        for board, partition, offset in rows(self.settings, 'SELECT board_id, partition, "offset" FROM pending_record'):
             pending[board].add((partition, offset))
         rejects = {Place(*row) for row in rows(self.settings, 'SELECT topic, partition, "offset" FROM reject')}
         return Seen(view, pending, rejects)

@@ -16,7 +16,7 @@ from tests.support.pipeline import produce, rows
 _OTHERS = 5
 _PENDING_S = 180.0
 _IS_PENDING = """
-SELECT 1 FROM pending_board
+SELECT 1 FROM pending_record
  WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s AND sent_at IS NULL
 """
 

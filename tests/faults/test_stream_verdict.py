@@ -38,11 +38,11 @@ class Topics:
         """Where the next record of the topic is."""
         self._next[topic] = offset
 
-    def detail(self, key, board_offset, member_offset=None):
+    def detail(self, key, stream_offset, table_offset=None):
         """What the join sends for a board record."""
-        headers = {h.BOARD_PARTITION: 0, h.BOARD_OFFSET: board_offset}
-        if member_offset is not None:
-            headers |= {h.MEMBER_PARTITION: 0, h.MEMBER_OFFSET: member_offset}
+        headers = {h.BOARD_PARTITION: 0, h.BOARD_OFFSET: stream_offset}
+        if table_offset is not None:
+            headers |= {h.MEMBER_PARTITION: 0, h.MEMBER_OFFSET: table_offset}
         return self.add("board-detail", key, b"{}", **headers)
 
 

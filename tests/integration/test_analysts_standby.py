@@ -23,7 +23,7 @@ from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, build, opened_store, row, serve
 
 EVERY_DAY = "SELECT day, title, body FROM board_detail_masked"
-TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^board_detail_final_g[0-9]+$'"
+TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^detail_final_g[0-9]+$'"
 WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
 ASLEEP = "SELECT 1 FROM pg_stat_activity WHERE usename = 'analyst' AND wait_event = 'PgSleep'"
 RUN_AT = "SELECT pg_last_xact_replay_timestamp()"
@@ -44,7 +44,7 @@ SELECT c.relname, COALESCE('vacuum_truncate=off' = ANY (c.reloptions), false)
   FROM opened JOIN pg_class c USING (oid) LEFT JOIN pg_class t ON t.oid = c.reltoastrelid
  WHERE c.relkind = 'r' ORDER BY 1
 """
-NEVER_VACUUMED = "board_detail_empty"
+NEVER_VACUUMED = "detail_empty"
 
 
 def blocks(language: str) -> list[str]:
@@ -197,7 +197,7 @@ def test_rows_that_a_query_can_see_are_not_vacuumed_away(settings, primary, stan
         wait_until_replayed(primary, standby)
         with reading(settings, standby) as all_rows:
             serve(store, [row(n, 100 + n, title="b") for n in range(100)])
-            as_superuser(primary, "VACUUM board_detail_live", "pipeline")
+            as_superuser(primary, "VACUUM detail_live", "pipeline")
             wait_until_replayed(primary, standby)
             assert [title for _, title, _ in all_rows()] == ["a"] * 100
 
@@ -205,20 +205,20 @@ def test_rows_that_a_query_can_see_are_not_vacuumed_away(settings, primary, stan
 def test_a_table_that_is_vacuumed_holds_nothing_up(settings, primary, standby):
     with closing(opened_store(settings)) as store:
         serve(store, [row(n, n, body="본문" * 400) for n in range(500)])
-    rows(settings, "DELETE FROM board_detail_live WHERE board_id > 1")
+    rows(settings, "DELETE FROM detail_live WHERE board_id > 1")
     ((deleted,),) = rows(settings, "SELECT pg_current_xact_id()::text::bigint")
     seen = f"SELECT xmin::text::bigint >= {deleted} FROM pg_replication_slots"
     wait_until(lambda: as_superuser(primary, seen) == [(True,)], 60, "no query of the standby sees what was deleted")
     wait_until_replayed(primary, standby)
     with closing(open_as(at(standby, settings), "analyst")) as connection, connection.cursor() as cursor:
         cursor.execute(EVERY_DAY)  # keeps its locks
-        as_superuser(primary, "VACUUM board_detail_live", "pipeline")
+        as_superuser(primary, "VACUUM detail_live", "pipeline")
         wait_until_replayed(primary, standby)
 
 
 def test_no_table_that_analysts_read_is_shortened_by_vacuum(settings):
     found = dict(rows(settings, READ_BY_ANALYSTS))
-    assert "board_detail_live" in found
+    assert "detail_live" in found
     assert [name for name, is_kept in found.items() if not is_kept] == [NEVER_VACUUMED]
 
 
@@ -274,7 +274,7 @@ def test_a_subscriber_would_see_empty_days(postgres, tmp_path):
     with postgres_server(tmp_path, {"wal_level": "logical"}) as publisher:
         settings = migrated(None, publisher, "published", tmp_path)
         subscriber = migrated(None, postgres, "subscribed", tmp_path)
-        tables = "board_detail_final, board_detail_live, day_publication, generation"
+        tables = "detail_final, detail_live, day_publication, generation"
         as_superuser(publisher, f"CREATE PUBLICATION days FOR TABLE {tables}", "published")
         dsn = publisher.superuser_dsn("published")
         as_superuser(postgres, f"CREATE SUBSCRIPTION days CONNECTION '{dsn}' PUBLICATION days", "subscribed")

@@ -63,7 +63,7 @@ def test_every_record_is_archived_as_it_was(archive):
         (7, "하늘", False), (8, "other", False), (9, None, True)}  # fmt: skip
     places = archive.rows(OUTPUT, "places").to_pylist()
     # without a contract's fields it is of no day, and is looked through for every day
-    assert [(row["key"], row["board_partition"], row["board_offset"], row["day"]) for row in places] == [
+    assert [(row["key"], row["stream_partition"], row["stream_offset"], row["day"]) for row in places] == [
         (1, 0, 5, None)]  # fmt: skip
     assert verify_archive(archive.context, archive.settings, PIPELINE) == len(archive.store.all_files())
 

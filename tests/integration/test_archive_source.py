@@ -19,10 +19,10 @@ from tests.support.archive import DAY, NOON, OUTPUT, STREAM, Archive, a_board, a
 from tests.support.pipeline import environment, rows, run_module
 
 NEVER = 10_000  # days: the topic holds the day for ever
-SHOWN = """SELECT board_id, nickname, title, event_id, board_partition, board_offset, member_partition, member_offset,
+SHOWN = """SELECT board_id, nickname, title, event_id, stream_partition, stream_offset, table_partition, table_offset,
                   kafka_partition, kafka_offset
-             FROM board_detail_final WHERE generation_id = %s ORDER BY board_id"""
-EXCLUDED = """SELECT kind, identity, board_id, board_partition, board_offset, reason
+             FROM detail_final WHERE generation_id = %s ORDER BY board_id"""
+EXCLUDED = """SELECT kind, identity, board_id, stream_partition, stream_offset, reason
                 FROM generation_excluded WHERE generation_id = %s ORDER BY kind, identity"""
 NOTHING = Known()
 _runs = itertools.count(1)

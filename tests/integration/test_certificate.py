@@ -32,7 +32,7 @@ from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
 
 STATUS = "SELECT status, certified_at IS NOT NULL FROM day_publication"
-DOCUMENT = "INSERT INTO board_document (id, document, modified_at, deleted_at) VALUES (%s, %s, %s, %s)"
+DOCUMENT = "INSERT INTO site.board_document (id, document, modified_at, deleted_at) VALUES (%s, %s, %s, %s)"
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def board_that_left(settings, store):
     serve(store, [row(1, 50, modified_at=NOON + dt.timedelta(hours=1), day=tomorrow)])
 
 
-def late_member(settings, store):
+def late_version(settings, store):
     """A version of the member that the boards did not take; the check that would say so was not made."""
     late = LateMember("members", 0, 5, 7, NOON - dt.timedelta(hours=1))
     with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
@@ -236,7 +236,7 @@ def late_member(settings, store):
         request_check(cursor, DAY.date)
 
 
-@pytest.mark.parametrize("reach", [late_board, board_that_left, late_member])
+@pytest.mark.parametrize("reach", [late_board, board_that_left, late_version])
 def test_a_day_that_something_reached_since_its_build_is_not_certified(settings, reach):
     store = opened_store(settings)
     try:
@@ -314,7 +314,7 @@ def test_a_board_that_got_lost_breaks_the_balance(settings):
 
 @pytest.mark.parametrize(
     "change",
-    ["UPDATE board_detail_final SET title = 'changed'", "DELETE FROM board_detail_final WHERE board_id = 2"],
+    ["UPDATE detail_final SET title = 'changed'", "DELETE FROM detail_final WHERE board_id = 2"],
 )
 def test_rows_changed_after_the_build_take_the_certificate_away(settings, change):
     published(settings, [row(1, 1), row(2, 2)])

@@ -47,7 +47,7 @@ def changed_day(settings):
         serve(store, [row(1, 1, nickname="저녁"), row(2, 2)])
     finally:
         store.close()
-    return build(settings, [row(1, 1, nickname="아침", member_offset=4), row(2, 2), row(3, 3)], cut=9, run_id="r")
+    return build(settings, [row(1, 1, nickname="아침", table_offset=4), row(2, 2), row(3, 3)], cut=9, run_id="r")
 
 
 COMMANDS = ("rebuild", "verify", "diff", "publish", "undo", "redo", "history", "certify", "status", "dirty", "collect",
@@ -81,7 +81,7 @@ class TestDiff:
         assert code == DONE
         assert re.search(r"^member_version_changed +1$", text, re.MULTILINE)
         assert re.search(r"^missing +1$", text, re.MULTILINE)
-        assert "  before  nickname='저녁', member_offset=0\n  after   nickname='아침', member_offset=4" in text
+        assert "  before  nickname='저녁', table_offset=0\n  after   nickname='아침', table_offset=4" in text
         assert "  before  (no row)" in text
 
     def test_answers_programs_in_json(self, run, changed_day):

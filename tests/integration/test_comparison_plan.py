@@ -24,7 +24,7 @@ def settings(postgres, tmp_path_factory):
         serve(store, [row(n, n) for n in range(ROWS)])
     build(made, (row(n, n) for n in range(ROWS)), cut=ROWS, run_id="shown")
     publish(made, DAY, "shown")
-    rows(made, "ANALYZE board_detail_live")
+    rows(made, "ANALYZE detail_live")
     changed = range(0, ROWS, ROWS // CHANGED)
     build(made, (row(n, n, title="changed" if n in changed else f"v{n}") for n in range(ROWS)), cut=ROWS, run_id="new")
     return made
@@ -59,7 +59,7 @@ def test_the_corrections_of_few_boards_do_not_read_the_day(settings):
         insert_corrections(explained, DAY, new)
     read = dict(_rows_read(explained.plan))
     assert sum(read.values()) <= ROWS_A_BOARD * CHANGED, read
-    assert rows(settings, "SELECT count(*) FROM board_detail_correction") == [(CHANGED,)]
+    assert rows(settings, "SELECT count(*) FROM detail_correction") == [(CHANGED,)]
 
 
 def _rows_read(plan):

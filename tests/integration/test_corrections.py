@@ -34,7 +34,7 @@ def classes(settings, generation):
     return dict(
         rows(
             settings,
-            "SELECT board_id, class FROM board_detail_correction WHERE generation_id = %s AND class <> 'duplicate'",
+            "SELECT board_id, class FROM detail_correction WHERE generation_id = %s AND class <> 'duplicate'",
             (generation,),
         )
     )
@@ -44,7 +44,7 @@ def corrections(settings, generation):
     """Board → class and both titles."""
     found = rows(
         settings,
-        "SELECT board_id, class, shown ->> 'title', rebuilt ->> 'title' FROM board_detail_correction"
+        "SELECT board_id, class, shown ->> 'title', rebuilt ->> 'title' FROM detail_correction"
         " WHERE generation_id = %s",
         (generation,),
     )
@@ -59,10 +59,10 @@ def shown(settings):
 
 def test_each_class_has_its_case(settings, store):
     # the members' cut is 0: the author of 5 was known before it, and is not to the rebuild
-    serve(store, [row(n, n, member_offset=-1 if n == 5 else 0) for n in range(1, 12)])
+    serve(store, [row(n, n, table_offset=-1 if n == 5 else 0) for n in range(1, 12)])
     generation = build(settings, [
         row(1, 1),
-        row(2, 2, nickname="바뀐 이름", member_offset=4),
+        row(2, 2, nickname="바뀐 이름", table_offset=4),
         row(3, 14, title="newer", modified_at=LATER),
         row(4, 15, title="replayed", modified_at=LATER, replayed=True),
         row(9, 9, title="nobody knows why"),
@@ -119,25 +119,25 @@ def test_a_build_that_says_why_rows_vanish_is_published(settings, store):
 
 def test_a_correction_has_both_values(settings, store):
     serve(store, [row(1, 1, nickname="저녁")])
-    generation = build(settings, [row(1, 1, nickname="아침", member_offset=4), row(2, 2)], cut=9, run_id="r")
+    generation = build(settings, [row(1, 1, nickname="아침", table_offset=4), row(2, 2)], cut=9, run_id="r")
     verify(settings, DAY, "r")
     assert rows(
         settings,
         "SELECT board_id, shown ->> 'nickname', shown ->> 'finality', rebuilt ->> 'nickname', rebuilt ->> 'title'"
-        "  FROM board_detail_correction WHERE generation_id = %s ORDER BY 1",
+        "  FROM detail_correction WHERE generation_id = %s ORDER BY 1",
         (generation,),
     ) == [(1, "저녁", "live", "아침", "v1"), (2, None, None, "하늘", "v2")]
 
 
 def test_other_places_of_the_same_content_are_no_difference(settings, store):
-    serve(store, [row(1, 5, event_id="again", member_offset=3, kafka_offset=8)])
+    serve(store, [row(1, 5, event_id="again", table_offset=3, kafka_offset=8)])
     build(settings, [row(1, 1, title="v5", kafka_offset=2)], cut=9, run_id="r")
     assert verify(settings, DAY, "r").corrections == {}
 
 
 def test_a_copy_served_with_another_version_of_its_author_is_told_as_such(settings, store):
-    serve(store, [row(1, 5, nickname="저녁", member_offset=3)])
-    build(settings, [row(1, 1, title="v5", nickname="아침", member_offset=1)], cut=9, run_id="r")
+    serve(store, [row(1, 5, nickname="저녁", table_offset=3)])
+    build(settings, [row(1, 1, title="v5", nickname="아침", table_offset=1)], cut=9, run_id="r")
     assert verify(settings, DAY, "r").corrections == {"member_version_changed": 1}
 
 
@@ -169,7 +169,7 @@ def test_a_row_from_after_the_cut_that_the_build_knows_to_have_moved_is_a_correc
 
 
 BETWEEN = NOON + dt.timedelta(seconds=30)
-FORMER = {"board_partition": -1, "kafka_offset": 50}  # of a topic that was made again since
+FORMER = {"stream_partition": -1, "kafka_offset": 50}  # of a topic that was made again since
 
 
 def served_late(title, at):
@@ -222,7 +222,7 @@ def test_a_tombstone_after_the_cut_of_a_board_never_shown_is_no_difference(setti
 
 def test_a_board_whose_member_came_after_the_cut_is_no_difference(settings, store):
     generation = build(settings, [row(1, 1)], cut=20, run_id="r", pending=[(2, 2)])  # the members' cut is 0
-    serve(store, [row(1, 1), row(2, 2, member_offset=3)])
+    serve(store, [row(1, 1), row(2, 2, table_offset=3)])
     verify(settings, DAY, "r")
     assert classes(settings, generation) == {}
 
@@ -271,7 +271,7 @@ def test_comparing_again_starts_anew_and_keeps_the_duplicates_of_the_build(setti
 def test_the_corrections_are_the_differences_between_before_and_after(settings, store):
     serve(store, [row(n, n) for n in range(1, 9)] + [row(30, 25), tombstone(4, 26, LATER)])
     generation = build(settings, [
-        row(1, 1), row(2, 2, nickname="x", member_offset=4), row(3, 9, modified_at=LATER), row(4, 4), row(12, 12),
+        row(1, 1), row(2, 2, nickname="x", table_offset=4), row(3, 9, modified_at=LATER), row(4, 4), row(12, 12),
     ], cut=20, run_id="r")  # fmt: skip
     for board_id in (5, 6):
         exclude(settings, generation, "deleted", board_id)
@@ -302,12 +302,12 @@ def test_a_large_day_of_which_something_was_shown_is_listed(settings, store, mon
 class TestDiff:
     def test_shows_what_changes_before_and_after_and_publishes_nothing(self, settings, store):
         serve(store, [row(n, n, nickname="저녁") for n in range(1, 9)])
-        build(settings, [row(n, n, nickname="아침", member_offset=4) for n in range(1, 9)], cut=9, run_id="r")
+        build(settings, [row(n, n, nickname="아침", table_offset=4) for n in range(1, 9)], cut=9, run_id="r")
         before = shown(settings)
         found = diff(settings, DAY, "r", per_class=3)
         assert found.report.corrections == {"member_version_changed": 8}
         assert [(one.board_id, one.before, one.after) for one in found.samples] == [
-            (n, {"nickname": "저녁", "member_offset": 0}, {"nickname": "아침", "member_offset": 4}) for n in (1, 2, 3)
+            (n, {"nickname": "저녁", "table_offset": 0}, {"nickname": "아침", "table_offset": 4}) for n in (1, 2, 3)
         ]
         assert shown(settings) == before
         assert rows(settings, "SELECT generation_id FROM day_publication") == [(None,)]

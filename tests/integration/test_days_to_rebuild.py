@@ -72,10 +72,10 @@ def test_a_day_is_known_by_the_stream_the_topic_the_archive_what_waits_or_the_sy
     archived(settings, yesterday.before(30).start)
     rows(settings, "INSERT INTO archive_file (batch_id, kind, day, path, record_count, byte_count)"
          " SELECT max(id), 'records', %s, 'p', 1, 1 FROM archive_batch", (yesterday.before(20).date,))  # fmt: skip
-    rows(settings, "INSERT INTO pending_board (topic, partition, \"offset\", board_id, member_id, day, value,"
+    rows(settings, "INSERT INTO pending_record (topic, partition, \"offset\", board_id, member_id, day, value,"
          " kafka_timestamp, version_at) VALUES ('board', 0, 0, 1, 1, %s, '', now(), now())",
          (yesterday.before(3).date,))  # fmt: skip
-    rows(settings, "INSERT INTO board_document (id, document, modified_at)"
+    rows(settings, "INSERT INTO site.board_document (id, document, modified_at)"
          " VALUES (1, jsonb_build_object('createdAt', %s::text), now())",
          (rfc3339(yesterday.before(4).start),))  # fmt: skip
     days = chosen(settings, yesterday, [yesterday.before(2)])

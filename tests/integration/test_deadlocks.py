@@ -37,8 +37,8 @@ from tests.support.sessions import execute
 DAYS = [DAY.before(number) for number in range(3)]
 BOARDS = 12  # of each day, of which half wait for their member
 CAUSES = ("late board", "late member", "moved board", "unread board")
-PAUSED = ("board_detail_live", "board_detail_covered", "day_publication", "dirty_day", "unchecked_day", "pending_board",
-          "late_member", "offset_ledger", "generation")  # fmt: skip
+PAUSED = ("detail_live", "detail_covered", "day_publication", "dirty_day", "unchecked_day", "pending_record",
+          "late_version", "offset_ledger", "generation")  # fmt: skip
 # A row that is written, or locked to be, holds up its statement while others go on.
 PAUSES = """
 ALTER DATABASE deadlocks SET deadlock_timeout = '10ms';
@@ -100,8 +100,8 @@ class System:
         """Rows of all kinds; what only some of the actions need, for them."""
         self.day = random.choice(DAYS)
         s = self.settings
-        rows(s, "DELETE FROM pending_board")
-        rows(s, "DELETE FROM board_detail_covered")
+        rows(s, "DELETE FROM pending_record")
+        rows(s, "DELETE FROM detail_covered")
         self.serve()
         if {"publish", "undo", "prune", "collect", "certify"} & set(actions):
             made = [row(board, self.offset - 1, day=day.date) for board, day in self.boards() if day == self.day]
@@ -113,10 +113,10 @@ class System:
                 if "publish" in actions:
                     build(s, made[1:], cut=self.offset, run_id=f"again {self.offset}", day=self.day, members=self.late)
                     verify(s, self.day)
-            rows(s, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
-        rows(s, """INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value, version_at)
+            rows(s, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
+        rows(s, """INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value, version_at)
                    SELECT 'board', 0, row_number() OVER (ORDER BY board_id), board_id, 99, day, '', modified_at
-                     FROM board_detail_live WHERE board_id % 2 = 0 AND NOT deleted ORDER BY random()""")  # fmt: skip
+                     FROM detail_live WHERE board_id % 2 = 0 AND NOT deleted ORDER BY random()""")  # fmt: skip
         for day in DAYS:
             rows(s, "INSERT INTO unchecked_day (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
             rows(s, "INSERT INTO dirty_day (day, cause, count) SELECT %s, unnest(%s), 1 ON CONFLICT DO NOTHING",
@@ -141,7 +141,7 @@ class System:
         serve(self.store, made)
 
     def mark_sent(self):
-        places = rows(self.settings, 'SELECT topic, partition, "offset" FROM pending_board')
+        places = rows(self.settings, 'SELECT topic, partition, "offset" FROM pending_record')
         random.shuffle(places)
         if places:
             self.join.mark_sent(places)
@@ -170,7 +170,7 @@ class System:
         }
 
 
-UNORDERED = "DELETE FROM pending_board p USING board_detail_live l WHERE l.board_id = p.board_id"
+UNORDERED = "DELETE FROM pending_record p USING detail_live l WHERE l.board_id = p.board_id"
 OF_THE_STREAM = {"serve": {"serve"}, "mark sent": {"mark sent", "forget superseded"},
                  "forget superseded": {"mark sent", "forget superseded"}}  # fmt: skip  # take turns on one connection
 

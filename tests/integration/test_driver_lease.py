@@ -235,11 +235,11 @@ class TestStores:
         ("open", lambda s, lease: OffsetLedger(s.database).open("join", "board", "id", {0: 3}, lease)),
         ("heartbeat", lambda s, lease: StreamProgressStore(s.database, lease=lease).save([PROGRESS])),
     )
-    TABLES = ("offset_ledger", "pending_board", "reject", "stream_progress")
+    TABLES = ("offset_ledger", "pending_record", "reject", "stream_progress")
 
     @pytest.mark.parametrize("write", [pytest.param(write, id=name) for name, write in WRITES])
     def test_the_holder_writes_and_a_superseded_driver_does_not(self, settings, write):
-        assert set(refuse_unfenced(settings)) >= {*self.TABLES, "board_detail_live", "dirty_day", "day_publication"}
+        assert set(refuse_unfenced(settings)) >= {*self.TABLES, "detail_live", "dirty_day", "day_publication"}
         older = taken(settings, "a", APPLICATION)
         later = taken(settings, "b", APPLICATION)
         with pytest.raises(DriverSuperseded):

@@ -42,7 +42,7 @@ def _night(settings):
     serve(store, made)
     store.close()
     build(settings, made[1:], cut=20, run_id="night", members=20)
-    rows(settings, "INSERT INTO late_member VALUES ('members', 0, 20, 99, '1970-01-01')", role="batch")
+    rows(settings, "INSERT INTO late_version VALUES ('members', 0, 20, 99, '1970-01-01')", role="batch")
     late = {"partitions": [0], "last_offsets": [20], "oldest": [NOON.replace(year=1970)]}
 
     def a_late_version():

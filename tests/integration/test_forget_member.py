@@ -51,21 +51,21 @@ def a_life(archive):
     archive.run()
     archive.send([a_board(4, 1, memberId=PERSON, body=of("later")), a_board(5, 1, memberId=PERSON, modified=2)])
     settings, run_id = archive.settings, rebuilt(archive, from_topic(archive))
-    live = ("INSERT INTO board_detail_live (board_id, member_id, nickname, title, modified_at, created_at, "
-            "board_partition, board_offset, day) VALUES (%s, %s, %s, %s, %s, %s, 0, 9, %s)")  # fmt: skip
+    live = ("INSERT INTO detail_live (board_id, member_id, nickname, title, modified_at, created_at, "
+            "stream_partition, stream_offset, day) VALUES (%s, %s, %s, %s, %s, %s, 0, 9, %s)")  # fmt: skip
     for board_id, day in ((1, DAY.date), (90, DAY.before(1).date)):
         rows(settings, "INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day,))
         rows(settings, live, (board_id, PERSON, of("live"), of("live"), DAY.start, DAY.start, day))
     verify(settings, DAY, run_id)
     publish(settings, DAY, run_id)
-    rows(settings, "INSERT INTO board_detail_covered SELECT l.*, 1, now() FROM (SELECT * FROM board_detail_live) l")
-    rows(settings, "INSERT INTO member VALUES (%s, %s, %s, %s, %s, now(), now())", (PERSON, *person.values()))
-    rows(settings, "INSERT INTO board_document VALUES (91, jsonb_build_object('memberId', %s, 'title', %s), now())",
+    rows(settings, "INSERT INTO detail_covered SELECT l.*, 1, now() FROM detail_live l")
+    rows(settings, "INSERT INTO site.member VALUES (%s, %s, %s, %s, %s, now(), now())", (PERSON, *person.values()))
+    rows(settings, "INSERT INTO site.board_document VALUES (91, jsonb_build_object('memberId', %s, 'title', %s), now())",
          (PERSON, of("document")))  # fmt: skip
-    rows(settings, "INSERT INTO change_key (scope, key, fingerprint, topic, row_id, value, made_at)"
+    rows(settings, "INSERT INTO site.change_key (scope, key, fingerprint, topic, row_id, value, made_at)"
                    " VALUES ('a', 'k', '', 'member', %s, jsonb_build_object('phone', %s), now())",
          (PERSON, of("key")))  # fmt: skip
-    rows(settings, 'INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value,'
+    rows(settings, 'INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value,'
                    " kafka_timestamp, version_at) VALUES ('board', 3, 9000, 92, %s, %s, %s, now(), now())",
          (PERSON, DAY.date, of("pending").encode()))  # fmt: skip
 
@@ -87,7 +87,7 @@ def rebuilt(archive, sources):
 
 
 def boards_of(archive, run_id):
-    text = ("SELECT board_id FROM board_detail_final JOIN generation g ON g.id = generation_id"
+    text = ("SELECT board_id FROM detail_final JOIN generation g ON g.id = generation_id"
             " WHERE run_id = %s ORDER BY 1")  # fmt: skip
     return [board_id for (board_id,) in rows(archive.settings, text, (run_id,))]
 
@@ -119,9 +119,9 @@ def test_a_member_is_gone_from_every_table_and_file_and_stays_gone(archive, post
     a_life(archive)
     settings = archive.settings
     before = tables_with_the_canary(postgres, "forget")
-    assert {"member", "board_document", "change_key", "pending_board", "reject", "board_detail_live",
-            "board_detail_covered", "board_detail_correction",
-            "generations.board_detail_final_g1"} <= before.keys()  # fmt: skip
+    assert {"member", "board_document", "change_key", "pending_record", "reject", "detail_live",
+            "detail_covered", "detail_correction",
+            "generations.detail_final_g1"} <= before.keys()  # fmt: skip
     assert files_with_the_canary(archive.folder.location)
 
     counted = count(settings, PERSON)
@@ -145,7 +145,7 @@ def test_a_member_is_gone_from_every_table_and_file_and_stays_gone(archive, post
     assert tables_with_the_canary(postgres, "forget") == {}
     again = forget(archive.context, settings, PERSON, "once more", "test")
     assert {place for place, number in again.items() if number} <= {"tombstones"}
-    ((reason, kept),) = rows(settings, "SELECT reason, removed FROM forgotten_member")
+    ((reason, kept),) = rows(settings, "SELECT reason, removed FROM forgotten_key")
     assert (reason, kept["tombstones"]) == ("once more", again["tombstones"])
 
 
@@ -161,7 +161,7 @@ def test_the_shown_day_still_adds_up(archive):
     forget(archive.context, archive.settings, PERSON, "asked for it", "test")
     ((counted, shown, distinct, pending, rejected),) = rows(
         archive.settings,
-        "SELECT (SELECT count(*) FROM board_detail_final f WHERE f.generation_id = p.generation_id), row_count,"
+        "SELECT (SELECT count(*) FROM detail_final f WHERE f.generation_id = p.generation_id), row_count,"
         " raw_distinct, pending_count, rejected_count FROM day_publication p WHERE generation_id IS NOT NULL",
     )
     assert counted == shown == 2
@@ -181,7 +181,7 @@ def test_builds_that_were_given_up_go_with_their_corrections(archive):
     a_life(archive)
     settings = archive.settings
     run_id = rebuilt(archive, from_topic(archive))
-    rows(settings, "UPDATE board_detail_live SET title = 'other'")
+    rows(settings, "UPDATE detail_live SET title = 'other'")
     verify(settings, DAY, run_id)
     rows(
         settings, "UPDATE generation SET built_at = now() - interval '40 days', created_at = now() - interval '40 days'"
@@ -189,7 +189,7 @@ def test_builds_that_were_given_up_go_with_their_corrections(archive):
     collect_orphans(settings)
     assert rows(settings, "SELECT run_id FROM generation WHERE run_id = %s", (run_id,)) == []
     assert rows(settings, "SELECT count(*) FROM generation") == [(1,)]  # the shown one, with its corrections
-    assert rows(settings, "SELECT count(*) > 0 FROM board_detail_correction") == [(True,)]
+    assert rows(settings, "SELECT count(*) > 0 FROM detail_correction") == [(True,)]
 
 
 def test_jobs_refuse_another_cluster_than_that_of_the_gateways_store(archive):

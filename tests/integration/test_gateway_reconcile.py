@@ -181,7 +181,7 @@ def test_records_that_are_not_the_tables_are_passed_over(broker, database, recon
 def test_more_rows_than_a_batch(broker, database, reconcile):
     with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO member (nickname, created_at, modified_at)"
+            "INSERT INTO site.member (nickname, created_at, modified_at)"
             " SELECT 'm' || n, now(), date_trunc('milliseconds', now()) FROM generate_series(1, 700) AS n"
         )
     assert reconcile() == [(700, 700, 0), (0, 0, 0)]
@@ -216,7 +216,7 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
         assert command() == 75  # the broker is out
         broker.start()
         with connect(database, "gateway") as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT id, document FROM board_document ORDER BY id")
+            cursor.execute("SELECT id, document FROM site.board_document ORDER BY id")
             rows = cursor.fetchall()
         [lost] = [row for row in rows if row[0] != published.json()["id"]]
         assert command("--dry-run") == 0
@@ -262,7 +262,7 @@ def test_retry_with_the_same_key_after_503_produces_the_row_that_was_saved(broke
         wait_until(lambda: post().status_code == 201, 30, "the retry is answered 201")
         answers = {post().text for _ in range(3)}
         with connect(database, "gateway") as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT id FROM board_document")
+            cursor.execute("SELECT id FROM site.board_document")
             [[row_id]] = cursor.fetchall()
         [message] = of_row(broker, "board", row_id)
     finally:

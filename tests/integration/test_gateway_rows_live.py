@@ -43,7 +43,7 @@ def test_member_is_saved_then_produced_through_its_whole_life(broker, database, 
     deleted = httpx.delete(f"{gateway.url}/members/{made['id']}", headers=HEADERS, trust_env=False).json()
     assert {made["keptIn"], changed["keptIn"], deleted["keptIn"]} == {"kafka"}
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT nickname, city, deleted_at IS NULL FROM member WHERE id = %s", (made["id"],))
+        cursor.execute("SELECT nickname, city, deleted_at IS NULL FROM site.member WHERE id = %s", (made["id"],))
         assert cursor.fetchone() == ("바다", None, False)
     first, second, tombstone = of_key(broker, "member", made["id"])
     assert json.loads(first.value()) == {
@@ -66,7 +66,7 @@ def test_board_is_a_document_with_its_whole_value(broker, database, gateway):
         made = client.post_board(BOARD)
         client.put_board(made["id"], BOARD | {"title": "새 제목"})
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT document FROM board_document WHERE id = %s", (made["id"],))
+        cursor.execute("SELECT document FROM site.board_document WHERE id = %s", (made["id"],))
         [document] = cursor.fetchone()
     newest = of_key(broker, "board", made["id"])[-1]
     assert json.loads(newest.value()) == document
@@ -87,7 +87,7 @@ def test_same_key_over_a_crash_makes_one_row_and_one_identity(broker, database, 
     assert first.json()["id"] == second.json()["id"] == third.json()["id"]
     assert second.json() == third.json()
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM board_document WHERE id >= %s", (first.json()["id"],))
+        cursor.execute("SELECT count(*) FROM site.board_document WHERE id >= %s", (first.json()["id"],))
         assert cursor.fetchone() == (1,)
     # other tests send events of small ids to the same topic: this row's are told by the time it was made
     made_at = first.json()["createdAt"].encode()

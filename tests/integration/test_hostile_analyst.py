@@ -33,7 +33,7 @@ OF_THE_PIPELINE = ["0", "0", "-1", "read committed"]
 ROLES = ("pipeline_owner", "gateway", "stream", "batch", "integrity")
 ROW = """
 INSERT INTO day_publication (day) VALUES ('2026-11-20');
-INSERT INTO board_detail_live (board_id, member_id, phone, title, day, board_partition, board_offset)
+INSERT INTO detail_live (board_id, member_id, phone, title, day, stream_partition, stream_offset)
 SELECT n, 7, %(phone)s, 'a post', '2026-11-20', 0, n FROM generate_series(1, 9) n;
 """
 READABLE = """
@@ -70,8 +70,8 @@ SELECT e::text FROM pg_stats_ext e
 SELECT query::text FROM pg_stat_activity
 SELECT table_to_xml('board_detail_masked', true, true, '')
 SELECT string_agg(m::text, ' ') FROM board_detail_masked m
-SELECT string_agg(m::text, ' ') FROM boards_by_id(ARRAY[1, 2, 3]) m
-SELECT 1 / (char_length(phone) - 13) FROM boards_by_id(ARRAY[1, 2, 3])
+SELECT string_agg(m::text, ' ') FROM board_detail_by_key(ARRAY[1, 2, 3]) m
+SELECT 1 / (char_length(phone) - 13) FROM board_detail_by_key(ARRAY[1, 2, 3])
 """
 REFUSED = """
 SELECT pg_advisory_lock(7203002, 20777)
@@ -102,9 +102,9 @@ LOCK TABLE board_detail_masked IN SHARE MODE
 LOCK TABLE day_publication IN ACCESS SHARE MODE
 SELECT * FROM board_detail_masked FOR SHARE
 SELECT phone FROM board_detail
-SELECT phone FROM board_detail_live
-SELECT phone FROM board_detail_final
-SELECT query_to_xml('SELECT phone FROM board_detail_live', true, true, '')
+SELECT phone FROM detail_live
+SELECT phone FROM detail_final
+SELECT query_to_xml('SELECT phone FROM detail_live', true, true, '')
 SELECT was_pending(1, 1) FROM generation_excluded
 SELECT stavalues1 FROM pg_statistic
 SELECT rolpassword FROM pg_authid
@@ -139,29 +139,29 @@ CHECKPOINT
 
 # PostgreSQL checks the rights of some of these only after it has waited for the table's lock, with others behind them.
 LOCKING = """
-CREATE RULE mine AS ON INSERT TO board_detail_live DO NOTHING
-CREATE TRIGGER mine BEFORE INSERT ON board_detail_live EXECUTE FUNCTION suppress_redundant_updates_trigger()
-CREATE STATISTICS mine ON day, title FROM board_detail_live
-CREATE INDEX mine ON board_detail_live (title)
-CREATE POLICY mine ON board_detail_live
-COMMENT ON TABLE board_detail_live IS 'mine'
-COMMENT ON COLUMN board_detail_live.title IS 'mine'
-ALTER TABLE board_detail_live ADD COLUMN mine int
-ALTER TABLE board_detail_live RENAME TO mine
-DROP TABLE board_detail_live
-TRUNCATE board_detail_live
-CLUSTER board_detail_live USING board_detail_live_pkey
-REINDEX TABLE board_detail_live
-LOCK TABLE board_detail_live IN ACCESS SHARE MODE
-GRANT SELECT ON board_detail_live TO analyst
-REVOKE SELECT ON board_detail_live FROM stream
-SELECT brin_summarize_new_values('board_detail_live_pkey')
-SELECT brin_summarize_range('board_detail_live_pkey', 0)
-SELECT brin_desummarize_range('board_detail_live_pkey', 0)
-SELECT gin_clean_pending_list('board_detail_live_pkey')
-SELECT table_to_xml('board_detail_live', true, true, '')
-SELECT table_to_xmlschema('board_detail_live', true, true, '')
-SELECT table_to_xml_and_xmlschema('board_detail_live', true, true, '')
+CREATE RULE mine AS ON INSERT TO detail_live DO NOTHING
+CREATE TRIGGER mine BEFORE INSERT ON detail_live EXECUTE FUNCTION suppress_redundant_updates_trigger()
+CREATE STATISTICS mine ON day, title FROM detail_live
+CREATE INDEX mine ON detail_live (title)
+CREATE POLICY mine ON detail_live
+COMMENT ON TABLE detail_live IS 'mine'
+COMMENT ON COLUMN detail_live.title IS 'mine'
+ALTER TABLE detail_live ADD COLUMN mine int
+ALTER TABLE detail_live RENAME TO mine
+DROP TABLE detail_live
+TRUNCATE detail_live
+CLUSTER detail_live USING detail_live_pkey
+REINDEX TABLE detail_live
+LOCK TABLE detail_live IN ACCESS SHARE MODE
+GRANT SELECT ON detail_live TO analyst
+REVOKE SELECT ON detail_live FROM stream
+SELECT brin_summarize_new_values('detail_live_pkey')
+SELECT brin_summarize_range('detail_live_pkey', 0)
+SELECT brin_desummarize_range('detail_live_pkey', 0)
+SELECT gin_clean_pending_list('detail_live_pkey')
+SELECT table_to_xml('detail_live', true, true, '')
+SELECT table_to_xmlschema('detail_live', true, true, '')
+SELECT table_to_xml_and_xmlschema('detail_live', true, true, '')
 """
 
 
@@ -302,7 +302,7 @@ def test_an_analyst_is_refused_before_a_lock_is_waited_for(settings, server, sta
         connection.autocommit = False
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL lock_timeout = '2s'")
-            held.execute("BEGIN; LOCK TABLE board_detail_live")
+            held.execute("BEGIN; LOCK TABLE detail_live")
             with pytest.raises(psycopg2.errors.InsufficientPrivilege):
                 cursor.execute(statement)
 
@@ -318,7 +318,7 @@ def test_nor_for_a_lock_that_logins_wait_behind(settings):
 
 
 def test_boards_by_id_takes_a_thousand_ids(settings):
-    ids = "SELECT count(*) FROM boards_by_id(array(SELECT generate_series(1, {})))"
+    ids = "SELECT count(*) FROM board_detail_by_key(array(SELECT generate_series(1, {})))"
     assert rows(settings, ids.format(1000), role="analyst") == [(9,)]
     with pytest.raises(psycopg2.errors.ProgramLimitExceeded, match="1001 ids; 1000 is the most"):
         rows(settings, ids.format(1001), role="analyst")
@@ -337,7 +337,7 @@ def told(settings: Settings, user: str, statement: str) -> str:
 @pytest.fixture(scope="module")
 def analyzed(settings, server) -> Settings:
     with superuser(server) as connection, connection.cursor() as cursor:
-        cursor.execute("ANALYZE board_detail_live")
+        cursor.execute("ANALYZE detail_live")
     return settings
 
 

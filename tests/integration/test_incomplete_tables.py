@@ -32,7 +32,7 @@ def tables(settings):
     for number in (0, 1):
         day = DAY.before(number)
         made_of = [row(10 * number + n, 10 * number + n, day=day.date, created_at=day.start) for n in (1, 2)]
-        table = f"generations.board_detail_final_g{build(settings, made_of, cut=50, run_id='r', day=day)}"
+        table = f"generations.detail_final_g{build(settings, made_of, cut=50, run_id='r', day=day)}"
         publish(settings, day, "r")
         assert len(bounds(settings, table)) == len(indexes(settings, table)) == 1
         rows(settings, f"ALTER TABLE {table} DROP CONSTRAINT {bounds(settings, table)[0][0]};"
@@ -86,7 +86,7 @@ def test_a_table_that_is_read_keeps_no_other_waiting(settings, tables):
 
 
 def test_a_check_that_was_not_validated_is(settings, tables, monkeypatch):
-    monkeypatch.setattr(generation_indexes, "_STEPS", ("index_members", "add_bounds"))
+    monkeypatch.setattr(generation_indexes, "_STEPS", ("index_table_key", "add_bounds"))
     collect_orphans(settings)
     assert [valid for table in tables for _, valid in bounds(settings, table)] == [False, False]
     monkeypatch.undo()

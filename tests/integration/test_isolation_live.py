@@ -70,7 +70,7 @@ def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(broker, postg
         driver.arm_record(place, "fail", record)
     driver.start()
     try:
-        wait_until(lambda: rows(settings, "SELECT count(*) FROM pending_board") == [(2,)], 240, "two boards wait")
+        wait_until(lambda: rows(settings, "SELECT count(*) FROM pending_record") == [(2,)], 240, "two boards wait")
         topics.send([("member", STRANGER, member(STRANGER))])
         topics.send([("board", 30, board(30, KNOWN))])
         wait_until(lambda: shown(settings) == [0, 1, 3, 5, 10, 30], 240, f"all but five arrive, see {driver.log}")
@@ -93,7 +93,7 @@ def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(broker, postg
 
 
 REJECTS = 'SELECT topic, partition, "offset", reason, key, value FROM reject'
-ENDED = "SELECT (SELECT count(*) FROM reject), (SELECT count(*) FROM pending_board)"
+ENDED = "SELECT (SELECT count(*) FROM reject), (SELECT count(*) FROM pending_record)"
 
 
 def shown(settings):

@@ -21,7 +21,7 @@ from tests.support.serving import opened_store, row, serve
 
 FILED = {
     "a day of the stream": "INSERT INTO day_publication (day) VALUES ('2026-11-20')",
-    "a board that waits": 'INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value,'
+    "a board that waits": 'INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value,'
     " kafka_timestamp, version_at) VALUES ('board', 0, 0, 1, 1, '2026-11-20', '', now(), now())",
     "a file": "WITH batch AS (INSERT INTO archive_batch (run_id, topic, topic_id, starts, ends, newest, record_count,"
     " taken_at) VALUES ('r', 'board', 't', '{}', '{}', '{}', 0, now()) RETURNING id)"

@@ -94,9 +94,9 @@ def test_a_version_below_the_cut_is_in_the_day_already(settings):
     assert find_late_members(settings) == 1
     for table in ("generation", "day_publication"):  # as a rebuild up to the present end leaves them
         cut_members(settings, table)
-    rows(settings, "UPDATE offset_ledger SET next_offset = 0 WHERE consumer = 'late_member'")
+    rows(settings, "UPDATE offset_ledger SET next_offset = 0 WHERE consumer = 'late_version'")
     assert find_late_members(settings) == 0
-    assert rows(settings, "SELECT count(*) FROM late_member") == [(0,)]
+    assert rows(settings, "SELECT count(*) FROM late_version") == [(0,)]
     assert dirty_days(settings) == []
 
 
@@ -144,7 +144,7 @@ def test_several_search_at_once(settings):
         for search in [pool.submit(find_late_members, settings) for _ in range(8)]:
             search.result(60)
     assert dirty_days(settings) == LATE
-    assert rows(settings, "SELECT count(*) FROM late_member") == [(20,)]
+    assert rows(settings, "SELECT count(*) FROM late_version") == [(20,)]
     assert find_late_members(settings) == 0
 
 

@@ -31,8 +31,8 @@ from tests.support.sessions import is_waiting, session, terminate
 
 LATER = NOON + dt.timedelta(minutes=1)
 ORDER = [
-    "stream_driver", "advisory 7203003", "advisory 7203004", "day_publication", "pending_board",
-    "board_detail_covered", "board_detail_live", "dirty_day", "unchecked_day", "reject", "offset_ledger",
+    "stream_driver", "advisory 7203003", "advisory 7203004", "day_publication", "pending_record",
+    "detail_covered", "detail_live", "dirty_day", "unchecked_day", "reject", "offset_ledger",
 ]  # fmt: skip
 # Which of them the transaction holds by now: a row lock shows as RowShareLock or RowExclusiveLock on its table.
 HELD = """
@@ -108,7 +108,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         find_late_members(settings)
         undo(settings, DAY, "r")
         redo(settings, DAY, "r")
-        rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
+        rows(settings, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
         prune(settings, DAY)
         ForgottenStore(settings.database, PIPELINE).remove(7, [1, 2], dry_run=False)
         take_out_of_cuts(settings, "board", "another")
@@ -145,7 +145,7 @@ def covered_long_ago(settings):
         publish(settings, DAY, "a")
         cover(settings, DAY)
         serve(store, [row(1, 3, modified_at=LATER)])
-    rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
+    rows(settings, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
 
 
 def test_a_batch_with_a_row_that_is_refused_and_pruning_wait_for_each_other_in_no_circle(settings, caplog):
@@ -155,23 +155,23 @@ def test_a_batch_with_a_row_that_is_refused_and_pruning_wait_for_each_other_in_n
     records = [row(1, 4, modified_at=newest), row(3, 5), row(4, 6, event_id="refused\0"), tombstone(77, 7, newest)]
     with contextlib.closing(opened_store(settings, 4)) as store, caplog.at_level(logging.INFO):
         batch, _ = taking_turns(
-            settings, "SELECT FROM board_detail_live WHERE board_id = 1 FOR UPDATE",
+            settings, "SELECT FROM detail_live WHERE board_id = 1 FOR UPDATE",
             lambda: applied(store, records), lambda: prune(settings, DAY), "serve")  # fmt: skip
     assert (batch.written, len(batch.rejects)) == (3, 1)
     assert "deadlock" not in caplog.text
-    assert rows(settings, "SELECT count(*) FROM board_detail_covered") == [(0,)]
+    assert rows(settings, "SELECT count(*) FROM detail_covered") == [(0,)]
 
 
 def test_forgetting_a_member_and_pruning_wait_for_each_other_in_no_circle(settings, caplog):
     covered_long_ago(settings)
     pending(settings, 8, 8)
-    rows(settings, "UPDATE pending_board SET member_id = 7")
+    rows(settings, "UPDATE pending_record SET member_id = 7")
     with caplog.at_level(logging.INFO):
         removed, _ = taking_turns(
-            settings, "SELECT FROM pending_board FOR UPDATE",
+            settings, "SELECT FROM pending_record FOR UPDATE",
             lambda: ForgottenStore(settings.database, PIPELINE).remove(7, [1, 2], dry_run=False),
             lambda: prune(settings, DAY), "forget member")  # fmt: skip
-    assert removed["board_detail_final"] == removed["board_detail_covered"] == 2
+    assert removed["detail_final"] == removed["detail_covered"] == 2
     assert "deadlock" not in caplog.text
 
 
@@ -196,4 +196,4 @@ def test_a_failure_of_pruning_is_left_to_the_next_night(settings, caplog):
     assert rows(settings, "SELECT generation_id FROM day_publication") == [(generation_id,)]
     assert f"day {DAY}: old generations are left to the next `collect`" in caplog.text
     collect_orphans(settings)
-    assert rows(settings, "SELECT to_regclass('generations.board_detail_final_g1')") == [(None,)]
+    assert rows(settings, "SELECT to_regclass('generations.detail_final_g1')") == [(None,)]

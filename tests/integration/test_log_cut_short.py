@@ -210,7 +210,7 @@ def test_a_cut_that_neither_the_log_nor_a_row_tells_is_found_by_the_system_of_re
     rebuild_day(archive.context, archive.settings, PIPELINE, DAY, "r", None)
     for number in boards:
         document = json.dumps({"id": number, "createdAt": rfc3339(NOON)})
-        rows(archive.settings, "INSERT INTO board_document (id, document, modified_at) VALUES (%s, %s, %s)",
+        rows(archive.settings, "INSERT INTO site.board_document (id, document, modified_at) VALUES (%s, %s, %s)",
              (number, document, NOON))  # fmt: skip
     verify(archive.settings, DAY, "r")
     publish(archive.settings, DAY, "r")

@@ -57,10 +57,10 @@ def test_boards_by_their_ids_lock_the_tables_of_days_that_can_have_them(settings
     wanted = [500_001, 500_002, 2_000_000_000]
     with closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
         for _ in range(7):
-            cursor.execute("SELECT board_id, day FROM boards_by_id(%s)", (wanted,))
+            cursor.execute("SELECT board_id, day FROM board_detail_by_key(%s)", (wanted,))
         assert sorted(cursor.fetchall()) == [(board, A_DAY.date) for board in wanted[:2]]
         reader.commit()
-        cursor.execute("SELECT * FROM boards_by_id(%s)", (wanted,))
+        cursor.execute("SELECT * FROM board_detail_by_key(%s)", (wanted,))
         assert locks_held(reader) <= LOCKS_A_DAY
 
 
@@ -82,10 +82,10 @@ def test_the_status_of_one_day_locks_that_days_tables(settings):
 
 
 def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings):
-    rows(settings, "ANALYZE board_detail_final")
+    rows(settings, "ANALYZE detail_final")
     ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM board_detail WHERE day = '{A_DAY}'")
     relations = list(_relations(plan[0]["Plan"]))
-    assert sum(name.startswith("board_detail_final") for name in relations) == 1
+    assert sum(name.startswith("detail_final") for name in relations) == 1
     assert len(relations) <= 5  # the pointer, the empty table, and live rows twice
     assert plan[0]["Plan"]["Plan Rows"] < 100
 
@@ -110,7 +110,7 @@ def two_generations(settings):
     """The day has a generation that it does not show, as an undo or a rebuild keeps it."""
     kept = [row(REBUILT * 1000 + number, number, day=REBUILT_DAY.date) for number in (1, 2)]
     build(settings, kept, cut=5, run_id="kept", day=REBUILT_DAY)
-    rows(settings, "ANALYZE board_detail_final, board_detail_live, day_publication")
+    rows(settings, "ANALYZE detail_final, detail_live, day_publication")
 
 
 @pytest.mark.usefixtures("two_generations")
@@ -121,7 +121,7 @@ def test_a_range_of_days_reads_the_shown_generation_of_each_once(settings, condi
     query = f"SELECT * FROM board_detail WHERE {condition.format(**dates)}"
     ((plan,),) = rows(settings, f"EXPLAIN (ANALYZE, FORMAT JSON) {query}")
     read = sum(node["Actual Loops"] for node in _scans(plan[0]["Plan"])
-               if node["Relation Name"].startswith("board_detail_final"))  # fmt: skip
+               if node["Relation Name"].startswith("detail_final"))  # fmt: skip
     assert read == days
     assert days <= plan[0]["Plan"]["Plan Rows"] <= days * 100  # a day has ten rows
 
@@ -164,7 +164,7 @@ def test_a_tombstone_is_placed_in_the_day_that_shows_its_board(settings):
         rows(settings, "UPDATE offset_ledger SET next_offset = 0")
         store._committed_offsets = {}
         serve(store, [tombstone(900_004, 2_000_009, LATER)])
-    assert rows(settings, "SELECT day FROM board_detail_live WHERE board_id = 900004") == [(DAY.before(900).date,)]
+    assert rows(settings, "SELECT day FROM detail_live WHERE board_id = 900004") == [(DAY.before(900).date,)]
     assert rows(settings, "SELECT count(*) FROM board_detail WHERE day = %s", (str(DAY.before(900)),)) == [(9,)]
 
 
@@ -181,8 +181,8 @@ def test_checks_of_days_lock_a_few_days_tables_at_a_time(settings, monkeypatch):
     rows(settings, "UPDATE generation SET first_key = 1, last_key = 2000000 WHERE day = %s", (str(A_DAY),))
     rows(settings, "UPDATE day_publication SET cut = %s WHERE day = %s",
          ('{"board": {"0": 4000000}, "member": {"0": 0}}', str(A_DAY)))  # fmt: skip
-    rows(settings, """INSERT INTO generation_excluded (generation_id, kind, identity, board_id, board_partition,
-                                                       board_offset, reason, version_at)
+    rows(settings, """INSERT INTO generation_excluded (generation_id, kind, identity, board_id, stream_partition,
+                                                       stream_offset, reason, version_at)
                       SELECT generation_id, 'deleted', n::text, n * 1000 + 1, 0, 3000000, '', now()
                         FROM day_publication, generate_series(1, 100) n WHERE day = %s""", (str(A_DAY),))  # fmt: skip
     held, plain = [], day_checks.query
@@ -207,7 +207,7 @@ def test_a_comparison_looks_for_a_board_on_the_days_that_may_show_it(settings, m
     for module in (verified, comparison):
         monkeypatch.setattr(module, "query", lambda name: held.append(locks_of(settings, "verify")) or plain(name))
     verify(settings, DAY.before(100), "elsewhere")
-    found = rows(settings, "SELECT board_id, class FROM board_detail_correction WHERE rebuilt IS NOT NULL ORDER BY 1")
+    found = rows(settings, "SELECT board_id, class FROM detail_correction WHERE rebuilt IS NOT NULL ORDER BY 1")
     assert found == [(101_001, "moved"), (3_000_001, "late")]
     assert 0 < max(held) <= LOCKS_A_CHECK
 
@@ -239,4 +239,4 @@ def test_a_query_without_a_day_reads_the_tables_that_may_have_its_rows(settings,
     of_day = condition.format(number=number, start=day.start, end=day.end)
     assert rows(settings, f"SELECT DISTINCT day FROM board_detail WHERE {of_day}") == [(day.date,)]
     ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM board_detail WHERE {of_day}")
-    assert sum(name.startswith("board_detail_final") for name in _relations(plan[0]["Plan"])) == 1
+    assert sum(name.startswith("detail_final") for name in _relations(plan[0]["Plan"])) == 1

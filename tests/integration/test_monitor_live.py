@@ -146,7 +146,7 @@ class TestStore:
     def test_pending_boards_are_counted_with_the_age_of_the_first(self, store, postgres):
         self.as_superuser(
             postgres,
-            'INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp,'
+            'INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp,'
             " version_at, pending_since, sent_at) SELECT 'board', 0, n, n, 9, '2026-11-20', '', now(), now(),"
             " now() - n * interval '1 hour', CASE n WHEN 3 THEN now() END FROM generate_series(1, 3) AS n",
         )

@@ -29,13 +29,13 @@ CREATE FUNCTION {schema}.rise_in_trigger() RETURNS trigger LANGUAGE plpgsql AS
 """
 TRAPS = {
     "policy": """
-        CREATE POLICY rising ON board_detail_final USING ({schema}.rise());
-        ALTER TABLE board_detail_final ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY""",
+        CREATE POLICY rising ON detail_final USING ({schema}.rise());
+        ALTER TABLE detail_final ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY""",
     "index": "CREATE INDEX rising ON {table} (board_id) WHERE {schema}.rise_early()",
     "trigger": """
         CREATE TRIGGER rising BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {schema}.rise_in_trigger()""",
     "check": "ALTER TABLE {table} ADD CHECK ({schema}.rise())",
-    "rule": "CREATE RULE rising AS ON UPDATE TO board_detail_final DO ALSO SELECT {schema}.rise()",
+    "rule": "CREATE RULE rising AS ON UPDATE TO detail_final DO ALSO SELECT {schema}.rise()",
 }
 REFUSALS = (
     psycopg2.errors.InsufficientPrivilege, psycopg2.errors.UndefinedFunction, psycopg2.errors.InvalidSchemaName,
@@ -43,8 +43,8 @@ REFUSALS = (
 # What an administrator does with the data, and the maintenance of tables.
 READ = """
 SELECT count(*) FROM board_detail
-SELECT count(*) FROM board_detail_final WHERE board_id = 1
-UPDATE board_detail_final SET title = title
+SELECT count(*) FROM detail_final WHERE board_id = 1
+UPDATE detail_final SET title = title
 ANALYZE
 VACUUM
 """
@@ -67,7 +67,7 @@ def settings(server, tmp_path) -> Settings:
 def is_superuser(server, settings: Settings, role: str, trap: str, schema: str) -> bool:
     """Does the role become one when the superuser works with tables in which the role has set the trap?"""
     ((table,),) = rows(settings, "SELECT inhrelid::regclass::text FROM pg_inherits"
-                       " WHERE inhparent = 'board_detail_final'::regclass")  # fmt: skip
+                       " WHERE inhparent = 'detail_final'::regclass")  # fmt: skip
     with contextlib.closing(open_as(settings, role)) as session, session.cursor() as cursor:
         session.autocommit = True  # and its temporary functions last as long as the session
         for statement in (FUNCTIONS, trap):

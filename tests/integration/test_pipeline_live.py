@@ -97,7 +97,7 @@ def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres,
         ])  # fmt: skip
         wait_until(lambda: rows(settings, VIEW) == [(10, "저녁", "morning", "live"), (11, "both", "first", "live")],
                    60, "the posts are in the view")  # fmt: skip
-        wait_until(lambda: rows(settings, "SELECT board_id FROM pending_board") == [(12,)], 30, "one post waits")
+        wait_until(lambda: rows(settings, "SELECT board_id FROM pending_record") == [(12,)], 30, "one post waits")
         wait_until(lambda: len(rows(settings, "SELECT 1 FROM reject")) == 2, 30, "two rejects")
 
         stream.kill()
@@ -107,7 +107,7 @@ def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres,
         stream.start()
         wait_until(lambda: [row[0] for row in rows(settings, VIEW)] == [10, 11, 12, 16], 60, "nothing is lost")
         assert (11, "both", "second", "live") in rows(settings, VIEW)
-        wait_until(lambda: rows(settings, "SELECT count(*) FROM pending_board") == [(0,)], 30, "nobody waits")
+        wait_until(lambda: rows(settings, "SELECT count(*) FROM pending_record") == [(0,)], 30, "nobody waits")
         assert wait_until_settled(settings, 60).is_settled
         assert 'stream_input_rows_total{query="join"}' in stream.metrics()
 

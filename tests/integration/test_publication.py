@@ -16,7 +16,7 @@ from tests.support.serving import DAY, NOON, build, opened_store, row, serve, to
 LATER = NOON + dt.timedelta(minutes=1)
 VIEW = "SELECT board_id, title, finality FROM board_detail ORDER BY board_id"
 EVERYTHING = "SELECT to_jsonb(d) - 'shown_since' FROM board_detail d ORDER BY board_id"
-LIVE = "SELECT * FROM board_detail_live ORDER BY board_id"
+LIVE = "SELECT * FROM detail_live ORDER BY board_id"
 STATUS = "SELECT id, status FROM generation ORDER BY id"
 _numbers = itertools.count()
 
@@ -46,7 +46,7 @@ def test_undo_of_the_first_publication_puts_the_live_rows_back_as_they_were(sett
     assert (rows(settings, EVERYTHING), rows(settings, LIVE)) == (view, live)
     assert rows(settings, "SELECT status, row_count, generation_id, dirty_count FROM day_status") == [
         ("provisional", 0, None, 0)]  # fmt: skip
-    assert rows(settings, "SELECT count(*) FROM board_detail_covered") == [(0,)]
+    assert rows(settings, "SELECT count(*) FROM detail_covered") == [(0,)]
 
 
 def test_redo_shows_again_what_undo_took_away_and_undo_what_redo_brought(settings, store):
@@ -107,7 +107,7 @@ def test_a_tombstone_goes_and_comes_back_with_its_day(settings, store):
     assert cover(settings, DAY) == 2
     assert rows(settings, LIVE) == []
     undo(settings, DAY, "r")
-    assert rows(settings, "SELECT board_id, deleted FROM board_detail_live ORDER BY 1") == [(1, True), (2, False)]
+    assert rows(settings, "SELECT board_id, deleted FROM detail_live ORDER BY 1") == [(1, True), (2, False)]
     assert rows(settings, VIEW) == [(2, "v1", "live")]
 
 
@@ -184,13 +184,13 @@ def test_the_same_content_again_changes_nothing_but_how_far_the_day_is_known_to_
     assert rows(settings, "SELECT status, dirty_count FROM day_status") == [("certified", 0)]
     assert rows(settings, "SELECT cut -> 'board' ->> '0' FROM day_publication") == [("9",)]
     collect_orphans(settings)
-    assert rows(settings, "SELECT to_regclass(%s)", (f"generations.board_detail_final_g{first + 1}",)) == [(None,)]
+    assert rows(settings, "SELECT to_regclass(%s)", (f"generations.detail_final_g{first + 1}",)) == [(None,)]
     assert serve(store, [row(9, 7)]) == 0  # inside the later cut
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"title": "other"}, {"board_offset": 1}, {"kafka_offset": 3}],
+    [{"title": "other"}, {"stream_offset": 1}, {"kafka_offset": 3}],
     ids=["another title", "another source", "the place in the topic is known now"],
 )
 def test_another_content_is_published(settings, change):
@@ -242,7 +242,7 @@ def test_an_undo_beyond_what_is_kept_is_refused_and_changes_nothing(settings, st
     build(settings, [row(1, 0, title="second"), row(3, 7)], cut=9, run_id="b")
     publish(settings, DAY, "b")
     cover(settings, DAY)
-    rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
+    rows(settings, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
     rows(settings, "UPDATE publication SET made_at = made_at - interval '30 days'")
     assert prune(settings, DAY) == [first]
     before = rows(settings, EVERYTHING)
@@ -250,7 +250,7 @@ def test_an_undo_beyond_what_is_kept_is_refused_and_changes_nothing(settings, st
         with pytest.raises(UndoRefused, match=message):
             undo(settings, DAY, "r", to=target)
     assert rows(settings, EVERYTHING) == before
-    assert rows(settings, "SELECT count(*) FROM board_detail_covered") == [(0,)]
+    assert rows(settings, "SELECT count(*) FROM detail_covered") == [(0,)]
 
 
 def test_an_undo_to_a_generation_whose_table_is_gone_is_refused(settings):

@@ -21,7 +21,7 @@ from tests.support.publication import KilledPublisher, open_as, publish, wait_fo
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
 VIEW = "SELECT board_id, title, finality FROM board_detail ORDER BY board_id"
-TABLES = "SELECT relname FROM pg_class WHERE relname ~ '^board_detail_final_g[0-9]+$' ORDER BY 1"
+TABLES = "SELECT relname FROM pg_class WHERE relname ~ '^detail_final_g[0-9]+$' ORDER BY 1"
 STATUS = "SELECT id, status FROM generation ORDER BY id"
 BEFORE = [(1, "v0", "live"), (2, "v1", "live"), (3, "v7", "live")]
 AFTER = [(1, "rebuilt", "final"), (3, "v7", "live")]
@@ -140,7 +140,7 @@ def test_a_batch_of_the_speed_layer_under_way_is_waited_for_and_covered(settings
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'publish' " \
                       "AND wait_event_type = 'Lock'"  # fmt: skip
             wait_until(lambda: rows(settings, waiting) == [(1,)], 30, "the publication waits for the batch")
-            cursor.execute("UPDATE board_detail_live SET title = 'written late' WHERE board_id = 2")
+            cursor.execute("UPDATE detail_live SET title = 'written late' WHERE board_id = 2")
         batch.commit()
     finally:
         batch.close()
@@ -170,9 +170,9 @@ def test_a_run_that_is_tried_again_waits_for_no_reader(settings):
     with contextlib.closing(open_as(settings, "analyst")) as reader, reader.cursor() as cursor:
         cursor.execute("SELECT FROM board_detail_masked")
         second = build(settings, [row(1, 0)], cut=5, run_id="r")
-        assert rows(settings, TABLES) == [(f"board_detail_final_g{n}",) for n in (first, second)]
+        assert rows(settings, TABLES) == [(f"detail_final_g{n}",) for n in (first, second)]
     collect_orphans(settings)
-    assert rows(settings, TABLES) == [(f"board_detail_final_g{second}",)]
+    assert rows(settings, TABLES) == [(f"detail_final_g{second}",)]
 
 
 def test_a_table_that_is_read_is_dropped_when_its_reader_has_gone(settings):
@@ -187,7 +187,7 @@ def test_a_table_that_is_read_is_dropped_when_its_reader_has_gone(settings):
             reader.close()
     assert len(rows(settings, TABLES)) > 3
     collect_orphans(settings)
-    assert rows(settings, TABLES) == [(f"board_detail_final_g{n}",) for n in (3, 4, 5)]
+    assert rows(settings, TABLES) == [(f"detail_final_g{n}",) for n in (3, 4, 5)]
     assert rows(settings, VIEW) == [(1, "t4", "final")]
 
 
@@ -204,7 +204,7 @@ def test_orphans_are_collected_and_what_is_being_built_is_not(settings):
         building = store.begin(DAY, "alive", None, cut, {})
         found = [one.generation_id for one in collect_orphans(settings)]
         assert found == [old]
-        names = [f"board_detail_final_g{n}" for n in sorted((shown, dry, building))]
+        names = [f"detail_final_g{n}" for n in sorted((shown, dry, building))]
         assert sorted(name for (name,) in rows(settings, TABLES)) == names
     (orphan,) = collect_orphans(settings)  # its driver let go of the day, and never finished
     assert (orphan.generation_id, orphan.reason) == (building, "its driver is dead")

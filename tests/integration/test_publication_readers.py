@@ -20,7 +20,7 @@ SIZES = {"first": 40, "second": 55, "third": 70}
 SHOWN = "SELECT generation_id FROM day_publication WHERE day = %s"
 TABLE = "SELECT oid::regclass::text FROM pg_class WHERE relname = %s"
 WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessShareLock'"
-LEFT = "SELECT count(*) FROM pg_class WHERE relname ~ '^board_detail_final_g[0-9]+$'"
+LEFT = "SELECT count(*) FROM pg_class WHERE relname ~ '^detail_final_g[0-9]+$'"
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_query_that_is_planned_while_a_day_is_published_sees_the_day(settings,
     question = "SELECT title, count(*) FROM board_detail_masked GROUP BY title"
     superuser = psycopg2.connect(postgres.superuser_dsn("readers"))
     with ThreadPoolExecutor() as threads, closing(superuser), superuser.cursor() as cursor:
-        cursor.execute(TABLE, (f"board_detail_final_g{published}",))
+        cursor.execute(TABLE, (f"detail_final_g{published}",))
         cursor.execute(f"LOCK TABLE {cursor.fetchone()[0]} IN ACCESS EXCLUSIVE MODE")
         asked = threads.submit(rows, settings, question, role="analyst")
         wait_until(lambda: rows(settings, WAITING) != [], 30, "the query waits for the table")
@@ -145,7 +145,7 @@ def _plan(settings, statement, parameters=None, setting="auto"):
 
 def _read_generations(plan):
     name = plan.get("Relation Name", "")
-    found = {name} if name.startswith("board_detail_final_g") and plan["Actual Loops"] else set()
+    found = {name} if name.startswith("detail_final_g") and plan["Actual Loops"] else set()
     for inner in plan.get("Plans", []):
         found |= _read_generations(inner)
     return found
@@ -160,10 +160,10 @@ def test_a_query_of_one_day_reads_one_generation(settings, view, setting):
         publish(settings, DAY, title)
     build(settings, [row(1, 1)], cut=2000, run_id="dry")
     live(settings, count=3)
-    rows(settings, "ANALYZE board_detail_final")
+    rows(settings, "ANALYZE detail_final")
     statement = f"SELECT count(*), min(phone) FROM {view} WHERE day = $1"
     plan = _plan(settings, statement, (str(DAY),), setting)
-    assert _read_generations(plan) == {f"board_detail_final_g{shown}"}
+    assert _read_generations(plan) == {f"detail_final_g{shown}"}
 
 
 def test_a_masked_number_shows_its_last_two_digits_and_no_function_sees_the_rest(settings):

@@ -29,9 +29,9 @@ from tests.support.pipeline import migrated, produce, rows
 from tests.support.topic_log import TopicLog
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
-ROWS = "SELECT board_id, nickname, kafka_offset FROM board_detail_final WHERE generation_id = %s ORDER BY 1"
+ROWS = "SELECT board_id, nickname, kafka_offset FROM detail_final WHERE generation_id = %s ORDER BY 1"
 RUN = "SELECT phase, records_total, records_read, parts_total, parts_loaded, rows_loaded, error FROM rebuild_run"
-DUPLICATES = "SELECT board_id, class, rebuilt FROM board_detail_correction WHERE generation_id = %s"
+DUPLICATES = "SELECT board_id, class, rebuilt FROM detail_correction WHERE generation_id = %s"
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_part_is_saved_once_and_never_into_a_discarded_generation(settings):
 def test_a_board_that_came_days_before_its_day_is_found_again(settings):
     store = GenerationStore(settings.database)
     assert store.known_offsets(DAY, "board") == ({}, {})
-    rows(settings, "INSERT INTO board_detail_live (board_id, day, board_partition, board_offset, kafka_partition,"
+    rows(settings, "INSERT INTO detail_live (board_id, day, stream_partition, stream_offset, kafka_partition,"
                    " kafka_offset) VALUES (1, %s, 2, 17, 3, 5), (2, %s, 2, 19, 3, 4)",
          (DAY.date, DAY.date), "stream")  # fmt: skip
     assert store.known_offsets(DAY, "board") == ({2: 17}, {3: 4})

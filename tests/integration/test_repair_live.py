@@ -31,7 +31,7 @@ SELECT consumer, topic, partition, from_offset, to_offset, split_part(reason, ':
 """
 
 PENDING = """
-INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp, version_at,
+INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp, version_at,
                            sent_at)
 VALUES ('board', 0, 1, 1, 7, '2026-11-20', '{}', now(), now(), now())
 """
@@ -156,7 +156,7 @@ class TestRepair:
         log.make("board")
         assert self.run(repair)[0] == 0
         rows(settings, PENDING)  # of the new topic
-        boards = rows(settings, 'SELECT topic, partition, "offset" FROM pending_board ORDER BY topic')
+        boards = rows(settings, 'SELECT topic, partition, "offset" FROM pending_record ORDER BY topic')
         assert boards == [("board", 0, 1), (f"board@{before}", -1, 1 - 10**17)]
         assert rows(settings, "SELECT topic FROM reject ORDER BY 1") == [("board-detail",), (f"board@{before}",)]
 
@@ -184,7 +184,7 @@ class TestRepair:
 
     def test_boards_whose_details_may_be_lost_are_sent_again(self, log, settings, repair):
         rows(settings, PENDING)
-        is_sent = "SELECT sent_at IS NOT NULL FROM pending_board"
+        is_sent = "SELECT sent_at IS NOT NULL FROM pending_record"
         advance(settings, log, "board", {0: 50}, "join")
         self.run(repair, consumers=["join"])
         assert rows(settings, is_sent) == [(True,)]  # nothing of board-detail was lost
@@ -210,7 +210,7 @@ class TestRepair:
     def test_a_board_that_waits_can_be_rejected(self, log, ledger, settings, repair):
         rows(settings, PENDING.replace("now())", "NULL)"))
         assert "its member is not known" in self.reject(log, ledger, settings, repair, "board/0/1")[1]
-        assert rows(settings, "SELECT 1 FROM pending_board") == []
+        assert rows(settings, "SELECT 1 FROM pending_record") == []
         assert rows(settings, "SELECT rejected_by FROM reject") == [("repair",)]
 
     def test_a_record_that_was_taken_is_left_alone(self, log, ledger, settings, repair):

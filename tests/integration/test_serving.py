@@ -54,7 +54,7 @@ def test_a_tombstone_hides_its_board_and_an_older_version_does_not_bring_it_back
     assert rows(settings, VIEW) == []
     serve(store, [row(1, 2)])
     assert rows(settings, VIEW) == []
-    assert rows(settings, "SELECT day, deleted FROM board_detail_live") == [(DAY.date, True)]
+    assert rows(settings, "SELECT day, deleted FROM detail_live") == [(DAY.date, True)]
 
 
 def test_newer_versions_of_live_rows_touch_no_index(settings):
@@ -68,7 +68,7 @@ def test_newer_versions_of_live_rows_touch_no_index(settings):
             newer = [row(n, offset + place, modified_at=LATER) for place, n in enumerate(boards)]
             assert serve(store, newer) == len(boards)
             offset += len(boards)
-    updates = """SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'board_detail_live'"""
+    updates = """SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'detail_live'"""
     wait_until(lambda: rows(settings, updates)[0][0] == count, 20, "the session has told its figures")
     assert rows(settings, updates)[0][1] >= 0.99 * count
 
@@ -112,7 +112,7 @@ def test_a_late_replay_does_not_bring_a_deleted_board_back(settings, store, know
     for step in steps:
         step(settings, DAY, "test")
     cover(settings, DAY)
-    rows(settings, "UPDATE board_detail_covered SET covered_at = covered_at - interval '30 days'")
+    rows(settings, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
     prune(settings, DAY)
     serve(store, [row(1, 7)])
     assert rows(settings, VIEW) == [(2, "v1", "final")]
@@ -200,7 +200,7 @@ def test_old_generations_are_dropped_and_the_published_one_stays(settings):
         publish(settings, DAY, f"r{number}")
     assert prune(settings, DAY) == []
     collect_orphans(settings)
-    tables = rows(settings, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'board_detail_final'::regclass")
+    tables = rows(settings, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'detail_final'::regclass")
     assert tables == [(3,)]
     assert rows(settings, VIEW) == [(1, "t4", "final")]
 
@@ -211,7 +211,7 @@ def test_every_difference_has_a_class(settings, store):
         settings,
         [
             row(1, 0),  # the same
-            row(2, 1, nickname="바뀐 이름", member_offset=4),
+            row(2, 1, nickname="바뀐 이름", table_offset=4),
             row(3, 4, modified_at=LATER),
             row(5, 5),
             row(7, 5, title="nobody knows why"),
@@ -221,7 +221,7 @@ def test_every_difference_has_a_class(settings, store):
         run_id="r",
     )
     report = verify(settings, DAY, "r")
-    found = rows(settings, "SELECT board_id, class FROM board_detail_correction WHERE generation_id = %s ORDER BY 1",
+    found = rows(settings, "SELECT board_id, class FROM detail_correction WHERE generation_id = %s ORDER BY 1",
                  (generation,))  # fmt: skip
     assert found == [
         (2, "member_version_changed"),
@@ -287,7 +287,7 @@ def test_a_published_day_that_lost_a_board_is_not_certified(settings):
 
 def test_a_built_table_is_vacuumed_and_analysed_before_it_can_be_shown(settings):
     generation_id = build(settings, [row(n, n) for n in range(1_000)], cut=1_000, run_id="r")
-    table = f"generations.board_detail_final_g{generation_id}"
+    table = f"generations.detail_final_g{generation_id}"
     assert rows(settings, """SELECT relpages > 0, relallvisible = relpages, reltuples FROM pg_class
                               WHERE oid = %s::regclass""", (table,)) == [(True, True, 1_000)]  # fmt: skip
     # no row is newer than what the next vacuum may take for frozen
@@ -299,7 +299,7 @@ def test_a_built_table_is_vacuumed_and_analysed_before_it_can_be_shown(settings)
 
 def test_a_table_that_somebody_else_vacuums_holds_up_no_build(settings, postgres):
     generation_id = build(settings, [row(1, 0)], cut=5, run_id="r")
-    table = f"generations.board_detail_final_g{generation_id}"
+    table = f"generations.detail_final_g{generation_id}"
     with (
         closing(psycopg2.connect(postgres.superuser_dsn(settings.database.name))) as other,
         other.cursor() as locking,

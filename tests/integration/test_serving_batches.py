@@ -38,7 +38,7 @@ def test_the_ledger_moves_with_the_rows_or_not_at_all(settings, store):
     serve(store, [row(1, 4)])
     assert rows(settings, LEDGER) == [(0, 5)]
 
-    with held_up(settings, "board_detail_live", lambda: serve(store, [row(2, 5)])) as serving:
+    with held_up(settings, "detail_live", lambda: serve(store, [row(2, 5)])) as serving:
         rows(settings, "UPDATE offset_ledger SET next_offset = 7")
     with pytest.raises(LedgerConflict):
         serving.result()
@@ -65,8 +65,8 @@ def test_a_ledger_that_was_set_back_is_refused_not_gone_on_from(settings, store)
 
 
 def test_a_partition_added_while_the_query_runs_gets_its_place_in_the_ledger(settings, store):
-    serve(store, [row(1, 0), row(2, 0, board_partition=4, kafka_partition=4)])
-    serve(store, [row(3, 1, board_partition=4, kafka_partition=4)])
+    serve(store, [row(1, 0), row(2, 0, stream_partition=4, kafka_partition=4)])
+    serve(store, [row(3, 1, stream_partition=4, kafka_partition=4)])
     assert rows(settings, LEDGER) == [(0, 1), (4, 2)]
     assert store.committed_offsets == {0: 1, 4: 2}
 
@@ -90,7 +90,7 @@ def test_a_served_board_is_pending_no_longer(settings, store):
         tombstone(3, 7, LATER),
         row(4, 3),  # an older version: the newer one goes on waiting
     ])  # fmt: skip
-    assert rows(settings, "SELECT board_id FROM pending_board ORDER BY board_id") == [(4,), (5,)]
+    assert rows(settings, "SELECT board_id FROM pending_record ORDER BY board_id") == [(4,), (5,)]
 
 
 def test_a_board_that_the_published_day_shows_is_pending_no_longer(settings, store):
@@ -98,12 +98,12 @@ def test_a_board_that_the_published_day_shows_is_pending_no_longer(settings, sto
     build(settings, [row(1, 0)], cut=5, run_id="r")
     publish(settings, DAY, "r")
     assert serve(store, [row(1, 0)]) == 0
-    assert rows(settings, "SELECT count(*) FROM pending_board") == [(0,)]
+    assert rows(settings, "SELECT count(*) FROM pending_record") == [(0,)]
 
 
 def test_a_tombstone_in_a_batch_takes_the_day_of_its_board(settings, store):
     serve(store, [row(1, 0), tombstone(1, 1, LATER), row(2, 2), tombstone(3, 3, LATER)])
-    found = rows(settings, "SELECT board_id, day, deleted FROM board_detail_live ORDER BY board_id")
+    found = rows(settings, "SELECT board_id, day, deleted FROM detail_live ORDER BY board_id")
     assert found == [(1, DAY.date, True), (2, DAY.date, False), (3, None, True)]
 
 
@@ -119,7 +119,7 @@ def test_any_split_into_batches_gives_the_newest_version_of_each_board(settings,
             is_gone = chance.random() < 0.2
             made = tombstone(board, offset, at) if is_gone else row(board, offset, modified_at=at)
         sent.append(made)
-        version = (made["modified_at"], made["board_offset"])
+        version = (made["modified_at"], made["stream_offset"])
         if made["board_id"] not in newest or version > newest[made["board_id"]][0]:
             newest[made["board_id"]] = version, None if made["deleted"] else made["title"], offset
     duplicates, begin = 0, 0
@@ -129,7 +129,7 @@ def test_any_split_into_batches_gives_the_newest_version_of_each_board(settings,
         begin = end
     expected = [(board, title, at) for board, (_, title, at) in sorted(newest.items()) if title is not None]
     assert rows(settings, "SELECT board_id, title, kafka_offset FROM board_detail ORDER BY board_id") == expected
-    assert 0 < duplicates <= len(sent) - len({made["board_offset"] for made in sent})
+    assert 0 < duplicates <= len(sent) - len({made["stream_offset"] for made in sent})
     assert rows(settings, LEDGER) == [(0, 400)]
 
 
@@ -152,7 +152,7 @@ def test_one_batch_of_everything_takes_each_row_its_own_way(settings, store):
     assert written == 6
     assert [row[0] for row in rows(settings, VIEW)] == [2, 3, 4, 5, 6]
     assert rows(settings, "SELECT title FROM board_detail WHERE board_id = 2") == [("v7",)]
-    assert rows(settings, "SELECT count(*) FROM pending_board") == [(0,)]
+    assert rows(settings, "SELECT count(*) FROM pending_record") == [(0,)]
     assert rows(settings, "SELECT cause, count FROM dirty_day") == [("late board", 2)]
     assert rows(settings, "SELECT count(*) FROM day_publication") == [(3,)]
 
@@ -173,7 +173,7 @@ def test_a_batch_waits_for_a_publication_under_way_and_then_knows_its_cut(settin
     build(settings, [row(1, 0)], cut=5, run_id="r")
     verify(settings, DAY, "r")
     with ThreadPoolExecutor(1) as server, ThreadPoolExecutor(1) as publisher:
-        with locked(settings, "board_detail_live"):
+        with locked(settings, "detail_live"):
             publishing = publisher.submit(publication.publish, settings, DAY, "r")
             wait_until(lambda: is_waiting(settings, "publish"), 20, "the publication has its day")
             serving = server.submit(serve, store, [row(1, 0), row(2, 6)])

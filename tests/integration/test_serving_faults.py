@@ -43,7 +43,7 @@ def database(server, tmp_path_factory):
 @pytest.fixture
 def settings(database):
     """An empty database; what a test changed of its schema it takes back itself."""
-    execute(database, "TRUNCATE board_detail_live, offset_ledger, reject, pending_board, day_publication, dirty_day,"
+    execute(database, "TRUNCATE detail_live, offset_ledger, reject, pending_record, day_publication, dirty_day,"
                       " stream_driver CASCADE")  # fmt: skip
     return database
 
@@ -87,7 +87,7 @@ def test_without_a_fault(settings, writing):
 
 
 @pytest.mark.parametrize(
-    "table", ["stream_driver", "offset_ledger", "day_publication", "pending_board", "board_detail_live", "reject"]
+    "table", ["stream_driver", "offset_ledger", "day_publication", "pending_record", "detail_live", "reject"]
 )
 def test_the_backend_is_ended_at_each_step(settings, writing, table):
     with locked(settings, table):
@@ -159,7 +159,7 @@ def test_the_database_is_read_only_for_a_while(settings, writing):
 @pytest.mark.parametrize(("limits", "code"), [(QUICK_LOCKS, "55P03"), (QUICK_STATEMENTS, "57014")])
 def test_a_table_is_locked_for_longer_than_the_session_waits(settings, limits, code):
     with written_by(settings, limits) as writing:
-        with locked(settings, "board_detail_live"):
+        with locked(settings, "detail_live"):
             writing.give(SECOND)
             writing.wait_until_it_says(f"sqlstate={code}")
         assert is_all_there_once(settings, writing)
@@ -183,11 +183,11 @@ def test_a_deadlock_ends_with_the_batch_written_again(settings, writing):
     try:
         with connection.cursor() as cursor:
             cursor.execute("SET deadlock_timeout = '60s'")  # so that the batch is the one that is given up
-            cursor.execute("SELECT FROM board_detail_live WHERE board_id = 2 FOR UPDATE")
+            cursor.execute("SELECT FROM detail_live WHERE board_id = 2 FOR UPDATE")
             writing.give([row(1, 2, modified_at=NOON + dt.timedelta(minutes=1)),
                           row(2, 3, modified_at=NOON + dt.timedelta(minutes=1))])  # fmt: skip
             wait_until(lambda: is_waiting(settings, "serve"), 20, "the batch has board 1 and waits for board 2")
-            cursor.execute("SELECT FROM board_detail_live WHERE board_id = 1 FOR UPDATE")  # waits for the batch
+            cursor.execute("SELECT FROM detail_live WHERE board_id = 1 FOR UPDATE")  # waits for the batch
             writing.wait_until_it_says("sqlstate=40P01")
     finally:
         connection.close()
@@ -197,8 +197,8 @@ def test_a_deadlock_ends_with_the_batch_written_again(settings, writing):
 
 
 def test_rows_that_postgresql_refuses_are_rejects_and_the_others_are_written(settings, writing, caplog):
-    execute(settings, "ALTER TABLE board_detail_live ADD CONSTRAINT no_spam CHECK (title <> 'spam')")
-    execute(settings, "CREATE INDEX too_narrow ON board_detail_live (title)")
+    execute(settings, "ALTER TABLE detail_live ADD CONSTRAINT no_spam CHECK (title <> 'spam')")
+    execute(settings, "CREATE INDEX too_narrow ON detail_live (title)")
     try:
         later = NOON + dt.timedelta(minutes=1)
         batch = [row(board, offset) for offset, board in enumerate(range(10, 60), start=2)]
@@ -214,7 +214,7 @@ def test_rows_that_postgresql_refuses_are_rejects_and_the_others_are_written(set
         refused = "PostgreSQL refuses the row: SQLSTATE {}; the record stands in the topic until it expires"
         assert rows(settings, REJECTS) == [
             (9, refused.format("22021, column event_id"), "17", "serve"),
-            (12, refused.format("23514, constraint board_detail_live_has_a_year"), "20", "serve"),
+            (12, refused.format("23514, constraint detail_live_has_a_year"), "20", "serve"),
             (22, refused.format("23514, constraint no_spam"), "1", "serve"),
             (35, refused.format("54000"), "43", "serve"),
             (43, refused.format("23514, constraint no_spam"), "51", "serve"),
@@ -227,7 +227,7 @@ def test_rows_that_postgresql_refuses_are_rejects_and_the_others_are_written(set
         assert writing.state.counts()["rejects"] == 5
         assert "secret" not in caplog.text
     finally:
-        execute(settings, "ALTER TABLE board_detail_live DROP CONSTRAINT no_spam")
+        execute(settings, "ALTER TABLE detail_live DROP CONSTRAINT no_spam")
         execute(settings, "DROP INDEX too_narrow")
 
 
@@ -256,7 +256,7 @@ def test_a_driver_whose_lease_was_taken_writes_no_more(settings, writing):
 
 
 def test_stopping_breaks_off_what_waits_and_writes_nothing(settings, writing):
-    with locked(settings, "board_detail_live"):
+    with locked(settings, "detail_live"):
         writing.give(SECOND)
         wait_until(lambda: is_waiting(settings, "serve"), 20, "the batch waits for the table")
         writing.stop.set()

@@ -97,7 +97,7 @@ def test_a_batch_is_decoded_with_its_rejects(spark):
     batch = batch.sort_by("kafka_offset")
     assert tuple(batch.column_names[: len(LIVE_COLUMNS)]) == LIVE_COLUMNS
     board, tombstone, *rejects = batch.to_pylist()
-    assert (board["title"], board["day"], board["board_offset"], board["deleted"]) == (
+    assert (board["title"], board["day"], board["stream_offset"], board["deleted"]) == (
         "title",
         dt.date(2026, 11, 20),
         0,

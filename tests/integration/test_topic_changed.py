@@ -102,4 +102,4 @@ def test_late_members_are_not_noted_under_the_id_of_another_topic(archive, chang
     changes_after("ends", TABLE)
     with pytest.raises(TopicChanged, match=f"topic={TABLE}"):
         find_late_members(archive.settings)
-    assert rows(archive.settings, "SELECT topic_id FROM late_member", role="batch") == []
+    assert rows(archive.settings, "SELECT topic_id FROM late_version", role="batch") == []

@@ -127,7 +127,7 @@ def test_a_build_from_the_new_topic_is_published_and_one_from_the_old_is_not(log
     publish(published, DAY, "new")
     assert {(title, finality) for _, title, finality in shown(published)} == {("sent again", "final")}
     assert serve_all(log, published, [row(3, 3, title="covered", modified_at=LATER, kafka_offset=100)]) == 0
-    assert rows(published, "SELECT board_ends FROM day_publication") == [([4],)]
+    assert rows(published, "SELECT stream_ends FROM day_publication") == [([4],)]
 
 
 def test_what_was_built_from_the_topic_that_is_there_keeps_its_cut(log, published):
@@ -173,19 +173,19 @@ def test_what_was_sent_again_is_newer_than_what_stands_there(log, published):
     serve_all(log, published, [row(4, 30, title="new")])
     made_again(log, published)
     serve_all(log, published, [row(4, 3, title="new", kafka_offset=100)])
-    coordinates = "SELECT board_partition, board_offset FROM board_detail WHERE board_id = 4"
+    coordinates = "SELECT stream_partition, stream_offset FROM board_detail WHERE board_id = 4"
     assert rows(published, coordinates) == [(0, 3)]
 
 
 def test_a_board_of_the_former_topic_that_waited_is_seen_when_its_member_comes(log, published):
     pending(published, 4, 5)
     made_again(log, published)
-    [(partition, offset)] = rows(published, 'SELECT partition, "offset" FROM pending_board')
+    [(partition, offset)] = rows(published, 'SELECT partition, "offset" FROM pending_record')
     built_from_the_new_topic(log, published)
-    came = row(4, offset, title="waited", board_partition=partition, kafka_offset=100)
+    came = row(4, offset, title="waited", stream_partition=partition, kafka_offset=100)
     assert serve_all(log, published, [came]) == 1
     assert shown(published)[3:] == [(4, "waited", "live")]
-    assert rows(published, "SELECT 1 FROM pending_board") == []
+    assert rows(published, "SELECT 1 FROM pending_record") == []
 
 
 def test_a_build_from_a_topic_that_the_stream_has_not_gone_to_is_not_published(log, published):
@@ -206,7 +206,7 @@ def waiting(log, settings):
 
 def test_a_member_that_comes_on_a_topic_made_again_shows_its_boards(log, waiting):
     made_again(log, waiting, "member")
-    assert serve_all(log, waiting, [row(4, 8, title="its member came", member_offset=2, kafka_offset=100)]) == 1
+    assert serve_all(log, waiting, [row(4, 8, title="its member came", table_offset=2, kafka_offset=100)]) == 1
     assert shown(waiting) == [(2, "v6", "final"), (3, "v7", "final"), (4, "its member came", "live")]
     assert ("topic made again", 1) in [each[1:] for each in rows(waiting, DIRTY)]
 

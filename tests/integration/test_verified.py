@@ -18,7 +18,7 @@ from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, 
 LATER = NOON + dt.timedelta(minutes=1)
 COMMAND = r"python -m include\.integrity verify"
 CORRECTIONS = """
-SELECT board_id, class, shown ->> 'title', rebuilt ->> 'title' FROM board_detail_correction
+SELECT board_id, class, shown ->> 'title', rebuilt ->> 'title' FROM detail_correction
  WHERE generation_id = %s ORDER BY board_id
 """
 UNLISTED = "SELECT unlisted_corrections FROM generation WHERE id = %s"

@@ -99,7 +99,7 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, preloaded=0
     built = build(spark.sparkContext, pipeline, PIPELINE, DAY, "test", None, found, buckets,
                   lambda: PreloadedMembers([versions.select(member_schema(PIPELINE).names)]))  # fmt: skip
     of = (built.generation_id,)
-    texts = rows(pipeline, "SELECT board_id, nickname, title FROM board_detail_final WHERE generation_id = %s", of)
+    texts = rows(pipeline, "SELECT board_id, nickname, title FROM detail_final WHERE generation_id = %s", of)
     excluded = rows(pipeline, "SELECT kind, board_id, identity FROM generation_excluded WHERE generation_id = %s", of)
     terms = rows(pipeline, "SELECT raw_distinct, row_count, pending_count, rejected_count FROM generation"
                            " WHERE id = %s", of)  # fmt: skip
@@ -120,8 +120,8 @@ def test_a_rebuilt_day_is_what_the_rules_say(
     histories = apart(histories)
     events = list(itertools.chain(*histories))
     gone = {key + 100 * n for key in forgotten for n in range(len(histories))}
-    rows(pipeline, "DELETE FROM forgotten_member")
-    rows(pipeline, "INSERT INTO forgotten_member SELECT unnest(%s::bigint[]), 'asked for it', 'test'", (list(gone),))
+    rows(pipeline, "DELETE FROM forgotten_key")
+    rows(pipeline, "INSERT INTO forgotten_key SELECT unnest(%s::bigint[]), 'asked for it', 'test'", (list(gone),))
     shuffled = random.Random(seed).sample(events, len(events))
     texts, excluded, terms, content = rebuilt(spark, pipeline, folder, [record(e) for e in shuffled], files, buckets,
                                                 preloaded)  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_rebuilt_day_is_what_the_rules_say(
 @pytest.fixture(autouse=True)
 def nobody_is_forgotten(pipeline):
     yield
-    rows(pipeline, "DELETE FROM forgotten_member")
+    rows(pipeline, "DELETE FROM forgotten_key")
 
 
 def test_rejects_are_counted_unless_a_valid_record_of_the_board_exists(spark, pipeline, tmp_path):

@@ -46,8 +46,8 @@ NIGHTS = 4  # a night may make another day dirty; not for ever
 MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "2"))
 FINDS = {"no-pairs": 503, "late-members-dropped": 607, "no-live-rows": 510, "no-second-search": 500}
 EMPTY = """
-TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation,
-         unchecked_day, late_member RESTART IDENTITY CASCADE
+TRUNCATE detail_live, detail_covered, offset_ledger, day_publication, dirty_day, publication, generation,
+         unchecked_day, late_version RESTART IDENTITY CASCADE
 """
 PUBLISHED = "SELECT day FROM day_publication WHERE generation_id IS NOT NULL AND held_reason IS NULL"
 SHOWN = "SELECT board_id, title, nickname FROM board_detail WHERE day = %s"

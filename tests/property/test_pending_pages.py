@@ -41,7 +41,7 @@ def store(database):
 @given(histories(), st.integers(1, 5_000), st.integers(1, 8), st.integers(1, 8))
 def test_each_board_whose_member_came_is_offered_in_pages(database, store, drawn, max_bytes, members, boards_a_page):
     boards, there, comes = drawn
-    rows(database, "DELETE FROM pending_board")
+    rows(database, "DELETE FROM pending_record")
     store.save_pending(
         PendingBoard("board", offset % 3, offset, offset, member, AT.date(), b"", b"x" * size, AT, None, None, AT)
         for offset, (member, size) in enumerate(boards)

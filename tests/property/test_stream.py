@@ -305,7 +305,7 @@ def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course
     driver.store.forget_superseded()
 
     view = dict(rows(pipeline, "SELECT board_id, nickname || '/' || title FROM board_detail"))
-    pending = set(rows(pipeline, 'SELECT board_id, "offset" FROM pending_board'))
+    pending = set(rows(pipeline, 'SELECT board_id, "offset" FROM pending_record'))
     rejects = {row[0] for row in rows(pipeline, """SELECT "offset" FROM reject WHERE topic = 'board'""")}
     for number, events in of_each.items():
         keys = range(KEYS_A_HISTORY * number, KEYS_A_HISTORY * (number + 1))

@@ -43,7 +43,7 @@ BOARDS = range(1, MOVER + 1)
 STEPS = 12
 CORRECTED = """
 SELECT board_id, shown ->> 'title', rebuilt ->> 'title'
-  FROM board_detail_correction c JOIN day_publication p USING (generation_id)
+  FROM detail_correction c JOIN day_publication p USING (generation_id)
  WHERE p.day = %s AND class <> 'duplicate'
 """
 SHOWN = "SELECT board_id, title, finality, shown_since FROM board_detail WHERE day = %s"
@@ -59,8 +59,8 @@ FINDS = {
 }  # fmt: skip
 AGE = "interval '30 days'"
 EMPTY = """
-TRUNCATE board_detail_live, board_detail_covered, offset_ledger, day_publication, dirty_day, publication, generation,
-         pending_board, unchecked_day RESTART IDENTITY CASCADE
+TRUNCATE detail_live, detail_covered, offset_ledger, day_publication, dirty_day, publication, generation,
+         pending_record, unchecked_day RESTART IDENTITY CASCADE
 """
 _numbers = itertools.count()
 
@@ -85,12 +85,12 @@ class Event:
     def version_at(self):
         return NOON + dt.timedelta(minutes=self.at)
 
-    def row(self, member_offset, kafka_offset=None):
+    def row(self, table_offset, kafka_offset=None):
         if self.title is None:
             return tombstone(self.board, self.offset, self.version_at) | {
-                "kafka_offset": kafka_offset, "member_partition": None, "member_offset": None}  # fmt: skip
+                "kafka_offset": kafka_offset, "table_partition": None, "table_offset": None}  # fmt: skip
         return row(self.board, self.offset, title=self.title, modified_at=self.version_at, day=DAYS[self.day].date,
-                   created_at=DAYS[self.day].start, member_offset=member_offset, kafka_offset=kafka_offset,
+                   created_at=DAYS[self.day].start, table_offset=table_offset, kafka_offset=kafka_offset,
                    event_id=self.event_id)  # fmt: skip
 
 
@@ -328,7 +328,7 @@ class Serving:
     def weeks_go_by(self):
         if self.damage:
             return
-        rows(self.database, f"UPDATE board_detail_covered SET covered_at = covered_at - {AGE};"
+        rows(self.database, f"UPDATE detail_covered SET covered_at = covered_at - {AGE};"
                             f"UPDATE publication SET made_at = made_at - {AGE};"
                             f"UPDATE day_publication SET published_at = published_at - {AGE}")  # fmt: skip
         collect_orphans(self.database)
@@ -338,10 +338,12 @@ class Serving:
         for number, day in enumerate(DAYS):
             self._check(number, day)
         ids = f"ARRAY[{', '.join(map(str, BOARDS))}]"
-        assert self._read(BY_ID.format(f"boards_by_id({ids})")) == self._read(BY_ID.format("board_detail_masked"))
+        assert self._read(BY_ID.format(f"board_detail_by_key({ids})")) == self._read(
+            BY_ID.format("board_detail_masked")
+        )
         waits = {event.offset for event in self.waiting.values()
                  if event.board not in self.newest or event.version > self.newest[event.board].version}  # fmt: skip
-        found = {offset for (offset,) in self._read('SELECT "offset" FROM pending_board')}
+        found = {offset for (offset,) in self._read('SELECT "offset" FROM pending_record')}
         assert waits <= found <= self.waiting.keys()
 
     def _check(self, number, day):

@@ -25,18 +25,18 @@ BEGIN
         VALUES (of_day, 'years', 'published', '{{"board": {{"0": 1000000}}, "member": {{"0": 0}}}}', {boards},
                 {boards}, 0, 0, 0, 'h', now(), now(), number * 1000 + 1, number * 1000 + {boards})
         RETURNING generation.id INTO id;
-        EXECUTE format('CREATE TABLE generations.board_detail_final_g%1$s (LIKE board_detail_final INCLUDING DEFAULTS'
+        EXECUTE format('CREATE TABLE generations.detail_final_g%1$s (LIKE detail_final INCLUDING DEFAULTS'
                        ' INCLUDING CONSTRAINTS, CHECK (generation_id = %1$s AND day = %2$L))', id, of_day);
-        EXECUTE format('GRANT SELECT, INSERT ON generations.board_detail_final_g%1$s TO batch', id);
-        EXECUTE format('INSERT INTO generations.board_detail_final_g%1$s (generation_id, day, board_id, title,'
-                       ' modified_at, created_at, board_partition, board_offset)'
+        EXECUTE format('GRANT SELECT, INSERT ON generations.detail_final_g%1$s TO batch', id);
+        EXECUTE format('INSERT INTO generations.detail_final_g%1$s (generation_id, day, board_id, title,'
+                       ' modified_at, created_at, stream_partition, stream_offset)'
                        ' SELECT %1$s, %2$L, %3$s * 1000 + n, ''title'', %2$L, %2$L, 0, %3$s * 100 + n'
                        ' FROM generate_series(1, {boards}) n', id, of_day, number);
-        EXECUTE format('ALTER TABLE generations.board_detail_final_g%1$s ADD PRIMARY KEY (board_id),'
+        EXECUTE format('ALTER TABLE generations.detail_final_g%1$s ADD PRIMARY KEY (board_id),'
                        ' ADD CHECK (board_id BETWEEN %2$s AND %3$s AND created_at BETWEEN %4$L AND %4$L)',
                        id, number * 1000 + 1, number * 1000 + {boards}, of_day::timestamptz);
-        EXECUTE format('CREATE INDEX ON generations.board_detail_final_g%1$s (member_id)', id);
-        EXECUTE format('ALTER TABLE board_detail_final ATTACH PARTITION generations.board_detail_final_g%1$s'
+        EXECUTE format('CREATE INDEX ON generations.detail_final_g%1$s (member_id)', id);
+        EXECUTE format('ALTER TABLE detail_final ATTACH PARTITION generations.detail_final_g%1$s'
                        ' FOR VALUES FROM (%2$L, %1$s) TO (%2$L, %3$s)', id, of_day, id + 1);
         INSERT INTO day_publication (day, generation_id, cut, status, row_count, published_at)
         SELECT g.day, g.id, g.cut, 'rebuilt', g.row_count, now() FROM generation g WHERE g.day = of_day;
@@ -74,7 +74,7 @@ WITH before AS (
       FROM before b JOIN day_publication p USING (day)
      CROSS JOIN LATERAL (VALUES (NULL, b.id), (b.id, p.generation_id)) AS change (from_id, to_id)
 )
-INSERT INTO board_detail_covered (board_id, modified_at, board_partition, board_offset, day, deleted, written_at,
+INSERT INTO detail_covered (board_id, modified_at, stream_partition, stream_offset, day, deleted, written_at,
                                   generation_id, covered_at)
 SELECT g.last_key + 1, g.day, 0, 0, g.day, true, g.day, g.id, g.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id

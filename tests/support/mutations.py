@@ -79,7 +79,7 @@ def _late_members_dropped(monkeypatch, *_):
     def search(settings):
         plain(settings)
         day_checks.check_days(settings)
-        rows(settings, "DELETE FROM late_member")
+        rows(settings, "DELETE FROM late_version")
 
     monkeypatch.setattr(late_members, "find_late_members", search)
 
@@ -103,7 +103,7 @@ MUTATIONS = {
     "fence-without-left-out": _in_query("fence_staged", "e.board_id = s.{{key}}", "false"),
     # a row of a former topic stays on top of a newer version that the cut covers
     "older-row-stays": _in_query(
-        "fence_staged", "(l.{{version}}, l.board_offset) < (f.{{version}}, f.board_offset)", "false"
+        "fence_staged", "(l.{{version}}, l.stream_offset) < (f.{{version}}, f.stream_offset)", "false"
     ),
     # what the generation has is compared, not the rows that its publication brings back
     "brought-back-uncompared": _in_query(

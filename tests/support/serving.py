@@ -42,7 +42,7 @@ def row(board_id: int, offset: int, **fields: Any) -> dict[str, Any]:
     return {
         "board_id": board_id, "member_id": 7, "nickname": "하늘", "city": "서울", "phone": None,
         "title": f"v{offset}", "body": "본문", "modified_at": NOON, "created_at": NOON, "event_id": f"e{offset}",
-        "board_partition": 0, "board_offset": offset, "member_partition": 0, "member_offset": 0,
+        "stream_partition": 0, "stream_offset": offset, "table_partition": 0, "table_offset": 0,
         "kafka_partition": 0, "kafka_offset": offset, "day": DAY.date, "deleted": False, "replayed": False,
         "kafka_timestamp": NOON,
         **fields,
@@ -131,7 +131,7 @@ def pending(settings: Settings, board_id: int, offset: int, version_at: dt.datet
     """A board that waits for its member, as the join keeps it."""
     sql_rows(
         settings,
-        """INSERT INTO pending_board (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp,
+        """INSERT INTO pending_record (topic, partition, "offset", board_id, member_id, day, value, kafka_timestamp,
                                       version_at)
            VALUES ('board', 0, %s, %s, 99, %s, '', %s, %s)""",
         (offset, board_id, DAY.date, NOON, version_at),

@@ -71,8 +71,8 @@ def test_a_detail_is_a_row_with_its_sources_and_its_day():
     assert list(row) == RECORDS.names
     assert (row["board_id"], row["nickname"], row["phone"]) == (8, "하늘", None)
     assert (row["modified_at"], row["day"]) == (NOON.replace(microsecond=1), dt.date(2026, 11, 21))
-    assert (row["event_id"], row["board_partition"], row["board_offset"]) == ("e", 3, 70)
-    assert (row["member_partition"], row["member_offset"]) == (1, 5)
+    assert (row["event_id"], row["stream_partition"], row["stream_offset"]) == ("e", 3, 70)
+    assert (row["table_partition"], row["table_offset"]) == (1, 5)
     assert (row["kafka_partition"], row["kafka_offset"], row["kafka_timestamp"]) == (2, 0, NOON)
     assert (row["deleted"], row["reason"], row["record_key"], row["record_value"]) == (False, None, None, None)
 
@@ -81,13 +81,13 @@ def test_a_tombstone_has_its_time_of_acceptance_and_no_day():
     accepted = (h.ACCEPTED_AT, b"2026-11-20T04:00:00.000000Z")
     row, late = read((b"8", None, [*PLACE, accepted]), (b"9", None, PLACE))
     assert (row["board_id"], row["deleted"], row["day"], row["title"]) == (8, True, None, None)
-    assert (row["modified_at"], row["board_offset"]) == (NOON + dt.timedelta(hours=1), 70)
+    assert (row["modified_at"], row["stream_offset"]) == (NOON + dt.timedelta(hours=1), 70)
     assert late["modified_at"] == NOON
 
 
 def test_a_repeated_header_counts_the_first_time():
     [row] = read((b"8", detail(), [*PLACE, (h.BOARD_OFFSET, b"99"), (h.EVENT_ID, b"other")]))
-    assert (row["board_offset"], row["event_id"]) == (70, "e")
+    assert (row["stream_offset"], row["event_id"]) == (70, "e")
 
 
 MISSING = [f"headers/{name}: missing" for name in (h.BOARD_PARTITION, h.BOARD_OFFSET)]

@@ -107,7 +107,7 @@ class TestProgress:
         assert row.offsets == {"board": {"0": 500, "1": 400}}
         assert (row.input_rate, row.processed_rate, row.lag_records, row.lag_s) == (100.5, 1600.0, 50, 0.5)
         assert row.phases == {"addBatch": 0.2, "triggerExecution": 0.25, "send": 0.15}
-        assert row.figures == {
+        assert row.metrics == {
             "sent": 900, "rejects": 1, "pending": 3, "pending_oldest_s": 60.0, "table_rows": 442_000,
             "table_changes": 17, "table_memory_bytes": 1 << 20, "table_disk_bytes": 2 << 20, "table_lag_records": 2,
         }  # fmt: skip
@@ -116,7 +116,7 @@ class TestProgress:
     def test_what_is_not_known_is_none_and_not_zero(self):
         row = driver(serve=QueryView("serve", "board-detail"), pending=None, table_lag=None).progress()[1]
         assert (row.batch_id, row.duration_ms, row.offsets, row.lag_records, row.lag_s) == (None,) * 5
-        assert {"pending", "table_lag_records"}.isdisjoint(row.figures)
+        assert {"pending", "table_lag_records"}.isdisjoint(row.metrics)
 
     @pytest.mark.parametrize(
         ("view", "text"),

@@ -96,7 +96,7 @@ def test_boards_whose_clock_was_wrong_are_placed_by_contract_and_counted():
 
 
 def test_a_board_is_where_its_first_record_of_the_output_topic_is():
-    places = [{"partition": 3, "offset": o, "board_partition": 0, "board_offset": 0} for o in (9, 7, 8)]
+    places = [{"partition": 3, "offset": o, "stream_partition": 0, "stream_offset": 0} for o in (9, 7, 8)]
     found = decided(SEOUL, (0, 1, created(1, SEOUL.start)), (1, 2, created(2, SEOUL.start)), sources=places)
     rows = {row["offset"]: row for row in found.chosen.to_pylist()}
     assert (rows[0]["kafka_partition"], rows[0]["kafka_offset"], rows[0]["copies"]) == (3, 7, 3)

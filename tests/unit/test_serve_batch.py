@@ -45,9 +45,9 @@ def test_rejects_and_valid_rows_are_told_apart_by_their_reason():
 
 def test_the_newest_version_of_a_board_is_left():
     versions = [row(1, 0), row(2, 1), row(1, 3, modified_at=LATER), row(1, 2, modified_at=LATER), row(2, 4)]
-    assert newest_versions(batch(versions)).select(["board_id", "board_offset"]).to_pylist() == [
-        {"board_id": 1, "board_offset": 3},
-        {"board_id": 2, "board_offset": 4},
+    assert newest_versions(batch(versions)).select(["board_id", "stream_offset"]).to_pylist() == [
+        {"board_id": 1, "stream_offset": 3},
+        {"board_id": 2, "stream_offset": 4},
     ]
 
 
@@ -62,7 +62,7 @@ def test_a_tombstone_takes_the_day_of_its_board_and_a_row_keeps_its_own():
 
 
 def test_copies_are_counted_by_the_board_record_they_were_made_from():
-    rows = [row(1, 0), row(1, 0, kafka_offset=1), row(1, 0, kafka_offset=2), row(2, 0, board_partition=1)]
+    rows = [row(1, 0), row(1, 0, kafka_offset=1), row(1, 0, kafka_offset=2), row(2, 0, stream_partition=1)]
     assert repeated_sources(batch(rows)) == 2
 
 
@@ -88,9 +88,9 @@ def test_a_timestamp_outside_the_years_of_the_contract_is_none():
 
 
 def test_rows_made_from_a_topic_that_was_replaced_get_the_coordinates_of_none():
-    waited = row(4, -(10**17), board_partition=-2, kafka_offset=4)
+    waited = row(4, -(10**17), stream_partition=-2, kafka_offset=4)
     rows = batch([row(1, 5), row(2, 6), row(3, 7, kafka_partition=1), waited])
     marked = marked_of_replaced(rows, {0: 6, 2: 9}).to_pylist()
-    assert [(each["board_partition"], each["board_offset"]) for each in marked] == [
+    assert [(each["stream_partition"], each["stream_offset"]) for each in marked] == [
         (-1, 5 - 10**17), (0, 6), (0, 7), (-2, -(10**17))]  # fmt: skip
     assert marked_of_replaced(rows, {}) is rows

@@ -61,7 +61,7 @@ def test_what_a_row_holds_is_in_no_message():
 
 
 def test_a_refusal_names_column_and_constraint_where_they_are_known():
-    context = 'COPY board_detail_live, line 3, column day: "x"'
+    context = 'COPY detail_live, line 3, column day: "x"'
     assert "SQLSTATE 22008, column day;" in reason_of_refusal(failure("22008", context=context))
     assert "SQLSTATE 23514, constraint no_spam;" in reason_of_refusal(failure("23514", constraint_name="no_spam"))
     assert "SQLSTATE 22021;" in reason_of_refusal(failure("22021", context="COPY stage_detail, line 3"))

@@ -42,7 +42,7 @@ def test_a_row_a_query_and_one_for_both() -> None:
 
 
 def test_what_is_not_known_is_a_question_mark() -> None:
-    nothing = dict.fromkeys(("input_rate", "processed_rate", "lag_records", "lag_s", "duration_ms", "figures"))
+    nothing = dict.fromkeys(("input_rate", "processed_rate", "lag_records", "lag_s", "duration_ms", "metrics"))
     join, both, _ = printed(seen("join", **nothing))
     assert join[:6] == ["join", "?", "?", "?", "?", ""]
     assert [cell for cell in both if cell] == ["both", "?", "0", "0"]
@@ -74,7 +74,7 @@ def test_says_that_postgresql_is_not_there_and_goes_on(layout: Layout) -> None:
     with console.capture() as capture:
         show([], layout, console)
     assert "service" in capture.get()
-    assert "stream: no figures: PostgreSQL cannot be reached." in capture.get()
+    assert "stream: no metrics: PostgreSQL cannot be reached." in capture.get()
 
 
 def test_says_that_there_are_no_settings_yet(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from include.sql.named import query
 
 # Where data of a member are, in the order of locks: the name in the report, and the statement that removes them.
 _PLACES = {
-    "pending_board": "forget_pending",
-    "board_detail_covered": "forget_covered_of_member",
-    "board_detail_live": "forget_live",
+    "pending_record": "forget_pending",
+    "detail_covered": "forget_covered_of_member",
+    "detail_live": "forget_live",
     "reject": "forget_rejects",
-    "board_detail_correction": "forget_corrections",
+    "detail_correction": "forget_corrections",
     "member": "forget_member_row",
     "board_document": "forget_board_documents",
     "change_key": "forget_change_keys",
@@ -63,7 +63,7 @@ class ForgottenStore:
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
             cursor.execute(query("forget_final"), which)  # reads all history, and nobody waits for these rows
             by_generation = Counter(int(row[0]) for row in cursor.fetchall())
-            removed["board_detail_final"] = by_generation.total()
+            removed["detail_final"] = by_generation.total()
             counted = [_counted(cursor, generation_id) for generation_id in sorted(by_generation)]
             cursor.execute(query("hold_tombstones"))
             cursor.execute(query("lock_days_of_member"), which | {"generation_ids": [*by_generation]})

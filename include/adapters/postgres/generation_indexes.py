@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 _LIMITS = dataclasses.replace(LONG, lock_s=0.2)  # new readers wait behind a CHECK that waits for those before
 _MISSES = 5  # of a step: each makes new readers of a table wait for as long
-_STEPS = ("index_members", "add_bounds", "validate_bounds")  # their order in statement select_incomplete
+_STEPS = ("index_table_key", "add_bounds", "validate_bounds")  # their order in statement select_incomplete
 
 
 def complete_tables(database: DatabaseSettings) -> None:

@@ -34,8 +34,8 @@ class Excluded(NamedTuple):
     kind: str
     identity: str
     board_id: int | None
-    board_partition: int
-    board_offset: int
+    stream_partition: int
+    stream_offset: int
     reason: str | None
     version_at: dt.datetime | None = None
 
@@ -269,4 +269,4 @@ def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates:
 
 def table_name(generation_id: int) -> sql.Identifier:
     """The table that holds a generation's rows."""
-    return sql.Identifier("generations", f"board_detail_final_g{generation_id}")
+    return sql.Identifier("generations", f"detail_final_g{generation_id}")

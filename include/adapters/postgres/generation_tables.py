@@ -22,7 +22,7 @@ _PAUSE_S = 0.3
 
 def is_attached(cursor: Cursor, generation_id: int) -> bool:
     """Is the generation's table part of the view?"""
-    cursor.execute(query("select_attached"), {"table": f"generations.board_detail_final_g{generation_id}"})
+    cursor.execute(query("select_attached"), {"table": f"generations.detail_final_g{generation_id}"})
     return cursor.fetchone() is not None
 
 

@@ -39,7 +39,7 @@ SESSION = {"temp_buffers": "64MB"}
 
 
 class LiveTableSink:
-    """Writes batches of one topic's records to `board_detail_live`, for one consumer, over one connection.
+    """Writes batches of one topic's records to `detail_live`, for one consumer, over one connection.
 
     One thread at a time calls `apply`; any thread may call `cancel`.
     """

@@ -70,10 +70,10 @@ def marked_of_replaced(rows: pa.Table, until: Mapping[int, int]) -> pa.Table:
     partitions = pc.index_in(rows["kafka_partition"], value_set=pa.array([*until], pa.int32()))
     begins = pa.array([*until.values()], pa.int64()).take(partitions.combine_chunks())
     is_old = pc.less(rows["kafka_offset"], pc.fill_null(begins, 0))
-    is_old = pc.and_(is_old, pc.greater_equal(rows["board_partition"], 0))  # it waited, and has them already
+    is_old = pc.and_(is_old, pc.greater_equal(rows["stream_partition"], 0))  # it waited, and has them already
     for name, marked in (
-        ("board_partition", pc.subtract(pa.scalar(-1, pa.int32()), rows["board_partition"])),
-        ("board_offset", pc.subtract(rows["board_offset"], REPLACED_BY)),
+        ("stream_partition", pc.subtract(pa.scalar(-1, pa.int32()), rows["stream_partition"])),
+        ("stream_offset", pc.subtract(rows["stream_offset"], REPLACED_BY)),
     ):
         rows = rows.set_column(rows.schema.get_field_index(name), name, pc.if_else(is_old, marked, rows[name]))
     return rows
@@ -99,7 +99,7 @@ def newest_versions(rows: pa.Table) -> pa.Table:
     if pc.count_distinct(rows[KEY]).as_py() == rows.num_rows:
         return rows
     order = pc.sort_indices(rows, sort_keys=[
-        (KEY, "ascending"), (VERSION, "descending"), ("board_offset", "descending"),
+        (KEY, "ascending"), (VERSION, "descending"), ("stream_offset", "descending"),
         ("kafka_partition", "ascending"), ("kafka_offset", "ascending")])  # fmt: skip
     newest = rows.take(order.filter(begins_run(rows[KEY].combine_chunks().take(order))))
     if not placeless(newest):
@@ -121,7 +121,7 @@ def placeless(rows: pa.Table) -> bool:
 
 def repeated_sources(rows: pa.Table) -> int:
     """How many rows come from a board record that an earlier row of the batch was made from already."""
-    distinct = rows.group_by(["board_partition", "board_offset"]).aggregate([])
+    distinct = rows.group_by(["stream_partition", "stream_offset"]).aggregate([])
     return int(rows.num_rows - distinct.num_rows)
 
 

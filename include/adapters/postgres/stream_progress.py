@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 class Progress(NamedTuple):
     """One query. `batch_id`, `input_rows`, `duration_ms` and `phases` (seconds) are of its last batch that had records.
 
-    None where nothing is known yet; `figures` are counts since the start of the driver.
+    None where nothing is known yet; `metrics` are counts since the start of the driver.
     """
 
     query: str
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
     lag_records: int | None
     lag_s: float | None
     phases: Mapping[str, float] | None
-    figures: Mapping[str, float] | None
+    metrics: Mapping[str, float] | None
     waiting_for: str | None
 
 

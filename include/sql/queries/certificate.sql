@@ -1,7 +1,7 @@
 -- The certificate of a day: the terms of its balance, one statement each.
 
 -- name: term_recorded
-SELECT count(*) FROM board_document
+SELECT count(*) FROM site.board_document
  WHERE deleted_at IS NULL
    AND (document ->> 'createdAt') COLLATE "C" >= %(start)s AND (document ->> 'createdAt') COLLATE "C" < %(end)s
 
@@ -9,7 +9,7 @@ SELECT count(*) FROM board_document
 SELECT raw_distinct FROM generation WHERE id = %(generation_id)s
 
 -- name: term_rows
-SELECT count(*) FROM board_detail_final WHERE day = %(day)s AND generation_id = %(generation_id)s
+SELECT count(*) FROM detail_final WHERE day = %(day)s AND generation_id = %(generation_id)s
 
 -- name: term_pending
 SELECT count(*) FROM generation_excluded WHERE generation_id = %(generation_id)s AND kind = 'pending'
@@ -24,14 +24,14 @@ SELECT count(*) FROM generation_excluded WHERE generation_id = %(generation_id)s
 SELECT count(*) FROM generation_excluded WHERE generation_id = %(generation_id)s AND kind = 'moved'
 
 -- name: term_duplicates
-SELECT COALESCE(sum((rebuilt ->> 'copies')::bigint - 1), 0) FROM board_detail_correction
+SELECT COALESCE(sum((rebuilt ->> 'copies')::bigint - 1), 0) FROM detail_correction
  WHERE generation_id = %(generation_id)s AND class = 'duplicate'
 
 -- name: term_misplaced
 SELECT COALESCE(misplaced_count, 0) FROM generation WHERE id = %(generation_id)s
 
 -- name: term_corrections
-SELECT (SELECT count(*) FROM board_detail_correction c WHERE c.generation_id = g.id)
+SELECT (SELECT count(*) FROM detail_correction c WHERE c.generation_id = g.id)
      + (SELECT COALESCE(sum(value::bigint), 0) FROM jsonb_each_text(g.unlisted_corrections))
   FROM generation g WHERE g.id = %(generation_id)s
 
@@ -39,38 +39,38 @@ SELECT (SELECT count(*) FROM board_detail_correction c WHERE c.generation_id = g
 -- Boards of the day that the system of record has, or that the stream made rows of, and of which the generation says
 -- nothing: neither a row, nor pending, rejected, deleted or moved. What came since shows them neither.
 WITH known AS (
-    SELECT id AS board_id FROM board_document
+    SELECT id AS {{key}} FROM site.board_document
      WHERE deleted_at IS NULL
        AND (document ->> 'createdAt') COLLATE "C" >= %(start)s AND (document ->> 'createdAt') COLLATE "C" < %(end)s
      UNION
-    SELECT {{key}} FROM board_detail_covered WHERE day = %(day)s AND NOT deleted
+    SELECT {{key}} FROM detail_covered WHERE day = %(day)s AND NOT deleted
      UNION
-    SELECT {{key}} FROM board_detail_live WHERE day = %(day)s AND NOT deleted
+    SELECT {{key}} FROM detail_live WHERE day = %(day)s AND NOT deleted
 ), unsaid AS MATERIALIZED (
-    SELECT k.board_id
+    SELECT k.{{key}}
       FROM known k
-     WHERE NOT EXISTS (SELECT FROM board_detail_final f
-                        WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = k.board_id)
+     WHERE NOT EXISTS (SELECT FROM detail_final f
+                        WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = k.{{key}})
        AND NOT EXISTS (SELECT FROM generation_excluded e
-                        WHERE e.generation_id = %(generation_id)s AND e.board_id = k.board_id)
+                        WHERE e.generation_id = %(generation_id)s AND e.{{key}} = k.{{key}})
 )
 SELECT count(*)
   FROM unsaid u
- WHERE NOT EXISTS (SELECT FROM pending_board w WHERE w.board_id = u.board_id)
-   AND NOT EXISTS (SELECT FROM board_detail_live l LEFT JOIN day_publication p ON p.day = l.day
-                    WHERE l.{{key}} = u.board_id
-                      AND NOT is_covered(p.generation_id, p.board_ends, p.member_ends, l.{{key}}, l.board_partition,
-                                         l.board_offset, l.member_partition, l.member_offset))
+ WHERE NOT EXISTS (SELECT FROM pending_record w WHERE w.{{key}} = u.{{key}})
+   AND NOT EXISTS (SELECT FROM detail_live l LEFT JOIN day_publication p ON p.day = l.day
+                    WHERE l.{{key}} = u.{{key}}
+                      AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
+                                         l.stream_offset, l.table_partition, l.table_offset))
 
 -- name: term_unexplained
-SELECT count(*) FROM board_detail_correction
+SELECT count(*) FROM detail_correction
  WHERE generation_id = %(generation_id)s AND class = 'unexplained'
 
 -- name: term_dirty
-SELECT COALESCE(sum(count), 0) FROM dirty_day WHERE day = %(day)s AND cause <> 'unread board'
+SELECT COALESCE(sum(count), 0) FROM dirty_day WHERE day = %(day)s AND cause <> 'unread {{stream}}'
 
 -- name: term_unread
-SELECT COALESCE(sum(count), 0) FROM dirty_day WHERE day = %(day)s AND cause = 'unread board'
+SELECT COALESCE(sum(count), 0) FROM dirty_day WHERE day = %(day)s AND cause = 'unread {{stream}}'
 
 -- name: term_unchecked
 SELECT count(*) FROM unchecked_day WHERE day = %(day)s

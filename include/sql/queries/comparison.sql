@@ -5,13 +5,13 @@
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ
 
 -- name: select_correction_samples
-SELECT c.class, c.board_id, c.shown, c.rebuilt
+SELECT c.class, c.{{key}}, c.shown, c.rebuilt
   FROM unnest(%(classes)s::text[]) AS wanted (class)
- CROSS JOIN LATERAL (SELECT class, board_id, shown, rebuilt
-                       FROM board_detail_correction
+ CROSS JOIN LATERAL (SELECT class, {{key}}, shown, rebuilt
+                       FROM detail_correction
                       WHERE generation_id = %(generation_id)s AND class = wanted.class
-                      ORDER BY board_id LIMIT %(limit)s) c
- ORDER BY c.class, c.board_id
+                      ORDER BY {{key}} LIMIT %(limit)s) c
+ ORDER BY c.class, c.{{key}}
 
 -- name: select_generation
 SELECT id, day, run_id, status, cut, raw_distinct, row_count, pending_count, rejected_count, duplicate_count,
@@ -23,17 +23,17 @@ SELECT id, day, run_id, status, cut, raw_distinct, row_count, pending_count, rej
 
 -- name: delete_corrections
 -- The duplicates were counted by the build; the rest is compared anew.
-DELETE FROM board_detail_correction WHERE generation_id = %(generation_id)s AND class <> 'duplicate';
+DELETE FROM detail_correction WHERE generation_id = %(generation_id)s AND class <> 'duplicate';
 UPDATE generation SET unlisted_corrections = NULL WHERE id = %(generation_id)s
 
 -- name: select_is_shown
 -- The generation that the day shows, if any; and does the speed layer have rows of the day?
 SELECT (SELECT generation_id FROM day_publication WHERE day = %(day)s),
-       EXISTS (SELECT 1 FROM board_detail_live WHERE day = %(day)s)
+       EXISTS (SELECT 1 FROM detail_live WHERE day = %(day)s)
 
 -- name: begin_unlisted
 -- No board is compared one by one.
-CREATE TEMPORARY TABLE changed_board (board_id bigint) ON COMMIT DROP
+CREATE TEMPORARY TABLE changed_key ({{key}} bigint) ON COMMIT DROP
 
 -- name: save_unlisted
 -- Of a day that was not shown all rows are new: they are counted, and not listed one by one. Boards that are compared
@@ -42,9 +42,9 @@ UPDATE generation g
    SET unlisted_corrections = (
        SELECT jsonb_object_agg(c.class, c.count)
          FROM (SELECT CASE WHEN f.replayed THEN 'recovered_from_fallback' ELSE 'missing' END AS class, count(*)
-                 FROM board_detail_final f
+                 FROM detail_final f
                 WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
-                  AND NOT EXISTS (SELECT 1 FROM changed_board b WHERE b.board_id = f.{{key}}) GROUP BY 1) c)
+                  AND NOT EXISTS (SELECT 1 FROM changed_key b WHERE b.{{key}} = f.{{key}}) GROUP BY 1) c)
  WHERE g.id = %(generation_id)s
 
 -- name: compare_rows
@@ -53,38 +53,38 @@ UPDATE generation g
 -- one: after a publication the index leads to many that are gone. No generation is 0: with a NULL the whole condition
 -- would be false, the day as well, and the tables of all days be opened.
 SET LOCAL work_mem = '64MB';  -- for keys and hashes of a million boards
-CREATE TEMPORARY TABLE changed_board ON COMMIT DROP AS
+CREATE TEMPORARY TABLE changed_key ON COMMIT DROP AS
 WITH live AS MATERIALIZED (
     SELECT l.{{key}}, hash_record_extended(ROW({{columns_l}}), 0) AS content, l.deleted
-      FROM board_detail_live l LEFT JOIN day_publication p ON p.day = l.day
+      FROM detail_live l LEFT JOIN day_publication p ON p.day = l.day
      WHERE l.day = %(day)s
-       AND NOT is_covered(p.generation_id, p.board_ends, p.member_ends, l.{{key}}, l.board_partition, l.board_offset,
-                          l.member_partition, l.member_offset)
+       AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
+                          l.table_partition, l.table_offset)
 ), shown AS (
     SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content
-      FROM board_detail_final f
+      FROM detail_final f
      WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(shown_id)s, 0)
        AND NOT EXISTS (SELECT 1 FROM live l WHERE l.{{key}} = f.{{key}})
      UNION ALL
     SELECT {{key}}, content FROM live WHERE NOT deleted
 )
-SELECT COALESCE(b.{{key}}, s.{{key}}) AS board_id
+SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}
   FROM (SELECT {{key}}, hash_record_extended(ROW({{columns}}), 0) AS content
-          FROM board_detail_final
+          FROM detail_final
          WHERE day = %(day)s AND generation_id = %(generation_id)s) b
   FULL JOIN shown s ON s.{{key}} = b.{{key}}
  WHERE b.content IS DISTINCT FROM s.content
  UNION
 -- and rows that were set aside since the day shows something newer: the publication may bring them back
 SELECT c.{{key}}
-  FROM board_detail_covered c JOIN generation g ON g.id = %(generation_id)s
+  FROM detail_covered c JOIN generation g ON g.id = %(generation_id)s
  WHERE c.day = %(day)s
-   AND NOT is_covered(g.id, g.board_ends, g.member_ends, c.{{key}}, c.board_partition, c.board_offset,
-                      c.member_partition, c.member_offset)
+   AND NOT is_covered(g.id, g.stream_ends, g.table_ends, c.{{key}}, c.stream_partition, c.stream_offset,
+                      c.table_partition, c.table_offset)
 
 -- name: count_corrections
 SELECT class, sum(count)::bigint
-  FROM (SELECT class, count(*) FROM board_detail_correction WHERE generation_id = %(generation_id)s GROUP BY class
+  FROM (SELECT class, count(*) FROM detail_correction WHERE generation_id = %(generation_id)s GROUP BY class
         UNION ALL
         SELECT u.key, u.value::bigint
           FROM generation g CROSS JOIN LATERAL jsonb_each_text(g.unlisted_corrections) u
@@ -106,10 +106,10 @@ SELECT p.day - date '1970-01-01', g.id, g.first_key, g.last_key
  ORDER BY p.day DESC
 
 -- name: select_live_days
-SELECT DISTINCT day FROM board_detail_live WHERE {{key}} = ANY (%(keys)s::bigint[]) AND day IS NOT NULL AND NOT deleted
+SELECT DISTINCT day FROM detail_live WHERE {{key}} = ANY (%(keys)s::bigint[]) AND day IS NOT NULL AND NOT deleted
 
 -- name: select_seen_boards
-SELECT {{key}} FROM board_detail WHERE day = %(day)s AND {{key}} = ANY (%(keys)s::bigint[])
+SELECT {{key}} FROM {{view}} WHERE day = %(day)s AND {{key}} = ANY (%(keys)s::bigint[])
 
 -- name: save_verified
 UPDATE generation
@@ -118,73 +118,73 @@ UPDATE generation
 
 -- name: select_absent_boards
 -- Boards that may read otherwise and that the day does not show; no more than that many.
-SELECT c.board_id
-  FROM changed_board c
- WHERE NOT EXISTS (SELECT 1 FROM board_detail s WHERE s.day = %(day)s AND s.{{key}} = c.board_id)
- ORDER BY c.board_id
+SELECT c.{{key}}
+  FROM changed_key c
+ WHERE NOT EXISTS (SELECT 1 FROM {{view}} s WHERE s.day = %(day)s AND s.{{key}} = c.{{key}})
+ ORDER BY c.{{key}}
  LIMIT %(limit)s
 
 -- name: insert_corrections
 -- A difference is a board of the day that reads otherwise once the generation is published. What the speed layer got
 -- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
--- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_board` was
+-- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_key` was
 -- made just before, see compare_rows and compare_served. `elsewhere`: boards that readers see on another day.
-ANALYZE changed_board;
+ANALYZE changed_key;
 WITH this AS (
-    SELECT g.id, g.board_ends, g.member_ends, p.generation_id AS shown_id, p.board_ends AS shown_ends
+    SELECT g.id, g.stream_ends, g.table_ends, p.generation_id AS shown_id, p.stream_ends AS shown_ends
       FROM generation g LEFT JOIN day_publication p ON p.day = g.day AND p.generation_id IS NOT NULL
      WHERE g.id = %(generation_id)s
 ), excluded AS (
-    SELECT board_id, min(kind) AS kind FROM generation_excluded
-     WHERE generation_id = %(generation_id)s AND board_id IS NOT NULL GROUP BY board_id
+    SELECT {{key}}, min(kind) AS kind FROM generation_excluded
+     WHERE generation_id = %(generation_id)s AND {{key}} IS NOT NULL GROUP BY {{key}}
 ), built AS (
-    SELECT * FROM board_detail_final
-     WHERE generation_id = %(generation_id)s AND day = %(day)s AND {{key}} IN (SELECT board_id FROM changed_board)
+    SELECT * FROM detail_final
+     WHERE generation_id = %(generation_id)s AND day = %(day)s AND {{key}} IN (SELECT {{key}} FROM changed_key)
 ), staying AS (
     SELECT l.{{key}}
-      FROM board_detail_live l CROSS JOIN this
-     WHERE (l.day = %(day)s OR (l.day IS NULL AND l.deleted)) AND l.{{key}} IN (SELECT board_id FROM changed_board)
-       AND NOT is_covered(this.id, this.board_ends, this.member_ends, l.{{key}}, l.board_partition, l.board_offset,
-                          l.member_partition, l.member_offset)
+      FROM detail_live l CROSS JOIN this
+     WHERE (l.day = %(day)s OR (l.day IS NULL AND l.deleted)) AND l.{{key}} IN (SELECT {{key}} FROM changed_key)
+       AND NOT is_covered(this.id, this.stream_ends, this.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
+                          l.table_partition, l.table_offset)
        AND NOT EXISTS (SELECT 1 FROM built b
                         WHERE b.{{key}} = l.{{key}}
-                          AND (b.{{version}}, b.board_offset) >= (l.{{version}}, l.board_offset))
+                          AND (b.{{version}}, b.stream_offset) >= (l.{{version}}, l.stream_offset))
        AND NOT EXISTS (SELECT 1 FROM generation_excluded e
-                        WHERE e.generation_id = this.id AND e.board_id = l.{{key}}
-                          AND (e.version_at, e.board_offset) >= (l.{{version}}, l.board_offset))
+                        WHERE e.generation_id = this.id AND e.{{key}} = l.{{key}}
+                          AND (e.version_at, e.stream_offset) >= (l.{{version}}, l.stream_offset))
 ), brought_back AS (
     -- What the publication brings back, see restore_covered: it is read afterwards, whatever the generation has.
     SELECT c.*
-      FROM board_detail_covered c CROSS JOIN this
-     WHERE c.day = %(day)s AND c.{{key}} IN (SELECT board_id FROM changed_board)
-       AND NOT is_covered(this.id, this.board_ends, this.member_ends, c.{{key}}, c.board_partition, c.board_offset,
-                          c.member_partition, c.member_offset)
+      FROM detail_covered c CROSS JOIN this
+     WHERE c.day = %(day)s AND c.{{key}} IN (SELECT {{key}} FROM changed_key)
+       AND NOT is_covered(this.id, this.stream_ends, this.table_ends, c.{{key}}, c.stream_partition, c.stream_offset,
+                          c.table_partition, c.table_offset)
        AND NOT EXISTS (SELECT 1 FROM built b
                         WHERE b.{{key}} = c.{{key}}
-                          AND (b.{{version}}, b.board_offset) >= (c.{{version}}, c.board_offset))
+                          AND (b.{{version}}, b.stream_offset) >= (c.{{version}}, c.stream_offset))
        AND NOT EXISTS (SELECT 1 FROM generation_excluded e
-                        WHERE e.generation_id = this.id AND e.board_id = c.{{key}}
-                          AND (e.version_at, e.board_offset) >= (c.{{version}}, c.board_offset))
-       AND NOT EXISTS (SELECT 1 FROM board_detail_live l
+                        WHERE e.generation_id = this.id AND e.{{key}} = c.{{key}}
+                          AND (e.version_at, e.stream_offset) >= (c.{{version}}, c.stream_offset))
+       AND NOT EXISTS (SELECT 1 FROM detail_live l
                         WHERE l.{{key}} = c.{{key}}
-                          AND (l.{{version}}, l.board_offset) >= (c.{{version}}, c.board_offset))
+                          AND (l.{{version}}, l.stream_offset) >= (c.{{version}}, c.stream_offset))
 ), deleted AS (
     -- A deletion or a move that is newer than the built row, from a record that the cut claims: raw, which had it, has
     -- it no more. One from beyond the cut stays on top.
     SELECT b.{{key}}
       FROM built b CROSS JOIN this
-     WHERE EXISTS (SELECT 1 FROM board_detail_live l
+     WHERE EXISTS (SELECT 1 FROM detail_live l
                     WHERE l.{{key}} = b.{{key}} AND l.deleted
-                      AND (l.{{version}}, l.board_offset) > (b.{{version}}, b.board_offset))
-        OR EXISTS (SELECT 1 FROM board_detail_covered c
+                      AND (l.{{version}}, l.stream_offset) > (b.{{version}}, b.stream_offset))
+        OR EXISTS (SELECT 1 FROM detail_covered c
                     WHERE c.{{key}} = b.{{key}} AND c.deleted
-                      AND (c.{{version}}, c.board_offset) > (b.{{version}}, b.board_offset))
+                      AND (c.{{version}}, c.stream_offset) > (b.{{version}}, b.stream_offset))
         OR EXISTS (SELECT 1 FROM generation_excluded e
-                    WHERE e.generation_id = this.shown_id AND e.board_id = b.{{key}}
-                      AND (e.version_at, e.board_offset) > (b.{{version}}, b.board_offset))
+                    WHERE e.generation_id = this.shown_id AND e.{{key}} = b.{{key}}
+                      AND (e.version_at, e.stream_offset) > (b.{{version}}, b.stream_offset))
 ), shown AS (
     -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each board
-    SELECT * FROM board_detail WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT board_id FROM changed_board))
+    SELECT * FROM {{view}} WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT {{key}} FROM changed_key))
 ), differing AS MATERIALIZED (
     SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}, b, s, to_jsonb(b) AS built, to_jsonb(s) AS shown
       FROM built b FULL JOIN shown s ON s.{{key}} = b.{{key}}
@@ -192,33 +192,33 @@ WITH this AS (
        AND NOT EXISTS (SELECT 1 FROM staying y WHERE y.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
        AND NOT EXISTS (SELECT 1 FROM brought_back r WHERE r.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
 )
-INSERT INTO board_detail_correction (generation_id, day, board_id, class, shown, rebuilt)
+INSERT INTO detail_correction (generation_id, day, {{key}}, class, shown, rebuilt)
 SELECT %(generation_id)s, %(day)s, d.{{key}},
        CASE
            WHEN (d.b).{{key}} IS NULL THEN COALESCE(e.kind, 'unexplained')
            WHEN (d.s).{{key}} IS NULL AND d.{{key}} IN (SELECT {{key}} FROM deleted) THEN 'unexplained'
            WHEN (d.s).{{key}} IS NULL AND d.{{key}} = ANY (%(elsewhere)s::bigint[]) THEN 'moved'
            WHEN (d.s).{{key}} IS NULL
-                OR ((d.b).{{version}}, (d.b).board_offset) > ((d.s).{{version}}, (d.s).board_offset)
+                OR ((d.b).{{version}}, (d.b).stream_offset) > ((d.s).{{version}}, (d.s).stream_offset)
                    AND d.built - %(apart)s::text[] <> d.shown - %(apart)s::text[]
                THEN CASE
                    WHEN (d.b).replayed THEN 'recovered_from_fallback'
                    WHEN (SELECT shown_id IS NOT NULL
-                                AND COALESCE((d.b).board_offset >= shown_ends[(d.b).board_partition + 1], true) FROM this)
+                                AND COALESCE((d.b).stream_offset >= shown_ends[(d.b).stream_partition + 1], true) FROM this)
                        THEN 'late'
                    ELSE 'missing'
                END
            WHEN d.built - %(apart)s::text[] = d.shown - %(apart)s::text[]
-                AND ((d.b).member_partition, (d.b).member_offset)
-                    IS DISTINCT FROM ((d.s).member_partition, (d.s).member_offset) THEN 'member_version_changed'
+                AND ((d.b).table_partition, (d.b).table_offset)
+                    IS DISTINCT FROM ((d.s).table_partition, (d.s).table_offset) THEN '{{table}}_version_changed'
            ELSE 'unexplained'
        END,
        CASE WHEN (d.s).{{key}} IS NOT NULL THEN d.shown END,
        CASE WHEN (d.b).{{key}} IS NOT NULL THEN d.built END
-  FROM differing d LEFT JOIN excluded e ON e.board_id = d.{{key}}
+  FROM differing d LEFT JOIN excluded e ON e.{{key}} = d.{{key}}
  UNION ALL
 SELECT %(generation_id)s, %(day)s, l.{{key}},
-       CASE WHEN l.event_id = s.event_id THEN 'member_version_changed' ELSE 'unexplained' END,
+       CASE WHEN l.event_id = s.event_id THEN '{{table}}_version_changed' ELSE 'unexplained' END,
        CASE WHEN s.{{key}} IS NOT NULL THEN to_jsonb(s) END,
        CASE WHEN NOT l.deleted THEN to_jsonb(l) END
   FROM brought_back l LEFT JOIN shown s ON s.{{key}} = l.{{key}}
@@ -237,24 +237,24 @@ SELECT verified_at, verified_shown_id, verified_position, unlisted_corrections I
 -- or after: one of the day, a deletion without a day, and one that went to another day; and one that was set aside, as
 -- the day shows something newer, since the publication may bring it back. Each is compared again.
 -- No generation is 0, see compare_rows. Made by SELECT alone, so that the live rows are read in parallel.
-CREATE TEMPORARY TABLE changed_board ON COMMIT DROP AS
-SELECT l.{{key}} AS board_id
-  FROM board_detail_live l
+CREATE TEMPORARY TABLE changed_key ON COMMIT DROP AS
+SELECT l.{{key}} AS {{key}}
+  FROM detail_live l
  WHERE COALESCE(l.kafka_offset >= COALESCE((%(since)s::bigint[])[l.kafka_partition + 1], 0), true)
    AND (l.day IS NULL OR l.day = %(day)s
-        OR EXISTS (SELECT 1 FROM board_detail_final f
+        OR EXISTS (SELECT 1 FROM detail_final f
                     WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}})
-        OR EXISTS (SELECT 1 FROM board_detail_final f
+        OR EXISTS (SELECT 1 FROM detail_final f
                     WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(shown_id)s, 0) AND f.{{key}} = l.{{key}})
-        OR EXISTS (SELECT 1 FROM board_detail_correction c
-                    WHERE c.generation_id = %(generation_id)s AND c.board_id = l.{{key}}))
+        OR EXISTS (SELECT 1 FROM detail_correction c
+                    WHERE c.generation_id = %(generation_id)s AND c.{{key}} = l.{{key}}))
  UNION
 SELECT c.{{key}}
-  FROM board_detail_covered c
+  FROM detail_covered c
  WHERE c.day = %(day)s
    AND COALESCE(c.kafka_offset >= COALESCE((%(since)s::bigint[])[c.kafka_partition + 1], 0), true)
 
 -- name: delete_compared_again
-DELETE FROM board_detail_correction c
- USING changed_board b
- WHERE c.generation_id = %(generation_id)s AND c.board_id = b.board_id AND c.class <> 'duplicate'
+DELETE FROM detail_correction c
+ USING changed_key b
+ WHERE c.generation_id = %(generation_id)s AND c.{{key}} = b.{{key}} AND c.class <> 'duplicate'

@@ -31,7 +31,7 @@ SELECT a.pid, a.application_name, a.usename, a.state, a.xact_start,
 INSERT INTO pipeline_setting (name, value) VALUES ('timezone', %(zone)s)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
  WHERE NOT EXISTS (SELECT FROM day_publication)
-   AND NOT EXISTS (SELECT FROM pending_board)
+   AND NOT EXISTS (SELECT FROM pending_record)
    AND NOT EXISTS (SELECT FROM archive_file)
 
 -- name: select_zone
@@ -39,3 +39,9 @@ SELECT value FROM pipeline_setting WHERE name = 'timezone'
 
 -- name: select_revision
 SELECT version_num FROM alembic_version
+
+-- name: select_is_migrated
+SELECT to_regclass('public.alembic_version') IS NOT NULL
+
+-- name: save_revision
+INSERT INTO alembic_version (version_num) VALUES (%(revision)s)

@@ -33,13 +33,13 @@ SELECT p.day
 SELECT k.day, bool_or(p.generation_id IS NOT NULL) AS is_published
   FROM (SELECT day FROM day_publication
          UNION
-        SELECT day FROM pending_board
+        SELECT day FROM pending_record
          UNION
         SELECT day FROM archive_file WHERE kind = 'records' AND retired_at IS NULL
          UNION
         SELECT asked.day
           FROM unnest(%(days)s::date[], %(starts)s::text[], %(ends)s::text[]) AS asked (day, start_at, end_at)
-         WHERE EXISTS (SELECT FROM board_document b
+         WHERE EXISTS (SELECT FROM site.board_document b
                         WHERE b.deleted_at IS NULL
                           AND (b.document ->> 'createdAt') COLLATE "C" >= asked.start_at
                           AND (b.document ->> 'createdAt') COLLATE "C" < asked.end_at)) k
@@ -60,27 +60,27 @@ SELECT day, request, has_moved FROM unchecked_day WHERE %(day)s::date IS NULL OR
 SELECT p.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE (%(day)s::date IS NULL OR p.day = %(day)s)
-   AND (SELECT true FROM board_detail_live l
+   AND (SELECT true FROM detail_live l
          WHERE l.{{key}} BETWEEN g.first_key AND g.last_key AND l.day <> p.day ORDER BY l.{{key}} LIMIT 1)
 
 -- name: count_left_boards
 -- A published day still shows a board whose newer version, from a record that the day was not built from, says another
 -- day: only its rebuild takes it out.
 SELECT count(*)
-  FROM board_detail_live l
-  JOIN board_detail_final f ON f.{{key}} = l.{{key}}
+  FROM detail_live l
+  JOIN detail_final f ON f.{{key}} = l.{{key}}
  WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
    AND l.{{key}} BETWEEN %(first_key)s AND %(last_key)s AND l.day <> %(day)s
-   AND (l.{{version}}, l.board_offset) > (f.{{version}}, f.board_offset)
-   AND l.board_offset >= COALESCE((%(board_ends)s::bigint[])[l.board_partition + 1], 0)
+   AND (l.{{version}}, l.stream_offset) > (f.{{version}}, f.stream_offset)
+   AND l.stream_offset >= COALESCE((%(stream_ends)s::bigint[])[l.stream_partition + 1], 0)
 
 -- name: count_late_members
 -- Boards of the day whose author has a version that is not newer than the board and came after the day's cut.
 SELECT count(DISTINCT f.{{key}})
-  FROM board_detail_final f
-  JOIN late_member m ON m.member_id = f.{member} AND m.version_at <= f.{{version}}
+  FROM detail_final f
+  JOIN late_version m ON m.{{table_key}} = f.{{table_key}} AND m.version_at <= f.{{version}}
  WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
-   AND m."offset" >= COALESCE((%(member_ends)s::bigint[])[m.partition + 1], 0)
+   AND m."offset" >= COALESCE((%(table_ends)s::bigint[])[m.partition + 1], 0)
 
 -- name: delete_checks
 -- Unless a day was entered again meanwhile. Locked in the order in which others enter days.
@@ -97,36 +97,36 @@ DELETE FROM unchecked_day u USING checked c WHERE u.day = c.day
 SELECT p.day
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE p.day <> %(day)s
-   AND ((SELECT true FROM board_detail_final f
+   AND ((SELECT true FROM detail_final f
           WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s
             AND f.{{key}} BETWEEN g.first_key AND g.last_key ORDER BY f.{{key}} LIMIT 1)
         OR (SELECT true FROM generation_excluded e
              WHERE e.generation_id = %(generation_id)s AND e.version_at IS NOT NULL
-               AND e.board_id BETWEEN g.first_key AND g.last_key ORDER BY e.board_id LIMIT 1)
+               AND e.{{key}} BETWEEN g.first_key AND g.last_key ORDER BY e.{{key}} LIMIT 1)
         OR (SELECT true FROM generation_excluded e
              WHERE e.generation_id = g.id AND e.version_at IS NOT NULL
-               AND e.board_id BETWEEN %(first_key)s AND %(last_key)s ORDER BY e.board_id LIMIT 1))
+               AND e.{{key}} BETWEEN %(first_key)s AND %(last_key)s ORDER BY e.{{key}} LIMIT 1))
 
 -- name: count_moved_boards
 -- Boards that one day shows although another one knows a newer version of them, from a record that the first was not
 -- built from: a rebuild takes them out. The days are given as values, so that no table of another day is locked.
 SELECT count(DISTINCT o.{{key}})
-  FROM (SELECT {{key}}, {{version}} AS version_at, board_partition, board_offset
-          FROM board_detail_final
+  FROM (SELECT {{key}}, {{version}} AS version_at, stream_partition, stream_offset
+          FROM detail_final
          WHERE day = %(newer_day)s AND generation_id = %(newer_id)s AND {{key}} BETWEEN %(first_key)s AND %(last_key)s
          UNION ALL
-        SELECT board_id, version_at, board_partition, board_offset
+        SELECT {{key}}, version_at, stream_partition, stream_offset
           FROM generation_excluded
          WHERE generation_id = %(newer_id)s AND version_at IS NOT NULL
-           AND board_id BETWEEN %(first_key)s AND %(last_key)s) n
-  JOIN board_detail_final o ON o.{{key}} = n.{{key}}
+           AND {{key}} BETWEEN %(first_key)s AND %(last_key)s) n
+  JOIN detail_final o ON o.{{key}} = n.{{key}}
  WHERE o.day = %(day)s AND o.generation_id = %(generation_id)s
-   AND (n.version_at, n.board_offset) > (o.{{version}}, o.board_offset)
-   AND n.board_offset >= COALESCE((%(board_ends)s::bigint[])[n.board_partition + 1], 0)
+   AND (n.version_at, n.stream_offset) > (o.{{version}}, o.stream_offset)
+   AND n.stream_offset >= COALESCE((%(stream_ends)s::bigint[])[n.stream_partition + 1], 0)
 
 -- name: select_shown
 -- What these days show: the generation, how far it goes, and the keys that it lies between; the newest day first.
-SELECT p.day, g.id, COALESCE(p.board_ends, '{}'), COALESCE(p.member_ends, '{}'), g.first_key, g.last_key
+SELECT p.day, g.id, COALESCE(p.stream_ends, '{}'), COALESCE(p.table_ends, '{}'), g.first_key, g.last_key
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE p.day = ANY (%(days)s::date[])
  ORDER BY p.day DESC
@@ -141,7 +141,7 @@ ON CONFLICT (day, cause) DO UPDATE SET count = excluded.count, last_at = now()
 -- name: select_kept_generations
 -- Generations that a day shows or may show yet: up to where of the members' topic each was built, its newest row, and
 -- whether late versions were looked for from there on.
-SELECT g.id, g.day, COALESCE(g.member_ends, '{}'), g.newest_version_at, s.generation_id IS NOT NULL, p.generation_id IS NOT NULL
+SELECT g.id, g.day, COALESCE(g.table_ends, '{}'), g.newest_version_at, s.generation_id IS NOT NULL, p.generation_id IS NOT NULL
   FROM generation g
   LEFT JOIN searched_generation s ON s.generation_id = g.id
   LEFT JOIN day_publication p ON p.generation_id = g.id
@@ -162,15 +162,15 @@ ON CONFLICT DO NOTHING
 
 -- name: forget_late_members
 -- Versions that every kept generation has, or that are newer than all its rows.
-DELETE FROM late_member m
+DELETE FROM late_version m
  WHERE NOT EXISTS (
        SELECT 1 FROM generation g
         WHERE g.status IN ('building', 'built', 'published', 'superseded')
-          AND m."offset" >= COALESCE(g.member_ends[m.partition + 1], 0)
+          AND m."offset" >= COALESCE(g.table_ends[m.partition + 1], 0)
           AND m.version_at <= COALESCE(g.newest_version_at, 'infinity'))
 
 -- name: insert_late_member
-INSERT INTO late_member (topic_id, partition, "offset", member_id, version_at) VALUES %s ON CONFLICT DO NOTHING
+INSERT INTO late_version (topic_id, partition, "offset", {{table_key}}, version_at) VALUES %s ON CONFLICT DO NOTHING
 
 -- name: request_checks
 -- Days that show a generation for which one of the versions may be late. Of each partition the oldest version and the
@@ -183,7 +183,7 @@ SELECT p.day, false
        SELECT 1
          FROM unnest(%(partitions)s::integer[], %(last_offsets)s::bigint[], %(oldest)s::timestamptz[])
                 AS late (partition, last_offset, oldest)
-        WHERE late.last_offset >= COALESCE(p.member_ends[late.partition + 1], 0)
+        WHERE late.last_offset >= COALESCE(p.table_ends[late.partition + 1], 0)
           AND late.oldest <= COALESCE(g.newest_version_at, 'infinity'))
  ORDER BY p.day
 ON CONFLICT (day) DO UPDATE SET request = DEFAULT

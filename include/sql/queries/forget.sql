@@ -3,18 +3,18 @@
 -- name: forget_pending
 -- Locked in the order in which the stream locks them.
 WITH gone AS (
-    SELECT topic, partition, "offset" FROM pending_board WHERE member_id = %(member_id)s
+    SELECT topic, partition, "offset" FROM pending_record WHERE {{table_key}} = %(member_id)s
      ORDER BY topic, partition, "offset" FOR UPDATE
 )
-DELETE FROM pending_board p
+DELETE FROM pending_record p
  USING gone g
  WHERE p.topic = g.topic AND p.partition = g.partition AND p."offset" = g."offset"
 
 -- name: forget_covered_of_member
-DELETE FROM board_detail_covered WHERE member_id = %(member_id)s
+DELETE FROM detail_covered WHERE {{table_key}} = %(member_id)s
 
 -- name: forget_live
-DELETE FROM board_detail_live WHERE member_id = %(member_id)s
+DELETE FROM detail_live WHERE {{table_key}} = %(member_id)s
 
 -- name: forget_rejects
 -- The record goes, the reason and the coordinates stay. A broken value is no JSON: it is searched as text.
@@ -29,43 +29,43 @@ UPDATE reject SET key = NULL, value = NULL
 
 -- name: forget_corrections
 -- That there was a correction, and of which class, stays.
-UPDATE board_detail_correction SET shown = NULL, rebuilt = NULL
+UPDATE detail_correction SET shown = NULL, rebuilt = NULL
  WHERE (shown IS NOT NULL OR rebuilt IS NOT NULL)
-   AND (board_id = ANY (%(board_ids)s)
-        OR shown ->> 'member_id' = %(member_id)s::text OR rebuilt ->> 'member_id' = %(member_id)s::text)
+   AND ({{key}} = ANY (%(board_ids)s)
+        OR shown ->> '{{table_key}}' = %(member_id)s::text OR rebuilt ->> '{{table_key}}' = %(member_id)s::text)
 
 -- name: forget_member_row
-DELETE FROM member WHERE id = %(member_id)s
+DELETE FROM site.member WHERE id = %(member_id)s
 
 -- name: forget_board_documents
-DELETE FROM board_document WHERE document ->> 'memberId' = %(member_id)s::text
+DELETE FROM site.board_document WHERE document ->> 'memberId' = %(member_id)s::text
 
 -- name: forget_change_keys
-DELETE FROM change_key
+DELETE FROM site.change_key
  WHERE (topic = %(member_topic)s AND row_id = %(member_id)s)
     OR (topic = %(board_topic)s AND (row_id = ANY (%(board_ids)s) OR value ->> 'memberId' = %(member_id)s::text))
 
 -- name: open_forgotten
 -- From this row on no rebuild shows the member. The boards found by an earlier run stay known.
-INSERT INTO forgotten_member AS f (member_id, reason, made_by, board_ids)
+INSERT INTO forgotten_key AS f ({{table_key}}, reason, made_by, stream_keys)
 VALUES (%(member_id)s, %(reason)s, %(made_by)s, %(board_ids)s)
-ON CONFLICT (member_id) DO UPDATE
+ON CONFLICT ({{table_key}}) DO UPDATE
    SET reason = excluded.reason, made_by = excluded.made_by, last_at = now(),
-       board_ids = ARRAY(SELECT DISTINCT unnest(f.board_ids || excluded.board_ids) ORDER BY 1)
-RETURNING board_ids
+       stream_keys = ARRAY(SELECT DISTINCT unnest(f.stream_keys || excluded.stream_keys) ORDER BY 1)
+RETURNING stream_keys
 
 -- name: select_builds_under_way
 SELECT id, day FROM generation WHERE status = 'building' ORDER BY id
 
 -- name: forget_final
-DELETE FROM board_detail_final WHERE member_id = %(member_id)s RETURNING generation_id
+DELETE FROM detail_final WHERE {{table_key}} = %(member_id)s RETURNING generation_id
 
 -- name: lock_days_of_member
 -- Of rows that are removed, and of builds whose counts change with them.
 SELECT day
   FROM day_publication
- WHERE day IN (SELECT day FROM board_detail_live WHERE member_id = %(member_id)s
-               UNION ALL SELECT day FROM board_detail_covered WHERE member_id = %(member_id)s
+ WHERE day IN (SELECT day FROM detail_live WHERE {{table_key}} = %(member_id)s
+               UNION ALL SELECT day FROM detail_covered WHERE {{table_key}} = %(member_id)s
                UNION ALL SELECT day FROM generation WHERE id = ANY (%(generation_ids)s::bigint[]))
  ORDER BY day FOR UPDATE
 
@@ -84,13 +84,13 @@ UPDATE day_publication p
  WHERE g.id = %(generation_id)s AND p.generation_id = g.id
 
 -- name: save_forgotten
-UPDATE forgotten_member SET removed = removed || %(removed)s::jsonb, last_at = now() WHERE member_id = %(member_id)s
+UPDATE forgotten_key SET removed = removed || %(removed)s::jsonb, last_at = now() WHERE {{table_key}} = %(member_id)s
 
 -- name: select_boards_of_member
-SELECT DISTINCT board_id FROM (
-    SELECT id AS board_id FROM board_document WHERE document ->> 'memberId' = %(member_id)s::text
-    UNION ALL SELECT board_id FROM board_detail_live WHERE member_id = %(member_id)s
-    UNION ALL SELECT board_id FROM board_detail_covered WHERE member_id = %(member_id)s
-    UNION ALL SELECT board_id FROM board_detail_final WHERE member_id = %(member_id)s
-    UNION ALL SELECT board_id FROM pending_board WHERE member_id = %(member_id)s) boards
- ORDER BY board_id
+SELECT DISTINCT {{key}} FROM (
+    SELECT id AS {{key}} FROM site.board_document WHERE document ->> 'memberId' = %(member_id)s::text
+    UNION ALL SELECT {{key}} FROM detail_live WHERE {{table_key}} = %(member_id)s
+    UNION ALL SELECT {{key}} FROM detail_covered WHERE {{table_key}} = %(member_id)s
+    UNION ALL SELECT {{key}} FROM detail_final WHERE {{table_key}} = %(member_id)s
+    UNION ALL SELECT {{key}} FROM pending_record WHERE {{table_key}} = %(member_id)s) boards
+ ORDER BY {{key}}

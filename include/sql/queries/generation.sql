@@ -11,24 +11,24 @@ ON CONFLICT (day) DO UPDATE
 
 -- name: select_first_offsets
 -- Where the records of a day begin that is known already: a client's clock may have been ahead by days.
-SELECT board_partition, min(board_offset), kafka_partition, min(kafka_offset)
-  FROM (SELECT board_partition, board_offset, kafka_partition, kafka_offset
-          FROM board_detail_live WHERE day = %(day)s
+SELECT stream_partition, min(stream_offset), kafka_partition, min(kafka_offset)
+  FROM (SELECT stream_partition, stream_offset, kafka_partition, kafka_offset
+          FROM detail_live WHERE day = %(day)s
          UNION ALL
-        SELECT f.board_partition, f.board_offset, f.kafka_partition, f.kafka_offset
-          FROM board_detail_final f JOIN day_publication p ON p.generation_id = f.generation_id
+        SELECT f.stream_partition, f.stream_offset, f.kafka_partition, f.kafka_offset
+          FROM detail_final f JOIN day_publication p ON p.generation_id = f.generation_id
          WHERE p.day = %(day)s AND f.day = %(day)s AND p.cut ? %(topic)s
          UNION ALL
-        SELECT e.board_partition, e.board_offset, NULL, NULL
+        SELECT e.stream_partition, e.stream_offset, NULL, NULL
           FROM generation_excluded e JOIN day_publication p ON p.generation_id = e.generation_id
          WHERE p.day = %(day)s AND p.cut ? %(topic)s
          UNION ALL
-        SELECT partition, "offset", NULL, NULL FROM pending_board WHERE day = %(day)s AND topic = %(topic)s) known
- WHERE board_partition >= 0  -- those of a topic that was replaced are negative
- GROUP BY board_partition, kafka_partition
+        SELECT partition, "offset", NULL, NULL FROM pending_record WHERE day = %(day)s AND topic = %(topic)s) known
+ WHERE stream_partition >= 0  -- those of a topic that was replaced are negative
+ GROUP BY stream_partition, kafka_partition
 
 -- name: select_forgotten
-SELECT member_id FROM forgotten_member
+SELECT {{table_key}} FROM forgotten_key
 
 -- name: discard_unfinished
 -- An earlier try of the same run, killed half way: the caller drops its table.
@@ -87,36 +87,36 @@ SELECT count(*), COALESCE(max({{version}}), 'epoch'), min({{key}}), max({{key}})
 
 -- name: insert_excluded
 INSERT INTO generation_excluded
-    (generation_id, kind, identity, board_id, board_partition, board_offset, reason, version_at)
+    (generation_id, kind, identity, {{key}}, stream_partition, stream_offset, reason, version_at)
 VALUES %s
 ON CONFLICT DO NOTHING
 
 -- name: insert_duplicates
-INSERT INTO board_detail_correction (generation_id, day, board_id, class, rebuilt) VALUES %s
+INSERT INTO detail_correction (generation_id, day, {{key}}, class, rebuilt) VALUES %s
 ON CONFLICT DO NOTHING
 
 -- name: select_attached
 SELECT 1 FROM pg_inherits
- WHERE inhparent = 'board_detail_final'::regclass AND inhrelid = to_regclass(%(table)s) AND NOT inhdetachpending
+ WHERE inhparent = 'detail_final'::regclass AND inhrelid = to_regclass(%(table)s) AND NOT inhdetachpending
 
 -- name: select_leftover_tables
 -- Tables whose generation was given up, or is not known. Of a day, or of all; attached ones last.
 SELECT substring(c.relname FROM '[0-9]+$')::bigint, i.inhrelid IS NOT NULL AS is_attached
   FROM pg_class c
-  LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = 'board_detail_final'::regclass
-  LEFT JOIN generation g ON c.relname = 'board_detail_final_g' || g.id
+  LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = 'detail_final'::regclass
+  LEFT JOIN generation g ON c.relname = 'detail_final_g' || g.id
  WHERE c.relnamespace = 'generations'::regnamespace AND c.relkind = 'r'
-   AND c.relname ~ '^board_detail_final_g[0-9]{1,18}$'
+   AND c.relname ~ '^detail_final_g[0-9]{1,18}$'
    AND (g.id IS NULL OR g.status = 'discarded')
    AND (%(day)s::date IS NULL OR g.day = %(day)s)
  ORDER BY is_attached, 1
 
 -- name: drop_generation_tables
--- Attached ones take the lock that all readers of board_detail wait behind: it is waited for as long as the first says.
+-- Attached ones take the lock that all readers of the view wait behind: it is waited for as long as the first says.
 SELECT set_config('lock_timeout', %(lock_timeout)s, true), generations.drop_table(id) FROM unnest(%(ids)s::bigint[]) id
 
--- name: index_members
-SELECT generations.index_members(%(generation_id)s)
+-- name: index_table_key
+SELECT generations.index_table_key(%(generation_id)s)
 
 -- name: add_bounds
 SELECT generations.add_bounds(%(generation_id)s)
@@ -131,18 +131,18 @@ SELECT *
   FROM (SELECT g.id,
                NOT EXISTS (SELECT 1 FROM pg_index x
                              JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
-                            WHERE x.indrelid = c.oid AND a.attname = '{{table_key}}') AS index_members,
+                            WHERE x.indrelid = c.oid AND a.attname = '{{table_key}}') AS index_table_key,
                b.is_valid IS NULL AND g.row_count > 0 AS add_bounds,
                NOT COALESCE(b.is_valid, true) AS validate_bounds
           FROM pg_inherits h
           JOIN pg_class c ON c.oid = h.inhrelid
-          JOIN generation g ON c.relname = 'board_detail_final_g' || g.id
+          JOIN generation g ON c.relname = 'detail_final_g' || g.id
           LEFT JOIN LATERAL (SELECT bool_or(k.convalidated) AS is_valid FROM pg_constraint k
                                JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)
                               WHERE k.conrelid = c.oid AND k.contype = 'c' AND a.attname = '{{key}}') b ON true
-         WHERE h.inhparent = 'board_detail_final'::regclass AND NOT h.inhdetachpending
+         WHERE h.inhparent = 'detail_final'::regclass AND NOT h.inhdetachpending
            AND g.status <> 'discarded') found
- WHERE index_members OR add_bounds OR validate_bounds
+ WHERE index_table_key OR add_bounds OR validate_bounds
  ORDER BY id DESC
 
 -- name: fail_lost_rebuild_runs

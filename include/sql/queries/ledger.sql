@@ -2,11 +2,11 @@
 
 -- name: forget_sent_pending
 -- Details that were sent may be among the lost ones; sending a board twice does no harm.
-UPDATE pending_board SET sent_at = NULL WHERE sent_at IS NOT NULL
+UPDATE pending_record SET sent_at = NULL WHERE sent_at IS NOT NULL
 
 -- name: set_aside_pending
 -- Places in the topic that was deleted: records of the one made again have the same. Their details get these coordinates.
-UPDATE pending_board
+UPDATE pending_record
    SET topic = topic || '@' || %(from_topic_id)s, partition = -1 - partition, "offset" = ordered_offset("offset", NULL)
  WHERE topic = %(topic)s
 

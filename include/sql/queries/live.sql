@@ -25,7 +25,7 @@ TRUNCATE stage_detail
 RELEASE SAVEPOINT batch_rows
 
 -- name: copy_live
-COPY board_detail_live ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
+COPY detail_live ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
 
 -- name: copy_stage_detail
 COPY stage_detail ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
@@ -34,25 +34,25 @@ COPY stage_detail ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
 -- In one order, as whoever marks pending boards does it. Locking comes first, by a statement of its own: a row that was
 -- marked meanwhile is seen by the deletion only then.
 SELECT 1
-  FROM pending_board p JOIN stage_detail s ON s.{{key}} = p.board_id
- WHERE (s.{{version}}, s.board_offset) >= (p.version_at, p."offset")
-    OR (p.topic = %(topic)s AND s.board_partition = p.partition AND s.board_offset = p."offset")
+  FROM pending_record p JOIN stage_detail s ON s.{{key}} = p.{{key}}
+ WHERE (s.{{version}}, s.stream_offset) >= (p.version_at, p."offset")
+    OR (p.topic = %(topic)s AND s.stream_partition = p.partition AND s.stream_offset = p."offset")
  ORDER BY p.topic, p.partition, p."offset"
    FOR UPDATE OF p
 
 -- name: delete_served_pending
 -- A board waits until its detail, or anything newer of it, is served.
-DELETE FROM pending_board p
+DELETE FROM pending_record p
  USING stage_detail s
- WHERE s.{{key}} = p.board_id
-   AND ((s.{{version}}, s.board_offset) >= (p.version_at, p."offset")
-        OR (p.topic = %(topic)s AND s.board_partition = p.partition AND s.board_offset = p."offset"))
+ WHERE s.{{key}} = p.{{key}}
+   AND ((s.{{version}}, s.stream_offset) >= (p.version_at, p."offset")
+        OR (p.topic = %(topic)s AND s.stream_partition = p.partition AND s.stream_offset = p."offset"))
 
 -- name: drop_superseded_staged
 -- A covered row is the newest that was served of its board, wherever it was moved since: an older version is no news.
 DELETE FROM stage_detail s
- USING board_detail_covered c
- WHERE c.{{key}} = s.{{key}} AND (c.{{version}}, c.board_offset) > (s.{{version}}, s.board_offset)
+ USING detail_covered c
+ WHERE c.{{key}} = s.{{key}} AND (c.{{version}}, c.stream_offset) > (s.{{version}}, s.stream_offset)
 
 -- name: fence_staged
 -- Of one published day: what its generation covers, or knows in the same version or a newer one, be it as a row or as a
@@ -62,54 +62,54 @@ WITH fenced AS (
     SELECT s.*
       FROM stage_detail s JOIN day_publication p ON p.day = s.day
      WHERE s.day = date '1970-01-01' + %(day_number)s
-       AND (is_covered(p.generation_id, p.board_ends, p.member_ends, s.{{key}}, s.board_partition, s.board_offset,
-                       s.member_partition, s.member_offset)
-            OR EXISTS (SELECT 1 FROM board_detail_final f
+       AND (is_covered(p.generation_id, p.stream_ends, p.table_ends, s.{{key}}, s.stream_partition, s.stream_offset,
+                       s.table_partition, s.table_offset)
+            OR EXISTS (SELECT 1 FROM detail_final f
                         WHERE f.day = date '1970-01-01' + %(day_number)s AND f.generation_id = %(generation_id)s
                           AND f.{{key}} = s.{{key}}
-                          AND (f.{{version}}, ordered_offset(f.board_offset, p.board_ends))
-                              >= (s.{{version}}, s.board_offset))
+                          AND (f.{{version}}, ordered_offset(f.stream_offset, p.stream_ends))
+                              >= (s.{{version}}, s.stream_offset))
             OR EXISTS (SELECT 1 FROM generation_excluded e
-                        WHERE e.generation_id = %(generation_id)s AND e.board_id = s.{{key}}
-                          AND (e.version_at, ordered_offset(e.board_offset, p.board_ends))
-                              >= (s.{{version}}, s.board_offset)))
+                        WHERE e.generation_id = %(generation_id)s AND e.{{key}} = s.{{key}}
+                          AND (e.version_at, ordered_offset(e.stream_offset, p.stream_ends))
+                              >= (s.{{version}}, s.stream_offset)))
 ), superseded AS (
     -- An older row on top of the generation is no news either. It may be there when topic board was made again.
-    DELETE FROM board_detail_live l USING fenced f
+    DELETE FROM detail_live l USING fenced f
      WHERE l.day = date '1970-01-01' + %(day_number)s AND l.{{key}} = f.{{key}}
-       AND (l.{{version}}, l.board_offset) < (f.{{version}}, f.board_offset)
+       AND (l.{{version}}, l.stream_offset) < (f.{{version}}, f.stream_offset)
 ), kept AS (
-    INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
+    INSERT INTO detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
     SELECT {{served}}, day, deleted, now(), %(generation_id)s FROM fenced ORDER BY {{key}}
     ON CONFLICT (day, {{key}}) DO UPDATE
        SET {{served_excluded}}, deleted = excluded.deleted, written_at = excluded.written_at,
            generation_id = excluded.generation_id, covered_at = now()
-     WHERE (excluded.{{version}}, excluded.board_offset) > (c.{{version}}, c.board_offset)
+     WHERE (excluded.{{version}}, excluded.stream_offset) > (c.{{version}}, c.stream_offset)
 )
 DELETE FROM stage_detail s USING fenced f WHERE s.{{key}} = f.{{key}}
 
 -- name: delete_covered_again
 -- A board that waits in the generation and whose member has come: the row that stands there was covered with it, and
 -- gives way to the same version with its new author.
-DELETE FROM board_detail_live l
+DELETE FROM detail_live l
  USING stage_detail s, day_publication p
  WHERE s.{{key}} = l.{{key}} AND p.day = l.day
-   AND (l.{{version}}, l.board_partition, l.board_offset) = (s.{{version}}, s.board_partition, s.board_offset)
-   AND is_covered(p.generation_id, p.board_ends, p.member_ends, l.{{key}}, l.board_partition, l.board_offset,
-                  l.member_partition, l.member_offset)
+   AND (l.{{version}}, l.stream_partition, l.stream_offset) = (s.{{version}}, s.stream_partition, s.stream_offset)
+   AND is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
+                  l.table_partition, l.table_offset)
 
 -- name: upsert_live
-INSERT INTO board_detail_live AS l ({{served}}, day, deleted)
+INSERT INTO detail_live AS l ({{served}}, day, deleted)
 SELECT {{served}}, day, deleted FROM stage_detail ORDER BY {{key}}
 ON CONFLICT ({{key}}) DO UPDATE
    SET {{served_excluded}}, day = COALESCE(excluded.day, l.day), deleted = excluded.deleted, written_at = now()
- WHERE (excluded.{{version}}, excluded.board_offset) > (l.{{version}}, l.board_offset)
+ WHERE (excluded.{{version}}, excluded.stream_offset) > (l.{{version}}, l.stream_offset)
 
 -- name: mark_staged_days_dirty
 INSERT INTO dirty_day AS d (day, cause, count)
 SELECT s.day,
-       CASE WHEN s.board_offset < p.board_ends[s.board_partition + 1]
-            THEN 'late member' ELSE 'late board' END AS cause,
+       CASE WHEN s.stream_offset < p.stream_ends[s.stream_partition + 1]
+            THEN 'late {{table}}' ELSE 'late {{stream}}' END AS cause,
        count(*)
   FROM stage_detail s JOIN day_publication p ON p.day = s.day AND p.generation_id IS NOT NULL
  GROUP BY 1, 2
@@ -119,17 +119,17 @@ ON CONFLICT (day, cause) DO UPDATE SET count = d.count + excluded.count, last_at
 -- name: count_staged_duplicates
 -- Made from the same board record as the row that stands there, by another record of the output topic.
 SELECT count(*)
-  FROM stage_detail s JOIN board_detail_live l USING ({{key}})
- WHERE (l.board_partition, l.board_offset) = (s.board_partition, s.board_offset)
+  FROM stage_detail s JOIN detail_live l USING ({{key}})
+ WHERE (l.stream_partition, l.stream_offset) = (s.stream_partition, s.stream_offset)
    AND (l.kafka_partition, l.kafka_offset) IS DISTINCT FROM (s.kafka_partition, s.kafka_offset)
 
 -- name: select_known_boards
 -- Those of the boards that have a row, in front of readers or covered, or wait for their member; no more than the limit.
-SELECT {{key}} FROM board_detail_live WHERE {{key}} = ANY (%(keys)s::bigint[])
+SELECT {{key}} FROM detail_live WHERE {{key}} = ANY (%(keys)s::bigint[])
 UNION ALL
-SELECT {{key}} FROM board_detail_covered WHERE {{key}} = ANY (%(keys)s::bigint[])
+SELECT {{key}} FROM detail_covered WHERE {{key}} = ANY (%(keys)s::bigint[])
 UNION ALL
-SELECT board_id FROM pending_board WHERE board_id = ANY (%(keys)s::bigint[])
+SELECT {{key}} FROM pending_record WHERE {{key}} = ANY (%(keys)s::bigint[])
 LIMIT %(limit)s
 
 -- name: open_days
@@ -148,8 +148,8 @@ SELECT day - date '1970-01-01', generation_id
 SELECT {{key}} FROM stage_detail WHERE deleted AND day IS NULL ORDER BY {{key}}
 
 -- name: select_shown_boards
-SELECT {{key}}, {{version}}, board_offset
-  FROM board_detail_final
+SELECT {{key}}, {{version}}, stream_offset
+  FROM detail_final
  WHERE day = date '1970-01-01' + %(day_number)s AND generation_id = %(generation_id)s
    AND {{key}} = ANY (%(keys)s::bigint[])
 
@@ -159,8 +159,8 @@ UPDATE stage_detail s
    SET day = COALESCE(
        (SELECT date '1970-01-01' + shown.number
           FROM unnest(%(keys)s::bigint[], %(days)s::int[]) AS shown (key, number) WHERE shown.key = s.{{key}}),
-       (SELECT l.day FROM board_detail_live l WHERE l.{{key}} = s.{{key}}),
-       (SELECT c.day FROM board_detail_covered c WHERE c.{{key}} = s.{{key}}
-         ORDER BY c.{{version}} DESC, c.board_offset DESC LIMIT 1))
+       (SELECT l.day FROM detail_live l WHERE l.{{key}} = s.{{key}}),
+       (SELECT c.day FROM detail_covered c WHERE c.{{key}} = s.{{key}}
+         ORDER BY c.{{version}} DESC, c.stream_offset DESC LIMIT 1))
  WHERE s.deleted AND s.day IS NULL
 RETURNING s.day - date '1970-01-01'

@@ -6,32 +6,32 @@ VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
 -- name: insert_pending
-INSERT INTO pending_board
-    (topic, partition, "offset", board_id, member_id, day, key, value, kafka_timestamp, event_id, accepted_at, version_at)
+INSERT INTO pending_record
+    (topic, partition, "offset", {{key}}, {{table_key}}, day, key, value, kafka_timestamp, event_id, accepted_at, version_at)
 VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
 -- name: select_members_waited_for
-SELECT DISTINCT member_id
-  FROM pending_board
+SELECT DISTINCT {{table_key}}
+  FROM pending_record
  WHERE sent_at IS NULL
-   AND (%(after)s::bigint IS NULL OR member_id > %(after)s::bigint)
- ORDER BY member_id
+   AND (%(after)s::bigint IS NULL OR {{table_key}} > %(after)s::bigint)
+ ORDER BY {{table_key}}
  LIMIT %(limit)s
 
 -- name: select_pending_places
 -- By id first: what a board is large in is read when it is known how many fit.
 SELECT topic, partition, "offset", octet_length(value) + COALESCE(octet_length(key), 0)
-  FROM pending_board
+  FROM pending_record
  WHERE sent_at IS NULL
-   AND member_id = ANY (%(members)s::bigint[])
+   AND {{table_key}} = ANY (%(members)s::bigint[])
    AND (topic, partition, "offset") > (%(topic)s, %(partition)s, %(offset)s)
  ORDER BY topic, partition, "offset"
  LIMIT %(limit)s
 
 -- name: select_pending
 SELECT topic, partition, "offset", key, value, kafka_timestamp, event_id, accepted_at
-  FROM pending_board
+  FROM pending_record
   JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
  USING (topic, partition, "offset")
  WHERE sent_at IS NULL
@@ -39,7 +39,7 @@ SELECT topic, partition, "offset", key, value, kafka_timestamp, event_id, accept
 
 -- name: reject_pending
 WITH gone AS (
-    DELETE FROM pending_board
+    DELETE FROM pending_record
      WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s
     RETURNING topic, partition, "offset", key, value, kafka_timestamp
 )
@@ -49,7 +49,7 @@ ON CONFLICT (topic, partition, "offset") DO NOTHING
 
 -- name: reject_by_hand
 WITH waits_no_longer AS (
-    DELETE FROM pending_board WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s
+    DELETE FROM pending_record WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s
 )
 INSERT INTO reject (topic, partition, "offset", reason, key, value, kafka_timestamp, rejected_by)
 VALUES (%(topic)s, %(partition)s, %(offset)s, %(reason)s, %(key)s, %(value)s, %(kafka_timestamp)s, 'repair')
@@ -59,20 +59,20 @@ ON CONFLICT (topic, partition, "offset") DO UPDATE SET reason = excluded.reason,
 SELECT partition, "offset" FROM reject WHERE topic = %(topic)s AND rejected_by = 'repair'
 
 -- name: select_is_pending
-SELECT EXISTS (SELECT 1 FROM pending_board
+SELECT EXISTS (SELECT 1 FROM pending_record
                 WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s AND sent_at IS NULL)
 
 -- name: mark_pending_sent
 -- The rows are locked in the order in which serve locks those it deletes: neither waits for the other in a circle.
 WITH sent AS (
     SELECT p.topic, p.partition, p."offset"
-      FROM pending_board p
+      FROM pending_record p
       JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
      USING (topic, partition, "offset")
      ORDER BY p.topic, p.partition, p."offset"
        FOR UPDATE OF p
 )
-UPDATE pending_board p
+UPDATE pending_record p
    SET sent_at = now()
   FROM sent
  WHERE p.topic = sent.topic AND p.partition = sent.partition AND p."offset" = sent."offset"
@@ -82,11 +82,11 @@ UPDATE pending_board p
 -- order in which others lock them.
 WITH superseded AS (
     SELECT p.topic, p.partition, p."offset"
-      FROM pending_board p JOIN board_detail_live l ON l.{{key}} = p.board_id
-     WHERE (l.{{version}}, l.board_offset) >= (p.version_at, p."offset")
+      FROM pending_record p JOIN detail_live l ON l.{{key}} = p.{{key}}
+     WHERE (l.{{version}}, l.stream_offset) >= (p.version_at, p."offset")
      ORDER BY p.topic, p.partition, p."offset"
        FOR UPDATE OF p
 )
-DELETE FROM pending_board p
+DELETE FROM pending_record p
  USING superseded s
  WHERE p.topic = s.topic AND p.partition = s.partition AND p."offset" = s."offset"

@@ -19,7 +19,7 @@ RETURNING g.id
 
 -- name: forget_covered
 -- Deletions stay: a late replay of an older version would bring the board back.
-DELETE FROM board_detail_covered
+DELETE FROM detail_covered
  WHERE NOT deleted AND day = %(day)s AND covered_at < now() - make_interval(days => %(undo_days)s)
 
 -- name: save_undoable_since
@@ -37,13 +37,13 @@ SELECT id, day, status FROM generation
 SELECT d.day
   FROM day_publication d
  WHERE EXISTS (SELECT 1 FROM generation g WHERE g.day = d.day AND g.status IN ('superseded', 'built'))
-    OR EXISTS (SELECT 1 FROM board_detail_covered c WHERE c.day = d.day AND NOT c.deleted)
-    OR d.generation_id IS NOT NULL AND EXISTS (SELECT 1 FROM board_detail_live l WHERE l.day = d.day)
+    OR EXISTS (SELECT 1 FROM detail_covered c WHERE c.day = d.day AND NOT c.deleted)
+    OR d.generation_id IS NOT NULL AND EXISTS (SELECT 1 FROM detail_live l WHERE l.day = d.day)
  ORDER BY d.day
 
 -- name: expire_corrections
 -- Of builds that were given up: differences hold values of people.
-DELETE FROM board_detail_correction c
+DELETE FROM detail_correction c
  USING generation g
  WHERE g.id = c.generation_id AND g.status = 'discarded'
    AND g.created_at < now() - make_interval(days => %(days)s)
@@ -52,7 +52,7 @@ DELETE FROM board_detail_correction c
 -- Builds that were given up and that no day ever showed; what belongs to them goes with them.
 DELETE FROM generation g
  WHERE g.status = 'discarded' AND g.created_at < now() - make_interval(days => %(days)s)
-   AND to_regclass(format('generations.board_detail_final_g%%s', g.id)) IS NULL
+   AND to_regclass(format('generations.detail_final_g%%s', g.id)) IS NULL
    AND NOT EXISTS (SELECT 1 FROM publication p WHERE p.from_generation_id = g.id)
    AND NOT EXISTS (SELECT 1 FROM publication p WHERE p.to_generation_id = g.id)
 

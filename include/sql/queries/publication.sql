@@ -34,11 +34,11 @@ DELETE FROM day_attempt WHERE day = %(day)s
 -- name: select_is_of_replaced
 -- Was the generation built from a topic that was deleted and made again since, or is there one made again that the
 -- stream has not gone to yet? Live rows are of the topic that the stream reads.
-SELECT NOT g.cut ?& ARRAY['board', 'member']
-       OR g.cut -> 'topic_ids' ? 'board'
-          AND EXISTS (SELECT FROM offset_ledger WHERE consumer = 'join' AND topic = 'board')
+SELECT NOT g.cut ?& ARRAY['{{stream}}', '{{table}}']
+       OR g.cut -> 'topic_ids' ? '{{stream}}'
+          AND EXISTS (SELECT FROM offset_ledger WHERE consumer = 'join' AND topic = '{{stream}}')
           AND NOT EXISTS (SELECT FROM offset_ledger
-                           WHERE consumer = 'join' AND topic_id = g.cut -> 'topic_ids' ->> 'board')
+                           WHERE consumer = 'join' AND topic_id = g.cut -> 'topic_ids' ->> '{{stream}}')
   FROM generation g
  WHERE g.id = %(generation_id)s
 
@@ -47,10 +47,10 @@ SELECT NOT g.cut ?& ARRAY['board', 'member']
 SELECT EXISTS (
     SELECT 1
       FROM day_publication p CROSS JOIN generation g
-     CROSS JOIN LATERAL jsonb_each_text(p.cut -> 'board') AS shown (partition, end_offset)
+     CROSS JOIN LATERAL jsonb_each_text(p.cut -> '{{stream}}') AS shown (partition, end_offset)
      WHERE p.day = %(day)s AND g.id = %(generation_id)s
-       AND NOT COALESCE(p.cut -> 'topic_ids' -> 'board' <> g.cut -> 'topic_ids' -> 'board', false)
-       AND (g.cut -> 'board' ->> shown.partition)::bigint < shown.end_offset::bigint)
+       AND NOT COALESCE(p.cut -> 'topic_ids' -> '{{stream}}' <> g.cut -> 'topic_ids' -> '{{stream}}', false)
+       AND (g.cut -> '{{stream}}' ->> shown.partition)::bigint < shown.end_offset::bigint)
 
 -- name: select_is_identical
 -- Would publishing it change anything? Not when rows, counts and the boards that are no rows are the same, no more
@@ -59,21 +59,21 @@ SELECT CASE
            WHEN (n.content_hash, n.row_count, n.raw_distinct, n.pending_count, n.rejected_count)
                 IS DISTINCT FROM (o.content_hash, o.row_count, o.raw_distinct, o.pending_count, o.rejected_count)
                THEN false
-           WHEN EXISTS (SELECT 1 FROM board_detail_live l
+           WHEN EXISTS (SELECT 1 FROM detail_live l
                          WHERE l.day = n.day
-                           AND is_covered(n.id, n.board_ends, n.member_ends, l.{{key}}, l.board_partition,
-                                          l.board_offset, l.member_partition, l.member_offset)
-                           AND NOT is_covered(o.id, o.board_ends, o.member_ends, l.{{key}}, l.board_partition,
-                                              l.board_offset, l.member_partition, l.member_offset))
+                           AND is_covered(n.id, n.stream_ends, n.table_ends, l.{{key}}, l.stream_partition,
+                                          l.stream_offset, l.table_partition, l.table_offset)
+                           AND NOT is_covered(o.id, o.stream_ends, o.table_ends, l.{{key}}, l.stream_partition,
+                                              l.stream_offset, l.table_partition, l.table_offset))
                THEN false
            WHEN EXISTS (SELECT kind, identity FROM generation_excluded WHERE generation_id = n.id
                         EXCEPT SELECT kind, identity FROM generation_excluded WHERE generation_id = o.id)
                 OR EXISTS (SELECT kind, identity FROM generation_excluded WHERE generation_id = o.id
                            EXCEPT SELECT kind, identity FROM generation_excluded WHERE generation_id = n.id)
                THEN false
-           ELSE (SELECT count(f.kafka_offset) FROM board_detail_final f
+           ELSE (SELECT count(f.kafka_offset) FROM detail_final f
                   WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s)
-                <= (SELECT count(f.kafka_offset) FROM board_detail_final f
+                <= (SELECT count(f.kafka_offset) FROM detail_final f
                      WHERE f.day = %(day)s AND f.generation_id = %(shown_id)s)
        END
   FROM generation n CROSS JOIN generation o
@@ -93,10 +93,10 @@ UPDATE generation SET status = 'discarded', identical_to = %(shown_id)s WHERE id
 
 -- name: count_on_top
 SELECT count(*)
-  FROM board_detail_live l JOIN day_publication p ON p.day = l.day
+  FROM detail_live l JOIN day_publication p ON p.day = l.day
  WHERE l.day = %(day)s
-   AND NOT is_covered(p.generation_id, p.board_ends, p.member_ends, l.{{key}}, l.board_partition, l.board_offset,
-                      l.member_partition, l.member_offset)
+   AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
+                      l.table_partition, l.table_offset)
 
 -- name: clear_dirty_day
 -- All causes, or these. Locked in the order in which a check of days marks them.
@@ -111,30 +111,30 @@ DELETE FROM dirty_day d USING cleared c WHERE d.day = %(day)s AND d.cause = c.ca
 -- Live rows that the generation does not cover come back as they were, unless something newer stands there, or the
 -- generation has the board as new. Without a generation, which is 0 (see compare_rows), all of them do.
 WITH returning_rows AS (
-    DELETE FROM board_detail_covered c
+    DELETE FROM detail_covered c
      WHERE c.day = %(day)s
        AND NOT EXISTS (
            SELECT 1 FROM generation g
             WHERE g.id = %(generation_id)s
-              AND is_covered(g.id, g.board_ends, g.member_ends, c.{{key}}, c.board_partition, c.board_offset,
-                             c.member_partition, c.member_offset))
+              AND is_covered(g.id, g.stream_ends, g.table_ends, c.{{key}}, c.stream_partition, c.stream_offset,
+                             c.table_partition, c.table_offset))
        AND NOT EXISTS (
-           SELECT 1 FROM board_detail_final f
+           SELECT 1 FROM detail_final f
             WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(generation_id)s, 0) AND f.{{key}} = c.{{key}}
-              AND (f.{{version}}, ordered_offset(f.board_offset, (SELECT board_ends FROM generation WHERE id = %(generation_id)s)))
-                  >= (c.{{version}}, c.board_offset))
+              AND (f.{{version}}, ordered_offset(f.stream_offset, (SELECT stream_ends FROM generation WHERE id = %(generation_id)s)))
+                  >= (c.{{version}}, c.stream_offset))
        AND NOT EXISTS (
            SELECT 1 FROM generation_excluded e
-            WHERE e.generation_id = %(generation_id)s AND e.board_id = c.{{key}}
-              AND (e.version_at, ordered_offset(e.board_offset, (SELECT board_ends FROM generation WHERE id = %(generation_id)s)))
-                  >= (c.{{version}}, c.board_offset))
+            WHERE e.generation_id = %(generation_id)s AND e.{{key}} = c.{{key}}
+              AND (e.version_at, ordered_offset(e.stream_offset, (SELECT stream_ends FROM generation WHERE id = %(generation_id)s)))
+                  >= (c.{{version}}, c.stream_offset))
     RETURNING *
 )
-INSERT INTO board_detail_live AS l ({{served}}, day, deleted, written_at)
+INSERT INTO detail_live AS l ({{served}}, day, deleted, written_at)
 SELECT {{served}}, day, deleted, written_at FROM returning_rows ORDER BY {{key}}
 ON CONFLICT ({{key}}) DO UPDATE
    SET {{served_excluded}}, day = excluded.day, deleted = excluded.deleted, written_at = excluded.written_at
- WHERE (excluded.{{version}}, excluded.board_offset) > (l.{{version}}, l.board_offset)
+ WHERE (excluded.{{version}}, excluded.stream_offset) > (l.{{version}}, l.stream_offset)
 
 -- name: unpoint_day
 -- Back to the speed layer's rows alone.
@@ -156,9 +156,9 @@ UPDATE day_publication p
 
 -- name: place_live_tombstones
 -- A board deleted before the view ever showed it: only now it is known which day its tombstone must hide it in.
-UPDATE board_detail_live l
+UPDATE detail_live l
    SET day = f.day
-  FROM board_detail_final f
+  FROM detail_final f
  WHERE l.day IS NULL AND l.deleted AND f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}}
 
 -- name: count_settled
@@ -170,11 +170,11 @@ SELECT count(*) FILTER (WHERE is_covered AND NOT was_covered),
        count(*) FILTER (WHERE NOT is_covered),
        array_agg({{key}}) FILTER (WHERE NOT is_covered AND %(generation_id)s::bigint IS NOT NULL)
   FROM (SELECT l.{{key}},
-               is_covered(g.id, g.board_ends, g.member_ends, l.{{key}}, l.board_partition, l.board_offset,
-                          l.member_partition, l.member_offset) AS is_covered,
-               is_covered(o.id, o.board_ends, o.member_ends, l.{{key}}, l.board_partition, l.board_offset,
-                          l.member_partition, l.member_offset) AS was_covered
-          FROM board_detail_live l
+               is_covered(g.id, g.stream_ends, g.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
+                          l.table_partition, l.table_offset) AS is_covered,
+               is_covered(o.id, o.stream_ends, o.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
+                          l.table_partition, l.table_offset) AS was_covered
+          FROM detail_live l
           LEFT JOIN generation g ON g.id = %(generation_id)s
           LEFT JOIN generation o ON o.id = %(shown_id)s
          WHERE l.day = %(day)s) live
@@ -183,25 +183,25 @@ SELECT count(*) FILTER (WHERE is_covered AND NOT was_covered),
 -- Rows on top of the generation that are no newer than what it knows: few, each looked up by its key.
 WITH known AS (
     SELECT l.{{key}}
-      FROM board_detail_live l
-     CROSS JOIN LATERAL (SELECT f.{{version}}, f.board_offset FROM board_detail_final f
+      FROM detail_live l
+     CROSS JOIN LATERAL (SELECT f.{{version}}, f.stream_offset FROM detail_final f
                           WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}}
                           UNION ALL
-                         SELECT e.version_at, e.board_offset FROM generation_excluded e
-                          WHERE e.generation_id = %(generation_id)s AND e.board_id = l.{{key}}
+                         SELECT e.version_at, e.stream_offset FROM generation_excluded e
+                          WHERE e.generation_id = %(generation_id)s AND e.{{key}} = l.{{key}}
                           LIMIT 2) f
      WHERE l.{{key}} = ANY (%(keys)s::bigint[]) AND l.day = %(day)s
-       AND (f.{{version}}, ordered_offset(f.board_offset, (SELECT board_ends FROM generation WHERE id = %(generation_id)s)))
-           >= (l.{{version}}, l.board_offset)
+       AND (f.{{version}}, ordered_offset(f.stream_offset, (SELECT stream_ends FROM generation WHERE id = %(generation_id)s)))
+           >= (l.{{version}}, l.stream_offset)
 ), gone AS (
-    DELETE FROM board_detail_live l USING known k WHERE l.{{key}} = k.{{key}} RETURNING l.*
+    DELETE FROM detail_live l USING known k WHERE l.{{key}} = k.{{key}} RETURNING l.*
 ), kept AS (
-    INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
+    INSERT INTO detail_covered AS c ({{served}}, day, deleted, written_at, generation_id)
     SELECT {{served}}, day, deleted, written_at, %(generation_id)s FROM gone
     ON CONFLICT (day, {{key}}) DO UPDATE
        SET {{served_excluded}}, deleted = excluded.deleted, written_at = excluded.written_at,
            generation_id = excluded.generation_id, covered_at = now()
-     WHERE (excluded.{{version}}, excluded.board_offset) >= (c.{{version}}, c.board_offset)
+     WHERE (excluded.{{version}}, excluded.stream_offset) >= (c.{{version}}, c.stream_offset)
 )
 SELECT count(*) FROM gone
 
@@ -226,18 +226,18 @@ SELECT raw_distinct, row_count, pending_count, rejected_count
 -- Rows on top of what the day shows whose records no build can read any more: a gap of the archive was accepted.
 SELECT count(*)
   FROM day_publication p
- CROSS JOIN LATERAL jsonb_each(p.cut -> 'unread' -> 'board') AS lost (partition, ranges)
+ CROSS JOIN LATERAL jsonb_each(p.cut -> 'unread' -> '{{stream}}') AS lost (partition, ranges)
  CROSS JOIN LATERAL jsonb_array_elements(lost.ranges) AS piece (ends)
-  JOIN board_detail_live l
-    ON l.day = p.day AND l.board_partition = lost.partition::integer
-   AND l.board_offset >= (piece.ends ->> 0)::bigint AND l.board_offset < (piece.ends ->> 1)::bigint
+  JOIN detail_live l
+    ON l.day = p.day AND l.stream_partition = lost.partition::integer
+   AND l.stream_offset >= (piece.ends ->> 0)::bigint AND l.stream_offset < (piece.ends ->> 1)::bigint
  WHERE p.day = %(day)s AND p.generation_id IS NOT NULL
 
 -- name: mark_day_dirty_again
 -- What stays on top of the generation that the day shows reached it after its cut; or no build can read its record.
 INSERT INTO dirty_day (day, cause, count)
 SELECT %(day)s, cause, found
-  FROM (VALUES ('late board', %(on_top)s - %(unread)s), ('unread board', %(unread)s)) AS marked (cause, found)
+  FROM (VALUES ('late {{stream}}', %(on_top)s - %(unread)s), ('unread {{stream}}', %(unread)s)) AS marked (cause, found)
  WHERE found > 0
 ON CONFLICT (day, cause) DO UPDATE SET count = excluded.count, last_at = now()
 
@@ -255,21 +255,21 @@ SET LOCAL enable_sort = off;  -- in the order of the key by the index: a sort wo
 SET LOCAL enable_bitmapscan = off;
 WITH chosen AS (
     SELECT l.{{key}}, p.generation_id, p.published_at
-      FROM board_detail_live l JOIN day_publication p ON p.day = l.day
+      FROM detail_live l JOIN day_publication p ON p.day = l.day
      WHERE l.day = %(day)s AND l.{{key}} > %(after)s
-       AND is_covered(p.generation_id, p.board_ends, p.member_ends, l.{{key}}, l.board_partition, l.board_offset,
-                      l.member_partition, l.member_offset)
+       AND is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition, l.stream_offset,
+                      l.table_partition, l.table_offset)
      ORDER BY l.{{key}} LIMIT %(limit)s FOR UPDATE OF l SKIP LOCKED
 ), covered AS (
-    DELETE FROM board_detail_live l USING chosen c WHERE l.{{key}} = c.{{key}}
+    DELETE FROM detail_live l USING chosen c WHERE l.{{key}} = c.{{key}}
     RETURNING l.*, c.generation_id, c.published_at
 ), kept AS (
-    INSERT INTO board_detail_covered AS c ({{served}}, day, deleted, written_at, generation_id, covered_at)
+    INSERT INTO detail_covered AS c ({{served}}, day, deleted, written_at, generation_id, covered_at)
     SELECT {{served}}, day, deleted, written_at, generation_id, published_at FROM covered
     ON CONFLICT (day, {{key}}) DO UPDATE
        SET {{served_excluded}}, deleted = excluded.deleted, written_at = excluded.written_at,
            generation_id = excluded.generation_id, covered_at = excluded.covered_at
-     WHERE (excluded.{{version}}, excluded.board_offset) >= (c.{{version}}, c.board_offset)
+     WHERE (excluded.{{version}}, excluded.stream_offset) >= (c.{{version}}, c.stream_offset)
 )
 SELECT count(*), max({{key}}) FROM covered
 
@@ -280,30 +280,30 @@ SET LOCAL enable_sort = off;  -- in the order of the key by the index: a sort wo
 SET LOCAL enable_bitmapscan = off;
 WITH chosen AS (
     SELECT c.{{key}}
-      FROM board_detail_covered c JOIN day_publication p ON p.day = c.day
+      FROM detail_covered c JOIN day_publication p ON p.day = c.day
       LEFT JOIN generation g ON g.id = %(generation_id)s
      WHERE c.day = %(day)s AND c.{{key}} > %(after)s
-       AND is_covered(p.generation_id, p.board_ends, p.member_ends, c.{{key}}, c.board_partition, c.board_offset,
-                      c.member_partition, c.member_offset)
-       AND NOT is_covered(g.id, g.board_ends, g.member_ends, c.{{key}}, c.board_partition, c.board_offset,
-                          c.member_partition, c.member_offset)
-       AND NOT EXISTS (SELECT 1 FROM board_detail_live l WHERE l.{{key}} = c.{{key}} AND l.day IS DISTINCT FROM c.day)
+       AND is_covered(p.generation_id, p.stream_ends, p.table_ends, c.{{key}}, c.stream_partition, c.stream_offset,
+                      c.table_partition, c.table_offset)
+       AND NOT is_covered(g.id, g.stream_ends, g.table_ends, c.{{key}}, c.stream_partition, c.stream_offset,
+                          c.table_partition, c.table_offset)
+       AND NOT EXISTS (SELECT 1 FROM detail_live l WHERE l.{{key}} = c.{{key}} AND l.day IS DISTINCT FROM c.day)
      ORDER BY c.{{key}} LIMIT %(limit)s
 ), gone AS (
-    DELETE FROM board_detail_covered c USING chosen WHERE c.day = %(day)s AND c.{{key}} = chosen.{{key}}
+    DELETE FROM detail_covered c USING chosen WHERE c.day = %(day)s AND c.{{key}} = chosen.{{key}}
     RETURNING c.*
 ), back AS (
-    INSERT INTO board_detail_live AS l ({{served}}, day, deleted, written_at)
+    INSERT INTO detail_live AS l ({{served}}, day, deleted, written_at)
     SELECT {{served}}, day, deleted, written_at FROM gone
     ON CONFLICT ({{key}}) DO UPDATE
        SET {{served_excluded}}, day = excluded.day, deleted = excluded.deleted, written_at = excluded.written_at
-     WHERE (excluded.{{version}}, excluded.board_offset) > (l.{{version}}, l.board_offset)
+     WHERE (excluded.{{version}}, excluded.stream_offset) > (l.{{version}}, l.stream_offset)
 )
 SELECT count(*), max({{key}}) FROM gone
 
 -- name: count_vanishing
 -- Boards that readers see, that the generation lacks, and whose absence raw does not explain, and boards that come back
 -- although they were deleted or moved; and some of their ids.
-SELECT count(*), (array_agg(board_id ORDER BY board_id))[1:5]
-  FROM board_detail_correction
+SELECT count(*), (array_agg({{key}} ORDER BY {{key}}))[1:5]
+  FROM detail_correction
  WHERE generation_id = %(generation_id)s AND class = 'unexplained' AND (rebuilt IS NULL OR shown IS NULL)

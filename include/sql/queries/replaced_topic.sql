@@ -2,15 +2,15 @@
 
 -- name: mark_covered_of_replaced
 -- No cut covers these rows from now on, and a record of the topic that is there now is newer in the same version.
-UPDATE board_detail_covered
-   SET board_partition = -1 - board_partition, board_offset = ordered_offset(board_offset, NULL)
- WHERE day IS NOT DISTINCT FROM %(day)s AND board_partition >= 0
+UPDATE detail_covered
+   SET stream_partition = -1 - stream_partition, stream_offset = ordered_offset(stream_offset, NULL)
+ WHERE day IS NOT DISTINCT FROM %(day)s AND stream_partition >= 0
 
 -- name: mark_live_of_replaced
 -- No cut covers these rows from now on, and a record of the topic that is there now is newer in the same version.
-UPDATE board_detail_live
-   SET board_partition = -1 - board_partition, board_offset = ordered_offset(board_offset, NULL)
- WHERE day IS NOT DISTINCT FROM %(day)s AND board_partition >= 0
+UPDATE detail_live
+   SET stream_partition = -1 - stream_partition, stream_offset = ordered_offset(stream_offset, NULL)
+ WHERE day IS NOT DISTINCT FROM %(day)s AND stream_partition >= 0
 
 -- name: take_topic_out_of_cuts
 -- Offsets of a topic that is gone cover nothing: they are kept under another name, and the cut's columns are null.
@@ -33,9 +33,9 @@ SELECT DISTINCT day
 
 -- name: select_days_with_rows
 -- Days with rows of the speed layer that do not say yet that their topic was replaced.
-SELECT day FROM board_detail_live WHERE board_partition >= 0 AND day IS NOT NULL
+SELECT day FROM detail_live WHERE stream_partition >= 0 AND day IS NOT NULL
  UNION
-SELECT day FROM board_detail_covered WHERE board_partition >= 0
+SELECT day FROM detail_covered WHERE stream_partition >= 0
 
 -- name: select_days_of_other_topic
 -- Days with a generation whose cut names another topic of that name. One without ids names none.

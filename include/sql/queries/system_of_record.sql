@@ -1,21 +1,21 @@
 -- Members and boards of the site, the keys of their changes, and versions that never reached Kafka.
 
 -- name: insert_member
-INSERT INTO member (nickname, city, phone, email, created_at, modified_at)
+INSERT INTO site.member (nickname, city, phone, email, created_at, modified_at)
 SELECT %(nickname)s, %(city)s, %(phone)s, %(email)s, made.at, made.at
 FROM (SELECT date_trunc('milliseconds', clock_timestamp()) AS at) AS made
 RETURNING id, nickname, city, phone, email, created_at, modified_at
 
 -- name: update_member
 -- a version is always newer than the one before, also when the clock went back or two changes share a millisecond
-UPDATE member
+UPDATE site.member
 SET nickname = %(nickname)s, city = %(city)s, phone = %(phone)s, email = %(email)s,
     modified_at = greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond')
 WHERE id = %(id)s AND deleted_at IS NULL
 RETURNING id, nickname, city, phone, email, created_at, modified_at
 
 -- name: delete_member
-UPDATE member
+UPDATE site.member
 SET deleted_at = clock_timestamp(),
     modified_at = greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond')
 WHERE id = %(id)s AND deleted_at IS NULL
@@ -23,11 +23,11 @@ RETURNING id, modified_at
 
 -- name: insert_board_document
 WITH made AS (
-    SELECT nextval('board_id_seq') AS id, date_trunc('milliseconds', clock_timestamp()) AS at
+    SELECT nextval('site.board_id_seq') AS id, date_trunc('milliseconds', clock_timestamp()) AS at
 ), stamped AS (
     SELECT id, at, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') AS text FROM made
 )
-INSERT INTO board_document (id, document, modified_at)
+INSERT INTO site.board_document (id, document, modified_at)
 SELECT id, %(fields)s::jsonb || jsonb_build_object('id', id, 'createdAt', text, 'modifiedAt', text), at
 FROM stamped
 RETURNING id, document, modified_at
@@ -37,11 +37,11 @@ RETURNING id, document, modified_at
 WITH held AS (
     SELECT id, document -> 'createdAt' AS created,
         greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond') AS at
-    FROM board_document
+    FROM site.board_document
     WHERE id = %(id)s AND deleted_at IS NULL
     FOR UPDATE
 )
-UPDATE board_document AS board
+UPDATE site.board_document AS board
 SET modified_at = held.at,
     document = %(fields)s::jsonb || jsonb_build_object(
         'id', held.id, 'createdAt', held.created,
@@ -51,7 +51,7 @@ WHERE board.id = held.id
 RETURNING board.id, board.document, board.modified_at
 
 -- name: delete_board_document
-UPDATE board_document
+UPDATE site.board_document
 SET deleted_at = clock_timestamp(),
     modified_at = greatest(date_trunc('milliseconds', clock_timestamp()), modified_at + interval '1 millisecond')
 WHERE id = %(id)s AND deleted_at IS NULL
@@ -60,7 +60,7 @@ RETURNING id, modified_at
 -- name: claim_change_key
 -- A row when the key is new, or older than the window; none when it is in use. Another transaction that claimed the same
 -- key is waited for: after its rollback the key is new again.
-INSERT INTO change_key AS known (scope, key, fingerprint, topic, made_at)
+INSERT INTO site.change_key AS known (scope, key, fingerprint, topic, made_at)
 VALUES (%(scope)s, %(key)s, %(fingerprint)s, %(topic)s, clock_timestamp())
 ON CONFLICT (scope, key) DO UPDATE
    SET fingerprint = excluded.fingerprint, topic = excluded.topic, made_at = excluded.made_at,
@@ -70,14 +70,14 @@ RETURNING scope
 
 -- name: select_change_key
 SELECT fingerprint, row_id, created_at, modified_at, value
-FROM change_key
+FROM site.change_key
 WHERE scope = %(scope)s AND key = %(key)s
 
 -- name: delete_expired_change_keys
 -- a small batch at a time; what another gateway deletes at the moment is left to it
-DELETE FROM change_key
+DELETE FROM site.change_key
 WHERE (scope, key) IN (
-    SELECT scope, key FROM change_key
+    SELECT scope, key FROM site.change_key
     WHERE made_at < clock_timestamp() - make_interval(secs => %(window_s)s)
     ORDER BY made_at
     LIMIT %(limit)s
@@ -85,7 +85,7 @@ WHERE (scope, key) IN (
 )
 
 -- name: save_change_key
-UPDATE change_key
+UPDATE site.change_key
 SET row_id = %(row_id)s, created_at = %(created_at)s, modified_at = %(modified_at)s, value = %(value)s
 WHERE scope = %(scope)s AND key = %(key)s
 
@@ -93,9 +93,9 @@ WHERE scope = %(scope)s AND key = %(key)s
 -- A deleted member needs its tombstone, another one this version or a newer one. The sender's key of the change, while
 -- it is remembered, is the record's identity: a retry of the call then makes no second one.
 SELECT m.id, m.nickname, m.city, m.phone, m.email, m.created_at, m.modified_at, m.deleted_at IS NOT NULL AS is_deleted,
-    (SELECT k.key FROM change_key AS k
+    (SELECT k.key FROM site.change_key AS k
      WHERE k.topic = 'member' AND k.row_id = m.id AND k.modified_at = m.modified_at ORDER BY k.scope, k.key LIMIT 1)
-FROM member AS m
+FROM site.member AS m
 WHERE m.modified_at >= %(since)s AND m.modified_at < %(until)s
   AND NOT EXISTS (
     SELECT FROM published_version AS p
@@ -107,9 +107,9 @@ ORDER BY m.modified_at, m.id
 -- name: select_unpublished_boards
 -- as select_unpublished_members
 SELECT b.id, b.document, b.modified_at, b.deleted_at IS NOT NULL AS is_deleted,
-    (SELECT k.key FROM change_key AS k
+    (SELECT k.key FROM site.change_key AS k
      WHERE k.topic = 'board' AND k.row_id = b.id AND k.modified_at = b.modified_at ORDER BY k.scope, k.key LIMIT 1)
-FROM board_document AS b
+FROM site.board_document AS b
 WHERE b.modified_at >= %(since)s AND b.modified_at < %(until)s
   AND NOT EXISTS (
     SELECT FROM published_version AS p

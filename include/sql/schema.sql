@@ -1,0 +1,903 @@
+-- The schema of a pipeline's database as it is today: what the migrations make, in one file. A new database is made from
+-- it (see include.sql.migrate), an older one by the migrations; tests/contracts/test_schema.py compares the two.
+-- A name in double braces stands for a name, or a list of columns, of the pipeline definition; see include.sql.named.
+
+DO $$
+BEGIN
+    EXECUTE format('ALTER DATABASE %I SET jit = off', current_database());
+    EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_custom_plan', current_database());
+END
+$$;
+
+CREATE TABLE alembic_version (
+    version_num character varying(32) NOT NULL,
+    CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
+);
+GRANT SELECT ON alembic_version TO batch, stream;
+
+-- Tables.
+
+CREATE FUNCTION cut_ends(cut jsonb, topic text) RETURNS bigint[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT
+RETURN (SELECT array_agg((cut -> topic ->> number::text)::bigint ORDER BY number)
+          FROM generate_series(0, (SELECT max(name::integer) FROM jsonb_object_keys(cut -> topic) name)) number);
+
+COMMENT ON FUNCTION cut_ends IS
+    'End offsets of a topic in a cut. Element 1 is partition 0; null for a partition that the cut does not have.';
+
+CREATE TABLE pipeline_setting (
+    name text NOT NULL,
+    value text NOT NULL,
+    PRIMARY KEY (name)
+) WITH (vacuum_truncate = off);
+GRANT SELECT ON pipeline_setting TO stream;
+GRANT SELECT, INSERT ON pipeline_setting TO batch;
+COMMENT ON TABLE pipeline_setting IS 'Settings of the deployment that views need, and those that must not change.';
+
+CREATE TABLE generation (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    day date NOT NULL,
+    run_id text NOT NULL,
+    reason text,
+    status text NOT NULL DEFAULT 'building',
+    cut jsonb NOT NULL,
+    base_generation_id bigint,
+    raw_distinct bigint,
+    row_count bigint,
+    pending_count bigint,
+    rejected_count bigint,
+    duplicate_count bigint,
+    content_hash text,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    built_at timestamptz,
+    published_at timestamptz,
+    identical_to bigint,
+    starts jsonb,
+    misplaced_count bigint,
+    uncertified_reason text,
+    unlisted_corrections jsonb,
+    stream_ends bigint[] GENERATED ALWAYS AS (cut_ends(cut, '{{stream}}')) STORED,
+    table_ends bigint[] GENERATED ALWAYS AS (cut_ends(cut, '{{table}}')) STORED,
+    first_key bigint,
+    last_key bigint,
+    verified_at timestamptz,
+    verified_shown_id bigint,
+    verified_position jsonb,
+    newest_version_at timestamptz,
+    PRIMARY KEY (id),
+    CHECK (status IN ('building', 'built', 'published', 'superseded', 'discarded'))
+) WITH (vacuum_truncate = off);
+CREATE INDEX generation_day ON generation (day, id);
+GRANT SELECT ON generation TO stream;
+GRANT SELECT, INSERT, UPDATE, DELETE ON generation TO batch;
+COMMENT ON TABLE generation IS 'One build of one day from the raw topics up to a cut.';
+COMMENT ON COLUMN generation.cut IS 'End offset (exclusive) a raw topic and partition.';
+COMMENT ON COLUMN generation.base_generation_id IS 'What the day showed when the build began: it replaces only that.';
+COMMENT ON COLUMN generation.content_hash IS
+    'Sum of PostgreSQL''s hash of each row, without kafka_partition and kafka_offset: the same rows give the same.';
+COMMENT ON COLUMN generation.identical_to IS
+    'Given up because the day showed that generation, with the same content; its cut then stands for this one.';
+COMMENT ON COLUMN generation.starts IS 'First offset read, a topic and partition.';
+COMMENT ON COLUMN generation.misplaced_count IS
+    'Records of the day whose record is more than a day away from it in Kafka: a clock was wrong, or they came late.';
+COMMENT ON COLUMN generation.uncertified_reason IS
+    'Why its day could not be certified when that was last tried; null when it was, or was not tried.';
+COMMENT ON COLUMN generation.unlisted_corrections IS
+    'Counts by class of a large day of which nothing was shown before: its corrections are not listed one by one.';
+COMMENT ON COLUMN generation.stream_ends IS 'The cut of topic {{stream}}, by partition; element 1 is partition 0.';
+COMMENT ON COLUMN generation.table_ends IS 'The cut of topic {{table}}, by partition; element 1 is partition 0.';
+COMMENT ON COLUMN generation.first_key IS 'The smallest {{stream}} id of its rows; null without rows.';
+COMMENT ON COLUMN generation.last_key IS 'The greatest {{stream}} id of its rows; null without rows.';
+COMMENT ON COLUMN generation.verified_at IS 'When it was last compared with what readers saw; null: never.';
+COMMENT ON COLUMN generation.verified_shown_id IS
+    'The generation that the day showed then; null: the speed layer''s rows alone.';
+COMMENT ON COLUMN generation.verified_position IS
+    'How far {{output}} was served then, by topic id and partition: records from there on were not compared.';
+COMMENT ON COLUMN generation.newest_version_at IS
+    'The newest version of its rows; 1970-01-01 without rows, null while it is built.';
+
+CREATE TABLE generation_load (
+    generation_id bigint NOT NULL,
+    part integer NOT NULL,
+    row_count bigint NOT NULL,
+    PRIMARY KEY (generation_id, part),
+    FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON generation_load TO batch;
+COMMENT ON TABLE generation_load IS 'Parts already loaded: a retried task finds its part here and loads nothing.';
+COMMENT ON COLUMN generation_load.part IS 'From 0 on the parts that hold rows; below, decisions about {{stream}}s.';
+
+CREATE TABLE generation_excluded (
+    generation_id bigint NOT NULL,
+    kind text NOT NULL,
+    identity text NOT NULL,
+    {{key}} bigint,
+    stream_partition integer NOT NULL,
+    stream_offset bigint NOT NULL,
+    reason text,
+    version_at timestamptz,
+    PRIMARY KEY (generation_id, kind, identity),
+    FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE,
+    CHECK (kind IN ('pending', 'rejected', 'deleted', 'moved'))
+);
+CREATE INDEX generation_excluded_key ON generation_excluded (generation_id, {{key}});
+GRANT SELECT ON generation_excluded TO stream;
+GRANT SELECT, INSERT, UPDATE, DELETE ON generation_excluded TO batch;
+COMMENT ON TABLE generation_excluded IS 'Records of the day that are not rows: pending, rejected, deleted or moved.';
+COMMENT ON COLUMN generation_excluded.version_at IS
+    'Of a {{stream}} that was deleted or has moved: the version that says so. An older one of it is not served again.';
+
+CREATE TABLE rebuild_run (
+    generation_id bigint NOT NULL,
+    day date NOT NULL,
+    run_id text NOT NULL,
+    host text NOT NULL,
+    source text NOT NULL,
+    phase text NOT NULL,
+    records_total bigint NOT NULL,
+    records_read bigint NOT NULL DEFAULT 0,
+    parts_total integer NOT NULL DEFAULT 0,
+    parts_loaded integer NOT NULL DEFAULT 0,
+    rows_loaded bigint NOT NULL DEFAULT 0,
+    error text,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    phase_at timestamptz NOT NULL DEFAULT now(),
+    finished_at timestamptz,
+    PRIMARY KEY (generation_id),
+    FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE,
+    CHECK (phase IN ('reading', 'loading', 'finishing', 'built', 'failed')),
+    CHECK (source IN ('topic', 'archive'))
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON rebuild_run TO batch;
+COMMENT ON TABLE rebuild_run IS 'How far each build of a day is, or was when it failed.';
+
+CREATE TABLE detail_final (
+    generation_id bigint NOT NULL,
+    day date NOT NULL,
+    {{served_typed}},
+    replayed boolean NOT NULL DEFAULT false
+) PARTITION BY RANGE (day, generation_id);
+GRANT SELECT ON detail_final TO batch, stream;
+COMMENT ON TABLE detail_final IS
+    'Batch layer: the rows of each rebuilt day, one partition a generation; those of a day are neighbours.';
+
+CREATE TABLE detail_empty (
+    generation_id bigint NOT NULL,
+    day date NOT NULL,
+    {{served_typed}},
+    replayed boolean NOT NULL
+);
+COMMENT ON TABLE detail_empty IS
+    'Always empty. Beside it in the view, a day''s generation is chosen while the query runs, also where planning'
+    ' leaves one.';
+
+CREATE TABLE detail_live (
+    {{served_typed}},
+    day date,
+    deleted boolean NOT NULL DEFAULT false,
+    written_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY ({{key}}),
+    CONSTRAINT detail_live_has_a_year CHECK ((day >= '0001-01-01'::date) AND (day <= '9999-12-31'::date))
+) WITH (fillfactor = 70, vacuum_truncate = off);
+CREATE INDEX detail_live_day ON detail_live (day, {{key}});
+GRANT SELECT, INSERT, UPDATE, DELETE ON detail_live TO batch, stream;
+COMMENT ON TABLE detail_live IS 'Speed layer: the newest version of each {{stream}} not yet in a published day.';
+COMMENT ON COLUMN detail_live.stream_partition IS
+    'Partition of the {{stream}} record this row was made from; -1 less the partition if its topic was replaced since.';
+COMMENT ON COLUMN detail_live.stream_offset IS
+    'Offset of the {{stream}} record this row was made from; less 10^17 if its topic was replaced since.';
+COMMENT ON COLUMN detail_live.deleted IS 'The {{stream}} was deleted; the row hides it until its day is rebuilt.';
+
+CREATE TABLE detail_covered (
+    {{served_typed}},
+    day date NOT NULL,
+    deleted boolean NOT NULL,
+    written_at timestamptz NOT NULL,
+    generation_id bigint NOT NULL,
+    covered_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (day, {{key}})
+);
+CREATE INDEX detail_covered_key ON detail_covered ({{key}});
+CREATE INDEX detail_covered_undoable ON detail_covered (day) WHERE (NOT deleted);
+GRANT SELECT, INSERT, UPDATE ON detail_covered TO stream;
+GRANT SELECT, INSERT, UPDATE, DELETE ON detail_covered TO batch;
+COMMENT ON TABLE detail_covered IS
+    'Live rows that the published generation covers, moved out of the way of readers: an undo brings them back.';
+COMMENT ON COLUMN detail_covered.generation_id IS 'The generation whose cut covered the row.';
+
+CREATE TABLE detail_correction (
+    generation_id bigint NOT NULL,
+    day date NOT NULL,
+    {{key}} bigint NOT NULL,
+    class text NOT NULL,
+    shown jsonb,
+    rebuilt jsonb,
+    PRIMARY KEY (generation_id, {{key}}, class),
+    FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE,
+    CHECK (class IN ('duplicate', 'missing', 'recovered_from_fallback', '{{table}}_version_changed', 'late', 'rejected',
+                     'pending', 'deleted', 'moved', 'unexplained'))
+) WITH (vacuum_truncate = off);
+CREATE INDEX detail_correction_day ON detail_correction (day);
+GRANT SELECT, INSERT, UPDATE, DELETE ON detail_correction TO batch;
+COMMENT ON TABLE detail_correction IS 'Every difference between what was shown of a day and what was rebuilt.';
+
+CREATE TABLE day_publication (
+    day date NOT NULL,
+    generation_id bigint,
+    cut jsonb,
+    status text NOT NULL DEFAULT 'provisional',
+    raw_distinct bigint,
+    row_count bigint,
+    pending_count bigint,
+    rejected_count bigint,
+    content_hash text,
+    published_at timestamptz,
+    certified_at timestamptz,
+    held_reason text,
+    undoable_since timestamptz,
+    stream_ends bigint[] GENERATED ALWAYS AS (cut_ends(cut, '{{stream}}')) STORED,
+    table_ends bigint[] GENERATED ALWAYS AS (cut_ends(cut, '{{table}}')) STORED,
+    moved_at timestamptz,
+    PRIMARY KEY (day),
+    FOREIGN KEY (generation_id) REFERENCES generation,
+    CHECK (status IN ('provisional', 'rebuilt', 'certified'))
+) WITH (vacuum_truncate = off);
+GRANT SELECT, INSERT, UPDATE ON day_publication TO stream;
+GRANT SELECT, INSERT, UPDATE, DELETE ON day_publication TO batch;
+COMMENT ON TABLE day_publication IS 'Which generation of a day the view shows.';
+COMMENT ON COLUMN day_publication.held_reason IS
+    'Why a person undid the last publication; the nightly run leaves the day alone until one is made by hand.';
+COMMENT ON COLUMN day_publication.undoable_since IS
+    'What the day showed before then cannot be shown again: live rows that were covered earlier are gone.';
+COMMENT ON COLUMN day_publication.stream_ends IS 'The cut of topic {{stream}}, by partition; element 1 is partition 0.';
+COMMENT ON COLUMN day_publication.table_ends IS 'The cut of topic {{table}}, by partition; element 1 is partition 0.';
+COMMENT ON COLUMN day_publication.moved_at IS 'When the day last began to show another generation, or none.';
+
+CREATE TABLE publication (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    day date NOT NULL,
+    action text NOT NULL,
+    from_generation_id bigint,
+    to_generation_id bigint,
+    reason text,
+    made_by text NOT NULL,
+    covered_rows bigint NOT NULL,
+    restored_rows bigint NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (id),
+    CHECK (action IN ('publish', 'undo', 'redo'))
+);
+CREATE INDEX publication_day ON publication (day, id);
+GRANT SELECT, INSERT ON publication TO batch;
+COMMENT ON TABLE publication IS 'Every change of what a day shows: from which generation to which, by whom and why.';
+COMMENT ON COLUMN publication.from_generation_id IS 'Null: the speed layer''s rows alone.';
+COMMENT ON COLUMN publication.to_generation_id IS 'Null: the speed layer''s rows alone.';
+
+CREATE TABLE day_certificate (
+    day date NOT NULL,
+    generation_id bigint NOT NULL,
+    term text NOT NULL,
+    position integer NOT NULL,
+    value text NOT NULL,
+    query text NOT NULL,
+    note text NOT NULL,
+    counted_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (generation_id, term),
+    FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE
+) WITH (vacuum_truncate = off);
+CREATE INDEX day_certificate_day ON day_certificate (day);
+GRANT SELECT ON day_certificate TO analyst;
+GRANT SELECT, INSERT, UPDATE, DELETE ON day_certificate TO batch;
+COMMENT ON TABLE day_certificate IS 'What a published day was certified by: each term, and the query that counts it.';
+COMMENT ON COLUMN day_certificate.value IS 'A count, or the hash, as text.';
+COMMENT ON COLUMN day_certificate.query IS
+    'Run it to count the term again: SQL as role batch, or a call to a gateway where it begins with GET.';
+
+CREATE TABLE dirty_day (
+    day date NOT NULL,
+    cause text NOT NULL,
+    count bigint NOT NULL,
+    first_at timestamptz NOT NULL DEFAULT now(),
+    last_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (day, cause)
+) WITH (vacuum_truncate = off);
+GRANT SELECT, INSERT, UPDATE, DELETE ON dirty_day TO batch, stream;
+COMMENT ON TABLE dirty_day IS 'Published days that something reached afterwards, with cause and count.';
+
+CREATE TABLE unchecked_day (
+    day date NOT NULL,
+    request bigint GENERATED ALWAYS AS IDENTITY,
+    has_moved boolean NOT NULL DEFAULT true,
+    PRIMARY KEY (day)
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON unchecked_day TO batch;
+COMMENT ON TABLE unchecked_day IS
+    'Days that are to be compared with the other published days and with late {{table}}s: their pointer moved, or'
+    ' versions of keys of the table came late.';
+COMMENT ON COLUMN unchecked_day.request IS 'Another one each time the day is entered, also while it is checked.';
+COMMENT ON COLUMN unchecked_day.has_moved IS
+    'False if only versions of keys of the table came late since the day was checked: it is not compared with the'
+    ' other days.';
+
+CREATE TABLE day_attempt (
+    day date NOT NULL,
+    run_id text NOT NULL,
+    runs integer NOT NULL DEFAULT 1,
+    last_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (day)
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON day_attempt TO batch;
+COMMENT ON TABLE day_attempt IS
+    'Days that were begun since they were last published: the last run, and how many runs.';
+
+CREATE TABLE late_version (
+    topic_id text NOT NULL,
+    partition integer NOT NULL,
+    "offset" bigint NOT NULL,
+    {{table_key}} bigint NOT NULL,
+    version_at timestamptz NOT NULL,
+    PRIMARY KEY (topic_id, partition, "offset")
+);
+GRANT SELECT, INSERT, DELETE ON late_version TO batch;
+COMMENT ON TABLE late_version IS
+    'Versions of keys of the table that came after the cut of a kept generation and are no newer than its newest row.';
+
+CREATE TABLE searched_generation (
+    generation_id bigint NOT NULL,
+    PRIMARY KEY (generation_id),
+    FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE
+);
+GRANT SELECT, INSERT, DELETE ON searched_generation TO batch;
+COMMENT ON TABLE searched_generation IS
+    'Generations from whose cut on the {{table}}s'' topic was searched for late versions, up to its place in the'
+    ' ledger.';
+
+CREATE TABLE offset_ledger (
+    consumer text NOT NULL,
+    topic text NOT NULL,
+    topic_id text NOT NULL,
+    partition integer NOT NULL,
+    next_offset bigint NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, topic_id, partition)
+) WITH (vacuum_truncate = off);
+GRANT SELECT, INSERT, UPDATE ON offset_ledger TO batch;
+GRANT SELECT, INSERT, UPDATE, DELETE ON offset_ledger TO stream;
+COMMENT ON TABLE offset_ledger IS 'The next offset to take, committed with the data it stands for.';
+COMMENT ON COLUMN offset_ledger.consumer IS
+    'join, serve, archive or late_version; or replaced: before next_offset {{output}} was made from a topic {{stream}}'
+    ' that was replaced since.';
+
+CREATE TABLE ledger_repair (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    consumer text NOT NULL,
+    topic text NOT NULL,
+    partition integer NOT NULL,
+    from_topic_id text NOT NULL,
+    from_offset bigint,
+    to_topic_id text NOT NULL,
+    to_offset bigint NOT NULL,
+    reason text NOT NULL,
+    repaired_by text NOT NULL,
+    repaired_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (id)
+);
+GRANT SELECT ON ledger_repair TO batch;
+GRANT SELECT, INSERT ON ledger_repair TO stream;
+COMMENT ON TABLE ledger_repair IS
+    'Every entry of the offset ledger that a person moved, from where to where, and why.';
+
+CREATE TABLE stream_driver (
+    application text NOT NULL,
+    epoch bigint NOT NULL,
+    driver_id text NOT NULL,
+    host text NOT NULL,
+    taken_at timestamptz NOT NULL DEFAULT now(),
+    ended_at timestamptz,
+    PRIMARY KEY (application)
+);
+GRANT SELECT ON stream_driver TO batch;
+GRANT SELECT, INSERT, UPDATE ON stream_driver TO stream;
+COMMENT ON TABLE stream_driver IS 'Which driver of an application may write; the one that took it last.';
+COMMENT ON COLUMN stream_driver.epoch IS 'Grows with every driver: one that holds an older epoch writes no more.';
+COMMENT ON COLUMN stream_driver.ended_at IS 'When the driver let go of the lease; null while it has it, or died.';
+
+CREATE TABLE stream_progress (
+    query text NOT NULL,
+    driver_id text NOT NULL,
+    batch_id bigint,
+    input_rows bigint NOT NULL DEFAULT 0,
+    duration_ms bigint,
+    total_rows bigint NOT NULL DEFAULT 0,
+    offsets jsonb,
+    heartbeat_at timestamptz NOT NULL DEFAULT now(),
+    epoch bigint,
+    input_rate double precision,
+    processed_rate double precision,
+    lag_records bigint,
+    lag_s double precision,
+    phases jsonb,
+    metrics jsonb,
+    waiting_for text,
+    PRIMARY KEY (query)
+) WITH (vacuum_truncate = off);
+GRANT SELECT ON stream_progress TO batch;
+GRANT SELECT, INSERT, UPDATE, DELETE ON stream_progress TO stream;
+COMMENT ON TABLE stream_progress IS 'What each streaming query last did, and when its driver was last alive.';
+COMMENT ON COLUMN stream_progress.input_rate IS 'Records a second that reached the topic, over the last 15 s.';
+COMMENT ON COLUMN stream_progress.processed_rate IS
+    'Records a second that were taken while batches ran, over the last 15 s.';
+COMMENT ON COLUMN stream_progress.lag_records IS 'Records of the topic not taken yet.';
+COMMENT ON COLUMN stream_progress.lag_s IS
+    'How long the first record not taken yet has waited, at most; 0 when all are taken, null when not known.';
+COMMENT ON COLUMN stream_progress.phases IS 'Seconds of the last batch by phase.';
+COMMENT ON COLUMN stream_progress.metrics IS
+    'Counts since the start of the driver, and the size of the {{table}} table.';
+COMMENT ON COLUMN stream_progress.waiting_for IS 'What the query waits for, and since when; null while it works.';
+
+CREATE TABLE stream_trial (
+    consumer text NOT NULL,
+    topic_id text NOT NULL,
+    at jsonb NOT NULL,
+    size integer,
+    failures integer NOT NULL,
+    rejected integer NOT NULL,
+    reason text,
+    tried_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, topic_id)
+);
+GRANT SELECT ON stream_trial TO batch;
+GRANT SELECT, INSERT, UPDATE ON stream_trial TO stream;
+COMMENT ON TABLE stream_trial IS 'Where each query last began, and what failed there; kept over drivers that end.';
+COMMENT ON COLUMN stream_trial.size IS 'How many offsets are tried at a time; null while batches are taken whole.';
+COMMENT ON COLUMN stream_trial.failures IS
+    'How often the present step failed; while size is null, drivers that began here and ended without a word.';
+COMMENT ON COLUMN stream_trial.rejected IS 'Records in a row that became rejects because they could not be taken.';
+
+CREATE TABLE pending_record (
+    topic text NOT NULL,
+    partition integer NOT NULL,
+    "offset" bigint NOT NULL,
+    {{key}} bigint NOT NULL,
+    {{table_key}} bigint NOT NULL,
+    day date NOT NULL,
+    key bytea,
+    value bytea NOT NULL,
+    kafka_timestamp timestamptz,
+    event_id text,
+    accepted_at timestamptz,
+    pending_since timestamptz NOT NULL DEFAULT now(),
+    version_at timestamptz NOT NULL,
+    sent_at timestamptz,
+    PRIMARY KEY (topic, partition, "offset")
+) WITH (vacuum_truncate = off);
+CREATE INDEX pending_record_key ON pending_record ({{key}});
+CREATE INDEX pending_record_table_key ON pending_record ({{table_key}});
+GRANT SELECT ON pending_record TO batch;
+GRANT SELECT, INSERT, UPDATE, DELETE ON pending_record TO stream;
+COMMENT ON TABLE pending_record IS 'Records whose {{table}} is not known yet, whole, until the {{table}} comes.';
+COMMENT ON COLUMN pending_record.version_at IS 'The version of the {{stream}} that waits.';
+COMMENT ON COLUMN pending_record.sent_at IS 'When it was sent to {{output}}; the row goes when that is served.';
+
+CREATE TABLE reject (
+    topic text NOT NULL,
+    partition integer NOT NULL,
+    "offset" bigint NOT NULL,
+    reason text NOT NULL,
+    key bytea,
+    value bytea,
+    kafka_timestamp timestamptz,
+    rejected_by text NOT NULL,
+    rejected_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (topic, partition, "offset")
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON reject TO batch, stream;
+COMMENT ON TABLE reject IS 'Records that break their contract, with the reason and the record itself.';
+
+CREATE TABLE forgotten_key (
+    {{table_key}} bigint NOT NULL,
+    reason text NOT NULL,
+    made_by text NOT NULL,
+    stream_keys bigint[] NOT NULL DEFAULT '{}',
+    removed jsonb NOT NULL DEFAULT '{}',
+    first_at timestamptz NOT NULL DEFAULT now(),
+    last_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY ({{table_key}})
+);
+GRANT SELECT ON forgotten_key TO batch;
+COMMENT ON TABLE forgotten_key IS
+    'Keys of the table whose data were removed on request. Rebuilds leave out their {{stream}}s, wherever raw still has'
+    ' them.';
+COMMENT ON COLUMN forgotten_key.reason IS 'Why, as the person who ran the command wrote it; no personal data.';
+COMMENT ON COLUMN forgotten_key.stream_keys IS 'Keys of its {{stream}}s that were found: they get tombstones.';
+COMMENT ON COLUMN forgotten_key.removed IS 'How much the last run removed, by place.';
+
+CREATE TABLE archive_batch (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    run_id text NOT NULL,
+    topic text NOT NULL,
+    topic_id text NOT NULL,
+    starts jsonb NOT NULL,
+    ends jsonb NOT NULL,
+    newest jsonb NOT NULL,
+    record_count bigint NOT NULL,
+    gap jsonb NOT NULL DEFAULT '{}',
+    gap_since timestamptz,
+    gap_until timestamptz,
+    gap_reason text,
+    taken_at timestamptz NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (id),
+    CHECK ((gap_until IS NULL) = (gap_reason IS NULL))
+);
+CREATE INDEX archive_batch_topic ON archive_batch (topic, topic_id, id);
+GRANT SELECT, INSERT, UPDATE, DELETE ON archive_batch TO batch;
+GRANT SELECT (topic, gap_until) ON archive_batch TO integrity;
+COMMENT ON TABLE archive_batch IS 'Ranges of a topic that are in the archive, in the order they were written.';
+COMMENT ON COLUMN archive_batch.starts IS 'First offset a partition.';
+COMMENT ON COLUMN archive_batch.ends IS 'End offset (exclusive) a partition.';
+COMMENT ON COLUMN archive_batch.newest IS 'Greatest timestamp of a record, ms since 1970, a partition with records.';
+COMMENT ON COLUMN archive_batch.gap IS 'Offsets before this batch that are missing here: first and end, a partition.';
+COMMENT ON COLUMN archive_batch.gap_since IS 'No missing record is older; null: none was ever archived before.';
+COMMENT ON COLUMN archive_batch.gap_until IS 'No missing record is newer; null: none is missing before this batch.';
+COMMENT ON COLUMN archive_batch.gap_reason IS 'Why they are missing: no archive yet, or a person accepted it.';
+COMMENT ON COLUMN archive_batch.taken_at IS 'When the ends were looked up.';
+
+CREATE TABLE archive_file (
+    batch_id bigint NOT NULL,
+    kind text NOT NULL,
+    day date,
+    path text NOT NULL,
+    record_count bigint NOT NULL,
+    byte_count bigint NOT NULL,
+    first_key bigint,
+    last_key bigint,
+    retired_at timestamptz,
+    PRIMARY KEY (path),
+    FOREIGN KEY (batch_id) REFERENCES archive_batch (id),
+    CHECK (kind IN ('records', 'versions', 'places'))
+);
+CREATE INDEX archive_file_batch ON archive_file (batch_id);
+CREATE INDEX archive_file_day ON archive_file (kind, day);
+GRANT SELECT, INSERT, UPDATE, DELETE ON archive_file TO batch;
+COMMENT ON TABLE archive_file IS 'Parquet files of the archive. A file that is not listed does not belong to it.';
+COMMENT ON COLUMN archive_file.kind IS
+    'records: raw, as Kafka had them; versions: of the table, by the column; places: where the records of the'
+    ' output topic are, and what they were made from.';
+COMMENT ON COLUMN archive_file.day IS 'The day of the records in it; null for tombstones, rare days and versions.';
+COMMENT ON COLUMN archive_file.path IS 'Below the folder of the archive.';
+COMMENT ON COLUMN archive_file.first_key IS 'Least id in it; null when no record has a readable one.';
+COMMENT ON COLUMN archive_file.last_key IS 'Greatest id in it.';
+COMMENT ON COLUMN archive_file.retired_at IS
+    'When other files took its place. It is removed a day later: until then somebody may be reading it.';
+
+-- Functions that the view is made of.
+
+-- Runs with the rights of its owner: readers of the view may not read the table.
+CREATE FUNCTION was_pending(generation_id bigint, key bigint) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = public, pg_temp
+AS $$ SELECT EXISTS (SELECT 1 FROM generation_excluded e
+                      WHERE e.generation_id = $1 AND e.kind = 'pending' AND e.{{key}} = $2) $$;
+COMMENT ON FUNCTION was_pending IS 'True if the {{stream}} waited for its {{table}} when the generation was built.';
+
+-- One expression, which the planner puts in the place of the call. was_pending is asked of few rows only.
+CREATE FUNCTION is_covered(generation_id bigint, stream_ends bigint[], table_ends bigint[], key bigint,
+                           stream_partition integer, stream_offset bigint, table_partition integer,
+                           table_offset bigint) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN COALESCE(stream_offset < stream_ends[stream_partition + 1], false)
+       AND NOT (COALESCE(table_offset >= COALESCE(table_ends[table_partition + 1], 0), false)
+                AND was_pending(generation_id, key));
+COMMENT ON FUNCTION is_covered IS
+    'True if the generation was built from the row''s record: the row is below its cut, and its {{stream}} was not'
+    ' pending there with a {{table}} that came later. False without a generation.';
+
+CREATE FUNCTION ordered_offset(stream_offset bigint, stream_ends bigint[]) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN stream_ends IS NULL THEN stream_offset - 100000000000000000 ELSE stream_offset END;
+COMMENT ON FUNCTION ordered_offset IS
+    'The offset of a {{stream}} record, which orders its versions: negative for a record of a topic that was replaced,'
+    ' so that every record of the topic made since is newer. A generation without stream_ends is of such a topic.';
+
+-- Views, and functions that take what a view can not.
+
+CREATE VIEW {{view}} AS
+SELECT {{served_x}}, x.day, x.finality, x.shown_since
+  FROM day_publication p
+ CROSS JOIN LATERAL (
+       SELECT {{served_f}}, f.day, 'final'::text AS finality, p.moved_at AS shown_since
+         FROM (SELECT generation_id, day, {{served}}
+                 FROM detail_final
+               UNION ALL
+               SELECT generation_id, day, {{served}}
+                 FROM detail_empty) f
+        WHERE ((f.day = p.day AND f.generation_id = p.generation_id) OR f.generation_id IS NULL)
+          AND NOT EXISTS (SELECT 1 FROM detail_live l
+                           WHERE l.day = p.day AND l.{{key}} = f.{{key}}
+                             AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
+                                                l.stream_partition, l.stream_offset, l.table_partition,
+                                                l.table_offset))
+       UNION ALL
+       SELECT {{served_l}}, l.day, 'live'::text AS finality, GREATEST(l.written_at, p.moved_at) AS shown_since
+         FROM detail_live l
+        WHERE l.day = p.day AND NOT l.deleted
+          AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
+                             l.stream_offset, l.table_partition, l.table_offset)) x
+ WHERE x.day = p.day;
+COMMENT ON VIEW {{view}} IS 'Every {{stream}} with its {{table}}: final days as rebuilt, the rest as streamed.';
+
+CREATE VIEW {{view}}_masked AS
+SELECT {{masked}}, day, finality, shown_since
+  FROM {{view}};
+COMMENT ON VIEW {{view}}_masked IS
+    'Every {{stream}} with its {{table}}, as {{view}}, with personal values masked.';
+
+DO $$
+DECLARE
+    relation text;
+    described text[];
+BEGIN
+    FOREACH relation IN ARRAY ARRAY['{{view}}', '{{view}}_masked'] LOOP
+        FOREACH described SLICE 1 IN ARRAY ARRAY[
+            {{descriptions}},
+            ['day', 'The day the {{stream}} belongs to: the date of {{day_from}} in the pipeline''s time zone.'],
+            ['finality', '''final'' once the day was rebuilt and published, ''live'' until then.'],
+            ['shown_since', 'Since when the row is shown as it is: when the stream wrote it, or its day began to show'
+                            ' its generation, whichever is later. Either transaction can commit up to two minutes'
+                            ' after it.']]
+        LOOP
+            EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, described[1], described[2]);
+        END LOOP;
+    END LOOP;
+END
+$$;
+
+CREATE VIEW freshness AS
+SELECT s.heartbeat_at,
+       s.lag_records,
+       s.lag_s,
+       s.heartbeat_at - make_interval(secs => s.lag_s) AS shown_until,
+       (SELECT max(updated_at) FROM offset_ledger WHERE consumer = 'serve') AS last_served_at,
+       (SELECT value FROM pipeline_setting WHERE name = 'timezone') AS timezone
+  FROM (SELECT min(heartbeat_at) AS heartbeat_at,
+               CASE WHEN count(*) = count(lag_records) THEN sum(lag_records)::bigint END AS lag_records,
+               CASE WHEN count(*) = count(lag_s) THEN sum(lag_s) END AS lag_s
+          FROM stream_progress
+         WHERE query IN ('join', 'serve')) s;
+COMMENT ON VIEW freshness IS
+    'One row: how far the speed layer is. A {{stream}} that waits for its {{table}} is not in it.';
+COMMENT ON COLUMN freshness.heartbeat_at IS 'When the speed layer last said that it is alive; it does every second.';
+COMMENT ON COLUMN freshness.lag_records IS 'Records in Kafka that it has not taken, when it said so.';
+COMMENT ON COLUMN freshness.lag_s IS 'How long the first of them has waited, in seconds, at most; null when not known.';
+COMMENT ON COLUMN freshness.shown_until IS 'What reached Kafka before this is shown; null when not known.';
+COMMENT ON COLUMN freshness.last_served_at IS 'When it last wrote rows.';
+COMMENT ON COLUMN freshness.timezone IS 'The time zone of column day.';
+
+-- A view that counted the generation's rows would open the tables of all days; a custom plan opens those of one. A day
+-- with nothing on top opens none, so that the status of all days takes few locks.
+CREATE FUNCTION shown_rows(of_day date) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+    p day_publication;
+    on_top bigint[];
+    alive bigint;
+    replaced bigint := 0;
+BEGIN
+    SELECT * INTO p FROM day_publication WHERE day = of_day;
+    SELECT array_agg(l.{{key}}) FILTER (WHERE p.generation_id IS NOT NULL), count(*) FILTER (WHERE NOT l.deleted)
+      INTO on_top, alive
+      FROM detail_live l
+     WHERE l.day = of_day
+       AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
+                          l.stream_offset, l.table_partition, l.table_offset);
+    IF on_top IS NOT NULL THEN
+        SELECT count(*) INTO replaced
+          FROM detail_final f
+         WHERE f.day = of_day AND f.generation_id = p.generation_id AND f.{{key}} = ANY (on_top);
+    END IF;
+    RETURN CASE WHEN p.day IS NOT NULL THEN COALESCE(p.row_count, 0) - replaced + alive END;
+END
+$$;
+COMMENT ON FUNCTION shown_rows IS 'How many rows of the day {{view}} shows; null for a day that it does not have.';
+
+CREATE VIEW day_status AS
+SELECT p.day,
+       p.status,
+       p.raw_distinct,
+       COALESCE(p.row_count, 0) AS row_count,
+       COALESCE(p.pending_count, (SELECT count(*) FROM pending_record b WHERE b.day = p.day)) AS pending_count,
+       COALESCE(p.rejected_count, 0) AS rejected_count,
+       (SELECT count(*) FROM detail_correction c WHERE c.generation_id = p.generation_id) AS correction_count,
+       (SELECT count(*) FROM detail_live l
+         WHERE l.day = p.day AND NOT l.deleted
+           AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
+                              l.stream_offset, l.table_partition, l.table_offset)) AS live_row_count,
+       (SELECT COALESCE(sum(d.count), 0)::bigint FROM dirty_day d WHERE d.day = p.day) AS dirty_count,
+       p.generation_id,
+       p.published_at,
+       p.day + (SELECT s.value::integer FROM pipeline_setting s WHERE s.name = 'board_retention_days')
+           AS rebuildable_until,
+       shown_rows(p.day) AS shown_rows
+  FROM day_publication p;
+COMMENT ON VIEW day_status IS 'How far each day is, and how much it can be trusted.';
+COMMENT ON COLUMN day_status.day IS 'Date in the pipeline''s time zone.';
+COMMENT ON COLUMN day_status.status IS
+    'provisional (speed layer only), rebuilt (published) or certified (its balance adds up).';
+COMMENT ON COLUMN day_status.raw_distinct IS
+    'Distinct {{stream}}s of the day in the raw topic at the cut, without those deleted or moved.';
+COMMENT ON COLUMN day_status.row_count IS 'Rows of the published generation.';
+COMMENT ON COLUMN day_status.pending_count IS 'Records that wait for their {{table}}.';
+COMMENT ON COLUMN day_status.rejected_count IS 'Records that break the contract, one of each {{stream}}.';
+COMMENT ON COLUMN day_status.correction_count IS 'Differences the last published rebuild corrected.';
+COMMENT ON COLUMN day_status.live_row_count IS 'Rows the speed layer holds on top of the published generation.';
+COMMENT ON COLUMN day_status.dirty_count IS 'Records that reached the day after it was published.';
+COMMENT ON COLUMN day_status.generation_id IS 'The published generation; null while provisional.';
+COMMENT ON COLUMN day_status.published_at IS 'When it was published.';
+COMMENT ON COLUMN day_status.rebuildable_until IS 'The first date on which raw no longer holds all of the day.';
+COMMENT ON COLUMN day_status.shown_rows IS
+    'Rows of the day that {{view}} shows: row_count and live_row_count, an edited {{stream}} counted once.';
+
+CREATE VIEW day_trust AS
+SELECT p.day,
+       p.held_reason,
+       g.uncertified_reason,
+       p.certified_at,
+       COALESCE((SELECT jsonb_object_agg(c.class, c.count ORDER BY c.class)
+                   FROM (SELECT each.class, sum(each.count) AS count
+                           FROM (SELECT class, count(*) AS count FROM detail_correction
+                                  WHERE generation_id = p.generation_id GROUP BY class
+                                  UNION ALL
+                                 SELECT key, value::bigint FROM jsonb_each_text(g.unlisted_corrections)) each
+                          GROUP BY each.class) c), '{}') AS corrections,
+       COALESCE((SELECT jsonb_object_agg(d.cause, d.count ORDER BY d.cause)
+                   FROM dirty_day d WHERE d.day = p.day), '{}') AS dirty
+  FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id;
+COMMENT ON VIEW day_trust IS
+    'What stands against trusting a day: corrections by class, what arrived since by cause.';
+COMMENT ON COLUMN day_trust.day IS 'Date in the pipeline''s time zone.';
+COMMENT ON COLUMN day_trust.held_reason IS 'Why a person undid the last publication; the night leaves the day alone.';
+COMMENT ON COLUMN day_trust.uncertified_reason IS 'Why the published generation could not be certified.';
+COMMENT ON COLUMN day_trust.certified_at IS 'When it was certified.';
+COMMENT ON COLUMN day_trust.corrections IS 'Differences that the published rebuild corrected, counted by class.';
+COMMENT ON COLUMN day_trust.dirty IS 'What reached the day after it was published, counted by cause.';
+
+-- A query that names keys and no day is planned with the tables of all days. The keys are enough to tell which days can
+-- have them, and the second query names those. The plan has a copy of the keys for each table: 10,000 keys take 60 MB,
+-- and 100,000 take 2.8 GB.
+CREATE FUNCTION {{view}}_by_key(keys bigint[]) RETURNS SETOF {{view}}_masked
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+    days date[];
+BEGIN
+    IF cardinality(keys) > 1000 THEN
+        RAISE program_limit_exceeded
+            USING MESSAGE = format('{{view}}_by_key was called with %s keys; 1000 is the most', cardinality(keys)),
+                  HINT = 'Call it several times, or join {{view}}_masked with a list of keys and name the days.';
+    END IF;
+    SELECT array_agg(DISTINCT d.day) INTO days
+      FROM (SELECT p.day
+              FROM day_publication p JOIN generation g ON g.id = p.generation_id
+             WHERE EXISTS (SELECT 1 FROM unnest(keys) key WHERE key BETWEEN g.first_key AND g.last_key)
+            UNION ALL
+            SELECT l.day FROM detail_live l WHERE l.{{key}} = ANY (keys)) d;
+    RETURN QUERY SELECT m.* FROM {{view}}_masked m WHERE m.day = ANY (days) AND m.{{key}} = ANY (keys);
+END
+$$;
+COMMENT ON FUNCTION {{view}}_by_key IS
+    'The rows of {{view}}_masked with these keys, at most 1000, whatever their days; it opens the tables of days'
+    ' that can have them.';
+
+GRANT SELECT ON {{view}} TO stream, batch, analyst_personal;
+GRANT SELECT ON {{view}}_masked TO batch, analyst, analyst_personal;
+GRANT SELECT ON freshness TO batch, analyst, analyst_personal;
+GRANT SELECT ON day_status TO batch, integrity, analyst, analyst_personal;
+GRANT SELECT ON day_trust TO batch, integrity, analyst;
+REVOKE EXECUTE ON FUNCTION shown_rows, {{view}}_by_key FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION shown_rows TO batch, integrity, analyst, analyst_personal;
+GRANT EXECUTE ON FUNCTION {{view}}_by_key TO batch, analyst, analyst_personal;
+
+-- A table for each build of a day, made and dropped by functions alone.
+
+CREATE SCHEMA generations;
+COMMENT ON SCHEMA generations IS 'A table for each build of a day, made and dropped by these functions alone.';
+GRANT USAGE ON SCHEMA generations TO batch;
+
+-- Whoever owns a table has others run functions when they read it. All that a caller of these puts into a statement is
+-- the number of a generation, a day, and the bounds of its rows.
+
+CREATE FUNCTION generations.create_table(id bigint, of_day date) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- checked while it is loaded, so that neither the key nor attaching it reads the table once more
+    EXECUTE format('CREATE TABLE generations.detail_final_g%1$s ('
+                   'LIKE public.detail_final INCLUDING DEFAULTS INCLUDING CONSTRAINTS,'
+                   ' CONSTRAINT detail_final_g%1$s_day CHECK (generation_id = %1$s AND day = %2$L))',
+                   id, of_day);
+    EXECUTE format('ALTER TABLE generations.detail_final_g%s ALTER COLUMN {{key}} SET NOT NULL', id);
+    EXECUTE format('GRANT SELECT, INSERT ON generations.detail_final_g%s TO batch', id);
+    IF current_setting('server_version_num')::integer >= 170000 THEN
+        EXECUTE format('GRANT MAINTAIN ON generations.detail_final_g%s TO batch', id);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION generations.index_table_key(id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('CREATE INDEX detail_final_g%1$s_table_key ON generations.detail_final_g%1$s ({{table_key}})', id);
+END
+$$;
+
+CREATE FUNCTION generations.index_table(id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('CREATE UNIQUE INDEX detail_final_g%1$s_pkey ON generations.detail_final_g%1$s ({{key}})', id);
+    PERFORM generations.index_table_key(id);
+END
+$$;
+
+CREATE FUNCTION generations.analyze_table(id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('ANALYZE (SKIP_LOCKED) generations.detail_final_g%s', id);
+END
+$$;
+
+CREATE FUNCTION generations.attach_table(id bigint, of_day date, first_key bigint, last_key bigint,
+                                         earliest timestamptz, latest timestamptz) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('ALTER TABLE generations.detail_final_g%1$s'
+                   ' ADD PRIMARY KEY USING INDEX detail_final_g%1$s_pkey', id);
+    IF first_key IS NOT NULL AND earliest IS NOT NULL THEN
+        -- a query by key or by time, without a day, is planned without the tables that cannot have its rows
+        EXECUTE format('ALTER TABLE generations.detail_final_g%s'
+                       ' ADD CHECK ({{key}} BETWEEN %s AND %s AND {{day_from}} BETWEEN %L AND %L)',
+                       id, first_key, last_key, earliest, latest);
+    END IF;
+    EXECUTE format('ALTER TABLE public.detail_final ATTACH PARTITION generations.detail_final_g%1$s'
+                   ' FOR VALUES FROM (%2$L, %1$s) TO (%2$L, %3$s)', id, of_day, id + 1);
+END
+$$;
+
+CREATE FUNCTION generations.add_bounds(id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bounds record;
+BEGIN
+    EXECUTE format('SELECT min({{key}}) AS first_key, max({{key}}) AS last_key, min({{day_from}}) AS earliest,'
+                   ' max({{day_from}}) AS latest FROM generations.detail_final_g%s', id) INTO bounds;
+    IF bounds.first_key IS NOT NULL AND bounds.earliest IS NOT NULL THEN
+        EXECUTE format('ALTER TABLE generations.detail_final_g%1$s ADD CONSTRAINT detail_final_g%1$s_bounds'
+                       ' CHECK ({{key}} BETWEEN %2$s AND %3$s AND {{day_from}} BETWEEN %4$L AND %5$L) NOT VALID',
+                       id, bounds.first_key, bounds.last_key, bounds.earliest, bounds.latest);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION generations.validate_bounds(id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('ALTER TABLE generations.detail_final_g%1$s VALIDATE CONSTRAINT detail_final_g%1$s_bounds', id);
+END
+$$;
+
+CREATE FUNCTION generations.drop_table(id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('DROP TABLE IF EXISTS generations.detail_final_g%s', id);
+END
+$$;
+
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA generations FROM PUBLIC;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA generations TO batch;

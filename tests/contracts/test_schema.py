@@ -1,0 +1,48 @@
+"""schema.sql and site.sql make the same database as the migrations."""
+
+import difflib
+
+import psycopg2
+import pytest
+
+from include.adapters.postgres.schema_revision import newest_revision
+from include.settings import Settings
+from include.sql.migrate import migrate
+from tests.support.catalogue import catalogue
+from tests.support.database import database_environment
+
+
+@pytest.fixture(scope="module")
+def databases(postgres):
+    """Connections to a database that the migrations made from nothing, and to one that schema.sql made."""
+    connections = {}
+    for name, revisions in (("migrated", ("0031", "head")), ("created", ("head",))):
+        dsn = postgres.new_database(name)
+        settings = Settings.from_environment(
+            {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", **database_environment(postgres, name)}
+        )
+        for revision in revisions:
+            assert migrate(settings, revision) == (newest_revision() if revision == "head" else revision)
+        connections[name] = psycopg2.connect(dsn)
+    yield connections
+    for connection in connections.values():
+        connection.close()
+
+
+@pytest.mark.parametrize("schema", ["public", "site", "generations"])
+def test_both_have_the_same_catalogue(databases, schema):
+    migrated, created = (catalogue(databases[name], schema) for name in ("migrated", "created"))
+    assert len(created) > 10
+    diff = "\n".join(difflib.unified_diff(migrated, created, "migrations", "schema.sql", lineterm="", n=0))
+    assert not diff, diff
+
+
+def test_both_have_the_same_settings(databases):
+    found = {}
+    for name, connection in databases.items():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT setconfig FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase"
+                           " WHERE d.datname = %s AND setrole = 0", (name,))  # fmt: skip
+            found[name] = sorted(cursor.fetchone()[0])
+    assert "jit=off" in found["created"]
+    assert found["migrated"] == found["created"]
