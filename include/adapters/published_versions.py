@@ -77,7 +77,7 @@ def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterato
                 left.pop(partition, None)
                 continue
             count += 1
-            version = version_of(message.key(), message.value())
+            version = version_of(topic, message.key(), message.value())
             if version is not None:
                 yield version
             if message.offset() + 1 >= ends[partition]:
@@ -99,19 +99,19 @@ def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
             while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _BATCH)).fetchall():
                 last_id = rows[-1][0]
                 for _, key, value in rows:
-                    version = version_of(key, value)
+                    version = version_of(topic, key, value)
                     if version is not None:
                         yield version
     except sqlite3.Error as exc:
         raise StoreUnavailable("the fallback store cannot be read", path=path, reason=exc) from exc
 
 
-def version_of(key: bytes | None, value: bytes | None) -> PublishedVersion | None:
+def version_of(topic: Topic, key: bytes | None, value: bytes | None) -> PublishedVersion | None:
     """Return the version of a record; None if its key is not an id or its version is not valid."""
     row_id = record_id(key)
     if row_id is None:
         return None
     if value is None:
         return PublishedVersion(row_id, None)
-    at = version_in(value)
+    at = version_in(value, topic)
     return None if at is None else PublishedVersion(row_id, at)

@@ -23,8 +23,8 @@ class Column:
 class Definition:
     """A stream joined with a table, delivered to a topic and a relational view.
 
-    `join_field` is the stream's field that holds the table's key; `version_field` orders versions on both sides;
-    `day_field` places a stream record in a day.
+    `join_field` is the stream's field that holds the table's key; `day_field` places a stream record in a day. The
+    topics' own `version_field` orders versions.
     """
 
     name: str
@@ -32,7 +32,6 @@ class Definition:
     table: Topic
     output: Topic
     join_field: str
-    version_field: str
     day_field: str
     columns: tuple[Column, ...]
 
@@ -58,7 +57,7 @@ class Definition:
     @property
     def key_column(self) -> str:
         """The relational name of the output's key."""
-        return self.output.field(self.output.key_field).column
+        return self.output.key_column
 
     @property
     def join_column(self) -> str:
@@ -67,8 +66,8 @@ class Definition:
 
     @property
     def version_column(self) -> str:
-        """The relational name of the stream's version field."""
-        return self.stream.field(self.version_field).column
+        """The relational name of the output's version field."""
+        return self.output.version_column
 
     @property
     def day_column(self) -> str:
@@ -89,7 +88,6 @@ BOARD_DETAIL_PIPELINE = Definition(
     table=MEMBER,
     output=BOARD_DETAIL,
     join_field="memberId",
-    version_field="modifiedAt",
     day_field="createdAt",
     columns=(
         Column("stream", "id", "boardId"),

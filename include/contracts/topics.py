@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from include.contracts.fields import Field
+from include.errors import ContractMismatch
 
 KEPT_FOR_EVER = -1
 DAY_MS = 24 * 60 * 60 * 1000
@@ -13,15 +15,39 @@ DAY_MS = 24 * 60 * 60 * 1000
 class Topic:
     """A Kafka topic and the JSON value it carries.
 
-    The record key is the value's `key_field`, as decimal text. `retention_days` is None for a topic kept for ever.
+    The record key is the value's `key_field`, a `long`, as decimal text. `version_field`, a `timestamp`, orders the
+    versions of a key. Both fields are never null. `retention_days` is None for a topic kept for ever.
     """
 
     name: str
     description: str
     key_field: str
+    version_field: str
     fields: tuple[Field, ...]
     retention_days: int | None
     tombstones: bool = True
+
+    def __post_init__(self) -> None:
+        """Raise ContractMismatch if the key or the version is not a field of the type it needs."""
+        for role, name, kind in (
+            ("key_field", self.key_field, "long"),
+            ("version_field", self.version_field, "timestamp"),
+        ):
+            if not any(field.name == name and field.type == kind and not field.nullable for field in self.fields):
+                raise ContractMismatch(
+                    f"topic {self.name}: {role}={name!r} names no field of type {kind} that is never null; "
+                    "name one of the topic's fields, or add it"
+                )
+
+    @cached_property
+    def key_column(self) -> str:
+        """The relational name of the key field."""
+        return self.field(self.key_field).column
+
+    @cached_property
+    def version_column(self) -> str:
+        """The relational name of the version field."""
+        return self.field(self.version_field).column
 
     def field(self, name: str) -> Field:
         """Return the field with that JSON name. Raises KeyError."""
@@ -65,6 +91,7 @@ MEMBER = Topic(
     name="member",
     description="Sign-ups and their changes; kept for ever, because a rebuild needs a member's history.",
     key_field="id",
+    version_field="modifiedAt",
     fields=(
         Field("id", "id", "long", "Member id."),
         Field("nickname", "nickname", "string", "Display name.", 64),
@@ -81,6 +108,7 @@ BOARD = Topic(
     name="board",
     description="Posts and their changes; kept for the rebuild window.",
     key_field="id",
+    version_field="modifiedAt",
     fields=(
         Field("id", "id", "long", "Board id."),
         Field("memberId", "member_id", "long", "The author's member id."),
@@ -98,6 +126,7 @@ BOARD_DETAIL = Topic(
     name="board-detail",
     description="Each board with its author, as the speed layer joined it.",
     key_field="boardId",
+    version_field="modifiedAt",
     fields=(
         Field("boardId", "board_id", "long", "Board id."),
         Field("memberId", "member_id", "long", "The author's member id."),

@@ -49,7 +49,7 @@ def title(topic: str) -> str:
 
 def given_fields(topic: Topic) -> list[Field]:
     """Return the fields of a row that clients give; the server generates the id and the times."""
-    made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, BOARD_DETAIL_PIPELINE.version_field}
+    made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, topic.version_field}
     return [field for field in topic.fields if field.name not in made_here]
 
 

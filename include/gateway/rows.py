@@ -74,7 +74,7 @@ class Rows:
         self._services = services
         self._topic = topic
         self._locks = RowLocks()
-        made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, BOARD_DETAIL_PIPELINE.version_field}
+        made_here = {topic.key_field, BOARD_DETAIL_PIPELINE.day_field, topic.version_field}
         self._made_here = sorted(made_here)
         self._given = [field.name for field in topic.fields if field.name not in made_here]
 

@@ -157,7 +157,7 @@ def _version_at(message: Message) -> dt.datetime | None:
     if message.value() is None:
         text = accepted_at(next((value for name, value in message.headers() or () if name == ACCEPTED_AT), None))
         return parse_timestamp(text) if text is not None else instant_of(message.timestamp()[1] * 1000)
-    return version_in(message.value())
+    return version_in(message.value(), PIPELINE.table)
 
 
 def _save(settings: Settings, late: Sequence[LateMember]) -> int:

@@ -69,7 +69,7 @@ class VersionRows:
 
     def __init__(self, definition: Definition) -> None:
         self.schema = member_schema(definition)
-        self._columns = RawColumns(definition.table, definition.version_field, self.schema.names)
+        self._columns = RawColumns(definition.table, self.schema.names)
 
     @property
     def key(self) -> str:

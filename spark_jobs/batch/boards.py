@@ -66,11 +66,11 @@ class BoardReader:
         self._day = day
         self._stream = stream
         self._day_field = definition.day_field
-        self._key = stream.field(stream.key_field).column
+        self._key = stream.key_column
         self._join = stream.field(definition.join_field).column
         self._placed_by = stream.field(definition.day_field).column
         self._kept = [stream.field(each.source).column for each in definition.columns if each.side == "stream"]
-        self._columns = RawColumns(stream, definition.version_field, {*self._kept, self._join, self._placed_by})
+        self._columns = RawColumns(stream, {*self._kept, self._join, self._placed_by})
 
     def read(self, records: pa.Table) -> BoardParts:
         """Decode records with the columns of RAW."""

@@ -52,7 +52,7 @@ class MemberPreload:
 
     def _read(self, splits: Sequence[TopicSplit]) -> PreloadedMembers:
         schema = member_schema(self._definition)
-        columns = RawColumns(self._definition.table, self._definition.version_field, schema.names)
+        columns = RawColumns(self._definition.table, schema.names)
         found: list[pa.Table] = []
         records_read = 0
         gc.disable()  # records are tuples without reference cycles; the tasks disable it too

@@ -29,9 +29,8 @@ class RawColumns:
     and headers. A tombstone has only its key. The order of the rows is unspecified.
     """
 
-    def __init__(self, topic: Topic, version_field: str, columns: Collection[str]) -> None:
+    def __init__(self, topic: Topic, columns: Collection[str]) -> None:
         self._topic = topic
-        self._version_field = version_field
         self._key = topic.field(topic.key_field)
         self._kept = [field for field in topic.fields if field.column in columns and field != self._key]
         self._json = JsonColumns(topic)
@@ -50,7 +49,7 @@ class RawColumns:
     def _plain(self, fields: pa.Table, carried: pa.Table) -> pa.Table:
         columns = [fields[self._key.name]]
         columns += [times(fields[f.name]) if f.type == "timestamp" else fields[f.name] for f in self._kept]
-        columns += [times(fields[self._version_field]), pa.repeat(False, fields.num_rows), *carried.columns]
+        columns += [times(fields[self._topic.version_field]), pa.repeat(False, fields.num_rows), *carried.columns]
         return pa.Table.from_arrays(columns, schema=self._schema(carried))
 
     def _one_by_one(self, records: pa.Table, carried: pa.Table) -> tuple[pa.Table, list[Reject]]:

@@ -69,9 +69,9 @@ def day_rows(
     if decided_at.null_count:
         candidates, decided_at = candidates.filter(is_chosen), decided_at.filter(is_chosen)
     chosen = chosen.take(decided_at)
-    key = definition.stream.field(definition.stream.key_field).column
+    key = definition.stream.key_column
     join = definition.stream.field(definition.join_field).column
-    table_key = definition.table.field(definition.table.key_field).column
+    table_key = definition.table.key_column
     members, at = authors(candidates, members, join, table_key)
     is_known = pc.is_valid(at)
     waiting = candidates.filter(pc.invert(is_known)).select([key, "partition", "offset"])

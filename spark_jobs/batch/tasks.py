@@ -97,7 +97,7 @@ def _boards(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Cal
     assert not isinstance(piece, ColumnsFile)
     reader = BoardReader(rebuild.definition, rebuild.day)
     store = GenerationStore(rebuild.database)
-    key = rebuild.definition.stream.field(rebuild.definition.stream.key_field).column
+    key = rebuild.definition.stream.key_column
     for records in _records(piece, rebuild):
         parts = reader.read(records)
         store.save_rejects(parts.rejects)
@@ -111,12 +111,12 @@ def _boards(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Cal
 
 def _members(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     schema = member_schema(rebuild.definition)
-    key = rebuild.definition.table.field(rebuild.definition.table.key_field).column
+    key = rebuild.definition.table.key_column
     if isinstance(piece, ColumnsFile):
         for versions in read_columns(piece, schema):
             yield from gathered.add(Kind.MEMBERS, versions, rebuild.buckets_of(versions[key]))
         return
-    columns = RawColumns(rebuild.definition.table, rebuild.definition.version_field, schema.names)
+    columns = RawColumns(rebuild.definition.table, schema.names)
     store = GenerationStore(rebuild.database)
     for records in _records(piece, rebuild, all_headers=False):
         versions, rejects = columns.read(records)

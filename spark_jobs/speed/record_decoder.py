@@ -105,7 +105,7 @@ def _read(
     if key != str(fields[topic.key_field]).encode():
         return reject(f"/key: the record key differs from /{topic.key_field}; use the id as decimal text")
     values = {f.column: _value(fields.get(f.name), f.type) for f in topic.fields}
-    version_at = values["modified_at"]
+    version_at = values[topic.version_column]
     return TableRow(fields[topic.key_field], message.partition(), message.offset(), version_at, False, values)
 
 

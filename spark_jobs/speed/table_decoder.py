@@ -29,7 +29,6 @@ class TableDecoder:
         self.looked_at = 0  # records that took the slow path
         self._topic = topic
         self._key = topic.field(topic.key_field)
-        self._version_field = definition.version_field
         self._kept = [field for field in topic.fields if field.column in columns]
         self._json = JsonColumns(topic)
         self._schema = pa.schema([
@@ -49,7 +48,7 @@ class TableDecoder:
         }).filter(fast_path_mask)  # fmt: skip
         columns = [
             fields[self._key.name], *(fields[field.name] for field in self._kept), *coordinates.columns,
-            times(fields[self._version_field]), pa.repeat(False, fields.num_rows),
+            times(fields[self._topic.version_field]), pa.repeat(False, fields.num_rows),
         ]  # fmt: skip
         self._append(pa.Table.from_arrays(columns, schema=self._schema))
         self._add_one_by_one(messages[number] for number in pc.indices_nonzero(pc.invert(fast_path_mask)).to_pylist())

@@ -156,7 +156,7 @@ def _typed_columns(topic: Topic) -> tuple[Column, ...]:
             columns.append(F.when(F.col("ok"), value).alias(f"{field.column}_text"))
         else:
             columns.append(F.when(F.col("ok"), value).alias(field.column))
-    made_at = F.when(F.col("ok"), F.col("_modified_at"))
+    made_at = F.when(F.col("ok"), F.col(f"_{topic.version_column}"))
     version = F.when(F.col("deleted"), F.coalesce("accepted_at", "kafka_timestamp")).otherwise(made_at)
     return *columns, version.alias("version_at")
 

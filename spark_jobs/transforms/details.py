@@ -36,7 +36,7 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
     # a tombstone has no value, so its version is in a header
     accepted = F.when(F.col("deleted"), _rfc3339(F.col("version_at"))).otherwise(F.col("accepted_text"))
     value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
-    key = definition.stream.field(definition.stream.key_field).column
+    key = definition.stream.key_column
     headers = F.array(
         header(h.EVENT_ID, F.col("event_id")),
         header(h.ACCEPTED_AT, accepted),

@@ -48,7 +48,7 @@ def _matched(boards: DataFrame, members: DataFrame, definition: Definition, name
 
 @cache  # a Column is an immutable expression, and building it takes calls to the JVM
 def _author_columns(definition: Definition, name: str) -> tuple[Column, ...]:
-    table_key = definition.table.field(definition.table.key_field).column
+    table_key = definition.table.key_column
     return (
         F.col(table_key).alias(name),
         *[F.col(_source(definition, column)).alias(f"{name}_{column}") for column in definition.table_columns],

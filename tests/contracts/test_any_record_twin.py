@@ -5,7 +5,6 @@ Spark's SQL, the reader of single records, and those by the column: of changes, 
 
 import itertools
 import json
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
@@ -41,7 +40,16 @@ from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
 from tests.fakes.events import member
-from tests.support.any_record import ODD_HEADER_VALUES, ODD_KEYS, ODD_VALUES, AnyRecord, records, twisted, values
+from tests.support.any_record import (
+    ODD_HEADER_VALUES,
+    ODD_KEYS,
+    ODD_VALUES,
+    AnyRecord,
+    Message,
+    records,
+    twisted,
+    values,
+)
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import opened_store
 from tests.support.spark import encoded
@@ -49,32 +57,6 @@ from tests.support.spark import encoded
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
 ZONES = ("Asia/Seoul", "America/New_York", "Pacific/Kiritimati", "Etc/GMT+12", "UTC")
 LAST_MS = 2**63 // 1000 - 1  # of Spark, which counts microseconds
-
-
-@dataclass(frozen=True)
-class Message:
-    """A record as the client library gives it."""
-
-    record: AnyRecord
-    number: int
-
-    def partition(self):
-        return 0
-
-    def offset(self):
-        return self.number
-
-    def key(self):
-        return self.record.key
-
-    def value(self):
-        return self.record.value
-
-    def timestamp(self):
-        return 1, self.record.timestamp_ms
-
-    def headers(self):
-        return list(self.record.headers) or None
 
 
 def read_single(message, topic):
@@ -128,7 +110,7 @@ def values_of(row, topic):
 
 def hold_against_the_reader_of_single_records(spark, drawn, topic, zone):
     """Right at first sight is right, with the same values; all else is null, and that reader's to judge."""
-    key_column = topic.field(topic.key_field).column
+    key_column = topic.key_column
     kept, table = source(drawn)
     found = streamed(spark, table, topic, zone)
     ids = event_ids(table["headers"].combine_chunks()).to_pylist()
@@ -180,14 +162,14 @@ def test_spark_and_the_reader_of_single_records_agree_on_every_twist_of_a_value(
 @pytest.mark.parametrize("topic", TOPICS.values(), ids=lambda topic: topic.name)
 def test_readers_by_the_column_agree_on_every_twist_of_a_value(topic):
     right, *drawn = twisted(topic)
-    columns = RawColumns(topic, "modifiedAt", {field.column for field in topic.fields})
+    columns = RawColumns(topic, {field.column for field in topic.fields})
     for record in drawn:  # each in a lot of its own: one that is broken has its lot looked at one by one
         read = read_single(Message(record, 1), topic)
         found, rejects = columns.read(raw([right, record]))
         assert (found.num_rows, len(rejects)) == ((1, 1) if isinstance(read, Reject) else (2, 0)), record.value[-200:]
         if not isinstance(read, Reject):
             (row,) = [row for row in found.to_pylist() if row["offset"] == 1]
-            assert values_of(row, topic) == values_of({topic.field(topic.key_field).column: 7, **read.values}, topic)
+            assert values_of(row, topic) == values_of({topic.key_column: 7, **read.values}, topic)
 
 
 @MANY
@@ -197,7 +179,7 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
     read = [read_single(Message(record, number), topic) for number, record in enumerate(drawn)]
     keys = {one.offset: one.key for one in read if not isinstance(one, Reject)}
     table = raw(drawn)
-    found, rejects = RawColumns(topic, "modifiedAt", {"modified_at"}).read(table)
+    found, rejects = RawColumns(topic, {"modified_at"}).read(table)
     assert dict(zip(found["offset"].to_pylist(), found[0].to_pylist(), strict=True)) == keys
     assert {reject.offset for reject in rejects} == set(range(len(drawn))) - set(keys)
     if topic is MEMBER:
@@ -237,7 +219,7 @@ def fragments(draw, topic):
 def test_records_that_are_broken_do_not_become_right_beside_others(drawn):
     topic = TOPICS[drawn[0].topic]
     read = [read_single(Message(record, number), topic) for number, record in enumerate(drawn)]
-    found, _ = RawColumns(topic, "modifiedAt", {"modified_at"}).read(raw(drawn))
+    found, _ = RawColumns(topic, {"modified_at"}).read(raw(drawn))
     keys = {one.offset: one.key for one in read if not isinstance(one, Reject)}
     assert dict(zip(found["offset"].to_pylist(), found[0].to_pylist(), strict=True)) == keys
 
@@ -245,14 +227,17 @@ def test_records_that_are_broken_do_not_become_right_beside_others(drawn):
 @settings(max_examples=300, deadline=None)
 @given(record=st.sampled_from([BOARD, MEMBER]).flatmap(records))
 def test_the_version_alone_is_read_as_with_all_fields(record):
-    read, version = read_single(Message(record, 0), TOPICS[record.topic]), version_of(record.key, record.value)
+    read, version = (
+        read_single(Message(record, 0), TOPICS[record.topic]),
+        version_of(TOPICS[record.topic], record.key, record.value),
+    )
     if not isinstance(read, Reject):
         assert version == PublishedVersion(read.key, None if read.deleted else read.version_at)
 
 
 @pytest.mark.parametrize("value", ODD_VALUES)
 def test_bytes_without_a_version_have_none(value):
-    assert version_of(b"7", value) is None
+    assert version_of(MEMBER, b"7", value) is None
 
 
 def admitted(topic, body):

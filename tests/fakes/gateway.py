@@ -300,7 +300,7 @@ class MemorySystemOfRecord:
         made = {
             topic.key_field: row_id,
             BOARD_DETAIL_PIPELINE.day_field: rfc3339(created),
-            BOARD_DETAIL_PIPELINE.version_field: rfc3339(modified),
+            topic.version_field: rfc3339(modified),
         }
         value = {field.name: made.get(field.name, fields.get(field.name)) for field in topic.fields}
         self.rows[topic.name, row_id] = value

@@ -30,11 +30,10 @@ from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.record_decoder import read_record
-from tests.contracts.test_any_record_twin import Message
 from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
 from tests.servers import kafka_server
-from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, records, twisted
+from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, Message, records, twisted
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows, with_topics
 from tests.support.publication import publish

@@ -93,7 +93,7 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, preloaded=0
     found = file_sources(folder, [record for record in records if record not in of_driver], files)
     if preloaded == ALL:
         found = dataclasses.replace(found, members=())
-    columns = RawColumns(PIPELINE.table, PIPELINE.version_field, member_schema(PIPELINE).names)
+    columns = RawColumns(PIPELINE.table, member_schema(PIPELINE).names)
     versions, rejects = columns.read(raw_table(of_driver))
     assert rejects == []
     built = build(spark.sparkContext, pipeline, PIPELINE, DAY, "test", None, found, buckets,

@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -34,6 +35,38 @@ class AnyRecord(NamedTuple):
         """The first `accepted-at` as text; None when there is none."""
         found = [value for name, value in self.headers if name == h.ACCEPTED_AT]
         return None if not found or found[0] is None else found[0].decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Message:
+    """A record with its offset, with the interface of confluent_kafka's Message."""
+
+    record: AnyRecord
+    number: int
+
+    def partition(self) -> int:
+        """Return the partition."""
+        return 0
+
+    def offset(self) -> int:
+        """Return the offset."""
+        return self.number
+
+    def key(self) -> bytes | None:
+        """Return the key."""
+        return self.record.key
+
+    def value(self) -> bytes | None:
+        """Return the value; None for a tombstone."""
+        return self.record.value
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return the timestamp's type, and milliseconds since 1970."""
+        return 1, self.record.timestamp_ms
+
+    def headers(self) -> list[tuple[str, Any]] | None:
+        """Return the headers as pairs of name and value."""
+        return list(self.record.headers) or None
 
 
 # Around every border that something has: of the contract, of Python, PostgreSQL, Arrow, pandas, Kafka and Spark.

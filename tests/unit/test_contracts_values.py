@@ -1,5 +1,8 @@
 """The contract of values: what fits, what does not, and what the refusal says."""
 
+import dataclasses
+import json
+
 import jsonschema
 import pytest
 
@@ -7,7 +10,11 @@ from include.contracts.export import drifted, schema_files
 from include.contracts.fields import TIMESTAMP_PROBLEM
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import violations
+from include.contracts.versions import version_in
+from include.errors import ContractMismatch
+from spark_jobs.speed.record_decoder import read_record
 from tests.fakes.events import board, member
+from tests.support.any_record import AnyRecord, Message
 
 
 def test_the_builders_fit():
@@ -78,3 +85,22 @@ def test_members_are_kept_for_ever_and_boards_for_the_window():
     assert TOPICS["member"].settings(2, 14)["retention.ms"] == "-1"
     assert TOPICS["board"].settings(2, 14)["retention.ms"] == str(14 * 24 * 3600 * 1000)
     assert TOPICS["board"].settings(2, 14)["min.insync.replicas"] == "2"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version_field": "updatedAt"}, {"version_field": "title"}, {"key_field": "boardId"}, {"key_field": "title"}],
+)
+def test_a_topic_whose_key_or_version_is_no_such_field_is_refused(change):
+    (name,) = change.values()
+    with pytest.raises(ContractMismatch, match=f"topic board: {next(iter(change))}='{name}' names no field of type"):
+        dataclasses.replace(BOARD, **change)
+
+
+def test_the_version_is_that_of_the_topics_version_field():
+    times = {"createdAt": "2026-11-20T09:30:00Z", "modifiedAt": "2026-11-21T09:30:00Z"}
+    value = json.dumps(board(**times)).encode()
+    by_creation = dataclasses.replace(BOARD, version_field="createdAt")
+    for topic, day in ((BOARD, 21), (by_creation, 20)):
+        message = Message(AnyRecord(topic.name, b"1", value), 0)
+        assert version_in(value, topic).day == read_record(message, topic).version_at.day == day
