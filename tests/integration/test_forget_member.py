@@ -60,8 +60,8 @@ def a_life(archive):
     publish(settings, DAY, run_id)
     rows(settings, "INSERT INTO detail_covered SELECT l.*, 1, now() FROM detail_live l")
     rows(settings, "INSERT INTO site.member VALUES (%s, %s, %s, %s, %s, now(), now())", (PERSON, *person.values()))
-    rows(settings, "INSERT INTO site.board_document VALUES (91, jsonb_build_object('memberId', %s, 'title', %s), now())",
-         (PERSON, of("document")))  # fmt: skip
+    document = "INSERT INTO site.board_document VALUES (91, jsonb_build_object('memberId', %s, 'title', %s), now())"
+    rows(settings, document, (PERSON, of("document")))
     rows(settings, "INSERT INTO site.change_key (scope, key, fingerprint, topic, row_id, value, made_at)"
                    " VALUES ('a', 'k', '', 'member', %s, jsonb_build_object('phone', %s), now())",
          (PERSON, of("key")))  # fmt: skip
