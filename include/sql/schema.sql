@@ -646,7 +646,9 @@ BEGIN
                             ' its generation, whichever is later. Either transaction can commit up to two minutes'
                             ' after it.']]
         LOOP
-            EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, described[1], described[2]);
+            EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, described[1], described[2] || CASE
+                WHEN relation = '{{view}}_masked' AND described[1] = ANY ('{{{personal}}}')
+                THEN ' Masked: its last two characters are shown; role analyst_personal sees it.' ELSE '' END);
         END LOOP;
     END LOOP;
 END

@@ -10,7 +10,7 @@ from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import parse_timestamp
 from include.errors import ConfigurationError
 from include.sql.migrate import migrate
-from include.sql.named import COORDINATES, QUERIES
+from include.sql.named import COORDINATES, QUERIES, fill
 from tests.support.pipeline import migrated, rows
 
 COLUMNS = """
@@ -48,7 +48,7 @@ def test_comments_in_the_database_are_those_of_the_definition(settings, view):
     """Migrations are frozen: a description that changes needs one of its own."""
     found = {name: comment for name, _, comment in rows(settings, COLUMNS, (view,))}
     described = {field.column: field.description for field in PIPELINE.output.fields}
-    described |= {name: text for name, (_, text) in COORDINATES.items()}
+    described |= {name: fill(text, PIPELINE) for name, (_, text) in COORDINATES.items()}
     assert {name: text for name, text in described.items() if not found[name].startswith(text)} == {}
 
 
