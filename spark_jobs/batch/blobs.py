@@ -9,10 +9,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.adapters.arrow_rows import array
+
 ROWS_PER_BLOB = 32  # on average; with fewer, the blob's overhead exceeds its rows
 MAX_GATHERED_BYTES = 64 << 20
+ROWS_NEEDED_AT_ONCE = 16_384
 
 Buckets = npt.NDArray[np.int64]
+RowIndexes = npt.NDArray[np.int64]
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: consecutive ids get different buckets
 _SHIFT = np.uint64(33)
@@ -58,6 +62,28 @@ def steps(buckets: int) -> tuple[range, range, range]:
 def partition_of(bucket: int, kind: Kind, buckets: int) -> int:
     """Return the bucket's partition for blobs of this kind."""
     return steps(buckets)[_STEPS[kind]][bucket]
+
+
+def needed_rows(
+    ids: pa.ChunkedArray, wanted: pa.ChunkedArray, buckets: pa.ChunkedArray
+) -> Iterator[tuple[RowIndexes, Buckets]]:
+    """Yield the indexes of rows with a wanted id, and the bucket that wants each: in chunks, ordered by bucket."""
+    have = array(ids).to_numpy(zero_copy_only=False)
+    by_id = np.argsort(have, kind="stable")
+    have = have[by_id]
+    by_bucket = pc.sort_indices(buckets)
+    wants, goes = (array(each.take(by_bucket)).to_numpy(zero_copy_only=False) for each in (wanted, buckets))
+    first = np.searchsorted(have, wants, side="left")
+    counts = np.searchsorted(have, wants, side="right") - first
+    ends = np.cumsum(counts)
+    begin = 0
+    while begin < len(wants):
+        before = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + ROWS_NEEDED_AT_ONCE, side="right")))
+        of = counts[begin:end]
+        within = np.arange(of.sum()) - np.repeat(np.cumsum(of) - of, of)
+        yield by_id[np.repeat(first[begin:end], of) + within], np.repeat(goes[begin:end], of)
+        begin = end
 
 
 def buckets_of(ids: pa.Array, buckets: int) -> Buckets:

@@ -10,9 +10,9 @@ from include.adapters.postgres.generation_store import Duplicate, Excluded
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.sql.named import COORDINATES
-from spark_jobs.batch.authors import authors
 from spark_jobs.batch.blobs import places_of
 from spark_jobs.speed.json_columns import TIMES
+from spark_jobs.transforms.join_rule import authors_of_history
 
 PENDING = "its member is not known"
 _TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
@@ -72,7 +72,7 @@ def day_rows(
     key = definition.stream.key_column
     join = definition.stream.field(definition.join_field).column
     table_key = definition.table.key_column
-    members, at = authors(candidates, members, join, table_key)
+    members, at = authors_of_history(candidates, members, join, table_key)
     is_known = pc.is_valid(at)
     waiting = candidates.filter(pc.invert(is_known)).select([key, "partition", "offset"])
     pending = [

@@ -17,8 +17,7 @@ from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings
-from spark_jobs.batch.authors import needed_rows
-from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, unpacked
+from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, needed_rows, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_members
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema

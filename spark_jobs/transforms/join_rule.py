@@ -1,17 +1,30 @@
-"""The join rule of the stream, which keeps only each member's newest version.
+"""The join rule: which version of its member a board takes.
 
-The rule: a board takes its member's newest version that is not newer than the board's version; if there is none, the
-oldest known version. `spark_jobs.batch.authors` applies it to the members' history; a test compares both with the same
-oracle.
+A board takes its member's newest version whose time is not after the board's. If there is none, it takes the oldest
+version that is not a tombstone. If the result is a tombstone or nothing, the author is unknown and the board is
+pending.
+
+- `board_details_of_newest` is the form of the speed layer, which holds only each member's newest version: a board takes
+  that version, whatever its time.
+- `authors_of_history` is the form of the batch layer, which holds all versions.
+
+Both give the same result for the same versions (`tests/contracts/test_join_rule_twin.py`).
 """
 
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from include.adapters.arrow_rows import array, begins_run
 from include.contracts.definition import Definition
+
+RowIndexes = npt.NDArray[np.int64]
 
 MEMBER_SIDE = ("partition", "offset", "version_at", "deleted")
 
@@ -104,3 +117,65 @@ def _source(definition: Definition, column: str) -> str:
         if definition.column_name(each) == column:
             return definition.table.field(each.source).column
     raise KeyError(f"{definition.name} has no column {column}")
+
+
+def authors_of_history(
+    boards: pa.Table, members: pa.Table, join_column: str, key_column: str, version_column: str = "version_at"
+) -> tuple[pa.Table, pa.Array]:
+    """Return the members, reordered, and the index into them of each board's author; null if the board is pending.
+
+    `members` holds any number of versions per key, with `version_at`, `partition`, `offset` and `deleted`. A board is
+    pending if its member has no version, or if the version that the rule selects is a tombstone.
+    """
+    several = pc.count_distinct(members[key_column]).as_py() < members.num_rows
+    if several:
+        order = [
+            (key_column, "ascending"),
+            ("version_at", "ascending"),
+            ("offset", "ascending"),
+            ("partition", "descending"),
+        ]  # fmt: skip  of equal versions, the one with the greatest offset, then the lowest partition, is the newest
+        members = members.sort_by(order)
+    members = members.combine_chunks()
+    ids = array(members[key_column])
+    if several:
+        first = np.flatnonzero(begins_run(ids).to_numpy(zero_copy_only=False))
+        at = pc.index_in(boards[join_column], value_set=ids.take(pa.array(first)))
+        indexes = _as_of(boards, members, array(at), first, version_column)
+    else:
+        indexes = array(pc.index_in(boards[join_column], value_set=ids)).cast(pa.int64())
+    is_known = pc.invert(pc.coalesce(members["deleted"].take(indexes), pa.scalar(True)))
+    return members, pc.if_else(array(is_known), indexes, None)
+
+
+def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: RowIndexes, version_column: str) -> pa.Array:
+    """Return the index of each board's author version in `members`, which are sorted by key, version and offset.
+
+    `at` is the ordinal of the board's member (null if it has none), `first` the index of each member's oldest version.
+    """
+    if not len(at) or not len(first):
+        return pa.nulls(len(at), pa.int64())
+    made = _microseconds(members["version_at"])
+    instants = np.unique(made)
+    steps = np.int64(len(instants) + 1)
+    number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(made))))
+    known = number * steps + np.searchsorted(instants, made, side="left")  # ascending, because the rows are sorted
+    is_there = pc.is_valid(at).to_numpy(zero_copy_only=False)
+    member = at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    not_newer = np.searchsorted(instants, _microseconds(boards[version_column]), side="right")
+    newest = np.searchsorted(known, member * steps + not_newer, side="left") - 1
+    oldest = _oldest_alive(members, first)[member]  # a tombstone newer than the board has no author columns to show
+    return pa.array(np.where(newest >= first[member], newest, oldest), mask=~is_there)
+
+
+def _oldest_alive(members: pa.Table, first: RowIndexes) -> RowIndexes:
+    """Return the index of each member's oldest version that is not a tombstone, or of its oldest if all are."""
+    is_alive = ~array(members["deleted"]).to_numpy(zero_copy_only=False)
+    indexes = np.where(is_alive, np.arange(len(is_alive)), len(is_alive))
+    alive = np.minimum.reduceat(indexes, first)
+    return np.where(alive < len(is_alive), alive, first)
+
+
+def _microseconds(instants: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = array(instants).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found

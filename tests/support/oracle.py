@@ -23,9 +23,9 @@ class Version:
     partition: int = 0
 
     @property
-    def version(self) -> tuple[dt.datetime, int]:
-        """What orders versions of a key: modifiedAt, then the offset."""
-        return self.at, self.offset
+    def version(self) -> tuple[dt.datetime, int, int]:
+        """The order of versions of a key: modifiedAt, then the offset, then the lower partition."""
+        return self.at, self.offset, -self.partition
 
 
 @dataclass(frozen=True)

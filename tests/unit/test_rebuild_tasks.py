@@ -13,8 +13,7 @@ from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import DatabaseSettings
 from spark_jobs.batch import tasks
-from spark_jobs.batch.authors import needed_rows
-from spark_jobs.batch.blobs import Kind, steps
+from spark_jobs.batch.blobs import Kind, needed_rows, steps
 from spark_jobs.batch.splits import RAW, ROWS, FileSplit
 from tests.fakes.events import board, member
 from tests.support.spark import encoded

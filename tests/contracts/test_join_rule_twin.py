@@ -1,0 +1,114 @@
+"""Both forms of the join rule, and the rule in plain Python, give each board the same author, for any history.
+
+Every history of a member up to three versions is tried, with every board beside it: one Spark job decides all of them.
+"""
+
+import datetime as dt
+import itertools
+
+import pyarrow as pa
+import pytest
+
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from spark_jobs.speed.json_columns import TIMES
+from spark_jobs.transforms.join_rule import authors_of_history, board_details_of_newest
+from spark_jobs.transforms.versions import newest_versions
+from tests.support import oracle
+
+START = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
+HOURS = (0, 1, 2)  # of versions; boards are written at these hours, before and after
+VERSIONS = tuple(itertools.product(HOURS, (False, True), (0, 1)))  # hour, deleted, partition
+HISTORIES = [history for count in range(4) for history in itertools.product(VERSIONS, repeat=count)]
+MEMBERS = pa.schema([
+    ("id", pa.int64()), ("nickname", pa.string()), ("city", pa.string()), ("phone", pa.string()),
+    ("version_at", TIMES), ("partition", pa.int32()), ("offset", pa.int64()), ("deleted", pa.bool_()),
+])  # fmt: skip
+BOARDS = pa.schema([("board_id", pa.int64()), ("member_id", pa.int64()), ("version_at", TIMES)])
+
+
+def at(hour):
+    return START + dt.timedelta(hours=hour)
+
+
+def log_of(key, history):
+    """The member's records; offsets count by partition, so records of two partitions may have the same."""
+    counts = [itertools.count(), itertools.count()]
+    return [
+        oracle.Version("member", key, next(counts[partition]), at(hour), f"{key}.{number}", deleted=deleted,
+                       partition=partition)
+        for number, (hour, deleted, partition) in enumerate(history)
+    ]  # fmt: skip
+
+
+LOGS = {key: log_of(key, history) for key, history in enumerate(HISTORIES)}
+ALL_BOARDS = [
+    oracle.Version("board", number, number, at(hour), "", member=key)
+    for number, (key, hour) in enumerate(itertools.product(LOGS, (-1, *HOURS, 3)))
+]
+
+
+def members_of(versions):
+    return pa.Table.from_pylist(
+        [{"id": v.key, "nickname": v.event_id, "city": "", "phone": "", "version_at": v.at, "partition": v.partition,
+          "offset": v.offset, "deleted": v.deleted} for v in versions],
+        MEMBERS,
+    )  # fmt: skip
+
+
+def boards_of(boards):
+    return pa.Table.from_pylist(
+        [{"board_id": b.key, "member_id": b.member, "version_at": b.at} for b in boards], BOARDS
+    )
+
+
+def by_history(versions):
+    """Board → its author's version, by the form of the batch layer."""
+    members, indexes = authors_of_history(boards_of(ALL_BOARDS), members_of(versions), "member_id", "id")
+    return dict(zip((b.key for b in ALL_BOARDS), members["nickname"].take(indexes).to_pylist(), strict=True))
+
+
+def by_newest(spark, relations):
+    """The same, by the form of the stream."""
+    details = board_details_of_newest(spark.createDataFrame(boards_of(ALL_BOARDS)), relations, PIPELINE).toArrow()
+    return dict(zip(details["board_id"].to_pylist(), details["nickname"].to_pylist(), strict=True))
+
+
+def in_plain_python(logs):
+    """The same, by the oracle."""
+    authors = {board.key: oracle.author(board, logs[board.member]) for board in ALL_BOARDS}
+    return {key: None if author is None else author.event_id for key, author in authors.items()}
+
+
+def newest_of(log):
+    return [max(log, key=lambda version: version.version)] if log else []
+
+
+NEWEST = {key: newest_of(log) for key, log in LOGS.items()}
+
+
+def test_the_form_of_history_is_the_rule():
+    assert by_history(itertools.chain(*LOGS.values())) == in_plain_python(LOGS)
+
+
+@pytest.fixture(scope="module")
+def levels(spark):
+    """Relations as the stream holds them: each has a key at most once."""
+    return [
+        spark.createDataFrame(members_of(log[number] for log in LOGS.values() if len(log) > number))
+        for number in range(3)
+    ]
+
+
+def test_both_forms_agree_on_newest_versions(spark, levels):
+    expected = by_history(itertools.chain(*NEWEST.values()))
+    assert expected == in_plain_python(NEWEST)
+    assert by_newest(spark, levels) == expected
+    versions = levels[0].union(levels[1]).union(levels[2])
+    assert by_newest(spark, [newest_versions(versions, "id")]) == expected
+
+
+def test_both_forms_agree_on_history_where_no_newer_version_changed_the_author(spark, levels):
+    shown, exact = by_newest(spark, levels), by_history(itertools.chain(*LOGS.values()))
+    unchanged = [b.key for b in ALL_BOARDS if all(newest.at <= b.at for newest in NEWEST[b.member])]
+    assert len(unchanged) > len(HISTORIES)
+    assert [shown[key] for key in unchanged] == [exact[key] for key in unchanged]
