@@ -1,12 +1,14 @@
 """Small questions about rows in Arrow's columns."""
 
 import re
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
 from include.contracts import headers as h
+from include.contracts.versions import NEWEST_FIRST
 
 _UNPRINTABLE = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", h.UNPRINTABLE_PATTERN)  # as RE2 writes code points
 _DIGITS = {pa.int32(): "^-?[0-9]{1,9}$", pa.int64(): "^-?[0-9]{1,18}$"}  # negative ones are of a replaced topic
@@ -17,6 +19,26 @@ def begins_run(values: pa.Array) -> pa.Array:
     if not len(values):
         return pa.array([], pa.bool_())
     return pa.concat_arrays([pa.array([True]), pc.not_equal(values[1:], values[:-1])])
+
+
+def by_repetition(rows: pa.Table, key: str) -> tuple[pa.Table, pa.Table]:
+    """Split the rows: those whose key occurs once, as nearly all do, and those whose key occurs more than once."""
+    counts = pc.value_counts(rows[key])
+    several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+    if not len(several):
+        return rows, rows.slice(0, 0)
+    repeats = pc.is_in(rows[key], several)
+    return rows.filter(pc.invert(repeats)), rows.filter(repeats)
+
+
+def newest_versions(rows: pa.Table, key: str, order: Sequence[tuple[str, str]] = NEWEST_FIRST) -> pa.Table:
+    """Return one row per key, in any order: its newest version, which may be a tombstone. The table has one chunk.
+
+    `order` has the names of the columns that order versions, if they differ from those of `NEWEST_FIRST`.
+    """
+    single, repeated = by_repetition(rows, key)
+    repeated = repeated.sort_by([(key, "ascending"), *order])
+    return pa.concat_tables([single, repeated.filter(begins_run(array(repeated[key])))]).combine_chunks()
 
 
 def first_header(headers: pa.Array, name: str) -> pa.Array:

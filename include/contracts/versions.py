@@ -1,4 +1,8 @@
-"""Reads the version of a record's value without decoding its other fields."""
+"""Versions: their order, and the version in a record's value.
+
+Versions of a key are ordered by their time, then by Kafka offset. Of versions that are equal in both, which only a
+topic with an added partition can have, the one in the lowest partition is the newest.
+"""
 
 import datetime as dt
 from functools import cache
@@ -8,6 +12,9 @@ import msgspec
 
 from include.contracts.topics import Topic
 from include.contracts.validation import is_timestamp, parse_timestamp
+
+NEWEST_FIRST = (("version_at", "descending"), ("offset", "descending"), ("partition", "ascending"))
+OLDEST_FIRST = (("version_at", "ascending"), ("offset", "ascending"), ("partition", "descending"))
 
 
 def version_in(value: bytes, topic: Topic) -> dt.datetime | None:

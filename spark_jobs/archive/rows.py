@@ -13,6 +13,7 @@ from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
+from include.contracts.versions import OLDEST_FIRST
 from spark_jobs.batch.raw_columns import RawColumns, RawRecord, iter_records, longs
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import PLACES, RAW
@@ -83,7 +84,7 @@ class VersionRows:
 
     def ordered(self, rows: pa.Table) -> pa.Table:
         """Return the rows sorted by key, then from the oldest version to the newest."""
-        return rows.sort_by([(name, "ascending") for name in (self.key, "version_at", "offset", "partition")])
+        return rows.sort_by([(self.key, "ascending"), *OLDEST_FIRST])
 
 
 def places(dated: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, begins_run, event_ids, first_header
+from include.adapters.arrow_rows import array, begins_run, by_repetition, event_ids, first_header, newest_versions
 from include.adapters.postgres.generation_store import Excluded
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -153,7 +153,7 @@ def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
     `versions` must hold every version of each of its boards.
     """
     events = _first_copies(versions)
-    newest = _newest(events)
+    newest = newest_versions(events, "board_id")
     of_day = pc.unique(events.filter(events["in_day"])["board_id"])
     is_row = newest["in_day"]  # false for tombstones
     others = newest.filter(pc.and_(pc.invert(is_row), pc.is_in(newest["board_id"], of_day)))
@@ -181,34 +181,11 @@ def _first_copies(versions: pa.Table) -> pa.Table:
     Records that share an event id are copies only if board and version are equal too. A producer that gives the same
     event id to two boards, or to two versions of a board, has sent two events.
     """
-    single, repeated = _by_repetition(versions)
+    single, repeated = by_repetition(versions, "board_id")
     known = repeated.filter(pc.is_valid(repeated["event_id"]))
     known = known.sort_by([(name, "ascending") for name in (*_COPY, "partition", "offset")])
     is_first = reduce(pc.or_, (begins_run(array(known[name])) for name in _COPY))
     return pa.concat_tables([single, repeated.filter(pc.is_null(repeated["event_id"])), known.filter(is_first)])
-
-
-def _newest(events: pa.Table) -> pa.Table:
-    """Return one row per board: its newest version, which may be a tombstone.
-
-    Of equal versions, the one with the greatest offset wins, then the one in the lowest partition.
-    """
-    single, repeated = _by_repetition(events)
-    order = [("board_id", "ascending"), ("version_at", "descending"), ("offset", "descending"),
-             ("partition", "ascending")]  # fmt: skip
-    repeated = repeated.sort_by(order)
-    newest = repeated.filter(begins_run(array(repeated["board_id"])))
-    return pa.concat_tables([single, newest]).combine_chunks()
-
-
-def _by_repetition(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Split the rows: boards that occur once, as nearly all do, and boards that occur more than once."""
-    counts = pc.value_counts(rows["board_id"])
-    several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-    if not len(several):
-        return rows, rows.slice(0, 0)
-    repeats = pc.is_in(rows["board_id"], several)
-    return rows.filter(pc.invert(repeats)), rows.filter(repeats)
 
 
 def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:

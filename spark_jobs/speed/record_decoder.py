@@ -37,9 +37,9 @@ class TableRow(NamedTuple):
     values: dict[str, Any]
 
     @property
-    def version(self) -> tuple[dt.datetime, int]:
-        """The order of versions of a key."""
-        return self.version_at, self.offset
+    def version(self) -> tuple[dt.datetime, int, int]:
+        """The order of versions of a key: the newest is the greatest."""
+        return self.version_at, self.offset, -self.partition
 
 
 class Message(Protocol):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from include.adapters.arrow_rows import begins_run
+from include.adapters.arrow_rows import newest_versions
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
@@ -55,17 +55,11 @@ class TableDecoder:
         self.count += len(messages)
 
     def newest(self) -> pa.Table:
-        """Return the newest version of each key read so far, in the order of `transforms.versions`.
+        """Return the newest version of each key read so far.
 
         The table has one chunk: Spark turns a small table whose first chunk is empty into a relation without rows.
         """
-        rows = pa.concat_tables(self._tables).combine_chunks()
-        if pc.count_distinct(rows[self._key.column]).as_py() == rows.num_rows:
-            return rows
-        order = [(self._key.column, "ascending"), ("version_at", "descending"), ("offset", "descending"),
-                 ("partition", "ascending")]  # fmt: skip
-        rows = rows.sort_by(order)
-        return rows.filter(begins_run(rows[self._key.column].combine_chunks()))
+        return newest_versions(pa.concat_tables(self._tables), self._key.column)
 
     def _add_one_by_one(self, messages: Iterable[Message]) -> None:
         rows = []

@@ -23,6 +23,8 @@ from pyspark.sql import functions as F
 
 from include.adapters.arrow_rows import array, begins_run
 from include.contracts.definition import Definition
+from include.contracts.versions import OLDEST_FIRST
+from spark_jobs.transforms.versions import version_order
 
 RowIndexes = npt.NDArray[np.int64]
 
@@ -80,9 +82,8 @@ def _newest_of(definition: Definition, count: int) -> Column:
     columns = (*definition.table_columns, *MEMBER_SIDE)
 
     def comparable(name: str) -> Column:
-        version = [F.col(f"{name}_version_at").alias("_version"), F.col(f"{name}_offset").alias("_offset")]
         fields = [F.col(f"{name}_{column}").alias(column) for column in columns]
-        return F.when(F.col(name).isNotNull(), F.struct(*version, *fields))
+        return F.when(F.col(name).isNotNull(), F.struct(version_order(f"{name}_"), *fields))
 
     return F.greatest(*[comparable(_name(number)) for number in range(count)]).alias("_newest")
 
@@ -129,13 +130,7 @@ def authors_of_history(
     """
     several = pc.count_distinct(members[key_column]).as_py() < members.num_rows
     if several:
-        order = [
-            (key_column, "ascending"),
-            ("version_at", "ascending"),
-            ("offset", "ascending"),
-            ("partition", "descending"),
-        ]  # fmt: skip  of equal versions, the one with the greatest offset, then the lowest partition, is the newest
-        members = members.sort_by(order)
+        members = members.sort_by([(key_column, "ascending"), *OLDEST_FIRST])
     members = members.combine_chunks()
     ids = array(members[key_column])
     if several:

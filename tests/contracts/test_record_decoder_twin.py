@@ -115,7 +115,7 @@ def test_both_readers_agree(spark, drawn):
 
 def test_a_tombstone_without_its_time_of_acceptance_has_kafkas():
     read = read_record(Message(RawRecord("member", 0, 3, "7", None)), MEMBER)
-    assert (read.key, read.deleted, read.version) == (7, True, (EPOCH.astimezone(dt.UTC), 3))
+    assert (read.key, read.deleted, read.version) == (7, True, (EPOCH.astimezone(dt.UTC), 3, 0))
 
 
 def called_from(depth, call):

@@ -9,8 +9,8 @@ from include.adapters.postgres.served_batch import (
     day_numbers,
     ends_of,
     marked_of_replaced,
+    newest_rows,
     newest_timestamp,
-    newest_versions,
     not_taken,
     rejected_rows,
     repeated_sources,
@@ -45,20 +45,20 @@ def test_rejects_and_valid_rows_are_told_apart_by_their_reason():
 
 def test_the_newest_version_of_a_board_is_left():
     versions = [row(1, 0), row(2, 1), row(1, 3, modified_at=LATER), row(1, 2, modified_at=LATER), row(2, 4)]
-    assert newest_versions(batch(versions)).select(["board_id", "stream_offset"]).to_pylist() == [
+    assert newest_rows(batch(versions)).sort_by("board_id").select(["board_id", "stream_offset"]).to_pylist() == [
         {"board_id": 1, "stream_offset": 3},
         {"board_id": 2, "stream_offset": 4},
     ]
 
 
 def test_of_equal_versions_the_first_copy_in_the_topic_is_left():
-    assert offsets(newest_versions(batch([row(1, 0, kafka_offset=6), row(1, 0, kafka_offset=5)]))) == [5]
+    assert offsets(newest_rows(batch([row(1, 0, kafka_offset=6), row(1, 0, kafka_offset=5)]))) == [5]
 
 
 def test_a_tombstone_takes_the_day_of_its_board_and_a_row_keeps_its_own():
     moved = dt.date(2026, 11, 18)
     rows = [row(1, 0), tombstone(1, 1, LATER), tombstone(2, 2), row(3, 3), row(3, 4, day=moved, modified_at=LATER)]
-    assert newest_versions(batch(rows))["day"].to_pylist() == [DAY.date, None, moved]
+    assert newest_rows(batch(rows)).sort_by("board_id")["day"].to_pylist() == [DAY.date, None, moved]
 
 
 def test_copies_are_counted_by_the_board_record_they_were_made_from():

@@ -15,7 +15,7 @@ from include.adapters.postgres.served_batch import (
     LIVE_COLUMNS,
     are_new,
     day_numbers,
-    newest_versions,
+    newest_rows,
     placeless,
     split,
 )
@@ -92,7 +92,7 @@ def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], appli
     them. No other session adds rows there while the lease is held, so what was looked up stays true.
     """
     with applied.timed("merge"):
-        newest = newest_versions(rows)
+        newest = newest_rows(rows)
         published = _hold_days(cursor, day_numbers(newest), held)
         known = _known_boards(cursor, newest[KEY].to_pylist())
         new, others = split(newest, are_new(newest, known, set(published)))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import begins_run
+from include.adapters.arrow_rows import newest_versions
 from include.clock import instant_of
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.reject import Reject
@@ -28,6 +28,8 @@ RECORDS = pa.schema([
 ])  # fmt: skip
 REPLACED_BY = 10**17  # as in the function ordered_offset of PostgreSQL
 KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
+_NEWEST_FIRST = ((VERSION, "descending"), ("stream_offset", "descending"), ("kafka_partition", "ascending"),
+                 ("kafka_offset", "ascending"))  # fmt: skip
 
 
 def ends_of(records: pa.Table) -> dict[int, int]:
@@ -91,17 +93,12 @@ def rejected_rows(records: pa.Table, topic: str, consumer: str) -> list[Reject]:
     ]  # fmt: skip
 
 
-def newest_versions(rows: pa.Table) -> pa.Table:
+def newest_rows(rows: pa.Table) -> pa.Table:
     """One row a board: its newest version, and of that the copy that reached the topic first.
 
     A tombstone carries no day: it takes that of a version of its board in the batch, where there is one.
     """
-    if pc.count_distinct(rows[KEY]).as_py() == rows.num_rows:
-        return rows
-    order = pc.sort_indices(rows, sort_keys=[
-        (KEY, "ascending"), (VERSION, "descending"), ("stream_offset", "descending"),
-        ("kafka_partition", "ascending"), ("kafka_offset", "ascending")])  # fmt: skip
-    newest = rows.take(order.filter(begins_run(rows[KEY].combine_chunks().take(order))))
+    newest = newest_versions(rows, KEY, _NEWEST_FIRST)
     if not placeless(newest):
         return newest
     days = rows.group_by(KEY).aggregate([("day", "max")])
