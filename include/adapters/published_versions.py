@@ -9,20 +9,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
 from include.adapters.files import fallback_schema as sql
 from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.fields import record_id
 from include.contracts.topics import Topic
 from include.contracts.versions import version_in
-from include.errors import BrokerUnavailable
 from include.gateway.ports import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-_BATCH = 500  # records or rows read at a time; small, because a value can be large
-_SILENCE_S = 30.0  # timeout without any message
+_BATCH = 500  # rows read at a time; small, because a value can be large
 _PROGRESS_S = 5.0
 
 
@@ -43,48 +40,19 @@ def iter_topic(bootstrap_servers: str, topic: Topic, since: dt.datetime | None) 
     offsets = OffsetReader(bootstrap_servers)
     first = offsets.earliest(topic.name) if since is None else offsets.at(topic.name, since)
     ends = {partition: end for partition, end in offsets.ends(topic.name).items() if end > first[partition]}
-    config = {
-        "bootstrap.servers": bootstrap_servers,
-        "group.id": "reconcile",  # required by the client; no group is joined, no offset committed
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,  # the last offset before the end may hold no record
-        "queued.max.messages.kbytes": 16 * 1024,
-        "auto.offset.reset": "earliest",  # retention may delete the first offsets meanwhile
-    }
-    with closing(Consumer(config)) as consumer:
-        consumer.assign([TopicPartition(topic.name, partition, first[partition]) for partition in ends])
-        yield from _consumed(consumer, topic, ends)
-
-
-def _consumed(consumer: Consumer, topic: Topic, ends: dict[int, int]) -> Iterator[PublishedVersion]:
-    left, count = dict(ends), 0
-    received_s = logged_s = time.monotonic()
-    while left:
-        try:
-            messages = consumer.consume(_BATCH, timeout=1.0)
-        except KafkaException as exc:
-            raise BrokerUnavailable(topic=topic.name, reason=str(exc)) from exc
-        now_s = time.monotonic()
-        if messages:
-            received_s = now_s
-        elif now_s > received_s + _SILENCE_S:
-            raise BrokerUnavailable("the broker sends nothing", topic=topic.name, partitions=sorted(left))
-        for message in messages:
-            partition, error = message.partition(), message.error()
-            if error is not None:
-                if error.code() != KafkaError._PARTITION_EOF:
-                    raise BrokerUnavailable(topic=topic.name, reason=error.str()) from KafkaException(error)
-                left.pop(partition, None)
-                continue
-            count += 1
-            version = version_of(topic, message.key(), message.value())
-            if version is not None:
-                yield version
-            if message.offset() + 1 >= ends[partition]:
-                left.pop(partition, None)
-        if now_s > logged_s + _PROGRESS_S:
-            logged_s = now_s
-            log.info("read %d records of %s, %d of %d partitions left", count, topic.name, len(left), len(ends))
+    with closing(RangeReader(bootstrap_servers, skip_deleted=True)) as reader:  # retention may delete meanwhile
+        positions = {partition: first[partition] for partition in ends}
+        reader.begin(topic.name, positions)
+        count, logged_s = 0, time.monotonic()
+        for messages in reader.iter_to(ends, positions):
+            count += len(messages)
+            for message in messages:
+                version = version_of(topic, message.key(), message.value())
+                if version is not None:
+                    yield version
+            if time.monotonic() > logged_s + _PROGRESS_S:
+                logged_s = time.monotonic()
+                log.info("read %d records of %s, at %s of %s", count, topic.name, positions, ends)
 
 
 def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:

@@ -22,4 +22,4 @@ def no_consumer_outlives_its_broker():
     """A rebuild's reader is kept for the next split; one whose broker has gone would look for it for ever."""
     yield
     if (splits := sys.modules.get("spark_jobs.batch.splits")) is not None:
-        splits._consumer.cache_clear()
+        splits._reader.cache_clear()

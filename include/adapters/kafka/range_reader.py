@@ -1,0 +1,119 @@
+"""Reads ranges of a topic without Spark: the one consumer of the project, its settings and its errors."""
+
+import time
+from collections.abc import Iterator, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from include.adapters.kafka.offsets import Offsets
+from include.errors import BrokerUnavailable, MissingRange
+
+READ_TIMEOUT_S = 30.0  # without records
+RENEWAL_S = 5.0  # without records, until the consumer is replaced; triples each time
+POLL_S = 0.1
+MAX_RECORDS = 16_384  # per batch: about 10 MB with texts
+
+
+class RangeReader:
+    """A consumer that reads committed records of one topic at a time. Joins no group and commits no offsets.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, bootstrap_servers: str, skip_deleted: bool = False) -> None:
+        """With `skip_deleted` records that Kafka no longer has are skipped; else they raise MissingRange."""
+        self._settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "range-reader",  # required by the client, but not used
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest" if skip_deleted else "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,  # a range may end in transaction markers, which have offsets but no records
+            "queued.max.messages.kbytes": 32_768,
+            "fetch.queue.backoff.ms": 10,  # a full queue would stop fetching for a second, its default
+            "fetch.message.max.bytes": 4 << 20,
+        }
+        self._topic = ""
+        self._consumer = Consumer(self._settings)
+
+    def begin(self, topic: str, positions: Offsets) -> None:
+        """Fetch the topic from these offsets on, in the background."""
+        self._topic = topic
+        self._consumer.assign([TopicPartition(topic, *position) for position in positions.items()])
+
+    def iter_to(
+        self, ends: Mapping[int, int], positions: Offsets, timeout_s: float = READ_TIMEOUT_S, stop_at_ends: bool = True
+    ) -> Iterator[list[Message]]:
+        """Yield the records from `positions` up to these ends (exclusive), in the order of each partition.
+
+        `positions` are those of `begin`, of each partition. Each batch advances them, and has up to 16,384 records.
+        Without `stop_at_ends` records beyond an end may be yielded too, and the next ones are fetched ahead. Raises
+        BrokerUnavailable if no record arrives for `timeout_s`, not counting the time the caller takes for a batch;
+        MissingRange if Kafka no longer has a record.
+        """
+        renewal_s, began = RENEWAL_S, time.monotonic()
+        while left := {p: end - positions.get(p, 0) for p, end in ends.items() if positions.get(p, 0) < end}:
+            waited_s = time.monotonic() - began
+            if waited_s > timeout_s:
+                raise BrokerUnavailable(
+                    "Kafka did not send the records in time", topic=self._topic, wanted=dict(ends), at=dict(positions)
+                )
+            if waited_s > renewal_s:
+                # librdkafka ignores a leader epoch lower than one it has seen: after a topic was deleted and created
+                # again, a client that read the former one waits forever
+                self.close()
+                self._consumer = Consumer(self._settings)
+                again = [*left] if stop_at_ends else [*positions]
+                self.begin(self._topic, {partition: positions[partition] for partition in again})
+                renewal_s *= 3
+            records = self._consume(min(MAX_RECORDS, sum(left.values())), positions)
+            if stop_at_ends:
+                records = self._stopped(records, left, ends, positions)
+            if records:
+                yield records
+                renewal_s, began = RENEWAL_S, time.monotonic()
+
+    def release(self) -> None:
+        """Stop fetching."""
+        self._consumer.resume(self._consumer.assignment())  # a paused partition would stay paused when assigned again
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def _consume(self, count: int, positions: Offsets) -> list[Message]:
+        """Return up to `count` records, and advance the positions; blocks for at most `POLL_S`."""
+        try:
+            messages: list[Message] = self._consumer.consume(count, POLL_S)
+        except KafkaException as exc:
+            raise BrokerUnavailable(topic=self._topic, reason=str(exc)) from exc
+        records = [message for message in messages if message.error() is None]
+        positions.update({record.partition(): record.offset() + 1 for record in records})
+        for message in messages if len(records) < len(messages) else ():
+            self._pass(message, positions)
+        return records
+
+    def _pass(self, message: Message, positions: Offsets) -> None:
+        """Advance the position at the end of a partition. Raises the client's errors that a retry does not help."""
+        error, partition = message.error(), message.partition()
+        if error is None:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:
+            positions[partition] = max(positions.get(partition, 0), message.offset())
+        elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+            raise MissingRange(topic=self._topic, partition=partition, wanted=positions.get(partition))
+        elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            raise BrokerUnavailable(topic=self._topic, partition=partition, reason=str(error))
+
+    def _stopped(
+        self, records: list[Message], left: Offsets, ends: Mapping[int, int], positions: Offsets
+    ) -> list[Message]:
+        """Return the records that are before the ends, and pause the partitions that reached theirs."""
+        done = [partition for partition in left if positions[partition] >= ends[partition]]
+        if done:
+            self._consumer.pause([TopicPartition(self._topic, partition) for partition in done])
+        if any(positions[partition] > ends[partition] for partition in ends):
+            return [record for record in records if record.offset() < ends[record.partition()]]
+        return records
