@@ -25,7 +25,6 @@ class Topic:
     version_field: str
     fields: tuple[Field, ...]
     retention_days: int | None
-    tombstones: bool = True
 
     def __post_init__(self) -> None:
         """Raise ContractMismatch if the key or the version is not a field of the type it needs."""

@@ -10,13 +10,8 @@ from include.clock import rfc3339
 _OF_ROWS = uuid.UUID("6f3f8f0c-3b0e-5d0b-9a54-0d9f3c7e2b11")  # never change it
 
 
-def new_event_id() -> str:
-    """Return a random UUID, for an event without an Idempotency-Key."""
-    return _uuid(os.urandom(16).hex(), "4")
-
-
 def new_event_ids(count: int) -> list[str]:
-    """Return `count` random UUIDs at the cost of one system call."""
+    """Return `count` random UUIDs, for events without an Idempotency-Key, at the cost of one system call."""
     digits = os.urandom(16 * count).hex()
     return [_uuid(digits[start : start + 32], "4") for start in range(0, 32 * count, 32)]
 

@@ -1,8 +1,8 @@
 """The table of failure kinds and the actions for them. `python -m include.gateway.supervision` prints it.
 
-Every error code of the client library has a row, so that none is unexpected. Many are never delivered. The library
-counts DUPLICATE_SEQUENCE_NUMBER as an acknowledgement, and retries transient errors until `message.timeout.ms`; the
-failure is `_MSG_TIMED_OUT` then.
+Every error that a producer can meet has a row; another one, of consumers, transactions or administration, counts as an
+outage. The library counts DUPLICATE_SEQUENCE_NUMBER as an acknowledgement, and retries transient errors until
+`message.timeout.ms`; the failure is `_MSG_TIMED_OUT` then.
 """
 
 import argparse
@@ -83,8 +83,6 @@ def _stop(why: str, *kinds: str) -> _Rules:
     return (Rule(kind, Action.STOP, True, True, True, _KEPT, why) for kind in kinds)
 
 
-_NOT_OURS = "not an error of produce requests: kept, and treated as an outage"
-
 _GROUPS: tuple[_Rules, ...] = (
     # no answer in time: the record may or may not be in the log
     _outage("no acknowledgement within the request's deadline", DEADLINE),
@@ -99,21 +97,16 @@ _GROUPS: tuple[_Rules, ...] = (
     _outage("no broker's host name resolves", "_RESOLVE"),
     _outage("the broker is not available", "BROKER_NOT_AVAILABLE", "REBOOTSTRAP_REQUIRED", "_UNKNOWN_BROKER"),
     _outage("the broker failed and does not say why", "UNKNOWN"),
-    _outage("the broker's disk failed", "KAFKA_STORAGE_ERROR", "LOG_DIR_NOT_FOUND"),
+    _outage("the broker's disk failed", "KAFKA_STORAGE_ERROR"),
     _outage("the TLS handshake failed", "_SSL"),
     _outage(
         "the broker does not accept our credentials",
         *("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE"),
-        *("SECURITY_DISABLED", "PRINCIPAL_DESERIALIZATION_FAILURE", "INVALID_PRINCIPAL_TYPE"),
-        *("DELEGATION_TOKEN_EXPIRED", "DELEGATION_TOKEN_NOT_FOUND", "DELEGATION_TOKEN_AUTH_DISABLED"),
-        *("DELEGATION_TOKEN_OWNER_MISMATCH", "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"),
-        *("DELEGATION_TOKEN_AUTHORIZATION_FAILED", "UNACCEPTABLE_CREDENTIAL"),
     ),
-    _outage("the partition has no leader", "LEADER_NOT_AVAILABLE", "PREFERRED_LEADER_NOT_AVAILABLE"),
+    _outage("the partition has no leader", "LEADER_NOT_AVAILABLE"),
     _outage(
         "leadership moved and was not found again in time",
         *("NOT_LEADER_FOR_PARTITION", "REPLICA_NOT_AVAILABLE", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH"),
-        *("ELIGIBLE_LEADERS_NOT_AVAILABLE", "STALE_BROKER_EPOCH", "STALE_CTRL_EPOCH", "NOT_CONTROLLER"),
     ),
     _outage("too few in-sync replicas", "_ISR_INSUFF", "NOT_ENOUGH_REPLICAS"),
     _outage("appended, but on too few replicas", "NOT_ENOUGH_REPLICAS_AFTER_APPEND"),
@@ -172,40 +165,6 @@ _GROUPS: tuple[_Rules, ...] = (
     _refused(503, "the fallback store is full", STORE_FULL),
     _refused(503, "the fallback store cannot write", STORE_UNAVAILABLE),
     _refused(503, "the system of record cannot be reached", DATABASE_UNAVAILABLE),
-    # of consumers and groups
-    _outage(
-        _NOT_OURS,
-        *("_PARTITION_EOF", "_UNKNOWN_GROUP", "_EXISTING_SUBSCRIPTION", "_ASSIGN_PARTITIONS", "_REVOKE_PARTITIONS"),
-        *("_NO_OFFSET", "_KEY_DESERIALIZATION", "_VALUE_DESERIALIZATION", "_MAX_POLL_EXCEEDED", "_ASSIGNMENT_LOST"),
-        *("_AUTO_OFFSET_RESET", "_LOG_TRUNCATION", "_WAIT_COORD", "OFFSET_OUT_OF_RANGE", "OFFSET_METADATA_TOO_LARGE"),
-        *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "ILLEGAL_GENERATION"),
-        *("INCONSISTENT_GROUP_PROTOCOL", "INVALID_GROUP_ID", "UNKNOWN_MEMBER_ID", "INVALID_SESSION_TIMEOUT"),
-        *("REBALANCE_IN_PROGRESS", "INVALID_COMMIT_OFFSET_SIZE", "GROUP_AUTHORIZATION_FAILED", "NON_EMPTY_GROUP"),
-        *("GROUP_ID_NOT_FOUND", "FETCH_SESSION_ID_NOT_FOUND", "INVALID_FETCH_SESSION_EPOCH", "OFFSET_NOT_AVAILABLE"),
-        *("MEMBER_ID_REQUIRED", "GROUP_MAX_SIZE_REACHED", "FENCED_INSTANCE_ID", "GROUP_SUBSCRIBED_TO_TOPIC"),
-        *("UNSTABLE_OFFSET_COMMIT", "FENCED_MEMBER_EPOCH", "UNRELEASED_INSTANCE_ID", "UNSUPPORTED_ASSIGNOR"),
-        *("STALE_MEMBER_EPOCH", "INVALID_RECORD_STATE", "SHARE_SESSION_NOT_FOUND", "INVALID_SHARE_SESSION_EPOCH"),
-        *("FENCED_STATE_EPOCH", "SHARE_SESSION_LIMIT_REACHED", "INVALID_REGULAR_EXPRESSION"),
-        *("STREAMS_INVALID_TOPOLOGY", "STREAMS_INVALID_TOPOLOGY_EPOCH", "STREAMS_TOPOLOGY_FENCED"),
-    ),
-    # of transactions
-    _outage(
-        _NOT_OURS,
-        *("INVALID_TXN_STATE", "INVALID_TRANSACTION_TIMEOUT", "CONCURRENT_TRANSACTIONS", "TRANSACTION_ABORTABLE"),
-        *("TRANSACTION_COORDINATOR_FENCED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
-    ),
-    # of administration, inter-broker requests and telemetry
-    _outage(
-        _NOT_OURS,
-        *("_NOENT", "_APPLICATION", "_NOOP", "_NOT_IMPLEMENTED", "_NOT_CONFIGURED", "_UNKNOWN_PROTOCOL"),
-        *("INVALID_REQUEST", "TOPIC_ALREADY_EXISTS", "INVALID_PARTITIONS"),
-        *("INVALID_REPLICATION_FACTOR", "INVALID_REPLICA_ASSIGNMENT", "INVALID_CONFIG", "OPERATION_NOT_ATTEMPTED"),
-        *("REASSIGNMENT_IN_PROGRESS", "NO_REASSIGNMENT_IN_PROGRESS", "LISTENER_NOT_FOUND", "TOPIC_DELETION_DISABLED"),
-        *("ELECTION_NOT_NEEDED", "RESOURCE_NOT_FOUND", "DUPLICATE_RESOURCE", "INCONSISTENT_VOTER_SET"),
-        *("INVALID_UPDATE_VERSION", "FEATURE_UPDATE_FAILED", "MISMATCHED_ENDPOINT_TYPE", "UNSUPPORTED_ENDPOINT_TYPE"),
-        *("UNKNOWN_CONTROLLER_ID", "UNKNOWN_SUBSCRIPTION_ID", "TELEMETRY_TOO_LARGE", "INVALID_REGISTRATION"),
-        *("INVALID_VOTER_KEY", "DUPLICATE_VOTER", "VOTER_NOT_FOUND"),
-    ),
 )
 
 _ROWS = tuple(rule for group in _GROUPS for rule in group)
