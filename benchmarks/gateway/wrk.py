@@ -7,14 +7,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from stack.errors import StackError
+
 SCRIPT = Path(__file__).with_name("post.lua")
 CONNECTIONS = 64
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _ENDING_S = 60.0
-
-
-class WrkMissing(Exception):
-    """wrk is not installed."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,9 @@ class Wrk:
 
 
 def require_wrk() -> None:
-    """Raise WrkMissing, with the remedy, if wrk is not installed."""
+    """Raise StackError, with the remedy, if wrk is not installed."""
     if shutil.which("wrk") is None:
-        raise WrkMissing("wrk is not on PATH: install it, such as with `apt-get install wrk` or `brew install wrk`")
+        raise StackError("wrk is not on PATH: install it, such as with `apt-get install wrk` or `brew install wrk`")
 
 
 def load(target: Target, seconds: int, events: int = 1) -> Load:

@@ -9,70 +9,48 @@ reads the day all the time.
 Then an independent consumer reads the raw topics, and what the day must hold is computed from them in plain Python:
 the published day is that, exactly; every difference from what was shown is a correction that explains it; undo and
 redo show what was shown before and after; nobody ever saw anything else; a day built twice has the same hash.
-Exit codes: 0 all of it held; 1 something did not. The same seed makes the same faults again.
+Exit codes are those of `tests/faults/frame.py`.
 """
 
 import argparse
-import shutil
-import signal
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
+from tests.faults import frame
 from tests.faults.batch_parts import parts_in
 from tests.faults.batch_plan import CHEAP, DEAR, LAST, plans
 from tests.faults.batch_rounds import RECORDS, Proof, Round
 
-_TERMINATED = 128 + signal.SIGTERM
-_SHOWN = 10
 _ENOUGH_ROUNDS = 20  # for each fault of the plan to have come once
 
 
 def main() -> int:
     """Run the rounds and print what each found."""
-    parser = argparse.ArgumentParser(description="Kills the steps of a rebuild, and looks for what was lost or half.")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=7)
+    parser = frame.parser_of("Kills the steps of a rebuild, and looks for what was lost or half.")
     parser.add_argument("--records", type=int, default=RECORDS, help="in a round's load")
     parser.add_argument(
         "--fault", default="", help="only faults in whose names this text is: 'rebuild: killed', 'topic board'"
     )
-    parser.add_argument(
-        "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
-    )
-    arguments = parser.parse_args()
-    if arguments.rounds < 1 or arguments.records < 100:
-        parser.error("--rounds takes 1 or more, --records 100 or more")
+    arguments = frame.parsed(parser)
+    if arguments.records < 100:
+        parser.error("--records takes 100 or more")
     if arguments.rounds > 1 and not any(plans(arguments.seed, arguments.rounds, arguments.fault)):
         parser.error(f"--fault {arguments.fault!r}: no fault has this text in its name; see tests/faults/batch_plan.py")
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="batch-faults-"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
-    print(f"seed {arguments.seed}, logs in {folder}", flush=True)
-    good = False
-    try:
-        good = _prove(arguments, folder)
-    finally:
-        if not good:
-            again = f"--seed {arguments.seed} --rounds {arguments.rounds} --records {arguments.records}"
-            again += f" --fault '{arguments.fault}'" if arguments.fault else ""
-            print(f"logs and data are in {folder}\nagain: python -m tests.faults.batch {again}")
-        elif arguments.folder is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    return 0 if good else 1
+    return frame.prove("batch", arguments, partial(_prove, arguments))
 
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
     with parts_in(folder) as parts:
         proof = Proof(parts, arguments.seed, arguments.records)
-        for number, plan in enumerate(plans(arguments.seed, arguments.rounds, arguments.fault)):
+        for number, plan in frame.chosen(arguments, plans(arguments.seed, arguments.rounds, arguments.fault)):
             done.append(proof.run(number, plan))
             _tell(done[-1])
         left_behind = proof.judge_left_behind()
         felt = parts.felt
     _table(done)
-    for table in left_behind[:_SHOWN]:
-        print(f"BROKEN left behind: {table}")
+    frame.print_broken({"left behind": left_behind} if left_behind else {})
     named = {f"{step}: {effect} at {place}" for step, effect, place in (*DEAR, *CHEAP) if place is not None}
     named = {name for name in named if arguments.fault in name}
     missing = named - felt if len(done) >= _ENOUGH_ROUNDS else set()
@@ -86,22 +64,15 @@ def _tell(one: Round) -> None:
     print(f"round {one.number}, day {one.day}: {'; '.join(map(str, one.plan)) or 'no faults'}")
     print(f"    {one.verdict.rows} rows, {one.verdict.corrections} corrections, looked at {one.looks} times, "
           f"{one.took_s:.0f} s")  # fmt: skip
-    for promise, found in one.verdict.faults.items():
-        print(f"    BROKEN {promise}: {len(found)}")
-        for where in found[:_SHOWN]:
-            print(f"        {where}")
-    sys.stdout.flush()
+    frame.print_broken(one.verdict.faults)
 
 
 def _table(done: list[Round]) -> None:
-    lines = [
+    frame.print_table([
         {"round": one.number, "day": str(one.day), "rows": one.verdict.rows, "corrections": one.verdict.corrections,
          "looks": one.looks, "broken": sum(map(len, one.verdict.faults.values())), "seconds": round(one.took_s)}
         for one in done
-    ]  # fmt: skip
-    print("\n" + " ".join(f"{name:>11}" for name in lines[0]))
-    for line in lines:
-        print(" ".join(f"{cell:>11}" for cell in line.values()))
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

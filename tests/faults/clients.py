@@ -3,7 +3,7 @@
 A client that pays posts events at a steady rate, while others are silent, slow, half-closed, pipelining, never reading
 or wasteful (`clients_plan.py`). It must be answered 201 each time, and its p99 must stay within three times that of
 quiet times; health must be answered, and the gateway's memory must stay within its bounds. Before that, generated
-streams of requests are framed by the server as h11 frames them. Exit codes: 0 all of it held; 1 something did not.
+streams of requests are framed by the server as h11 frames them. Exit codes are those of `tests/faults/frame.py`.
 
 Hostile clients come and go by turns, so that each window with them has a quiet one beside it, now before it, now behind
 it. What else the machine does meets both, so the ratio of the two is judged: its median over the pairs.
@@ -12,15 +12,14 @@ it. What else the machine does meets both, so the ratio of the two is judged: it
 import argparse
 import asyncio
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,6 +30,7 @@ from hypothesis import seed as seeded
 
 from include.settings import GatewayLimits
 from tests.fakes.events import board
+from tests.faults import frame
 from tests.faults.clients_plan import Kind, plan
 from tests.faults.connection import Connection, Unanswered
 from tests.support.gateway_process import ROOT, GatewayProcess
@@ -120,36 +120,33 @@ class Paying:
 
 def main() -> int:
     """Run the rounds and print what each found."""
-    parser = argparse.ArgumentParser(description="Hostile clients beside one that pays.")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=7)
+    parser = frame.parser_of("Hostile clients beside one that pays.")
     parser.add_argument("--streams", type=int, default=20_000, help="generated streams to frame beside h11")
-    arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="gateway-clients-"))
-    print(f"seed {arguments.seed}, logs in {folder}", flush=True)
+    arguments = frame.parsed(parser)
+    return frame.prove("clients", arguments, partial(_prove, arguments))
+
+
+def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     _frame(arguments.streams, arguments.seed)
     print(f"{arguments.streams:,} streams are framed as h11 frames them", flush=True)
-    broken = 0
+    good = True
     with _gateway(folder) as gateway:
         paying = Paying(gateway)
         paying.call(_WINDOW_S)
         assert gateway.process is not None
         before = resident_bytes(gateway.process.pid)
-        for number, kinds in enumerate(plan(arguments.seed, arguments.rounds)):
+        for number, kinds in frame.chosen(arguments, plan(arguments.seed, arguments.rounds)):
             found = _round(paying, kinds, f"{arguments.seed}-{number}")
             grown = resident_bytes(gateway.process.pid) - before
             if grown > _MEMORY:
-                found.append(f"memory has grown by {grown >> 20} MiB, more than {_MEMORY >> 20}")
+                found["memory"] = [f"grown by {grown >> 20} MiB, more than {_MEMORY >> 20}"]
             print(f"round {number}: {', '.join(kinds) or 'nobody else'}; {grown >> 20} MiB more", flush=True)
-            for problem in found:
-                print(f"    BROKEN {problem}", flush=True)
-            broken += len(found)
-    if broken == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if broken else 0
+            frame.print_broken(found)
+            good = good and not found
+    return good
 
 
-def _round(paying: Paying, kinds: tuple[Kind, ...], seed: str) -> list[str]:
+def _round(paying: Paying, kinds: tuple[Kind, ...], seed: str) -> dict[str, list[str]]:
     pairs, odd = [], list[str]()
     with _hostile(paying.gateway.url, kinds, seed) as hostile:
         while len(pairs) < _PAIRS or (len(pairs) < _MOST_PAIRS and _ratio(pairs) > _P99_FACTOR):
@@ -163,19 +160,15 @@ def _round(paying: Paying, kinds: tuple[Kind, ...], seed: str) -> list[str]:
     quiet_ms, beside_ms = (statistics.median(times) * 1000 for times in zip(*pairs, strict=True))
     ratio = _ratio(pairs)
     print(f"    p99 {quiet_ms:.1f} ms quiet, {beside_ms:.1f} ms beside them; ratio {ratio:.2f} of {len(pairs)} pairs")
-    found = [f"{problem} ({count} times)" for problem, count in _counted(odd)]
+    found = {"answers": odd} if odd else {}
     if ratio > _P99_FACTOR:
-        found.append(f"p99 is {ratio:.2f} times that of quiet times, more than {_P99_FACTOR:g}")
+        found["time"] = [f"p99 is {ratio:.2f} times that of quiet times, more than {_P99_FACTOR:g}"]
     return found
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> float:
     """How many times as long a call takes beside hostile clients: the median over pairs of windows."""
     return statistics.median(beside_s / max(quiet_s, _P99_FLOOR_S) for quiet_s, beside_s in pairs)
-
-
-def _counted(problems: list[str]) -> list[tuple[str, int]]:
-    return [(problem, problems.count(problem)) for problem in dict.fromkeys(problems)]
 
 
 def _frame(count: int, seed: int) -> None:

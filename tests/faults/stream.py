@@ -5,69 +5,44 @@ its JVM, PostgreSQL and its backends are killed and restarted, a second driver i
 named places of the driver and at seeded random times, and topic `board` is deleted and made again. Then an independent
 consumer reads the raw topics, and what the view, the pending boards and the rejects must hold is computed from them in
 plain Python. The first round has no faults.
-Exit codes: 0 all of it held; 1 something did not. The same seed makes the same faults again, `--only N` a single round.
+Exit codes are those of `tests/faults/frame.py`; `--only N` runs a single round.
 """
 
 import argparse
-import shutil
-import signal
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
 
+from tests.faults import frame
 from tests.faults.stream_parts import parts_in
 from tests.faults.stream_plan import ONCE, plans
 from tests.faults.stream_rounds import Proof, Round
 from tests.faults.stream_verdict import Verdict
 
-_TERMINATED = 128 + signal.SIGTERM
-_SHOWN = 10
 _ENOUGH_ROUNDS = 20  # for each fault of the plan to have come once
 
 
 def main() -> int:
     """Run the rounds and print what each found."""
-    parser = argparse.ArgumentParser(description="Kills what the speed layer is made of, and looks for what was lost.")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--only", type=int, help="run only the round of this number")
+    parser = frame.parser_of("Kills what the speed layer is made of, and looks for what was lost.", one_round=True)
     parser.add_argument(
         "--fault", default="", help="only faults in whose names this text is: 'record that', 'PostgreSQL'"
     )
-    parser.add_argument(
-        "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
-    )
-    arguments = parser.parse_args()
-    if arguments.rounds < 1 or arguments.only not in (None, *range(arguments.rounds)):
-        parser.error(f"--only takes a round from 0 to {arguments.rounds - 1}; there must be one")
+    arguments = frame.parsed(parser)
     if not plans(arguments.seed, arguments.rounds, arguments.fault):
         parser.error(
             f"--fault {arguments.fault!r}: no fault has this text in its name; see tests/faults/stream_plan.py"
         )
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="stream-faults-"))
-    again = f"python -m tests.faults.stream --seed {arguments.seed} --rounds {arguments.rounds}"
-    again += f" --fault '{arguments.fault}'" if arguments.fault else ""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that no part outlives us
-    print(f"seed {arguments.seed}, logs in {folder}", flush=True)
-    good = False
-    try:
-        good = _prove(arguments, folder)
-    finally:
-        if not good:
-            print(f"logs and data are in {folder}\nagain: {again}; a single round N of these: {again} --only N")
-        elif arguments.folder is None:
-            shutil.rmtree(folder, ignore_errors=True)
-    return 0 if good else 1
+    return frame.prove("stream", arguments, partial(_prove, arguments))
 
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
     with parts_in(folder) as parts:
         proof = Proof(parts, arguments.seed)
-        for number, plan in enumerate(plans(arguments.seed, arguments.rounds, arguments.fault)):
-            if arguments.only in (None, number):
-                done.append(proof.run(number, plan))
-                _tell(done[-1])
+        for number, plan in frame.chosen(arguments, plans(arguments.seed, arguments.rounds, arguments.fault)):
+            done.append(proof.run(number, plan))
+            _tell(done[-1])
         last = proof.judge()
         missing = {fault.name for one in done for fault in one.plan} - parts.felt
         workers = parts.driver.workers_seen
@@ -83,19 +58,13 @@ def _tell(one: Round) -> None:
     print(f"round {one.number}: {'; '.join(map(str, one.plan)) or 'no faults'}")
     endings = ", ".join(f"{what}: exit {code}" for what, code in one.endings)
     print(f"    {one.made} records in {one.took_s:.0f} s, caught up {one.behind_s:.1f} s after the load; {endings}")
-    for promise, found in one.verdict.faults.items():
-        print(f"    BROKEN {promise}: {len(found)}")
-        for where in found[:_SHOWN]:
-            print(f"        {where}")
-    sys.stdout.flush()
+    frame.print_broken(one.verdict.faults)
 
 
 def _table(done: list[Round], last: Verdict) -> None:
     table = [_line(one.number, one.verdict, one.duplicates, one.took_s) for one in done]
     table.append(_line("end", last, last.duplicates, sum(one.took_s for one in done)))
-    print("\n" + " ".join(f"{name:>10}" for name in table[0]))
-    for line in table:
-        print(" ".join(f"{cell:>10}" for cell in line.values()))
+    frame.print_table(table)
 
 
 def _line(name: object, verdict: Verdict, duplicates: int, took_s: float) -> dict[str, object]:
