@@ -8,13 +8,13 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
-from include.adapters.postgres.schema_revision import require_schema
 from include.airflow_support.days import days_between
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import PipelineError, Retryable
 from include.integrity import certificate as certificates
-from include.integrity import comparison, covering, days, gateways, pruning, publication, settled
+from include.integrity import covering, days
+from include.integrity.commands import batch_settings, run
 from include.integrity.late_members import find_late_members
 from include.settings import Settings
 
@@ -39,16 +39,9 @@ class NotCertified(PipelineError):
     """The day is published, and a person has to look at it before it can be certified."""
 
 
-def _settings() -> Settings:
-    """Return the settings. Raises ContractMismatch if migrations are missing, DatabaseUnavailable."""
-    settings = Settings.from_environment()
-    require_schema(settings.database, "batch")
-    return settings
-
-
 def replay_fallback() -> dict[str, Any]:
     """Drain every gateway's store. Blocks for minutes at most; raises FallbackNotDrained, GatewayUnavailable."""
-    report = gateways.replay_fallback(_settings())
+    report = run("drain")
     if report.left:
         raise FallbackNotDrained(left=report.left)
     return asdict(report)
@@ -56,12 +49,12 @@ def replay_fallback() -> dict[str, Any]:
 
 def wait_until_settled(timeout_s: float) -> dict[str, Any]:
     """Wait for the speed layer, at most that long; the answer says whether it caught up."""
-    return asdict(settled.wait_until_settled(_settings(), timeout_s))
+    return asdict(run("settle", timeout_s=timeout_s))
 
 
 def days_of_the_night(day: str, run_type: str) -> list[str]:
     """The days a run of the night rebuilds: a scheduled one its own and the dirty ones, a backfill its own alone."""
-    settings = _settings()
+    settings = batch_settings()
     match run_type:
         case "scheduled":
             find_late_members(settings)
@@ -74,7 +67,7 @@ def days_of_the_night(day: str, run_type: str) -> list[str]:
 
 def days_to_certify(chosen: Collection[str], run_type: str) -> list[str]:
     """Published days that earlier nights did not certify, without those that this run rebuilds; none in a backfill."""
-    return days.days_to_certify(_settings(), chosen) if run_type == "scheduled" else []
+    return days.days_to_certify(batch_settings(), chosen) if run_type == "scheduled" else []
 
 
 def seconds_left(started_at: dt.datetime) -> float:
@@ -85,43 +78,32 @@ def seconds_left(started_at: dt.datetime) -> float:
 
 def rebuildable_days(first: str, last: str) -> list[str]:
     """The days asked for, oldest first. Raises DayChoiceError and DayNotOver for days that can't be rebuilt now."""
-    settings = _settings()
+    settings = batch_settings()
     days.dirty_days(settings)  # marks days that boards moved out of, before they are rebuilt
     return days_between(first, last, days.load_window(settings))
 
 
 def verify(day: str, run_id: str) -> dict[str, Any]:
     """Compare what the run built with what is shown; the answer counts what would change. See `comparison.verify`."""
-    settings = _settings()
-    return asdict(comparison.verify(settings, Day.parse(day, settings.timezone), run_id))
+    return asdict(run("verify", day, run_id=run_id))
 
 
 def diff(day: str, run_id: str) -> dict[str, Any]:
     """The same, with rows of each class before and after, personal values hidden. See `comparison.diff`."""
-    settings = _settings()
-    return asdict(comparison.diff(settings, Day.parse(day, settings.timezone), run_id))
+    return asdict(run("diff", day, run_id=run_id))
 
 
 def publish(
     day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: bool
 ) -> dict[str, Any]:
     """Show what the run built. A day that a person holds is published by hand only. See `publication.publish`."""
-    settings = _settings()
-    published = publication.publish(
-        settings,
-        Day.parse(day, settings.timezone),
-        run_id,
-        made_by=made_by,
-        reason=reason or None,
-        automatic=not is_by_hand,
-        accept_vanishing=accept_vanishing,
-    )
-    return asdict(published)
+    return asdict(run("publish", day, run_id=run_id, made_by=made_by, reason=reason or None, automatic=not is_by_hand,
+                      accept_vanishing=accept_vanishing))  # fmt: skip
 
 
 def cover(day: str) -> int:
     """Move live rows that the day covers out of the way of readers; returns how many. See `covering.cover`."""
-    settings = _settings()
+    settings = batch_settings()
     return covering.cover(settings, Day.parse(day, settings.timezone))
 
 
@@ -145,13 +127,13 @@ def certify(day: str) -> dict[str, Any]:
 
 def certify_if_possible(day: str) -> certificates.Certificate:
     """The day's certificate, which says why the day is not certified if it is not. See `certificate.certify`."""
-    settings = _settings()
-    return certificates.certify(settings, Day.parse(day, settings.timezone))
+    certificate: certificates.Certificate = run("certify", day)
+    return certificate
 
 
 def collect_orphans() -> list[dict[str, Any]]:
     """Drop generations that nobody will publish; the answer lists them with why. See `pruning.collect_orphans`."""
-    return [asdict(orphan) for orphan in pruning.collect_orphans(_settings())]
+    return [asdict(orphan) for orphan in run("collect")]
 
 
 def undo(day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
@@ -159,12 +141,9 @@ def undo(day: str, to: str, reason: str, made_by: str, action: str) -> dict[str,
 
     `made_by` names the run: one that finds its own change there has made it already, and changes nothing.
     """
-    settings = _settings()
-    the_day = Day.parse(day, settings.timezone)
-    changes = publication.history(settings, the_day)
-    mine = [one for one in changes if (one.made_by, one.action) == (made_by, action)]
+    mine = [one for one in run("history", day) if (one.made_by, one.action) == (made_by, action)]
     if mine:
         return asdict(mine[0])
     if action == "redo":
-        return asdict(publication.redo(settings, the_day, reason, made_by=made_by))
-    return asdict(publication.undo(settings, the_day, reason, to=int(to) if to else None, made_by=made_by))
+        return asdict(run("redo", day, reason=reason, made_by=made_by))
+    return asdict(run("undo", day, reason=reason, to=int(to) if to else None, made_by=made_by))

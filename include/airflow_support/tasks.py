@@ -8,6 +8,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow_support.defaults import archive_submission, rebuild_submission
 from include.airflow_support.submit import JobSubmitOperator
+from include.integrity.process import rebuild_arguments
 
 RUN_ID = "{{ run_id }}"  # names the build; TaskFlow reserves an argument called run_id
 # the person who pressed the button, else the DAG; and the run, which knows its own changes by it
@@ -160,8 +161,7 @@ def rebuild_group(is_by_hand: bool) -> Any:
         """One day: build, verify, publish, certify."""
         rebuild = JobSubmitOperator(
             task_id="rebuild",
-            # the reason is one argument: it may begin with a dash
-            application_args=["--day", day, "--run-id", RUN_ID, f"--reason={REASON}"],
+            application_args=rebuild_arguments(day, RUN_ID, REASON),
             map_index_template="{{ task.application_args[1] }}",
             pre_execute=None if is_by_hand else skip_when_budget_is_spent,
             **rebuild_submission(),

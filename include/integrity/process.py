@@ -20,14 +20,17 @@ class RebuildFailed(PipelineError):
         self.exit_code = job_code if job_code in (TRY_LATER, MISCONFIGURED) else REFUSED
 
 
+def rebuild_arguments(day: str, run_id: str, reason: str | None) -> list[str]:
+    """Return the arguments of the job, the day second. The reason is one argument, as it may begin with a dash."""
+    return ["--day", day, "--run-id", run_id, *([f"--reason={reason}"] if reason else [])]
+
+
 def rebuild(day: Day, run_id: str, reason: str | None, source: str = "auto") -> None:
     """Run the job to its end, its log on standard error. It dies with this process. Raises RebuildFailed.
 
     Blocks as long as the rebuild takes. Success means that a generation is built; nothing is published.
     """
-    command = [sys.executable, str(JOB), "--day", str(day), "--run-id", run_id, "--source", source]
-    if reason:
-        command.append(f"--reason={reason}")  # one argument: a reason may begin with a dash
+    command = [sys.executable, str(JOB), *rebuild_arguments(str(day), run_id, reason), "--source", source]
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     finished = subprocess.run(
         command, stdout=sys.stderr, env={**os.environ, "PYTHONPATH": python_path}, cwd=ROOT, check=False

@@ -18,6 +18,7 @@ from include.clock import rfc3339
 from include.errors import BalanceBroken, ConfigurationError, NothingBuilt, StaleRun
 from include.gateway.client import GatewayUnavailable
 from include.integrity import certificate as certificate_module
+from include.integrity.commands import COMMANDS, Command
 from include.integrity.comparison import verify
 from include.integrity.day_checks import request_check
 from include.integrity.gateways import Unsent, gateways, unsent
@@ -266,7 +267,8 @@ def test_the_task_of_a_dirty_day_waits_for_a_rebuild_unless_a_person_has_to_look
         variables = environment(None, postgres, "certificates", tmp_path)
         for name, value in {**variables, "GATEWAY_URL": url, "GATEWAY_ADMIN_TOKEN": "admin"}.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(steps.certificates, "certify", partial(certify_alone, ask_gateways=unsent))
+        certify = Command(partial(certify_alone, ask_gateways=unsent), "certify")
+        monkeypatch.setitem(COMMANDS, "certify", certify)
         with pytest.raises(error, match="1 records reached the day after it was built"):
             steps.certify(str(DAY))
 

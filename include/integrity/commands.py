@@ -1,0 +1,149 @@
+"""The steps of the batch layer: one table, for the command line (`python -m include.integrity`) and for the DAGs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from include.adapters.postgres.schema_revision import require_schema
+from include.airflow_support.days import days_between
+from include.clock import SystemClock, rfc3339
+from include.contracts.day import Day
+from include.errors import PipelineError
+from include.integrity import certificate, comparison, days, gateways, pruning, publication, settled
+from include.integrity.certificate import Certificate
+from include.integrity.comparison import Differences, Report
+from include.integrity.page_model import load_rows
+from include.integrity.process import rebuild
+from include.integrity.report import Rebuilt
+from include.integrity.runs import newest_run
+from include.settings import Settings
+
+LOOK = 3  # exit code: done, but a person has to look
+Arguments = Mapping[str, Mapping[str, Any]]  # flag → what argparse takes; the flag's name is the function's argument
+
+
+@dataclass(frozen=True)
+class Command:
+    """A step: a function of the settings, of the day if it takes one, and of its arguments.
+
+    `takes_day` None: it takes a day, and does without.
+    """
+
+    call: Callable[..., Any]
+    text: str
+    arguments: Arguments = field(default_factory=dict)
+    takes_day: bool | None = True
+
+
+def run(command: str, day: str | None = None, **arguments: Any) -> Any:
+    """Run a step with the settings of the environment; returns its result.
+
+    Raises its errors, ConfigurationError and the errors of `batch_settings`.
+    """
+    settings = batch_settings()
+    days_taken = [] if day is None else [Day.parse(day, settings.timezone)]
+    return COMMANDS[command].call(settings, *days_taken, **arguments)
+
+
+def batch_settings() -> Settings:
+    """Return the settings. Raises ContractMismatch if migrations are missing, DatabaseUnavailable."""
+    settings = Settings.from_environment()
+    require_schema(settings.database, "batch")
+    return settings
+
+
+def needs_a_person(result: Any) -> bool:
+    """True if a person has to look at the result of a step: differences are unexplained, or a day is not certified."""
+    match result:
+        case Certificate():
+            return result.reason is not None
+        case Differences() | Rebuilt():
+            return result.report.unexplained > 0
+        case Report():
+            return result.unexplained > 0
+        case _:
+            return False
+
+
+def _rebuild(
+    settings: Settings, day: Day, run_id: str | None, source: str, publish: bool, reason: str | None, made_by: str
+) -> Rebuilt:
+    days_between(str(day), str(day), days.load_window(settings))
+    run_id = run_id or f"by-hand-{rfc3339(SystemClock().now())}"
+    rebuild(day, run_id, reason, source)
+    report = comparison.verify(settings, day, run_id)
+    if not publish or report.unexplained:
+        return Rebuilt(report, None)
+    return Rebuilt(report, publication.publish(settings, day, run_id, made_by=made_by, reason=reason))
+
+
+def _publish(settings: Settings, day: Day, reason: str | None, accept_vanishing: bool, **arguments: Any) -> Any:
+    if accept_vanishing and not reason:
+        raise PipelineError("--accept-vanishing: say why the rows may vanish, with --reason")
+    return publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing, **arguments)
+
+
+def _status(settings: Settings, day: Day | None = None, limit: int = 20) -> list[Any]:
+    if day is None:
+        return load_rows(settings, "batch", limit)
+    return [*load_rows(settings, "batch", day=day.date), *newest_run(settings, day)]
+
+
+_RUN: Arguments = {"--run-id": {"help": "the run that built the generation; default: the newest built one"}}
+_TIMEOUT: Arguments = {
+    "--timeout": {"dest": "timeout_s", "type": float, "default": 300.0, "metavar": "S",
+                  "help": "seconds; default: %(default)s"},
+}  # fmt: skip
+
+
+def _author(required: bool = False) -> Arguments:
+    return {
+        "--reason": {"required": required, "help": "why; kept in the day's history"},
+        "--by": {"dest": "made_by", "metavar": "WHO", "help": "who; default: the user and the machine"},
+    }
+
+
+COMMANDS: Mapping[str, Command] = {
+    "rebuild": Command(_rebuild, "Build a new generation of the day from raw, and compare it. Publishes it when that "
+        "is asked for.", {
+            "--run-id": {"help": "names the build; the same id again replaces that try. Default: a new one"},
+            "--source": {"choices": ["auto", "archive"], "default": "auto",
+                         "help": "auto: the archive when the topic no longer holds the day"},
+            "--publish": {"action": "store_true", "help": "publish it too, unless differences are unexplained"},
+            **_author(),
+        }),
+    "verify": Command(comparison.verify, "Compare the built generation with what is shown, counted by class.", _RUN),
+    "diff": Command(comparison.diff, "What publishing would change: counts by class, and rows before and after. "
+        "Publishes nothing; personal values are hidden.", {
+            **_RUN,
+            "--samples": {"dest": "per_class", "type": int, "default": 5, "metavar": "N",
+                          "help": "rows a class; default: %(default)s"},
+        }),
+    "publish": Command(_publish, "Show the built generation. It ends a hold that an undo left.", {
+        **_RUN,
+        "--accept-vanishing": {"action": "store_true", "help": "also when readers see rows that the build lacks and "
+                               "raw does not say why; needs --reason"},
+        **_author(),
+    }),
+    "undo": Command(publication.undo, "Show what was shown before. The night then leaves the day alone, until it is "
+        "published by hand or redone.", {
+            "--to": {"type": int, "metavar": "GENERATION", "help": "an earlier generation, see history; 0: the speed "
+                     "layer's rows alone. Default: what was shown before"},
+            **_author(required=True),
+        }),
+    "redo": Command(publication.redo, "Take the last undo back.", _author(required=True)),
+    "history": Command(publication.history, "Every change of what the day shows: by whom, when and why."),
+    "certify": Command(certificate.certify, "Count the terms of the published day's balance, each with the query that "
+        "counts it."),
+    "status": Command(_status, "How far the days are, and for how long they can be rebuilt.", {
+        "--limit": {"type": int, "default": 20, "metavar": "N", "help": "so many days; default: %(default)s"},
+    }, takes_day=None),
+    "dirty": Command(days.dirty_days, "Published days that something reached afterwards, with cause and count.",
+        takes_day=False),
+    "collect": Command(pruning.collect_orphans, "Drop generations that nobody will publish: killed builds, old dry "
+        "runs.", takes_day=False),
+    "drain": Command(gateways.replay_fallback, "Have the gateways send what waits in their fallback stores.", _TIMEOUT,
+        takes_day=False),
+    "settle": Command(settled.wait_until_settled, "Wait until the speed layer has taken what is in the topics.",
+        _TIMEOUT, takes_day=False),
+}  # fmt: skip
