@@ -1,4 +1,4 @@
-"""Small questions about rows in Arrow's columns."""
+"""Small questions about rows in Arrow's columns, and the types of those columns."""
 
 import re
 from collections.abc import Sequence
@@ -8,10 +8,20 @@ import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
 from include.contracts import headers as h
+from include.contracts.fields import Field
 from include.contracts.versions import NEWEST_FIRST
 
 _UNPRINTABLE = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", h.UNPRINTABLE_PATTERN)  # as RE2 writes code points
 _DIGITS = {pa.int32(): "^-?[0-9]{1,9}$", pa.int64(): "^-?[0-9]{1,18}$"}  # negative ones are of a replaced topic
+
+
+TIMES = pa.timestamp("us", "UTC")
+_TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES, "boolean": pa.bool_(), "date": pa.date32()}
+
+
+def arrow_type(field: Field) -> pa.DataType:
+    """Return the type of a field's values."""
+    return pa.decimal128(field.precision, field.scale) if field.type == "decimal" else _TYPES[field.type]
 
 
 def begins_run(values: pa.Array) -> pa.Array:

@@ -3,11 +3,25 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from include.contracts.fields import Field
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, Topic
 
 Side = Literal["stream", "table"]
 
-POSTGRES_TYPES = {"long": "bigint", "string": "text", "timestamp": "timestamptz"}
+_POSTGRES_TYPES = {
+    "long": "bigint",
+    "string": "text",
+    "timestamp": "timestamptz",
+    "boolean": "boolean",
+    "date": "date",
+}
+
+
+def postgres_type(field: Field) -> str:
+    """Return the PostgreSQL type of a field."""
+    if field.type == "decimal":
+        return f"numeric({field.precision},{field.scale})"
+    return _POSTGRES_TYPES[field.type]
 
 
 @dataclass(frozen=True)
@@ -78,7 +92,7 @@ class Definition:
         """Return the PostgreSQL type of a relational column. Raises KeyError."""
         for field in self.output.fields:
             if field.column == column:
-                return POSTGRES_TYPES[field.type]
+                return postgres_type(field)
         raise KeyError(f"{self.name} has no column {column}")
 
 

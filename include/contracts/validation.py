@@ -9,18 +9,19 @@ can be skipped. Readers of a topic check the fields of the contract and the nest
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import accumulate
+from typing import Any
 
 from include.contracts.fields import (
     CONTROL_PATTERN,
     LONG_MAX,
     LONG_MIN,
-    TIMESTAMP_PATTERN,
-    TIMESTAMP_PROBLEM,
-    TIMESTAMP_REMEDY,
+    TIMESTAMP,
     Field,
+    TextFormat,
 )
 from include.contracts.topics import Topic
 
@@ -31,7 +32,7 @@ MAX_DEPTH = 32  # of nested objects and arrays; a flat object has depth 1
 MAX_DIGITS = 1_000
 MAX_NAME_LENGTH = 1_000
 
-_TIMESTAMP = re.compile(TIMESTAMP_PATTERN)
+_TIMESTAMP = re.compile(TIMESTAMP.pattern)
 _SURROGATES = "\ud800-\udfff"
 _SURROGATE = re.compile(f"[{_SURROGATES}]")
 _UNWANTED = re.compile(f"{CONTROL_PATTERN[:-1]}{_SURROGATES}]")
@@ -75,7 +76,7 @@ def violations(topic: Topic, value: object, *, plain: bool = False) -> list[Viol
         elif kind == "long":
             if type(given) is int and LONG_MIN <= given <= LONG_MAX:
                 continue
-        elif type(given) is str and is_timestamp(given):
+        elif kind == "timestamp" and type(given) is str and is_timestamp(given):
             continue
         problem = _problem(field, given)
         if problem is not None:
@@ -162,6 +163,14 @@ def parse_timestamp(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text).astimezone(dt.UTC)
 
 
+# Convert texts of valid values. They raise ValueError for a date that does not exist.
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "timestamp": parse_timestamp,
+    "date": dt.date.fromisoformat,
+    "decimal": Decimal,
+}
+
+
 _Check = tuple[str, str, int, Field]
 _checks_of: dict[str, tuple[Topic, tuple[_Check, ...], frozenset[str]]] = {}
 
@@ -191,16 +200,29 @@ def _problem(field: Field, value: object) -> tuple[str, str] | None:
         if not LONG_MIN <= value <= LONG_MAX:
             return ("out of range", "give an integer of at most 64 bits")
         return None
+    if field.type == "boolean":
+        return None if isinstance(value, bool) else ("not a boolean", f"give {_wanted(field)}")
     if not isinstance(value, str):
         return ("not a string", f"give {_wanted(field)}")
-    if field.type == "timestamp":
-        return None if is_timestamp(value) else (TIMESTAMP_PROBLEM, TIMESTAMP_REMEDY)
+    form = field.text_format
+    if form is not None:
+        return None if _is_of_format(field, form, value) else (form.problem, form.remedy)
     unwanted = _unwanted(value)
     if unwanted is not None:
         return unwanted
     if field.max_length is not None and len(value) > field.max_length:
         return (f"longer than {field.max_length} characters", "shorten it")
     return None
+
+
+def _is_of_format(field: Field, form: TextFormat, text: str) -> bool:
+    if not re.fullmatch(form.pattern, text):
+        return False
+    try:
+        PARSERS[field.type](text)
+    except ValueError:
+        return False
+    return True
 
 
 def _unwanted(text: str) -> tuple[str, str] | None:
@@ -259,6 +281,6 @@ def _in_text(text: str, place: str, what: str = "") -> Violation:
 
 
 def _wanted(field: Field) -> str:
-    if field.type == "timestamp":
-        return TIMESTAMP_REMEDY.removeprefix("give ")
-    return "an integer" if field.type == "long" else "a string"
+    if field.text_format is not None:
+        return field.text_format.wanted
+    return {"long": "an integer", "boolean": "true or false"}.get(field.type, "a string")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from include.contracts.definition import BOARD_DETAIL_PIPELINE
-from include.contracts.fields import LONG_MAX, TEXT_PATTERN, Field
+from include.contracts.fields import LONG_MAX, TEXT_PATTERN, Field, decimal_example
 from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, Topic
 from include.contracts.validation import MAX_DEPTH
 from include.settings import GatewayLimits
@@ -21,7 +21,7 @@ _EXAMPLES: Json = {
     "body": "본문",
 }
 _TEXT: Json = {"type": "string", "pattern": TEXT_PATTERN}
-_EXAMPLE_OF_TYPE: Json = {"long": 7, "timestamp": _AT, "string": "text"}
+_EXAMPLE_OF_TYPE: Json = {"long": 7, "timestamp": _AT, "string": "text", "boolean": True, "date": "2026-11-20"}
 _BEYOND: Json = {
     "description": f"A field beyond the contract, passed through unchanged; at most {MAX_DEPTH} levels deep in all.",
     "anyOf": [
@@ -55,7 +55,11 @@ def given_fields(topic: Topic) -> list[Field]:
 
 def example(fields: Iterable[Field]) -> Json:
     """Return a value that satisfies the contract."""
-    return {field.name: _EXAMPLES.get(field.name, _EXAMPLE_OF_TYPE[field.type]) for field in fields}
+    return {field.name: _EXAMPLES.get(field.name, _example_of_type(field)) for field in fields}
+
+
+def _example_of_type(field: Field) -> Any:
+    return decimal_example(field.precision, field.scale) if field.type == "decimal" else _EXAMPLE_OF_TYPE[field.type]
 
 
 def components(limits: GatewayLimits) -> Json:

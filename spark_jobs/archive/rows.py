@@ -17,7 +17,7 @@ from include.contracts.versions import OLDEST_FIRST
 from spark_jobs.batch.raw_columns import RawColumns, RawRecord, iter_records, longs
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import PLACES, RAW
-from spark_jobs.speed.json_columns import JsonColumns, times
+from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import read_record
 
 ID, DAY, DELETED = "id", "day", "deleted"
@@ -34,7 +34,7 @@ class DatedRows:
 
     def __init__(self, topic: Topic, definition: Definition, timezone: str) -> None:
         self._topic = topic
-        self._day_field = definition.day_field
+        self._day_field = topic.field(definition.day_field)
         self._timezone = timezone
         self._json = JsonColumns(topic)
 
@@ -42,7 +42,10 @@ class DatedRows:
         """Return the records with the schema `RECORDS`, in the same order."""
         records = records.select(RAW.names).combine_chunks()
         fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
-        ids, days = array(fields[self._topic.key_field]), self._days(times(fields[self._day_field]))
+        ids, days = (
+            array(fields[self._topic.key_field]),
+            self._days(converted(fields[self._day_field.name], self._day_field)),
+        )
         if not pc.all(fast_path_mask).as_py():
             needs_slow_path = [self._one(record) for record in iter_records(records.filter(pc.invert(fast_path_mask)))]
             ids = _merged(fast_path_mask, ids, pa.array([each[0] for each in needs_slow_path], pa.int64()))
@@ -59,7 +62,7 @@ class DatedRows:
             case row if row.deleted:
                 return row.key, None
             case row:
-                return row.key, self._day(row.values[self._topic.field(self._day_field).column])
+                return row.key, self._day(row.values[self._day_field.column])
 
     def _day(self, instant: dt.datetime) -> dt.date:
         return instant.astimezone(ZoneInfo(self._timezone)).date()

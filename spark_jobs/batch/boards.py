@@ -9,7 +9,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, begins_run, by_repetition, event_ids, first_header, newest_versions
+from include.adapters.arrow_rows import (
+    TIMES,
+    array,
+    begins_run,
+    by_repetition,
+    event_ids,
+    first_header,
+    newest_versions,
+)
 from include.adapters.postgres.generation_store import Excluded
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -19,7 +27,6 @@ from include.contracts.reject import Reject
 from include.contracts.validation import is_timestamp, parse_timestamp
 from spark_jobs.batch.blobs import places_of
 from spark_jobs.batch.raw_columns import RawColumns
-from spark_jobs.speed.json_columns import TIMES
 
 MISPLACED_US = 24 * 60 * 60 * 1_000_000  # further apart, `createdAt` and Kafka's timestamp mean that a clock is wrong
 

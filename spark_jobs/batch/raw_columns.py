@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.lib import ArrowInvalid
 
-from include.adapters.arrow_rows import array
+from include.adapters.arrow_rows import TIMES, array, arrow_type
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
-from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
+from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import TableRow, read_record
 
-_TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
 _DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # the form that `record_id` accepts
 _READ = ("key", "value", "headers")
 
@@ -32,6 +31,7 @@ class RawColumns:
     def __init__(self, topic: Topic, columns: Collection[str]) -> None:
         self._topic = topic
         self._key = topic.field(topic.key_field)
+        self._version = topic.field(topic.version_field)
         self._kept = [field for field in topic.fields if field.column in columns and field != self._key]
         self._json = JsonColumns(topic)
 
@@ -48,8 +48,8 @@ class RawColumns:
 
     def _plain(self, fields: pa.Table, carried: pa.Table) -> pa.Table:
         columns = [fields[self._key.name]]
-        columns += [times(fields[f.name]) if f.type == "timestamp" else fields[f.name] for f in self._kept]
-        columns += [times(fields[self._topic.version_field]), pa.repeat(False, fields.num_rows), *carried.columns]
+        columns += [converted(fields[field.name], field) for field in (*self._kept, self._version)]
+        columns += [pa.repeat(False, fields.num_rows), *carried.columns]
         return pa.Table.from_arrays(columns, schema=self._schema(carried))
 
     def _one_by_one(self, records: pa.Table, carried: pa.Table) -> tuple[pa.Table, list[Reject]]:
@@ -72,7 +72,7 @@ class RawColumns:
         return pa.Table.from_arrays(arrays, schema=schema), rejects
 
     def _schema(self, carried: pa.Table) -> pa.Schema:
-        fields = [pa.field(field.column, _TYPES[field.type]) for field in (self._key, *self._kept)]
+        fields = [pa.field(field.column, arrow_type(field)) for field in (self._key, *self._kept)]
         return pa.schema([*fields, pa.field("version_at", TIMES), pa.field("deleted", pa.bool_()), *carried.schema])
 
 

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array
+from include.adapters.arrow_rows import TIMES, array, arrow_type
 from include.adapters.postgres.generation_store import Duplicate, Excluded
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.sql.named import COORDINATES
 from spark_jobs.batch.blobs import places_of
-from spark_jobs.speed.json_columns import TIMES
 from spark_jobs.transforms.join_rule import authors_of_history
 
 PENDING = "its member is not known"
-_TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": TIMES}
 
 
 def member_schema(definition: Definition) -> pa.Schema:
@@ -25,7 +23,7 @@ def member_schema(definition: Definition) -> pa.Schema:
     kept = [table.field(each.source) for each in definition.columns if each.side == "table"]
     kept = [field for field in table.fields if field in kept and field != key]
     return pa.schema([
-        *((field.column, _TYPES[field.type]) for field in (key, *kept)), ("partition", pa.int32()),
+        *((field.column, arrow_type(field)) for field in (key, *kept)), ("partition", pa.int32()),
         ("offset", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
     ])  # fmt: skip
 
@@ -36,7 +34,7 @@ def candidate_schema(definition: Definition) -> pa.Schema:
     kept = [stream.key_field, definition.join_field]
     kept += [each.source for each in definition.columns if each.side == "stream"]
     return pa.schema([
-        *((stream.field(name).column, _TYPES[stream.field(name).type]) for name in dict.fromkeys(kept)),
+        *((stream.field(name).column, arrow_type(stream.field(name))) for name in dict.fromkeys(kept)),
         ("version_at", TIMES), ("partition", pa.int32()), ("offset", pa.int64()), ("event_id", pa.string()),
         ("replayed", pa.bool_()),
     ])  # fmt: skip

@@ -12,7 +12,7 @@ from include.adapters.postgres.served_batch import RECORDS
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
-from spark_jobs.speed.json_columns import JsonColumns, times
+from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import TableRow, read_record
 
 _NUMBERS = {
@@ -54,10 +54,7 @@ class DetailDecoder:
         )
 
     def _plain(self, fields: pa.Table, records: pa.Table, sources: pa.Table) -> pa.Table:
-        columns = {
-            field.column: times(fields[field.name]) if field.type == "timestamp" else fields[field.name]
-            for field in self._topic.fields
-        }
+        columns = {field.column: converted(fields[field.name], field) for field in self._topic.fields}
         day_column = self._topic.field(self._definition.day_field).column
         local = pc.local_timestamp(columns[day_column].cast(pa.timestamp("us", self._timezone)))
         columns |= {name: sources[name] for name in sources.column_names}

@@ -7,14 +7,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 from pyarrow.lib import ArrowInvalid
 
-from include.contracts.fields import CONTROL_PATTERN, TIMESTAMP_PATTERN, Field
+from include.adapters.arrow_rows import arrow_type
+from include.contracts.fields import CONTROL_PATTERN, Field
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 
 CHUNK = 8_192  # values that are parsed together; a value that does not parse sends its chunk to the slow path
-TIMES = pa.timestamp("us", "UTC")
 
-_TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.string()}
 _CONTROL = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", CONTROL_PATTERN)  # as RE2 writes code points
 _CONTROL_SIGNS = (b"\\u", b"\\b", b"\\f", b"\x7f", b"\xc2")
 _LONG = 1 << 16
@@ -26,15 +25,17 @@ class JsonColumns:
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
-        self._schema = pa.schema([(field.name, _TYPES[field.type]) for field in topic.fields])
+        # times, decimals and dates are read as texts first, because Arrow's parser does not check their format
+        types = {field.name: pa.string() if field.text_format else arrow_type(field) for field in topic.fields}
+        self._schema = pa.schema(types)
         self._known = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
         self._any = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore")
 
     def read(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
-        """Return the fields of accepted values, by JSON name (timestamps as text), and a mask: true if accepted.
+        """Return the fields of accepted values, by JSON name, and a mask: true if accepted.
 
         `keys` and `values` (binary) are of the same records. A value is accepted only if its id equals the key. The
-        table has one row per accepted value.
+        table has one row per accepted value. Fields with a text format are texts: `converted` gives their values.
         """
         tables, masks = [self._schema.empty_table()], [pa.array([], pa.bool_())]
         for first in range(0, len(values), CHUNK):
@@ -87,9 +88,9 @@ class JsonColumns:
         return right.combine_chunks() if isinstance(right, pa.ChunkedArray) else right
 
 
-def times(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert the timestamps of `JsonColumns.read` from text."""
-    return texts.cast(TIMES)
+def converted(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    """Convert the values of a field, as `JsonColumns.read` returns them, to the field's type."""
+    return values if field.text_format is None else values.cast(arrow_type(field))
 
 
 def _lines(values: pa.Array) -> bytes:
@@ -154,9 +155,9 @@ def _keeps_contract(values: pa.ChunkedArray, field: Field, look_for_controls: bo
         right = pc.less_equal(pc.utf8_length(values), field.max_length)
         if look_for_controls:
             right = pc.and_not(right, pc.match_substring_regex(values, _CONTROL))
-    elif field.type == "timestamp":
-        right = pc.match_substring_regex(values, TIMESTAMP_PATTERN)
-        values.filter(right).cast(TIMES)  # raises for the 30th of February
+    elif field.text_format is not None:
+        right = pc.match_substring_regex(values, field.text_format.pattern)
+        converted(values.filter(right), field)  # raises for the 30th of February
     else:
         right = pc.or_(pc.is_valid(values), field.nullable)
     return right.fill_null(field.nullable)

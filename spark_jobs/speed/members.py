@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 
+from include.adapters.arrow_rows import TIMES, arrow_type
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
 from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import Definition
@@ -21,7 +21,6 @@ from include.contracts.reject import Reject
 from include.errors import TableReplaced
 from include.failpoints import failpoint
 from spark_jobs.connectors.kafka import read_range
-from spark_jobs.schemas import stored_type
 from spark_jobs.speed.driver_state import DriverState, TableSize
 from spark_jobs.speed.member_preload import PreloadedRows
 from spark_jobs.speed.pages import pages
@@ -308,9 +307,9 @@ class MemberTable:
         return self._session.createDataFrame(pa.table(arrays, names=[name for name, _ in columns]))
 
     def _arrow_type(self, column: str) -> pa.DataType:
-        types = {self._key: pa.int64(), "partition": pa.int32(), "offset": pa.int64(),
-                 "version_at": pa.timestamp("us", "UTC"), "deleted": pa.bool_()}  # fmt: skip
-        return types.get(column) or to_arrow_type(stored_type(self._topic, column))
+        types = {"partition": pa.int32(), "offset": pa.int64(), "version_at": TIMES, "deleted": pa.bool_()}
+        types |= {field.column: arrow_type(field) for field in self._topic.fields}
+        return types[column]
 
     def _note_size(self) -> None:
         base, *changes = self._levels

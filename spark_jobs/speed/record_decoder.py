@@ -15,6 +15,7 @@ from include.contracts.topics import Topic
 from include.contracts.validation import (
     MAX_DEPTH,
     NO_VERSION,
+    PARSERS,
     depth_of,
     parse_timestamp,
     undecodable_violations,
@@ -153,7 +154,8 @@ def _broken(value: bytes, topic: Topic) -> str:
 
 
 def _value(value: Any, kind: str) -> Any:
-    return parse_timestamp(value) if kind == "timestamp" and value is not None else value
+    parse = PARSERS.get(kind)
+    return value if parse is None or value is None else parse(value)
 
 
 def _accepted_at(message: Message) -> dt.datetime | None:

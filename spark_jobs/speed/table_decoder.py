@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from include.adapters.arrow_rows import newest_versions
+from include.adapters.arrow_rows import TIMES, arrow_type, newest_versions
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
-from spark_jobs.speed.json_columns import TIMES, JsonColumns, times
+from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import read_record
 
 
@@ -29,10 +29,11 @@ class TableDecoder:
         self.looked_at = 0  # records that took the slow path
         self._topic = topic
         self._key = topic.field(topic.key_field)
+        self._version = topic.field(topic.version_field)
         self._kept = [field for field in topic.fields if field.column in columns]
         self._json = JsonColumns(topic)
         self._schema = pa.schema([
-            (self._key.column, pa.int64()), *((field.column, pa.string()) for field in self._kept),
+            (self._key.column, pa.int64()), *((field.column, arrow_type(field)) for field in self._kept),
             ("partition", pa.int32()), ("offset", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
         ])  # fmt: skip
         self._tables: list[pa.Table] = [self._schema.empty_table()]
@@ -47,8 +48,9 @@ class TableDecoder:
             "offset": pa.array([message.offset() for message in messages], pa.int64()),
         }).filter(fast_path_mask)  # fmt: skip
         columns = [
-            fields[self._key.name], *(fields[field.name] for field in self._kept), *coordinates.columns,
-            times(fields[self._topic.version_field]), pa.repeat(False, fields.num_rows),
+            fields[self._key.name], *(converted(fields[field.name], field) for field in self._kept),
+            *coordinates.columns, converted(fields[self._version.name], self._version),
+            pa.repeat(False, fields.num_rows),
         ]  # fmt: skip
         self._append(pa.Table.from_arrays(columns, schema=self._schema))
         self._add_one_by_one(messages[number] for number in pc.indices_nonzero(pc.invert(fast_path_mask)).to_pylist())

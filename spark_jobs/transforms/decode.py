@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from include.contracts import headers as h
-from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT, TIMESTAMP_PATTERN, Field
+from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT, TIMESTAMP, Field
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 from spark_jobs.schemas import json_type
@@ -71,7 +71,7 @@ def decode(records: DataFrame, topic: Topic) -> DataFrame:
         _parsed(topic).alias("_parsed"),
     )
     read = parsed.select(*_CARRIED, *_header_columns(), *_value_columns(topic))
-    judged = read.select(*_CARRIED, *_OF_HEADERS, "_json", *_times(topic), _ok(topic).alias("ok"))
+    judged = read.select(*_CARRIED, *_OF_HEADERS, "_json", *_converted_columns(topic), _ok(topic).alias("ok"))
     return judged.select(*_CARRIED, *_OF_HEADERS, *_typed_columns(topic), "ok")
 
 
@@ -95,13 +95,16 @@ def _parsed(topic: Topic) -> Column:
 
 @cache
 def _value_columns(topic: Topic) -> tuple[Column, ...]:
-    """Return the value's object, its timestamps, and a flag: true if the value is one object and nothing else."""
+    """Return the value's object, its texts that have a format, converted, and a flag.
+
+    The flag is true if the value is one object and nothing else.
+    """
     values = F.col("_parsed")[_LIST]
     is_last = F.get(values, F.lit(1))[topic.key_field] == F.lit(_LAST)
     is_object = F.col("_parsed")[_BROKEN].isNull() & (F.size(values) == 2) & is_last
     first = F.get(values, F.lit(0))
-    times = [F.try_to_timestamp(first[each.name]).alias(_time(each)) for each in topic.fields if _is_a_time(each)]
-    return first.alias("_json"), *times, F.coalesce(is_object, F.lit(False)).alias("_is_object")
+    typed = [_conversion(first[field.name], field).alias(_converted(field)) for field in _with_format(topic)]
+    return first.alias("_json"), *typed, F.coalesce(is_object, F.lit(False)).alias("_is_object")
 
 
 @cache
@@ -113,7 +116,7 @@ def _header_columns() -> tuple[Column, ...]:
         f" AND (octet_length(_event_id) <= {most} OR char_length(_event_id) <= {most})"
         f" AND NOT _event_id RLIKE {_literal(h.UNPRINTABLE_PATTERN)}"
     )
-    accepted = f"{_looks_like_a_time('_accepted')} AND try_to_timestamp(_accepted) IS NOT NULL"
+    accepted = f"{_has_form('_accepted', TIMESTAMP.pattern)} AND try_to_timestamp(_accepted) IS NOT NULL"
     return (
         F.expr(f"CASE WHEN {event_id} THEN _event_id END").alias("event_id"),
         F.expr(f"CASE WHEN {accepted} THEN _accepted END").alias("accepted_text"),
@@ -121,25 +124,36 @@ def _header_columns() -> tuple[Column, ...]:
     )
 
 
-def _looks_like_a_time(text: str) -> str:
-    """Return a condition: true if the text has the form of the contract's timestamps.
+def _has_form(text: str, pattern: str) -> str:
+    r"""Return a condition: true if the text matches the pattern, whose $ becomes \z.
 
-    The pattern's $ also matches before a final line break, so that is excluded.
+    In Java, $ also matches before a line break at the end, which includes \r and U+2028.
     """
-    return rf"{text} RLIKE {_literal(TIMESTAMP_PATTERN)} AND NOT endswith({text}, '\n')"
+    whole = pattern.removesuffix("$") + r"\z"
+    return f"{text} RLIKE {_literal(whole)}"
 
 
-def _is_a_time(field: Field) -> bool:
-    return field.type == "timestamp"
+def _with_format(topic: Topic) -> list[Field]:
+    return [field for field in topic.fields if field.text_format]
 
 
-def _time(field: Field) -> str:
-    """Return the name of the column with the field's text as a timestamp, in any form that Spark parses."""
+def _conversion(text: Column, field: Field) -> Column:
+    """Return the text as a value of the field's type, from any form that Spark parses; null for other texts."""
+    match field.type:
+        case "timestamp":
+            return F.try_to_timestamp(text)
+        case "date":
+            return text.try_cast("date")
+    return text.try_cast(t.DecimalType(field.precision, field.scale))
+
+
+def _converted(field: Field) -> str:
+    """Return the name of the column with the result of `_conversion`."""
     return f"_{field.column}"
 
 
-def _times(topic: Topic) -> list[str]:
-    return [_time(field) for field in topic.fields if _is_a_time(field)]
+def _converted_columns(topic: Topic) -> list[str]:
+    return [_converted(field) for field in _with_format(topic)]
 
 
 @cache
@@ -151,11 +165,10 @@ def _typed_columns(topic: Topic) -> tuple[Column, ...]:
         if field.name == topic.key_field:
             key_id = F.expr("try_cast(string(key) AS bigint)")
             value = F.when(F.col("deleted"), key_id).otherwise(value)
-        if _is_a_time(field):
-            columns.append(F.when(F.col("ok"), F.col(_time(field))).alias(field.column))
+        kept = F.col(_converted(field)) if field.text_format else value
+        columns.append(F.when(F.col("ok"), kept).alias(field.column))
+        if field.type == "timestamp":
             columns.append(F.when(F.col("ok"), value).alias(f"{field.column}_text"))
-        else:
-            columns.append(F.when(F.col("ok"), value).alias(field.column))
     made_at = F.when(F.col("ok"), F.col(f"_{topic.version_column}"))
     version = F.when(F.col("deleted"), F.coalesce("accepted_at", "kafka_timestamp")).otherwise(made_at)
     return *columns, version.alias("version_at")
@@ -188,20 +201,22 @@ def _ok(topic: Topic) -> Column:
         if field.type == "string":
             longer = f"coalesce(octet_length({value}), 0) > {field.max_length}"
             broken.append(f"{longer} AND char_length({value}) > {field.max_length}")
-        if _is_a_time(field):
-            broken.append(f"NOT ({_looks_like_a_time(value)}) OR {_time(field)} IS NULL")
+        if field.text_format is not None:
+            of_another = f"NOT ({_has_form(value, field.text_format.pattern)}) OR {_converted(field)} IS NULL"
+            broken.append(f"{value} IS NOT NULL AND ({of_another})" if field.nullable else of_another)
     is_broken = " OR ".join(f"({each})" for each in broken)
     tombstone = f"coalesce({_IS_ID}, false) AND coalesce(accepted_text, string(kafka_timestamp)) IS NOT NULL"
     return F.expr(f"CASE WHEN deleted THEN {tombstone} ELSE NOT coalesce({is_broken}, true) END")
 
 
 def _may_be_no_text(topic: Topic) -> str:
-    """Return a condition: true if a string field may hold another type, which from_json converts to a string.
+    """Return a condition: true if a string or a decimal may be another type in JSON, which from_json makes a string.
 
     Such a string begins like a number, a boolean, an object or an array, or with the quote of "Infinity". Only then the
-    whole value is searched for a field whose value does not begin with a quote.
+    whole value is searched for a field whose value does not begin with a quote. Times and dates have a form of which no
+    JSON number is.
     """
-    names = [field.name for field in topic.fields if field.type == "string"]
+    names = [field.name for field in topic.fields if field.type in ("string", "decimal")]
     firsts = b'-0123456789tf{["'.hex()
     # the first byte: taking the first character would scan the whole text
     begins = " OR ".join(f"coalesce(contains(X'{firsts}', left(binary(_json.{name}), 1)), false)" for name in names)

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from include.contracts import headers as h
 from include.contracts.definition import Column as OutputColumn
 from include.contracts.definition import Definition
+from include.contracts.fields import Field
 from spark_jobs.transforms.headers import header
 
 
@@ -19,7 +20,7 @@ def day_of(instant: Column, timezone: str) -> Column:
 def to_records(details: DataFrame, definition: Definition) -> DataFrame:
     """Return joined boards as records of the output topic: key, value (null for a tombstone), headers.
 
-    Timestamps keep the text they were sent with, which the contract has checked.
+    Timestamps of the stream keep the text they were sent with, which the contract has checked.
     """
     return details.select(*_record_columns(definition))
 
@@ -61,9 +62,16 @@ def _has_all_headers(accepted: Column) -> Column:
 
 def _output_field(definition: Definition, column: OutputColumn) -> Column:
     if column.side == "table":
-        return F.col(definition.column_name(column))
+        return _json_value(F.col(definition.column_name(column)), definition.table.field(column.source))
     field = definition.stream.field(column.source)
-    return F.col(f"{field.column}_text" if field.type == "timestamp" else field.column)
+    return F.col(f"{field.column}_text") if field.type == "timestamp" else _json_value(F.col(field.column), field)
+
+
+def _json_value(value: Column, field: Field) -> Column:
+    """Return a value in the form in which `to_json` writes it as the contract says."""
+    if field.type == "timestamp":
+        return _rfc3339(value)
+    return value.cast("string") if field.text_format else value  # plain digits: the session is in ANSI mode
 
 
 def _rfc3339(instant: Column) -> Column:

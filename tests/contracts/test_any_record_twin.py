@@ -39,7 +39,6 @@ from spark_jobs.transforms.decode import decode, valid
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
-from tests.fakes.events import member
 from tests.support.any_record import (
     ODD_HEADER_VALUES,
     ODD_KEYS,
@@ -50,11 +49,16 @@ from tests.support.any_record import (
     twisted,
     values,
 )
+from tests.support.orders import CUSTOMER, ORDER, ORDER_DETAIL, ORDERS
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import opened_store
 from tests.support.spark import encoded
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
+EVERY_TOPIC = {**TOPICS, **{topic.name: topic for topic in (ORDER, CUSTOMER, ORDER_DETAIL)}}
+RAW_TOPICS = (BOARD, MEMBER, ORDER, CUSTOMER)
+PIPELINES = {topic: pipeline for pipeline in (PIPELINE, ORDERS)
+             for topic in (pipeline.stream, pipeline.table, pipeline.output)}  # fmt: skip
 ZONES = ("Asia/Seoul", "America/New_York", "Pacific/Kiritimati", "Etc/GMT+12", "UTC")
 LAST_MS = 2**63 // 1000 - 1  # of Spark, which counts microseconds
 
@@ -86,21 +90,29 @@ def raw(drawn):
     return table.set_column(table.schema.get_field_index("timestamp"), "timestamp", stamps).select(RAW.names)
 
 
-RAW_LISTS = st.one_of(*[st.lists(records(topic), min_size=40, max_size=80) for topic in (BOARD, MEMBER)])
-LISTS = st.one_of(RAW_LISTS, st.lists(records(BOARD_DETAIL), min_size=40, max_size=80))  # Spark does not read these
+RAW_LISTS = st.one_of(*[st.lists(records(topic), min_size=40, max_size=80) for topic in RAW_TOPICS])
+DETAIL_LISTS = [st.lists(records(topic), min_size=40, max_size=80) for topic in (BOARD_DETAIL, ORDER_DETAIL)]
+LISTS = st.one_of(RAW_LISTS, *DETAIL_LISTS)  # Spark does not read the latter
 MANY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def streamed(spark, table, topic, zone):
     """What the stream's transforms make of the records, all of them: by offset, with every column that there is."""
     decoded = decode(spark.createDataFrame(table), topic)
-    if topic is BOARD:
-        _, known = source([AnyRecord(MEMBER.name, b"7", encoded(member(7)))])
-        authors = newest_versions(valid(decode(spark.createDataFrame(known), MEMBER)), "id")
-        decoded = board_details_of_newest(decoded, [authors], PIPELINE)
-        assert to_records(decoded, PIPELINE).toArrow().num_rows == table.num_rows
-        decoded = decoded.withColumn("day", day_of(decoded["created_at"], zone))
+    definition = PIPELINES[topic]
+    if topic is definition.stream:
+        decoded = joined(spark, decoded, definition)
+        assert to_records(decoded, definition).toArrow().num_rows == table.num_rows
+        decoded = decoded.withColumn("day", day_of(decoded[definition.day_column], zone))
     return {row["offset"]: row for row in decoded.toArrow().to_pylist()}
+
+
+def joined(spark, decoded, definition):
+    """The stream's records with those of the table, of which one key is known: 7."""
+    table = definition.table
+    _, known = source(twisted(table)[:1])
+    newest = newest_versions(valid(decode(spark.createDataFrame(known), table)), table.key_column)
+    return board_details_of_newest(decoded, [newest], definition)
 
 
 def values_of(row, topic):
@@ -123,8 +135,8 @@ def hold_against_the_reader_of_single_records(spark, drawn, topic, zone):
             assert (read.key, read.deleted, read.version_at) == (row[key_column], row["deleted"], row["version_at"])
             if not read.deleted:
                 assert values_of(row, topic) == values_of({key_column: None, **read.values}, topic), record
-            if topic is BOARD and not read.deleted:
-                assert row["day"] == Day.of(read.values["created_at"], zone).date, record
+            if "day" in row and not read.deleted:
+                assert row["day"] == Day.of(read.values[PIPELINES[topic].day_column], zone).date, record
             continue
         assert {row[key_column], row.get("day"), *values_of(row, topic).values()} == {None}, record
         again = read_record(SlowPathRecord(row), topic)
@@ -143,7 +155,7 @@ def hold_plain_values_to_be_right_at_first_sight(spark, plain, topic, zone):
     for number, record in enumerate(plain):
         read = read_single(Message(record, number), topic)
         assert found[number]["ok"], record
-        assert values_of(found[number], topic) == values_of({"id": None, **read.values}, topic)
+        assert values_of(found[number], topic) == values_of({topic.key_column: None, **read.values}, topic)
 
 
 # No shrinking: an example is a Spark job, and a record that fails is told by itself.
@@ -151,15 +163,55 @@ def hold_plain_values_to_be_right_at_first_sight(spark, plain, topic, zone):
           phases=(Phase.reuse, Phase.generate))  # fmt: skip
 @given(drawn=RAW_LISTS, zone=st.sampled_from(ZONES))
 def test_spark_and_the_reader_of_single_records_agree(spark, drawn, zone):
-    hold_against_the_reader_of_single_records(spark, drawn, TOPICS[drawn[0].topic], zone)
+    hold_against_the_reader_of_single_records(spark, drawn, EVERY_TOPIC[drawn[0].topic], zone)
 
 
-@pytest.mark.parametrize("topic", [BOARD, MEMBER], ids=lambda topic: topic.name)
+@pytest.mark.parametrize("topic", RAW_TOPICS, ids=lambda topic: topic.name)
 def test_spark_and_the_reader_of_single_records_agree_on_every_twist_of_a_value(spark, topic):
     hold_against_the_reader_of_single_records(spark, twisted(topic), topic, "Asia/Seoul")
 
 
-@pytest.mark.parametrize("topic", TOPICS.values(), ids=lambda topic: topic.name)
+@pytest.mark.parametrize("definition", [PIPELINE, ORDERS], ids=lambda definition: definition.name)
+def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spark, definition):
+    stream, table, output = definition.stream, definition.table, definition.output
+    right, *others = twisted(table, first_id=1, step=1)
+    at = json.dumps({**json.loads(right.value), table.key_field: 0, **dict.fromkeys(times_of(table), MICROSECONDS)})
+    tables = [right, *others, AnyRecord(table.name, b"0", at.encode())]
+    read = {row.key: row for row in map(read_single, numbered(tables), itertools.repeat(table))
+            if not isinstance(row, Reject)}  # fmt: skip
+    streams = [twisted(stream, first_id=10_000 + key, author=key)[0] for key in read]
+    streams += twisted(stream, first_id=20_000, step=1, author=int(right.key))
+    sent = {row.key: row for row in map(read_single, numbered(streams), itertools.repeat(stream))
+            if not isinstance(row, Reject)}  # fmt: skip
+    decoded = valid(decode(spark.createDataFrame(source(streams)[1]), stream))
+    rows = valid(decode(spark.createDataFrame(source(tables)[1]), table))
+    details = board_details_of_newest(decoded, [newest_versions(rows, table.key_column)], definition)
+    written = to_records(details.where("author_known"), definition).toArrow().to_pylist()
+    assert len(written) > len(read) / 2 + 50
+    for number, record in enumerate(written):
+        message = Message(AnyRecord(output.name, record["key"], record["value"]), number)
+        row = read_single(message, output)
+        assert not isinstance(row, Reject), (record, row.reason)
+        of_stream = sent[row.key].values
+        of_table = read[of_stream[definition.join_column]].values
+        for column in definition.columns:
+            side, topic = (of_stream, stream) if column.side == "stream" else (of_table, table)
+            wanted = side[topic.field(column.source).column]
+            assert row.values[output.field(column.output).column] == wanted, (column, record)
+
+
+MICROSECONDS = "2024-02-29T23:59:59.123456+14:59"
+
+
+def times_of(topic):
+    return [field.name for field in topic.fields if field.type == "timestamp"]
+
+
+def numbered(drawn):
+    return [Message(record, number) for number, record in enumerate(drawn)]
+
+
+@pytest.mark.parametrize("topic", EVERY_TOPIC.values(), ids=lambda topic: topic.name)
 def test_readers_by_the_column_agree_on_every_twist_of_a_value(topic):
     right, *drawn = twisted(topic)
     columns = RawColumns(topic, {field.column for field in topic.fields})
@@ -175,27 +227,28 @@ def test_readers_by_the_column_agree_on_every_twist_of_a_value(topic):
 @MANY
 @given(drawn=LISTS, zone=st.sampled_from(ZONES))
 def test_readers_by_the_column_are_total_and_agree(drawn, zone):
-    topic = TOPICS[drawn[0].topic]
+    topic = EVERY_TOPIC[drawn[0].topic]
     read = [read_single(Message(record, number), topic) for number, record in enumerate(drawn)]
     keys = {one.offset: one.key for one in read if not isinstance(one, Reject)}
     table = raw(drawn)
-    found, rejects = RawColumns(topic, {"modified_at"}).read(table)
+    found, rejects = RawColumns(topic, {topic.version_column}).read(table)
     assert dict(zip(found["offset"].to_pylist(), found[0].to_pylist(), strict=True)) == keys
     assert {reject.offset for reject in rejects} == set(range(len(drawn))) - set(keys)
-    if topic is MEMBER:
-        columns = TableDecoder(PIPELINE)
+    definition = PIPELINES[topic]
+    if topic is definition.table:
+        columns = TableDecoder(definition)
         columns.add([Message(record, number) for number, record in enumerate(drawn)])
         assert {reject.offset for reject in columns.rejects} == {reject.offset for reject in rejects}
-        versions = VersionRows(PIPELINE)
+        versions = VersionRows(definition)
         assert versions.ordered(versions.read(table)).num_rows == len(keys)
         assert of_no_day(table)["id"].to_pylist() == [record_id(record.key) for record in drawn]
         return
-    dated = DatedRows(topic, PIPELINE, zone).add(table)
+    dated = DatedRows(topic, definition, zone).add(table)
     for one, day in zip(read, dated["day"].to_pylist(), strict=True):
-        created = None if isinstance(one, Reject) else one.values.get("created_at")
+        created = None if isinstance(one, Reject) else one.values.get(definition.day_column)
         assert day == (None if created is None else Day.of(created, zone).date)
-    if topic is BOARD:
-        parts = BoardReader(PIPELINE, Day.parse("2026-11-20", zone)).read(table)
+    if topic is definition.stream:
+        parts = BoardReader(definition, Day.parse("2026-11-20", zone)).read(table)
         decided = decide(parts.versions, parts.broken, SOURCES.empty_table())
         assert decided.distinct >= 0
     else:
@@ -215,21 +268,21 @@ def fragments(draw, topic):
 
 
 @settings(max_examples=2_000, deadline=None)
-@given(drawn=st.sampled_from([BOARD, MEMBER, BOARD_DETAIL]).flatmap(fragments))
+@given(drawn=st.sampled_from([BOARD, MEMBER, BOARD_DETAIL, ORDER]).flatmap(fragments))
 def test_records_that_are_broken_do_not_become_right_beside_others(drawn):
-    topic = TOPICS[drawn[0].topic]
+    topic = EVERY_TOPIC[drawn[0].topic]
     read = [read_single(Message(record, number), topic) for number, record in enumerate(drawn)]
-    found, _ = RawColumns(topic, {"modified_at"}).read(raw(drawn))
+    found, _ = RawColumns(topic, {topic.version_column}).read(raw(drawn))
     keys = {one.offset: one.key for one in read if not isinstance(one, Reject)}
     assert dict(zip(found["offset"].to_pylist(), found[0].to_pylist(), strict=True)) == keys
 
 
 @settings(max_examples=300, deadline=None)
-@given(record=st.sampled_from([BOARD, MEMBER]).flatmap(records))
+@given(record=st.sampled_from(RAW_TOPICS).flatmap(records))
 def test_the_version_alone_is_read_as_with_all_fields(record):
     read, version = (
-        read_single(Message(record, 0), TOPICS[record.topic]),
-        version_of(TOPICS[record.topic], record.key, record.value),
+        read_single(Message(record, 0), EVERY_TOPIC[record.topic]),
+        version_of(EVERY_TOPIC[record.topic], record.key, record.value),
     )
     if not isinstance(read, Reject):
         assert version == PublishedVersion(read.key, None if read.deleted else read.version_at)
@@ -264,13 +317,13 @@ def hold_what_is_admitted(topic, body):
 
 
 @settings(max_examples=300, deadline=None)
-@given(drawn=st.one_of(*[st.tuples(st.just(topic), values(topic)) for topic in (BOARD, MEMBER)]))
+@given(drawn=st.one_of(*[st.tuples(st.just(topic), values(topic)) for topic in RAW_TOPICS]))
 def test_what_the_gateway_accepts_no_reader_rejects(drawn):
     topic, (_, body) = drawn
     hold_what_is_admitted(topic, body or b"")
 
 
-@pytest.mark.parametrize("topic", [BOARD, MEMBER], ids=lambda topic: topic.name)
+@pytest.mark.parametrize("topic", RAW_TOPICS, ids=lambda topic: topic.name)
 def test_what_the_gateway_accepts_of_every_twist_no_reader_rejects(topic):
     bodies = [record.value for record in twisted(topic)]
     assert sum(admitted(topic, body) is not None for body in bodies) > 50

@@ -82,6 +82,7 @@ POISON = {
     "swapped surrogates": (json.dumps(board(1)).replace("\\ubcf8", "\\udc00\\ud800").encode(), "lone surrogate"),
     "NUL": (json.dumps(board(1)).replace("\\ubcf8", "\\u0000").encode(), "/body: contains the NUL"),
     "time and a line's end": (encoded(board(1, createdAt=AT + "\n")), "/createdAt: not an RFC 3339 time"),
+    "time and a carriage return": (encoded(board(1, createdAt=AT + "\r")), "/createdAt: not an RFC 3339 time"),
     "bell": (json.dumps(board(1)).replace("\\ubcf8", "\\u0007").encode(), "/body: contains the control character"),
     "delete": (json.dumps(board(1, title="a\x7fb"), ensure_ascii=False).encode(), "/title: contains the control"),
     "endless number": (b'{"id":' + b"9" * 5_000 + b"}", "/"),

@@ -1,6 +1,7 @@
 """Rows go into PostgreSQL by binary COPY as they are."""
 
 import datetime as dt
+from decimal import Decimal
 
 import psycopg2
 import psycopg2.errors
@@ -12,14 +13,31 @@ from hypothesis import strategies as st
 from include.adapters.postgres.arrow_copy import copy_rows
 
 COPY = "COPY copied FROM STDIN (FORMAT binary)"
-COLUMNS = "small integer, large bigint, words text, at timestamptz, day date, flag boolean"
+COLUMNS = (
+    "small integer, large bigint, words text, at timestamptz, day date, flag boolean, price numeric(12,2),"
+    " share numeric(38,38), whole numeric(38,0), weight numeric(38,18)"
+)
 READ = (
-    "SELECT small, large, words, (extract(epoch FROM at) * 1000000)::bigint, day - date '1970-01-01', flag FROM copied"
+    "SELECT small, large, words, (extract(epoch FROM at) * 1000000)::bigint, day - date '1970-01-01', flag,"
+    " price, share, whole, weight FROM copied"
 )
 SCHEMA = pa.schema([
     ("small", pa.int32()), ("large", pa.int64()), ("words", pa.string()), ("at", pa.timestamp("us", "UTC")),
-    ("day", pa.date32()), ("flag", pa.bool_()),
+    ("day", pa.date32()), ("flag", pa.bool_()), ("price", pa.decimal128(12, 2)), ("share", pa.decimal128(38, 38)),
+    ("whole", pa.decimal128(38)), ("weight", pa.decimal128(38, 18)),
 ])  # fmt: skip
+NO_DECIMALS = (None,) * 4
+
+
+def decimals(precision, scale):
+    """Numbers of at most so many digits, also the largest, the smallest and powers of ten."""
+    largest = 10**precision - 1
+    edges = [sign * 10**digits for digits in range(precision) for sign in (1, -1)]
+    numbers = st.integers(-largest, largest) | st.sampled_from([0, largest, -largest, *edges])
+    # exact: arithmetic would round to the 28 digits of Python's context
+    return st.none() | numbers.map(lambda n: Decimal((int(n < 0), [int(digit) for digit in str(abs(n))], -scale)))
+
+
 YEAR_1, YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=20)
 ROWS = st.lists(
@@ -30,6 +48,10 @@ ROWS = st.lists(
         st.none() | st.integers(YEAR_1, YEAR_10000 - 1),
         st.none() | st.integers(YEAR_1 // 86_400_000_000, YEAR_10000 // 86_400_000_000 - 1),
         st.none() | st.booleans(),
+        decimals(12, 2),
+        decimals(38, 38),
+        decimals(38, 0),
+        decimals(38, 18),
     ),
     max_size=8,
 )
@@ -66,9 +88,9 @@ def test_nothing_is_copied_of_no_rows(cursor):
 
 
 @pytest.mark.parametrize(("row", "error"), [
-    ((1, 1, "a\x00b", 0, 0, True), psycopg2.errors.CharacterNotInRepertoire),
-    ((1, 1, "a", -(2**62), 0, True), psycopg2.errors.DatetimeFieldOverflow),
-    ((1, 1, "a", 0, 2**31 - 1, True), psycopg2.errors.DatetimeFieldOverflow),
+    ((1, 1, "a\x00b", 0, 0, True, *NO_DECIMALS), psycopg2.errors.CharacterNotInRepertoire),
+    ((1, 1, "a", -(2**62), 0, True, *NO_DECIMALS), psycopg2.errors.DatetimeFieldOverflow),
+    ((1, 1, "a", 0, 2**31 - 1, True, *NO_DECIMALS), psycopg2.errors.DatetimeFieldOverflow),
 ])  # fmt: skip
 def test_what_postgresql_cannot_hold_is_an_error_of_the_row(cursor, row, error):
     with pytest.raises(error):
@@ -78,11 +100,12 @@ def test_what_postgresql_cannot_hold_is_an_error_of_the_row(cursor, row, error):
 def test_a_column_of_another_width_is_refused_and_not_misread(cursor):
     wide = SCHEMA.set(0, pa.field("small", pa.int64()))
     with pytest.raises(psycopg2.errors.InvalidBinaryRepresentation):
-        copy_rows(cursor, COPY, table([(1, 1, "a", 0, 0, True)], wide))
+        copy_rows(cursor, COPY, table([(1, 1, "a", 0, 0, True, *NO_DECIMALS)], wide))
 
 
 def test_the_years_around_the_epochs_are_told_apart(cursor):
     cursor.execute("TRUNCATE copied")
-    copy_rows(cursor, COPY, table([(1, 1, "", dt.datetime(1999, 12, 31, tzinfo=dt.UTC), dt.date(2000, 1, 1), None)]))
+    row = (1, 1, "", dt.datetime(1999, 12, 31, tzinfo=dt.UTC), dt.date(2000, 1, 1), None, *NO_DECIMALS)
+    copy_rows(cursor, COPY, table([row]))
     cursor.execute("SELECT (at AT TIME ZONE 'UTC')::text, day FROM copied")
     assert cursor.fetchall() == [("1999-12-31 00:00:00", dt.date(2000, 1, 1))]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from include.contracts import headers as h
-from include.contracts.fields import Field
+from include.contracts.fields import Field, decimal_example
 from include.contracts.topics import Topic
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -76,7 +76,8 @@ EDGE_TIMES = (
     "1969-12-31T23:59:59.999999Z", "1969-12-31T23:59:59-14:59", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00+14:59",
     "2024-02-29T23:59:59.999999+14:59", "2026-02-29T00:00:00Z", "2026-02-30T00:00:00Z", "2026-11-20T24:00:00Z",
     "2026-06-30T23:59:60Z", "2026-03-29T02:30:00+01:00", "2026-11-20T09:30:00", "2026-11-20 09:30:00Z", "2026-11-20",
-    "2026-11-20T09:30:00Z\n", "2026-11-20T09:30:00.1234567Z", "2038-01-19T03:14:08Z", "2261-12-31T23:59:59.999999Z",
+    "2026-11-20T09:30:00Z\n", "2026-11-20T09:30:00Z\r", "2026-11-20T09:30:00Z\u2028",
+    "2026-11-20T09:30:00.1234567Z", "2038-01-19T03:14:08Z", "2261-12-31T23:59:59.999999Z",
     "2261-12-31T23:59:59.999999-14:59", "2262-01-01T00:00:00Z", "2262-01-01T00:00:00+14:59", "2262-04-11T23:47:16Z",
     "9998-12-31T23:59:59Z", "9999-12-17T00:00:00Z", "9999-12-31T20:00:00Z", "9999-12-31T23:59:59.999999Z",
     "9999-12-31T23:59:59.999999-14:59", "+10000-01-01T00:00:00Z", "-0001-01-01T00:00:00Z", "gestern", "",
@@ -115,6 +116,31 @@ EDGE_TEXTS = (
     "\\N", "😀" * 64, "가" * 64, "가" * 65, "{}", "NULL", "%s %(day)s", "\u202e", "e\u0301",
 )  # fmt: skip
 TEXTS = st.one_of(st.text(max_size=12), st.sampled_from(EDGE_TEXTS))
+EDGE_DECIMALS = (
+    "0", "-0", "0.0", "0.00", "-0.0", "-0.00", "1", "-1", "1.5", "1.50", "1.500", "-1.50", "0.01", "-0.01", "0.001",
+    "0.0001", "-0.0001", "0.9999", "0.12345", "01", "-01", "00", "01.5", "+1", "+0", "1.", "-1.", ".5", "-.5", "-", "",
+    ".", " 1", "1 ", "1\n", "1\r", "1\u2028", "1\0", "\u06631", "１", "1,5", "1_0", "1e2", "1E2", "1e-2", "0e0", "0x1",
+    "1f", "1d", "1L", "NaN", "Infinity", "-Infinity", "null", "true", "9999999999.99", "-9999999999.99",
+    "10000000000.00", "99999999999", "9" * 38, "-" + "9" * 38, "9" * 39, f"{'9' * 20}.{'9' * 18}",
+    f"-{'9' * 20}.{'9' * 18}", f"{'9' * 21}.{'9' * 18}", f"0.{'0' * 17}1", f"-0.{'0' * 17}1", f"-0.{'0' * 18}",
+    f"0.{'0' * 18}", f"0.{'0' * 18}1", f"1.{'0' * 19}", "1" * 5_000, "0." + "1" * 5_000,
+)  # fmt: skip
+DECIMALS = st.one_of(
+    st.sampled_from(EDGE_DECIMALS),
+    st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**11), max_value=10**11).map(
+        "{:f}".format
+    ),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,39})(\.[0-9]{1,20})?", fullmatch=True),
+)
+EDGE_DATES = (
+    "2026-11-20", "1970-01-01", "1969-12-31", "2261-12-31", "2262-01-01", "2024-02-29", "2026-02-29", "2026-02-30",
+    "2026-04-31", "2026-13-01", "2026-00-10", "2026-11-00", "2026-11-2", "2026-1-20", "20261120", "2026-W47-5",
+    "2026-324", "2026-11", "2026", "2026-11-20T00:00:00Z", "2026-11-20 00:00:00", "2026-11-20 ", " 2026-11-20",
+    "2026-11-20\n", "2026-11-20\r", "2026-11-20\u2028", "+2026-11-20", "-2026-11-20", "2026/11/20", "20.11.2026",
+    "2026-11-20+14:00", "2026-11-20Z", "0000-01-01", "0001-01-01", "9999-12-31", "+10000-01-01", "epoch", "today", "",
+    "２０２６-11-20",
+)  # fmt: skip
+DATES = st.one_of(st.sampled_from(EDGE_DATES), st.dates().map(str))
 ODD = st.sampled_from([None, True, 1.5, 7.0, [], {}, [[[]]], {"a": {"b": None}}, "7", -0.0])
 ODD_VALUES = (
     b"", b" ", b"null", b"[]", b"{}", b"[{}]", b"{nonsense", b"\xff\xfe", b"\0", b"7", b'"text"', b"\xef\xbb\xbf{}",
@@ -153,6 +179,13 @@ def with_field(text: bytes, field: bytes) -> bytes:
     return text[:-1] + b", " + field + b"}"
 
 
+_EDGES: dict[str, tuple[Any, ...]] = {
+    "decimal": (*EDGE_DECIMALS, 1, 1.5),
+    "date": EDGE_DATES,
+    "boolean": (0, 1, "true"),
+}
+
+
 @cache
 def twists(topic: Topic) -> list[Callable[[bytes], bytes]]:
     """All that can be done to the text of a value that is right; what comes out may be right all the same."""
@@ -187,6 +220,8 @@ def twists(topic: Topic) -> list[Callable[[bytes], bytes]]:
         name = field.name.encode()
         escaped = b"\\u%04x" % name[0] + name[1:]
         made += [lambda text, name=name, each=each: with_token(text, name, each) for each in _TOKENS]
+        made += [lambda text, name=name, each=each: with_token(text, name, json.dumps(each).encode())
+                 for each in _EDGES.get(field.type, ())]  # fmt: skip
         made += [lambda text, name=name, each=each: with_field(text, b'"%s": %s' % (name, each))
                  for each in (b'"again"', b"null", b"7", b"nul", b"{}", b"NaN")]  # fmt: skip
         made += [lambda text, name=name, other=other: text.replace(b'"%s"' % name, b'"%s"' % other)
@@ -232,14 +267,24 @@ TIMESTAMPS_MS = st.one_of(
 
 
 def _field(field: Field) -> st.SearchStrategy[Any]:
-    right = {"long": NUMBERS, "timestamp": TIMES, "string": TEXTS}[field.type]
+    right = {"long": NUMBERS, "timestamp": TIMES, "string": TEXTS, "decimal": DECIMALS, "boolean": st.booleans(),
+             "date": DATES}[field.type]  # fmt: skip
     return st.one_of(right, right, right, ODD)
 
 
 def _good(field: Field, number: int) -> Any:
     if field.nullable:
         return None
-    return {"long": number, "timestamp": GOOD_TIMES[0], "string": f"text {number}"}[field.type]
+    if field.type == "decimal":
+        return decimal_example(field.precision, field.scale)
+    good = {
+        "long": number,
+        "timestamp": GOOD_TIMES[0],
+        "string": f"text {number}",
+        "boolean": True,
+        "date": "2026-11-20",
+    }
+    return good[field.type]
 
 
 def twisted(

@@ -2,19 +2,26 @@
 
 import dataclasses
 import json
+import re
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from include.contracts.export import drifted, schema_files
-from include.contracts.fields import TIMESTAMP_PROBLEM
+from include.contracts.fields import DATE, TIMESTAMP, Field
 from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
 from include.errors import ContractMismatch
+from include.gateway.openapi_schemas import example
 from spark_jobs.speed.record_decoder import read_record
 from tests.fakes.events import board, member
-from tests.support.any_record import AnyRecord, Message
+from tests.support.any_record import DECIMALS, AnyRecord, Message, twisted
+from tests.support.orders import ORDER
+
+RIGHT_ORDER = json.loads(twisted(ORDER)[0].value)
 
 
 def test_the_builders_fit():
@@ -34,22 +41,87 @@ def test_the_builders_fit():
         ({"title": "가" * 256}, "/title", "longer than 255 characters"),
         ({"body": "a\x00b"}, "/body", "contains the NUL character"),
         ({"body": "a\ud800b"}, "/body", "contains a lone surrogate"),
-        ({"createdAt": "2026-11-20"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "2026-11-20T09:30:00"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "2026-02-30T00:00:00Z"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "1969-12-31T23:59:59.999999-14:59"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "2262-01-01T00:00:00+14:59"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"modifiedAt": "0001-01-01T00:00:00Z"}, "/modifiedAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "9999-12-31T20:00:00Z"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "0001-01-01T00:00:00+09:00"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "10000-01-01T00:00:00Z"}, "/createdAt", TIMESTAMP_PROBLEM),
-        ({"createdAt": "2026-11-20T09:30:00Z\n"}, "/createdAt", TIMESTAMP_PROBLEM),
+        ({"createdAt": "2026-11-20"}, "/createdAt", TIMESTAMP.problem),
+        ({"createdAt": "2026-11-20T09:30:00"}, "/createdAt", TIMESTAMP.problem),
+        ({"createdAt": "2026-02-30T00:00:00Z"}, "/createdAt", TIMESTAMP.problem),
+        ({"createdAt": "1969-12-31T23:59:59.999999-14:59"}, "/createdAt", TIMESTAMP.problem),
+        ({"createdAt": "2262-01-01T00:00:00+14:59"}, "/createdAt", TIMESTAMP.problem),
+        ({"modifiedAt": "0001-01-01T00:00:00Z"}, "/modifiedAt", TIMESTAMP.problem),
+        ({"createdAt": "9999-12-31T20:00:00Z"}, "/createdAt", TIMESTAMP.problem),
+        ({"createdAt": "0001-01-01T00:00:00+09:00"}, "/createdAt", TIMESTAMP.problem),
+        ({"createdAt": "10000-01-01T00:00:00Z"}, "/createdAt", TIMESTAMP.problem),
+        ({"createdAt": "2026-11-20T09:30:00Z\n"}, "/createdAt", TIMESTAMP.problem),
     ],
 )
 def test_a_breach_is_named_with_its_place_and_a_remedy(change, pointer, problem):
     (found,) = violations(BOARD, board() | change)
     assert (found.pointer, found.problem) == (pointer, problem)
     assert found.remedy
+
+
+DECIMAL = "not a decimal number of at most 10 digits before the point and 2 after it, without leading zeros"
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "problem", "remedy"),
+    [
+        ({"amount": 12.5}, "/amount", "not a string", 'give a string such as "1.50"'),
+        ({"amount": None}, "/amount", "missing or null", 'give a string such as "1.50"'),
+        ({"amount": "1e2"}, "/amount", DECIMAL, 'give a string such as "1.50"'),
+        ({"amount": "-0.00"}, "/amount", DECIMAL, 'give a string such as "1.50"'),
+        ({"amount": "10000000000"}, "/amount", DECIMAL, 'give a string such as "1.50"'),
+        ({"discount": "1"}, "/discount", "not a decimal number of at most 0 digits before the point and 4 after it, "
+         "without leading zeros", 'give a string such as "0.5000"'),
+        ({"units": "1.0"}, "/units", "not a decimal number of at most 38 digits, without leading zeros",
+         'give a string such as "1"'),
+        ({"paid": "true"}, "/paid", "not a boolean", "give true or false"),
+        ({"paid": 1}, "/paid", "not a boolean", "give true or false"),
+        ({"gift": []}, "/gift", "not a boolean", "give true or false"),
+        ({"dueOn": "2026-02-30"}, "/dueOn", DATE.problem, 'give a date such as "2026-11-20"'),
+        ({"dueOn": "20261120"}, "/dueOn", DATE.problem, 'give a date such as "2026-11-20"'),
+        ({"shippedOn": 5}, "/shippedOn", "not a string", 'give a date such as "2026-11-20"'),
+    ],
+)  # fmt: skip
+def test_a_decimal_boolean_or_date_of_another_form_is_refused_with_the_remedy(change, pointer, problem, remedy):
+    (found,) = violations(ORDER, RIGHT_ORDER | change)
+    assert (found.pointer, found.problem, found.remedy) == (pointer, problem, remedy)
+
+
+@settings(max_examples=500)
+@given(text=DECIMALS, precision=st.integers(1, 38), share=st.integers(0, 38))
+def test_a_decimal_is_plain_digits_that_fit(text, precision, share):
+    scale = min(share, precision)
+    amount = Field("amount", "amount", "decimal", "Amount.", precision=precision, scale=scale)
+    topic = dataclasses.replace(ORDER, fields=(*(f for f in ORDER.fields if f.name != "amount"), amount))
+    found = re.fullmatch(r"(-?)([0-9]+)(?:\.([0-9]+))?", text)
+    sign, whole, fraction = (each or "" for each in found.groups()) if found else ("", "", "")
+    is_right = (
+        bool(found)
+        and (whole == "0" or whole[0] != "0")
+        and len(whole.lstrip("0")) <= precision - scale
+        and len(fraction) <= scale
+        and not (sign and set(whole + fraction) == {"0"})
+    )
+    assert (violations(topic, RIGHT_ORDER | {"amount": text}) == []) == is_right
+    if not text.endswith("\n"):  # Python's $ matches before it
+        assert jsonschema.Draft202012Validator(amount.json_schema()).is_valid(text) == is_right
+
+
+@pytest.mark.parametrize(
+    ("field", "state"),
+    [
+        ({"type": "money"}, "type='money'"),
+        ({"type": "string"}, "max_length=None"),
+        ({"type": "date", "max_length": 10}, "max_length=10"),
+        ({"type": "decimal"}, "precision=0, scale=0"),
+        ({"type": "decimal", "precision": 39}, "precision=39, scale=0"),
+        ({"type": "decimal", "precision": 4, "scale": 5}, "precision=4, scale=5"),
+        ({"type": "long", "precision": 4}, "precision=4, scale=0"),
+    ],
+)
+def test_a_field_whose_type_lacks_its_bounds_is_refused(field, state):
+    with pytest.raises(ContractMismatch, match=f"field amount of type {field['type']}: {state}; "):
+        Field("amount", "amount", description="Amount.", **field)
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 7])
@@ -63,11 +135,15 @@ def test_further_properties_are_carried_along():
 
 
 def test_the_schemas_agree_with_the_contract():
-    for topic, value in ((BOARD, board()), (MEMBER, member())):
+    for topic, value in ((BOARD, board()), (MEMBER, member()), (ORDER, RIGHT_ORDER)):
         jsonschema.Draft202012Validator.check_schema(topic.json_schema())
         jsonschema.validate(value, topic.json_schema())
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**value, "id": "1"}, topic.json_schema())
+            jsonschema.validate({**value, topic.key_field: "1"}, topic.json_schema())
+    for change in ({"paid": 1}, {"dueOn": "20261120"}, {"shippedOn": "today"}, {"amount": 1.5}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(RIGHT_ORDER | change, ORDER.json_schema())
+    jsonschema.validate(example(ORDER.fields), ORDER.json_schema())
 
 
 def test_the_written_schemas_are_current(tmp_path):

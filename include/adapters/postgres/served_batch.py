@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import newest_versions
+from include.adapters.arrow_rows import TIMES, arrow_type, newest_versions
 from include.clock import instant_of
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.reject import Reject
@@ -18,13 +18,12 @@ from include.sql.named import COORDINATES
 
 LIVE_COLUMNS = (*PIPELINE.relational_columns, *COORDINATES, "day", "deleted")
 
-_INSTANT = pa.timestamp("us", "UTC")
-_TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string(), "timestamptz": _INSTANT}
+_TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string()}  # of coordinates
 RECORDS = pa.schema([
-    *((name, _TYPES[PIPELINE.postgres_type(name)]) for name in PIPELINE.relational_columns),
+    *((PIPELINE.column_name(each), arrow_type(PIPELINE.output.field(each.output))) for each in PIPELINE.columns),
     *((name, _TYPES[kind]) for name, (kind, _) in COORDINATES.items()),
     ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()), ("record_key", pa.binary()),
-    ("record_value", pa.binary()), ("kafka_timestamp", _INSTANT),
+    ("record_value", pa.binary()), ("kafka_timestamp", TIMES),
 ])  # fmt: skip
 REPLACED_BY = 10**17  # as in the function ordered_offset of PostgreSQL
 KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
