@@ -129,8 +129,11 @@ def _has_form(text: str, pattern: str) -> str:
 
     In Java, $ also matches before a line break at the end, which includes \r and U+2028.
     """
-    whole = pattern.removesuffix("$") + r"\z"
-    return f"{text} RLIKE {_literal(whole)}"
+    return f"{text} RLIKE {_literal(_to_the_end(pattern))}"
+
+
+def _to_the_end(pattern: str) -> str:
+    return pattern.removesuffix("$") + r"\z"
 
 
 def _with_format(topic: Topic) -> list[Field]:
@@ -138,13 +141,16 @@ def _with_format(topic: Topic) -> list[Field]:
 
 
 def _conversion(text: Column, field: Field) -> Column:
-    """Return the text as a value of the field's type, from any form that Spark parses; null for other texts."""
-    match field.type:
-        case "timestamp":
-            return F.try_to_timestamp(text)
-        case "date":
-            return text.try_cast("date")
-    return text.try_cast(t.DecimalType(field.precision, field.scale))
+    """Return the text as a value of the field's type; null if it is none.
+
+    A timestamp may have any form that Spark parses, a date or decimal only that of the contract: Spark would round
+    "1e-400000000" for hours.
+    """
+    if field.type == "timestamp":
+        return F.try_to_timestamp(text)
+    assert field.text_format is not None
+    kind = t.DateType() if field.type == "date" else t.DecimalType(field.precision, field.scale)
+    return F.when(text.rlike(_to_the_end(field.text_format.pattern)), text.try_cast(kind))
 
 
 def _converted(field: Field) -> str:
@@ -202,8 +208,10 @@ def _ok(topic: Topic) -> Column:
             longer = f"coalesce(octet_length({value}), 0) > {field.max_length}"
             broken.append(f"{longer} AND char_length({value}) > {field.max_length}")
         if field.text_format is not None:
-            of_another = f"NOT ({_has_form(value, field.text_format.pattern)}) OR {_converted(field)} IS NULL"
-            broken.append(f"{value} IS NOT NULL AND ({of_another})" if field.nullable else of_another)
+            is_other = f"{_converted(field)} IS NULL"
+            if field.type == "timestamp":
+                is_other = f"NOT ({_has_form(value, TIMESTAMP.pattern)}) OR {is_other}"
+            broken.append(f"{value} IS NOT NULL AND ({is_other})" if field.nullable else is_other)
     is_broken = " OR ".join(f"({each})" for each in broken)
     tombstone = f"coalesce({_IS_ID}, false) AND coalesce(accepted_text, string(kafka_timestamp)) IS NOT NULL"
     return F.expr(f"CASE WHEN deleted THEN {tombstone} ELSE NOT coalesce({is_broken}, true) END")
