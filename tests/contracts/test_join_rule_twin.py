@@ -9,8 +9,8 @@ import itertools
 import pyarrow as pa
 import pytest
 
+from include.adapters.arrow_rows import TIMES
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
-from spark_jobs.speed.json_columns import TIMES
 from spark_jobs.transforms.join_rule import authors_of_history, board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
 from tests.support import oracle
