@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test faults bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all demo load test test-unit faults bench check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -49,8 +49,12 @@ demo: up ## the story of the pipeline, told and checked on the terminal
 load: up ## send the reference volume and wait until the view holds all of it
 	@$(PY) -m demo.load
 
-test: setup ## every test, in two processes, each with servers of its own
-	@$(PY) -m pytest -n 2 --dist loadfile
+# Files go to the two processes in their order: short ones, of tests/unit, come last, so that both end together.
+test: setup ## every test, in two processes, each with servers of its own; one: make test T=file::name
+	@$(PY) -m pytest $(or $(T),-n 2 --dist loadfile --no-loadscope-reorder)
+
+test-unit: setup ## the tests that start no server
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not servers"
 
 faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; nothing may be lost or doubled
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7

@@ -1,13 +1,14 @@
 """Servers for every test that asks for one: started when first asked for, once a session."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from stack.layout import Layout
-from tests.servers import KafkaServer, PostgresTestServer, kafka_server, postgres_server
+from tests.servers import KafkaServer, PostgresTestServer, ServerProcess, kafka_server, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,6 +16,26 @@ if TYPE_CHECKING:
 # No test asserts a time: a machine may be slow.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+_INTEGRATION, _DAGS = Path(__file__).with_name("integration"), Path(__file__).with_name("dags")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with the parts that it needs."""
+    for item in items:
+        fixtures = {*getattr(item, "fixturenames", ())}
+        if item.path.is_relative_to(_INTEGRATION) or fixtures & {"kafka", "postgres"}:
+            item.add_marker(pytest.mark.servers)
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.spark)
+        if item.path.is_relative_to(_DAGS):
+            item.add_marker(pytest.mark.airflow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let only tests with the marker start a server."""
+    ServerProcess.allowed = item.get_closest_marker("servers") is not None
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,8 @@ def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> N
 class ServerProcess:
     """One server process, its output in a log file."""
 
+    allowed = True  # pytest: only in tests that are marked servers
+
     def __init__(self, name: str, log: Path, health: Health, stop_signal: signal.Signals) -> None:
         self._name = name
         self._log = log
@@ -58,6 +60,7 @@ class ServerProcess:
     def start(self, command: list[str]) -> None:
         """Start and wait until healthy. Raises AssertionError with the end of the log when it dies."""
         assert self._process is None, f"{self._name} runs already"
+        assert self.allowed, f"{self._name} is started by a test without the marker servers"
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -100,6 +103,11 @@ class _Broker(KafkaBroker):
 
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
     proxied: tuple[int, int] | None = None
+
+    def command(self) -> list[str]:
+        """The broker without the optimizing compiler: it is ready in half the time and lives for minutes."""
+        java, *rest = super().command()
+        return [java, "-XX:TieredStopAtLevel=1", *rest]
 
     def properties(self) -> dict[str, str]:
         found = super().properties()

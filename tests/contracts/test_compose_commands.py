@@ -20,6 +20,7 @@ from tests.support.image import copy_tree, read_stages
 BIN = Path(sys.executable).parent
 PROGRAMS = {"python", "airflow", "spark-class"}  # of the image; PostgreSQL's and Kafka's are their own images'
 DEADLINE_S = 120.0
+pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module")

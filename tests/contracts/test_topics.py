@@ -10,6 +10,8 @@ from include.errors import BrokerUnavailable, ContractMismatch
 from include.settings import KafkaSettings
 from tests.servers import kafka_server, wait_until
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):

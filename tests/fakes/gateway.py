@@ -97,7 +97,7 @@ class MemoryProducer:
             (self.records if self.cluster == OWN_CLUSTER else self.elsewhere).append(record)
         else:
             failure = replace(failure, generation=self.generation)
-        self._loop.call_soon(lambda: future.done() or future.set_result(failure))
+        self._loop.call_soon(lambda: None if future.done() else future.set_result(failure))
         return future
 
     def partition_of(self, record: Record) -> Partition | None:
@@ -168,7 +168,7 @@ class MemoryFallbackStore:
             self._shelf["last_id"] += 1  # type: ignore[operator]
             row_id: int = self._shelf["last_id"]  # type: ignore[assignment]
             self.rows.append(Waiting(row_id, record, error, may_be_in_kafka, epoch_ms(self._clock.now())))
-            self._loop.call_soon(lambda: future.done() or future.set_result(row_id))
+            self._loop.call_soon(lambda: None if future.done() else future.set_result(row_id))
         return future
 
     def is_waiting(self, record: Record) -> bool:

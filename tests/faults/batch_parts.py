@@ -131,7 +131,7 @@ class Parts:
         terms = rows(self.settings, _GENERATION, (generation_id,), "batch")[0]
         excluded = "SELECT kind, board_id FROM generation_excluded WHERE generation_id = %s"
         corrections = "SELECT board_id, class FROM detail_correction WHERE generation_id = %s AND class <> %s"
-        return Generation(
+        return Generation(  # type: ignore[misc]  # the row has as many columns as _GENERATION
             *terms,
             excluded={(kind, board) for kind, board in rows(self.settings, excluded, (generation_id,), "batch")},
             corrections=dict(rows(self.settings, corrections, (generation_id, EXPLAINED_BY_COUNT), "batch")),

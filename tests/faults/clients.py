@@ -147,7 +147,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
 
 
 def _round(paying: Paying, kinds: tuple[Kind, ...], seed: str) -> dict[str, list[str]]:
-    pairs, odd = [], list[str]()
+    pairs, odd = list[tuple[float, float]](), list[str]()
     with _hostile(paying.gateway.url, kinds, seed) as hostile:
         while len(pairs) < _PAIRS or (len(pairs) < _MOST_PAIRS and _ratio(pairs) > _P99_FACTOR):
             p99_s = {}

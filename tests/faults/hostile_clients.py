@@ -13,6 +13,7 @@ import os
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import uvloop
@@ -28,7 +29,8 @@ _READ = 1 << 16
 _BODY = 4 << 20
 _SILENT = 1200  # more than a gateway has connections
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader: TypeAlias = asyncio.StreamReader
+Writer: TypeAlias = asyncio.StreamWriter
 
 
 class Client:
@@ -83,7 +85,7 @@ async def _pipelining(chance: random.Random, reader: Reader, writer: Writer) -> 
 
 
 async def _never_reading(chance: random.Random, reader: Reader, writer: Writer) -> None:
-    writer.transport.pause_reading()
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
     writer.write(LARGE_ANSWER * chance.randint(50, 500))
     await asyncio.sleep(chance.uniform(1, 5))
 

@@ -220,7 +220,7 @@ class Parts:
         command = [sys.executable, "-m", "tests.faults.damage", folder, str(kind), seed]
         process = self.disk.run(command, stdout=subprocess.PIPE, text=True)
         output, _ = process.communicate()
-        self.damages.append(output.strip() or f"{kind}: none was done")
+        self.damages.append(str(output).strip() or f"{kind}: none was done")
 
     def _answer(self) -> dict[str, Any]:
         process = self.gateway.process

@@ -163,10 +163,10 @@ class Parts:
             case Effect.HOST_LOST:
                 self._lose_host()
             case Effect.BROKEN_SECOND:
-                before = self._lease()
+                lease = self._lease()
                 codes = [self.driver.run_broken(**broken) for broken in _BROKEN]
                 assert 0 not in codes, codes
-                assert self._lease() == before, "a driver that cannot run took the lease"
+                assert self._lease() == lease, "a driver that cannot run took the lease"
             case Effect.OUT_OF_MEMORY:
                 self.driver.exhaust()
             case Effect.TRANSACTION_HUNG:

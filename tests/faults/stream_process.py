@@ -23,7 +23,7 @@ _PIECE = 16_000_000
 def _exhaust_when_told(order: Path) -> None:
     while True:
         context = SparkContext._active_spark_context
-        if context is not None and order.exists():
+        if context is not None and context._jvm is not None and order.exists():
             order.unlink()
             kept = context._jvm.java.util.ArrayList()
             while True:  # until the JVM ends, which is an error here

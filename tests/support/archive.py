@@ -110,7 +110,7 @@ def made_from(partition: int, offset: int) -> list[tuple[str, bytes]]:
 def a_board(board_id: int, hours: float = 0, modified: float | None = None, **fields: object):
     """A record of the stream, created and modified so many hours after noon."""
     times = {"createdAt": at(hours), "modifiedAt": at(hours if modified is None else modified)}
-    return (STREAM, board_id, board(board_id, **times, **fields), event(f"e{board_id}-{modified}"))
+    return (STREAM, board_id, board(board_id, **{**times, **fields}), event(f"e{board_id}-{modified}"))
 
 
 def a_member(member_id: int, hours: float = -10, **fields: object):

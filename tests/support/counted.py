@@ -10,7 +10,6 @@ from unittest.mock import patch
 import psycopg2
 import psycopg2.extensions
 
-from include.adapters.postgres import sessions as connections
 from include.settings import Settings
 from tests.servers import wait_until
 from tests.support.sessions import execute
@@ -69,7 +68,7 @@ def counted(settings: Settings) -> Iterator[Cost]:
         return plain(*args, **kwargs, connection_factory=Counted)
 
     before = _read(settings)
-    with patch.object(connections.psycopg2, "connect", connect):
+    with patch.object(psycopg2, "connect", connect):
         yield cost
     cost.rows = _read(settings) - before
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import httpx
 
@@ -28,7 +29,7 @@ class GatewayProcess:
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @classmethod
-    def over(cls, folder: Path, bootstrap_servers: str, **more: str) -> "GatewayProcess":
+    def over(cls, folder: Path, bootstrap_servers: str, **more: str) -> Self:
         [port] = unused(1)
         tokens = {**TOKENS, **more}
         tokens_file = folder / "gateway-tokens.json"

@@ -78,8 +78,8 @@ class Hostile:
                 selector.register(client, selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0))
             while waiting and time.monotonic() < moved_at + _STUCK_S:
                 for key, events in selector.select(0.05):
+                    assert isinstance(key.fileobj, socket.socket)
                     client = key.fileobj
-                    assert isinstance(client, socket.socket)
                     if events & selectors.EVENT_READ:
                         self._read(client)
                     if events & selectors.EVENT_WRITE and client in waiting:

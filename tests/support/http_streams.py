@@ -248,7 +248,7 @@ def _read(received: bytes) -> Framed:
         status = int(head[9:12])
         if status == 100:
             continue
-        length = int(re.search(rb"content-length: (\d+)", head)[1])
+        length = int(re.findall(rb"content-length: (\d+)", head)[0])
         if status != 200:
             return Framed(frames, status)
         if received[:1] in b"0123456789abcdef-" and len(received) >= length and not received.startswith(b"HTTP"):
@@ -263,6 +263,7 @@ def _read(received: bytes) -> Framed:
 @contextlib.contextmanager
 def running_server() -> Iterator[RunningServer]:
     """The server in a thread, on the product's event loop."""
+    loop: asyncio.AbstractEventLoop | None = None
     ready, ports = threading.Event(), list[int]()
 
     async def serve() -> None:
@@ -280,7 +281,6 @@ def running_server() -> Iterator[RunningServer]:
             await server.quiesce(0)
             server.close()
 
-    loop: asyncio.AbstractEventLoop | None = None
     ended = asyncio.Event()
     thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
     thread.start()

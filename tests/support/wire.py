@@ -30,10 +30,10 @@ class Wire:
         self._writer.write_eof()
 
     def stop_reading(self) -> None:
-        self._reader._transport.pause_reading()
+        self._reader._transport.pause_reading()  # type: ignore[attr-defined]
 
     def go_on_reading(self) -> None:
-        self._reader._transport.resume_reading()
+        self._reader._transport.resume_reading()  # type: ignore[attr-defined]
 
     def vanish(self) -> None:
         self._writer.transport.abort()
