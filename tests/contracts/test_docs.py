@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = [
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 DAG_FILES = sorted((ROOT / "dags").glob("*.py"))
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 FOLDERS = ("include", "spark_jobs", "dags", "plugins", "stack", "demo", "docs", "deploy")
