@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer, ServerProcess, kafka_server, postgres_server
+from tests.support.broker import remove_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """A real broker. A test that stops it starts it again."""
     with kafka_server(tmp_path_factory.mktemp("kafka")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: KafkaServer) -> KafkaServer:
+    """The broker, without the topics of other files."""
+    remove_topics(kafka.bootstrap_servers)
+    return kafka
 
 
 @pytest.fixture(scope="session")

@@ -8,25 +8,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from include.adapters.kafka.admin import create_topics
 from include.errors import BrokerUnavailable, ContractMismatch
 from include.settings import KafkaSettings
-from tests.servers import kafka_server, wait_until
-
-pytestmark = pytest.mark.servers
+from tests.support.broker import remove_topics
 
 
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("topics")) as server:
-        yield KafkaSettings(server.bootstrap_servers, 4, 1, 1, 14)
-
-
-@pytest.fixture(autouse=True)
-def no_topics(settings):
-    admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    names = [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
-    if names:
-        for future in admin.delete_topics(names).values():
-            future.result()
-        wait_until(lambda: not set(names) & set(admin.list_topics(timeout=10).topics), 30, "the topics are gone")
+@pytest.fixture
+def settings(kafka):
+    remove_topics(kafka.bootstrap_servers)
+    return KafkaSettings(kafka.bootstrap_servers, 4, 1, 1, 14)
 
 
 def test_topics_are_made_once(settings):

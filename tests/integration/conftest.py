@@ -4,17 +4,17 @@ import sys
 
 import pytest
 
-from tests.servers import kafka_server
-from tests.support.broker import Broker
+from tests.support.broker import Broker, remove_topics
 
 
-@pytest.fixture(scope="session")
-def gateway_broker(tmp_path_factory):
-    """A broker of the gateway tests' own: its topics are nobody else's, and it dies more than once."""
-    with kafka_server(tmp_path_factory.mktemp("gateway-kafka")) as server:
-        broker = Broker(server)
-        broker.make_topics()
-        yield broker
+@pytest.fixture(scope="module")
+def gateway_broker(kafka):
+    """The broker with the pipeline's topics, which a test may kill."""
+    remove_topics(kafka.bootstrap_servers)
+    broker = Broker(kafka)
+    broker.make_topics()
+    yield broker
+    broker.mend()
 
 
 @pytest.fixture(scope="module", autouse=True)

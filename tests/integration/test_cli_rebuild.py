@@ -9,17 +9,10 @@ import pytest
 from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import board, member
-from tests.servers import kafka_server
 from tests.support.pipeline import environment, produce, rows, run_module, with_topics
 
 DAY = Day.of(dt.datetime.now(dt.UTC), "Asia/Seoul").before(1)
 NOON = rfc3339(dt.datetime.combine(DAY.date, dt.time(12), ZoneInfo(DAY.zone)))
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("cli-kafka")) as server:
-        yield server
 
 
 @pytest.mark.timeout(300)

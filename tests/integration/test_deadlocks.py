@@ -28,7 +28,6 @@ from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import undo
 from include.integrity.replaced_topic import take_out_of_cuts
 from tests.fakes.events import member
-from tests.servers import kafka_server
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.serving import DAY, NOON, build, opened_store, row, serve, tombstone
@@ -176,15 +175,14 @@ OF_THE_STREAM = {"serve": {"serve"}, "mark sent": {"mark sent", "forget supersed
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory, postgres):
-    with kafka_server(tmp_path_factory.mktemp("deadlocks-kafka")) as broker:
-        settings = with_topics(broker, postgres, "deadlocks", tmp_path_factory.mktemp("deadlocks"))
-        execute(settings, PAUSES)
-        for table in PAUSED:
-            execute(settings, PAUSE.format(table))
-        made = System(settings)
-        with closing(made.store):
-            yield made
+def system(broker, postgres, tmp_path_factory):
+    settings = with_topics(broker, postgres, "deadlocks", tmp_path_factory.mktemp("deadlocks"))
+    execute(settings, PAUSES)
+    for table in PAUSED:
+        execute(settings, PAUSE.format(table))
+    made = System(settings)
+    with closing(made.store):
+        yield made
 
 
 @pytest.fixture

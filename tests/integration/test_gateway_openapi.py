@@ -13,8 +13,6 @@ import pytest
 
 from include.gateway import openapi
 from include.settings import GatewayLimits
-from tests.servers import kafka_server
-from tests.support.broker import Broker
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import ROOT, GatewayProcess
 
@@ -100,19 +98,10 @@ def served_by(gateway):
     return httpx.get(f"{gateway.url}/openapi.json", trust_env=False).raise_for_status().json()
 
 
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory):
-    """A broker of its own: what the fuzzer makes up has the ids of other tests' rows."""
-    with kafka_server(tmp_path_factory.mktemp("openapi-kafka")) as server:
-        broker = Broker(server)
-        broker.make_topics()
-        yield broker
-
-
 @pytest.fixture
-def broker(own_broker):
-    own_broker.mend()
-    return own_broker
+def broker(gateway_broker):
+    gateway_broker.mend()
+    return gateway_broker
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from include.contracts import headers as h
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from tests.fakes.events import board, member
 from tests.faults.stream_driver import Driver
-from tests.servers import kafka_server, wait_until
+from tests.servers import wait_until
 from tests.support.pipeline import environment, rows, with_topics
 
 KNOWN, STRANGER = 7, 8
@@ -44,12 +44,6 @@ class Topics:
             assert producer.flush(30) == 0
         assert all(error is None for error, *_ in placed)
         return ["/".join(map(str, place)) for _, *place in placed]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("isolation-kafka")) as server:
-        yield server
 
 
 @pytest.mark.timeout(900)

@@ -17,7 +17,7 @@ from include.integrity.late_members import CONSUMER, find_late_members
 from include.integrity.publication import redo, undo
 from include.integrity.settled import wait_until_settled
 from tests.fakes.events import board, member
-from tests.servers import kafka_server, wait_until
+from tests.servers import wait_until
 from tests.support.certifying import nothing_waits, take_everything
 from tests.support.pipeline import produce, rows, with_topics
 from tests.support.publication import publish
@@ -28,13 +28,6 @@ EVENING = rfc3339(NOON + dt.timedelta(hours=6))
 NOW = rfc3339(dt.datetime(2999, 1, 1, tzinfo=dt.UTC))
 LATE = [DirtyDay(DAY.date, {"late member": 1}, None)]
 IN_TRANSACTION = "SELECT state FROM pg_stat_activity WHERE application_name = %s AND state LIKE '%%transaction%%'"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    """A broker of these tests' own: its members are nobody else's."""
-    with kafka_server(tmp_path_factory.mktemp("late-kafka")) as server:
-        yield server
 
 
 @pytest.fixture

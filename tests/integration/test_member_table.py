@@ -15,17 +15,11 @@ from spark_jobs.speed.member_preload import MemberPreload
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.transforms.versions import newest_versions
 from tests.fakes.events import member
-from tests.servers import kafka_server, wait_until
+from tests.servers import wait_until
 from tests.support.pipeline import produce, with_topics
 from tests.support.topic_log import TopicLog
 
 MORNING, NOON, EVENING = (f"2026-11-20T{hour}:00:00.000Z" for hour in ("01", "03", "11"))
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("member-kafka")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from spark_jobs.speed.monitor import Monitor
 from stack.layout import Layout
 from stack.prerequisites import find_java
 from tests.fakes.events import board
-from tests.servers import kafka_server, postgres_server, wait_until
+from tests.servers import postgres_server, wait_until
 from tests.support.pipeline import migrated, produce, rows, with_topics
 from tests.support.topic_log import taken_lease
 
@@ -243,13 +243,6 @@ def heartbeat(settings):
 @pytest.fixture
 def own_postgres(tmp_path_factory):
     with postgres_server(tmp_path_factory.mktemp("monitor-postgres")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    """A broker of its own: on the one for all tests the topics may have been made in another way."""
-    with kafka_server(tmp_path_factory.mktemp("monitor-kafka")) as server:
         yield server
 
 

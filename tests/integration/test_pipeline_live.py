@@ -16,7 +16,7 @@ from include.integrity.settled import wait_until_settled
 from spark_jobs.batch.rebuild import rebuild_day
 from stack.ports import unused
 from tests.fakes.events import board, member
-from tests.servers import kafka_server, wait_until
+from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, produce, rows, run_module, with_topics
 from tests.support.publication import publish
@@ -64,12 +64,6 @@ class Stream:
             return urllib.request.urlopen(f"{self._url}/healthz", timeout=5).status == 200
         except (urllib.error.URLError, OSError):
             return False
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("pipeline-kafka")) as server:
-        yield server
 
 
 @pytest.mark.timeout(600)

@@ -23,7 +23,6 @@ from spark_jobs.batch.rebuild import TaskFailed, buckets_for, build, rebuild_day
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
 from spark_jobs.batch.splits import FileSplit, TopicSplit, read_split
 from tests.fakes.events import board, member
-from tests.servers import kafka_server
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, produce, rows
 from tests.support.topic_log import TopicLog
@@ -32,13 +31,6 @@ DAY = Day.parse("2026-11-20", "Asia/Seoul")
 ROWS = "SELECT board_id, nickname, kafka_offset FROM detail_final WHERE generation_id = %s ORDER BY 1"
 RUN = "SELECT phase, records_total, records_read, parts_total, parts_loaded, rows_loaded, error FROM rebuild_run"
 DUPLICATES = "SELECT board_id, class, rebuilt FROM detail_correction WHERE generation_id = %s"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    """One of these tests' own: they make the pipeline's topics again, each for itself."""
-    with kafka_server(tmp_path_factory.mktemp("rebuild-kafka")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from spark_jobs.repair import DriverAlive, Repair, reject, run
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import starting_position
 from stack.ports import unused
-from tests.servers import kafka_server
 from tests.support.pipeline import ROOT, environment, migrated, rows
 from tests.support.topic_log import TopicLog, advance, taken_lease
 
@@ -40,12 +39,6 @@ REJECTS = """
 INSERT INTO reject (topic, partition, "offset", reason, rejected_by)
 VALUES ('board', 0, 2, 'broken', 'join'), ('board-detail', 0, 2, 'broken', 'serve')
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("repair-kafka")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,12 @@ import pytest
 
 from include.adapters.postgres.driver_lease import DriverLease
 from stack.ports import unused
-from tests.servers import kafka_server, wait_until
+from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import ROOT, environment, rows, with_topics
 
 LEASE = "SELECT epoch, driver_id FROM stream_driver"
 MISCONFIGURED = 78
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("takeover-kafka")) as server:
-        yield server
 
 
 @pytest.fixture

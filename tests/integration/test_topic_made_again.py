@@ -14,7 +14,6 @@ from include.integrity.publication import redo, undo
 from spark_jobs.repair import Repair, run
 from spark_jobs.speed.positions import starting_position
 from spark_jobs.speed.replaced_table import refuse_replaced_table
-from tests.servers import kafka_server
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, opened_store, pending, row, serve, tombstone
@@ -28,9 +27,8 @@ PUBLISHED = [(1, "v5", "final"), (2, "v6", "final"), (3, "v7", "final")]
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    with kafka_server(tmp_path_factory.mktemp("made-again")) as server:
-        yield TopicLog(server.bootstrap_servers)
+def log(broker):
+    return TopicLog(broker.bootstrap_servers)
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.record_decoder import read_record
 from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
-from tests.servers import kafka_server
 from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, Message, records, twisted
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import rows, with_topics
@@ -108,12 +107,11 @@ class Chain(Driver):
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory, postgres):
+def pipeline(broker, postgres, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any-record")
-    with kafka_server(folder) as broker:
-        made = with_topics(broker, postgres, "any_record", folder)
-        batch = dataclasses.replace(made.batch, archive_dir=str(folder / "archive"))
-        yield dataclasses.replace(made, batch=batch)
+    made = with_topics(broker, postgres, "any_record", folder)
+    batch = dataclasses.replace(made.batch, archive_dir=str(folder / "archive"))
+    return dataclasses.replace(made, batch=batch)
 
 
 @pytest.fixture(scope="module")

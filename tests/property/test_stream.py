@@ -29,7 +29,7 @@ from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.rejects import RejectKeeper
 from spark_jobs.speed.serve import Serve
 from tests.fakes.events import board, member
-from tests.servers import kafka_server, wait_until
+from tests.servers import wait_until
 from tests.support.fenced import refuse_unfenced
 from tests.support.oracle import Version, author
 from tests.support.pipeline import produce, rows, with_topics
@@ -257,12 +257,10 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory, postgres):
-    folder = tmp_path_factory.mktemp("stream-property")
-    with kafka_server(folder) as broker:
-        settings = with_topics(broker, postgres, "stream_property", folder)
-        refuse_unfenced(settings)
-        yield settings
+def pipeline(broker, postgres, tmp_path_factory):
+    settings = with_topics(broker, postgres, "stream_property", tmp_path_factory.mktemp("stream-property"))
+    refuse_unfenced(settings)
+    return settings
 
 
 @pytest.fixture(scope="module")

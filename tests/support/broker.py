@@ -15,6 +15,16 @@ from tests.support.freezing import freeze
 PARTITIONS = 8
 
 
+def remove_topics(bootstrap_servers: str) -> None:
+    """Delete all topics but Kafka's own, and wait until they are gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    names = {name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")}
+    if names:
+        for future in admin.delete_topics([*names]).values():
+            future.result(30)
+        wait_until(lambda: not names & {*admin.list_topics(timeout=10).topics}, 30, "the topics are gone")
+
+
 @dataclass(frozen=True)
 class Broker:
     """A running server, to be left running."""
