@@ -76,7 +76,7 @@ check: setup ## format, lint, types, import rules, generated docs, unit tests
 	@$(PY) -m include.contracts.export --check
 	@$(PY) -m include.gateway.openapi --check
 	@$(PY) -m deploy.notice --check
-	@$(PY) -m pytest tests/unit -q
+	@$(PY) -m pytest -q -n 2 --dist loadfile tests/unit
 
 # Needs no set-up: Python alone, and the network.
 audit: ## known vulnerabilities of the locked packages and jars; needs the network
