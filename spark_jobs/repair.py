@@ -44,8 +44,8 @@ from include.errors import (
 )
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.settings import Settings
-from spark_jobs.speed.driver_state import TOPICS, Query
-from spark_jobs.speed.manual_reject import ManualReject, Place
+from spark_jobs.speed.driver_state import Query
+from spark_jobs.speed.manual_reject import TOPICS, ManualReject, Place
 from spark_jobs.speed.positions import OffsetMismatch, Position, position_of
 from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
 
@@ -102,7 +102,7 @@ class Repair:
 
         Raises BrokerUnavailable, DatabaseUnavailable.
         """
-        return replaced_table(self._settings.database, self._offset_reader)
+        return replaced_table(self._settings.database, self._offset_reader, PIPELINE.table.name)
 
     def refuse_live_driver(self) -> None:
         """Raise DriverAlive if a driver's last heartbeat is less than `ALIVE_S` old."""

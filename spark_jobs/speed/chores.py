@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from include.errors import Retryable
 
@@ -12,17 +11,10 @@ log = logging.getLogger(__name__)
 ROUND_S = 1.0
 
 
-class Chore(NamedTuple):
-    """A call that is made every `every` rounds."""
-
-    call: Callable[[], object]
-    every: int = 1
-
-
 class Chores:
     """Runs the chores in turn, once a second. A Retryable is logged and ends the round; other errors end the thread."""
 
-    def __init__(self, chores: Sequence[Chore], tick: Callable[[], None], stop: threading.Event) -> None:
+    def __init__(self, chores: Sequence[Callable[[], object]], tick: Callable[[], None], stop: threading.Event) -> None:
         """`tick` is called in each round. `stop` ends the thread; chores that wait must check it too."""
         self._chores = chores
         self._tick = tick
@@ -44,14 +36,11 @@ class Chores:
         self._thread.join(max_wait_s)
 
     def _run(self) -> None:
-        rounds = 0
         while not self._stop.wait(ROUND_S):
-            rounds += 1
             self._tick()
             try:
                 for chore in self._chores:
-                    if rounds % chore.every == 0:
-                        chore.call()
+                    chore()
             except Retryable as exc:
                 log.warning("retrying in the next round: %s", exc)
             except Exception as exc:  # the main loop raises it

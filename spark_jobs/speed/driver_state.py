@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.definition import Definition
 from include.errors import Retryable
 
 Query = Literal["join", "serve"]
-TOPICS: dict[Query, str] = {"join": PIPELINE.stream.name, "serve": PIPELINE.output.name}  # what each reads
 Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written", "isolated"]
+
+
+def topics_of(definition: Definition) -> dict[Query, str]:
+    """Return the topic that each query reads."""
+    return {"join": definition.stream.name, "serve": definition.output.name}
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,10 @@ class QueryView:
 
 @dataclass(frozen=True)
 class DriverView:
-    """The whole driver. `starting` describes its state before the queries run, and is None afterwards."""
+    """The whole driver. `starting` describes its state before the queries run, and is None afterwards.
+
+    `table_topic` is None if the driver has no member table, because it does not run *join*.
+    """
 
     driver_id: str
     epoch: int
@@ -57,7 +60,7 @@ class DriverView:
     last_loop_at: dt.datetime
     starting: str | None
     queries: tuple[QueryView, ...]
-    table_topic: str
+    table_topic: str | None
     table: TableSize = field(default_factory=TableSize)
     table_lag: Lag | None = None
     table_held: Held | None = None
@@ -67,7 +70,7 @@ class DriverView:
     def unhealthy_reason(self) -> str | None:
         """Return the reason why the driver is unhealthy; None if it is healthy."""
         if self.starting is not None:
-            return f"starting: {self.queries[0].waiting or self.starting}"
+            return f"starting: {next((query.waiting for query in self.queries if query.waits), self.starting)}"
         for query in self.queries:
             if not query.is_active:
                 return f"query {query.query} has ended"
@@ -80,10 +83,20 @@ class DriverView:
         for query in self.queries:
             if self._seconds_since(query.ends_seen_at or self.started_at) > LONGEST_WAIT_S:
                 return f"Kafka has not returned the end offsets of topic {query.topic} for {LONGEST_WAIT_S:.0f} s"
-        for topic, held in ((query.topic, query.held) for query in self.queries):
+        for _, topic, held in self.helds():
             if self._is_hung(held):
                 return self._of_transaction(topic, held)
-        return self._of_transaction(self.table_topic, self.table_held) if self._is_hung(self.table_held) else None
+        return None
+
+    def lags(self) -> list[tuple[Query, str, Lag | None]]:
+        """Return the lag in each topic, with the query that reads it."""
+        lags = [(query.query, query.topic, query.lag) for query in self.queries]
+        return lags if self.table_topic is None else [*lags, ("join", self.table_topic, self.table_lag)]
+
+    def helds(self) -> list[tuple[Query, str, Held | None]]:
+        """Return the records behind an open transaction in each topic, with the query that reads it."""
+        helds = [(query.query, query.topic, query.held) for query in self.queries]
+        return helds if self.table_topic is None else [*helds, ("join", self.table_topic, self.table_held)]
 
     def held_s(self, held: Held | None) -> float:
         """Return the seconds that the transaction has been open; 0 if there is none."""
@@ -125,13 +138,14 @@ class DriverView:
         )
 
     def _metrics(self) -> dict[str, float]:
-        metrics: dict[str, float] = {
-            **self.counts,
-            "table_rows": self.table.rows,
-            "table_changes": self.table.changes,
-            "table_memory_bytes": self.table.memory_bytes,
-            "table_disk_bytes": self.table.disk_bytes,
-        }
+        metrics: dict[str, float] = dict(self.counts)
+        if self.table_topic is not None:
+            metrics |= {
+                "table_rows": self.table.rows,
+                "table_changes": self.table.changes,
+                "table_memory_bytes": self.table.memory_bytes,
+                "table_disk_bytes": self.table.disk_bytes,
+            }
         if self.table_lag is not None:
             metrics["table_lag_records"] = self.table_lag.records
         if self.pending is not None:

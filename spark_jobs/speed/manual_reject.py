@@ -12,11 +12,13 @@ from include.adapters.kafka.topic_tail import read_as_rejects
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.reject import Reject
 from include.errors import ConfigurationError, MissingRange
 from include.settings import DatabaseSettings
-from spark_jobs.speed.driver_state import TOPICS, Query
+from spark_jobs.speed.driver_state import Query, topics_of
 
+TOPICS = topics_of(PIPELINE)
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
 

@@ -97,8 +97,7 @@ def _of_topics(view: DriverView) -> Iterator[Metric]:
         "How long the first record not taken yet has waited, at most; 0 when all are taken.",
         labels=("query", "topic"),
     )
-    lags = [(query.query, query.topic, query.lag) for query in view.queries]
-    for query, topic, lag in (*lags, ("join", view.table_topic, view.table_lag)):
+    for query, topic, lag in view.lags():
         if lag is not None:
             records.add_metric((query, topic), lag.records)
             seconds.add_metric((query, topic), lag.seconds)
@@ -111,10 +110,7 @@ def _of_topics(view: DriverView) -> Iterator[Metric]:
     held_seconds = GaugeMetricFamily(
         "stream_open_transaction_seconds", "For how long the oldest of them has been open.", labels=("query", "topic")
     )
-    helds = [(query.query, query.topic, query.held) for query in view.queries]
-    if any(query.query == "join" for query in view.queries):
-        helds.append(("join", view.table_topic, view.table_held))
-    for query, topic, held in helds:
+    for query, topic, held in view.helds():
         held_records.add_metric((query, topic), held.records if held else 0)
         held_seconds.add_metric((query, topic), view.held_s(held))
     yield from (held_records, held_seconds)
@@ -126,12 +122,13 @@ def _of_driver(view: DriverView) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "stream_pending_oldest_seconds", "How long the first of them has waited.", value=view.pending.oldest_s
         )
-    for name, text, value in (
+    members = (
         ("rows", "Members known.", view.table.rows),
         ("changes", "Of these, changed since the last compaction.", view.table.changes),
         ("memory_bytes", "The member table in memory.", view.table.memory_bytes),
         ("disk_bytes", "The member table on disk.", view.table.disk_bytes),
-    ):
+    )
+    for name, text, value in members if view.table_topic is not None else ():
         yield GaugeMetricFamily(f"stream_member_table_{name}", text, value=value)
     yield GaugeMetricFamily(
         "stream_heartbeat_timestamp_seconds", "When the main loop last came round.", value=view.last_loop_at.timestamp()

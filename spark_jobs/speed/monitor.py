@@ -4,16 +4,15 @@ import datetime as dt
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.stream_progress import Pending, StreamProgressStore
 from include.clock import Clock, SystemClock
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DriverSuperseded, PipelineError
-from spark_jobs.speed.driver_state import TOPICS, DriverState, Query
+from spark_jobs.speed.driver_state import DriverState, Query
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
 from spark_jobs.speed.lag import Lag, TopicEnds
 from spark_jobs.speed.metrics import StreamMetrics
@@ -26,8 +25,6 @@ POLL_EVERY_S = 1.0
 ENDS_EVERY_S = 2.0
 PENDING_EVERY_S = 5.0  # a count reads the whole table
 JOIN_S = 2.0
-
-TABLE_TOPIC = PIPELINE.table.name
 
 
 class Lease(Protocol):
@@ -51,10 +48,13 @@ class Monitor:
         state: DriverState,
         offset_reader: OffsetReader,
         lease: Lease,
+        topics: Mapping[Query, str],
+        table_topic: str,
         host: str,
         port: int,
         clock: Clock | None = None,
     ) -> None:
+        """`topics` has the driver's queries, with the topic that each reads. Only *join* reads the table's topic."""
         self._progress = progress
         self._state = state
         self._offset_reader = offset_reader
@@ -63,9 +63,10 @@ class Monitor:
         self._clock = clock or SystemClock()
         self._started_at = self._last_loop_at = self._clock.now()
         self._starting: str | None = "looking whether it can run"
-        self._followed: tuple[Query, ...] = get_args(Query)
+        self._topics = topics
+        self._table_topic = table_topic if "join" in topics else None
         self._watches: dict[str, QueryWatch] = {}
-        self._ends = {topic: TopicEnds() for topic in (*TOPICS.values(), TABLE_TOPIC)}
+        self._ends = {topic: TopicEnds() for topic in (*topics.values(), self._table_topic) if topic is not None}
         self._pending: Pending | None = None
         self._failing: set[str] = set()
         self._metrics = StreamMetrics(self.view)
@@ -97,14 +98,14 @@ class Monitor:
 
     def load(self) -> None:
         """Write rows from a thread until `start`: the driver holds the lease and loads, possibly for minutes."""
-        self._starting = "loading the member table"
+        self._starting = "loading the member table" if self._table_topic else "starting the query"
         self._repeat("monitor-loading", POLL_EVERY_S, self._save, self._loaded)
-        self._repeat("monitor-pending", PENDING_EVERY_S, self._poll_pending)
+        if "join" in self._topics:
+            self._repeat("monitor-pending", PENDING_EVERY_S, self._poll_pending)
 
     def start(self, queries: Sequence[SparkQuery]) -> None:
-        """Observe these queries: join and serve, or only one of them."""
+        """Observe the driver's queries in Spark."""
         self._watches = {query.name or "": QueryWatch(query) for query in queries}
-        self._followed = tuple(name for name in self._followed if name in self._watches)
         self._last_loop_at = self._clock.now()
         self._poll_queries()
         self._starting = None
@@ -131,7 +132,7 @@ class Monitor:
     def view(self) -> DriverView:
         """Return a view of the driver from the last polled values."""
         now = self._clock.now()
-        table_position = self._state.position_in(TABLE_TOPIC)
+        table = self._table_topic
         return DriverView(
             driver_id=self._lease.driver_id,
             epoch=self._lease.epoch,
@@ -139,17 +140,17 @@ class Monitor:
             started_at=self._started_at,
             last_loop_at=self._last_loop_at,
             starting=self._starting,
-            queries=tuple(self._query_view(query, now) for query in self._followed),
-            table_topic=TABLE_TOPIC,
+            queries=tuple(self._query_view(query, topic, now) for query, topic in self._topics.items()),
+            table_topic=table,
             table=self._state.table_size(),
-            table_lag=self._lag(TABLE_TOPIC, table_position, None, now),
-            table_held=self._ends[TABLE_TOPIC].held,
+            table_lag=self._lag(table, self._state.position_in(table), None, now) if table else None,
+            table_held=self._ends[table].held if table else None,
             pending=self._pending,
             counts=self._state.counts(),
         )
 
-    def _query_view(self, query: Query, now: dt.datetime) -> QueryView:
-        topic, watch, batch = TOPICS[query], self._watches.get(query), self._state.last_batch(query)
+    def _query_view(self, query: Query, topic: str, now: dt.datetime) -> QueryView:
+        watch, batch = self._watches.get(query), self._state.last_batch(query)
         position = self._state.position_in(topic)
         if position is None and watch is not None:
             position = watch.position

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import TopicReplaced
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -29,12 +28,11 @@ class ReplacedTable:
         return f"topic {self.topic} was created again: generations of {days} have the former one in their cuts"
 
 
-def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> ReplacedTable | None:
-    """Return the present topic if generations were built from a former one; None otherwise.
+def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader, topic: str) -> ReplacedTable | None:
+    """Return the present topic of that name if generations were built from a former one; None otherwise.
 
     Raises ContractMismatch if the topic does not exist.
     """
-    topic = PIPELINE.table.name
     offset_reader.partitions(topic)  # raises ContractMismatch if the topic does not exist
     topic_id = offset_reader.topic_id(topic)
     with connect(database, "stream", "replaced table") as connection, connection.cursor() as cursor:
@@ -43,13 +41,13 @@ def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> R
     return ReplacedTable(topic, topic_id, days) if days else None
 
 
-def refuse_replaced_table(database: DatabaseSettings, offset_reader: OffsetReader) -> None:
+def refuse_replaced_table(database: DatabaseSettings, offset_reader: OffsetReader, topic: str) -> None:
     """Raise TopicReplaced, with the repair command, if the members' topic was replaced.
 
     A board that was pending at a cut is shown if its member arrives beyond the cut. Offsets of a former topic can't be
     compared with those of the present one, so this could not be decided.
     """
-    found = replaced_table(database, offset_reader)
+    found = replaced_table(database, offset_reader, topic)
     if found is not None:
         raise TopicReplaced(f"{found.text}. Stop the stream, check with `{_REMEDY} --dry-run`, then repair with "
                             f"`{_REMEDY}`", topic=found.topic, present=found.topic_id)  # fmt: skip

@@ -14,7 +14,7 @@ from include.errors import ConfigurationError
 from include.sql.migrate import migrate
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.stream import run
+from spark_jobs.speed.driver import Driver
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import DAY as SEOUL
 from tests.support.serving import opened_store, row, serve
@@ -33,7 +33,7 @@ STARTS = {
     "migrate": migrate,
     "rebuild": lambda settings: rebuild_day(pytest.fail, settings, PIPELINE, DAY, "r", None),
     "archive": lambda settings: archive_topics(pytest.fail, settings, PIPELINE, "r"),
-    "stream": lambda settings: run(settings, threading.Event()),
+    "stream": lambda settings: Driver(settings, PIPELINE, ["join", "serve"], threading.Event()).run(),
 }
 
 

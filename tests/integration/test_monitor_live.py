@@ -21,7 +21,7 @@ from include.errors import ContractMismatch, DatabaseUnavailable, DriverSupersed
 from include.integrity.settled import wait_until_settled
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed import driver_view
-from spark_jobs.speed.driver_state import Batch, DriverState
+from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
 from spark_jobs.speed.monitor import Monitor
 from stack.layout import Layout
 from stack.prerequisites import find_java
@@ -36,6 +36,7 @@ SERVE = Progress("serve", "d1", 4, None, 0, None, 0, None, None, None, None, Non
 CONNECTIONS = (
     "SELECT pid FROM pg_stat_activity WHERE application_name = 'stream-progress' AND datname = current_database()"
 )
+TOPICS = topics_of(PIPELINE)
 LOCK = "LOCK TABLE stream_progress IN ACCESS EXCLUSIVE MODE"
 
 
@@ -182,7 +183,9 @@ class Followed:
         self._offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
         self._lease = taken_lease(settings)
         self._store = StreamProgressStore(settings.database, lease=self._lease)
-        self.monitor = Monitor(self._store, self.state, self._offset_reader, self._lease, "127.0.0.1", 0)
+        self.monitor = Monitor(
+            self._store, self.state, self._offset_reader, self._lease, TOPICS, "member", "127.0.0.1", 0
+        )
         self.gates, self.queries = {}, []
         self.port = self.monitor.open()
         self.monitor.load()
@@ -340,7 +343,8 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_settled_until_the_ru
         ledger.open(consumer, topic, offset_reader.topic_id(topic), offset_reader.ends(topic), lease)
     assert wait_until_settled(settings, 0).join_lag == high[0] - ends[0]
 
-    monitor = Monitor(StreamProgressStore(settings.database, lease=lease), state, offset_reader, lease, "127.0.0.1", 0)
+    progress = StreamProgressStore(settings.database, lease=lease)
+    monitor = Monitor(progress, state, offset_reader, lease, TOPICS, "member", "127.0.0.1", 0)
     monitor.open()
     try:
         monitor.start([Running("join"), Running("serve")])

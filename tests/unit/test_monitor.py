@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.adapters.postgres.stream_progress import Pending
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -19,7 +20,7 @@ from include.errors import (
     DriverSuperseded,
 )
 from spark_jobs.speed import monitor as module
-from spark_jobs.speed.driver_state import Batch, DriverState
+from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
 from spark_jobs.speed.monitor import Monitor
 from tests.fakes.gateway import FixedClock
 from tests.servers import wait_until
@@ -63,6 +64,7 @@ class MemoryTopics:
         return {partition: end + self.uncommitted.get(topic, 0) for partition, end in self.ends(topic).items()}
 
 
+TOPICS = topics_of(PIPELINE)
 LEASE = SimpleNamespace(driver_id="d1", epoch=4)
 
 
@@ -100,7 +102,16 @@ class World:
         )
         self.ended = threading.Event()
         self.queries = [RunningQuery("join"), RunningQuery("serve")]
-        self.monitor = Monitor(self.progress, self.state, self.topics, LEASE, "127.0.0.1", 0, self.clock)
+        self.monitor = self.monitor_of(TOPICS)
+
+    def monitor_of(self, topics, port=0):
+        return Monitor(self.progress, self.state, self.topics, LEASE, topics, "member", "127.0.0.1", port, self.clock)
+
+    def alone(self, query):
+        """Of the driver that runs only this query."""
+        self.monitor = self.monitor_of({query: TOPICS[query]})
+        self.queries = [each for each in self.queries if each.name == query]
+        return self
 
     def open(self):
         self.port = self.monitor.open()
@@ -110,8 +121,8 @@ class World:
         self.open().monitor.load()
         return self
 
-    def start(self, queries=None, is_ticking=True):
-        self.load().monitor.start(queries or self.queries)
+    def start(self, is_ticking=True):
+        self.load().monitor.start(self.queries)
         if is_ticking:
             threading.Thread(target=self._loop, daemon=True).start()
         return self
@@ -157,11 +168,41 @@ def test_healthy_once_the_queries_run(world):
     wait_until(lambda: world.health() == (503, "query serve has ended"), 10, "the end is seen")
 
 
-def test_a_query_that_runs_alone_is_the_only_one_shown(world):
-    world.start(world.queries[1:])
+@pytest.mark.parametrize(("query", "other"), [("join", "serve"), ("serve", "join")])
+def test_a_query_that_runs_alone_is_the_only_one_shown_and_saved_from_the_beginning(world, query, other):
+    """Else the driver of one query would write over the row of the other's."""
+    world.alone(query).load()
+    wait_until(lambda: bool(world.progress.saves), 10, "a heartbeat while it loads")
+    world.monitor.start(world.queries)
     assert world.health() == (200, None)
-    assert 'query="join"' not in world.get("/metrics")[1]
-    wait_until(lambda: bool(world.progress.saves) and list(world.progress.saves[-1]) == ["serve"], 10, "one row saved")
+    assert f'query="{other}"' not in world.get("/metrics")[1]
+    world.monitor.tick()
+    assert {name for saved in world.progress.saves for name in saved} == {query}
+
+
+def test_members_and_pending_boards_are_those_of_the_driver_that_runs_join(world):
+    """Else a sum over both drivers would count them twice."""
+    of_join = ("stream_member_table_rows", "stream_pending_boards", 'topic="member"')
+    world.state.set_position("member", {0: 3})
+    world.alone("join").start()
+    wait_until(lambda: all(name in world.get("/metrics")[1] for name in of_join), 10, "those of join")
+    world.monitor.stop()
+    world.alone("serve").start()
+    world.saved("serve", lambda row: not {"pending", "table_rows"} & row.metrics.keys(), "those of serve")
+    assert not [name for name in of_join if name in world.get("/metrics")[1]]
+
+
+@pytest.mark.parametrize(("query", "reason"), [("join", "a transaction is open in topic member"), ("serve", None)])
+def test_a_transaction_in_member_is_of_no_concern_to_serve_alone(world, query, reason):
+    world.topics.uncommitted["member"] = 7
+    world.alone(query).start()
+    seen_at = world.clock.now()
+    wait_until(lambda: world.monitor.view().queries[0].ends_seen_at == seen_at, 10, "Kafka was asked")
+    world.clock.advance(61)
+    world.monitor.tick()
+    seen_at = world.clock.now()
+    wait_until(lambda: world.monitor.view().queries[0].ends_seen_at == seen_at, 10, "Kafka was asked again")
+    assert (world.health()[1] or "None").startswith(str(reason))
 
 
 def test_other_addresses_are_not_found(world):
@@ -174,7 +215,7 @@ def test_an_address_in_use_is_named(world):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        taken = Monitor(world.progress, world.state, world.topics, LEASE, "127.0.0.1", other.getsockname()[1])
+        taken = world.monitor_of(TOPICS, other.getsockname()[1])
         with pytest.raises(ConfigurationError, match=r"STREAM_METRICS_PORT=\d+: .* in use"):
             taken.open()
 

@@ -1,0 +1,197 @@
+"""The driver of the speed layer: its lease, Spark session, queries, periodic work and monitoring."""
+
+import logging
+import math
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
+from include.adapters.postgres.kept_zone import require_zone
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.pending_store import PendingStore
+from include.adapters.postgres.schema_revision import require_schema
+from include.adapters.postgres.stream_progress import StreamProgressStore
+from include.contracts.definition import Definition
+from include.errors import ConfigurationError, Retryable
+from include.settings import Settings
+from spark_jobs.connectors.session import STREAM_CONFIGURATION, connector_jars, open_session
+from spark_jobs.speed import standby
+from spark_jobs.speed.checkpoints import folder_of
+from spark_jobs.speed.chores import Chores
+from spark_jobs.speed.driver_state import DriverState, Query, topics_of
+from spark_jobs.speed.driver_view import LONGEST_SILENCE_S
+from spark_jobs.speed.join_query import JoinQuery
+from spark_jobs.speed.monitor import Monitor
+from spark_jobs.speed.presence import Presence, is_gone
+from spark_jobs.speed.serve_query import ServeQuery
+from spark_jobs.speed.stream_query import DriverContext, StreamQuery
+from spark_jobs.speed.watchdog import Watchdog
+
+log = logging.getLogger("stream")
+
+QUERIES: Mapping[Query, type[StreamQuery]] = {"join": JoinQuery, "serve": ServeQuery}
+
+TICK_S = 1.0
+OPENING_S = 600.0  # to start the Spark session
+LOADING_S = 3600.0  # to load the member table and run the first batches
+CLOSING_S = 120.0
+LONGEST_CHORE_S = 900.0  # a chore may wait for a batch of the join, or resolve many pending boards
+
+
+class Driver:
+    """Runs some of the queries in one process, while it holds the lease."""
+
+    def __init__(
+        self, settings: Settings, definition: Definition, names: Sequence[Query], stop: threading.Event
+    ) -> None:
+        """`names` are the queries to run. The driver ends in order once `stop` is set."""
+        self._settings = settings
+        self._stop = stop
+        self._names = names
+        self._state = DriverState()
+        self._lease = DriverLease(settings.database, uuid.uuid4().hex)
+        self._ledger = OffsetLedger(settings.database)
+        self._progress = StreamProgressStore(settings.database, lease=self._lease)
+        offset_reader, stream = OffsetReader(settings.kafka.bootstrap_servers), settings.stream
+        store = PendingStore(settings.database, self._lease)
+        self._context = DriverContext(settings, offset_reader, self._ledger, self._lease, store, self._state, stop)
+        self._queries = [QUERIES[name](self._context, definition) for name in names]
+        topics = {name: topic for name, topic in topics_of(definition).items() if name in names}
+        self._monitor = Monitor(
+            self._progress, self._state, offset_reader, self._lease, topics, definition.table.name,
+            stream.metrics_host, stream.metrics_port,
+        )  # fmt: skip
+        self._watchdog = Watchdog()
+        self._is_starting = True  # afterwards the main loop does not wait for servers
+        self._loop = self._watchdog.pulse(
+            "main loop", LONGEST_SILENCE_S, lambda: self._is_starting and self._is_waiting()
+        )
+        self._closing: list[Callable[[], object]] = []
+
+    def run(self, take_over: bool = False) -> None:
+        """Run until the driver is stopped, then close everything. Raises the PipelineError that a query failed with."""
+        try:
+            self._run(take_over)
+        finally:
+            self._close()
+
+    def _run(self, take_over: bool) -> None:
+        self._loop.tick(LOADING_S)
+        self._watchdog.start()
+        self._closing.append(self._watchdog.stop)
+        self._monitor.open()
+        self._closing.append(self._monitor.stop)
+        self._check_prerequisites()
+        session = self._lead(take_over)
+        if session is None:
+            return
+        self._monitor.load()
+        for query in self._queries:
+            query.take_position()
+        checkpoints = folder_of(self._settings.stream.checkpoint_dir, self._lease.driver_id)
+        self._closing.append(lambda: shutil.rmtree(checkpoints, ignore_errors=True))
+        self._start_queries(session, checkpoints)
+        log.info("queries run: %s; health at port %d", ", ".join(self._names), self._settings.stream.metrics_port)
+        self._follow()
+
+    def _check_prerequisites(self) -> None:
+        """Check everything that a driver needs, before it starts a session or supersedes another driver.
+
+        Raises ConfigurationError, ContractMismatch, PositionRefused. Blocks while a server is out.
+        """
+        settings = self._settings
+        connector_jars(settings.spark.jars_dir)
+        try:
+            settings.stream.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise ConfigurationError(f"STREAM_CHECKPOINT_DIR={exc.filename}: {exc.strerror}") from exc
+        self._context.retry(lambda: require_schema(settings.database, "stream"), self._names[0])
+        self._context.retry(lambda: require_zone(settings, "stream"), self._names[0])
+        for query in self._queries:
+            query.prepare()
+
+    def _lead(self, take_over: bool) -> SparkSession | None:
+        """Wait for this driver's turn, start the session, then take the lease. None if the driver is stopped first."""
+        session: SparkSession | None = None
+        presence = Presence(self._settings.stream.checkpoint_dir, self._lease.driver_id)
+        while True:
+            self._loop.tick(math.inf)
+            after = None if take_over else self._wait_for_turn()
+            if self._stop.is_set():
+                return None
+            self._loop.tick(OPENING_S)
+            session = session or self._open_session()
+            self._loop.tick(LOADING_S)
+            presence.announce()
+            try:
+                self._context.retry(partial(self._lease.take, after), self._names[0])
+            except LeaseTaken:
+                continue
+            self._closing.append(self._release_lease)
+            log.info("the lease is taken, epoch %d", self._lease.epoch)
+            return session
+
+    def _wait_for_turn(self) -> int | None:
+        folder = self._settings.stream.checkpoint_dir
+        return standby.wait_for_turn(
+            self._lease, lambda other: is_gone(folder, other), self._stop, self._monitor.starting
+        )
+
+    def _open_session(self) -> SparkSession:
+        for query in self._queries:
+            query.preload()
+        memory = self._settings.stream.driver_memory
+        session = open_session(self._settings.spark, "board-detail-stream", memory, STREAM_CONFIGURATION)
+        self._closing.append(session.stop)
+        self._watchdog.watch_jvm(session, LONGEST_SILENCE_S)
+        log.info("the Spark session is up")
+        return session
+
+    def _release_lease(self) -> None:
+        try:
+            self._lease.release()
+        except Retryable as exc:
+            log.warning("the lease was not released: %s", exc)
+
+    def _start_queries(self, session: SparkSession, checkpoints: Path) -> None:
+        started = []
+        for query in self._queries:
+            self._closing.append(query.close)
+            started.append(query.start(session, checkpoints))
+        self._monitor.start(started)
+
+    def _follow(self) -> None:
+        pulse = self._watchdog.pulse("chores", LONGEST_CHORE_S, self._is_waiting)
+        chores = Chores([query.tick for query in self._queries], pulse.tick, self._stop)
+        self._closing.append(chores.join)
+        chores.start()
+        self._is_starting = False
+        while not self._stop.wait(TICK_S):
+            self._loop.tick()
+            for query in self._queries:
+                query.check()
+            chores.check()
+            self._monitor.tick()
+
+    def _close(self) -> None:
+        """Close everything that was started, in reverse order."""
+        self._stop.set()  # ends retries in Spark's threads: stopping a query waits for them
+        self._is_starting = False
+        self._loop.tick(CLOSING_S)
+        while self._closing:
+            try:
+                self._closing.pop()()
+            except Exception:  # the others must still be closed
+                log.exception("closing failed")
+        self._progress.close()
+        self._ledger.close()
+
+    def _is_waiting(self) -> bool:
+        return any(self._state.waiting_for(name) for name in self._names)

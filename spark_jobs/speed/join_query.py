@@ -1,0 +1,98 @@
+"""The query *join*: reads board and writes board-detail."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.adapters.kafka.offsets import OffsetRange
+from include.adapters.kafka.topic_tail import TopicTail
+from include.contracts.definition import Definition
+from spark_jobs.speed.driver_state import Query
+from spark_jobs.speed.join import BoardJoin
+from spark_jobs.speed.join_progress import JoinProgress
+from spark_jobs.speed.member_preload import MemberPreload
+from spark_jobs.speed.members import MemberTable
+from spark_jobs.speed.rejects import RejectKeeper
+from spark_jobs.speed.replaced_table import refuse_replaced_table
+from spark_jobs.speed.serve import STEP
+from spark_jobs.speed.stream_query import DriverContext, StreamQuery
+
+
+class JoinQuery(StreamQuery):
+    """Joins boards with the member table, which it loads at its start, and sends pending boards."""
+
+    name: ClassVar[Query] = "join"
+
+    def __init__(self, context: DriverContext, definition: Definition) -> None:
+        super().__init__(context, definition)
+        settings, table = context.settings, definition.table.name
+        self._tail = TopicTail(settings.kafka.bootstrap_servers, table)
+        self._preload = MemberPreload(
+            context.offset_reader, self._tail, definition, settings.stream.max_batch_bytes
+        )  # fmt: skip
+
+    def prepare(self) -> None:
+        """See `StreamQuery.prepare`. Raises TopicReplaced if the table's topic was created again."""
+        super().prepare()
+        self._retry(lambda: self._context.offset_reader.partitions(self._definition.table.name))
+        self._refuse_replaced_table()
+
+    def preload(self) -> None:
+        """Read the member topic while the session is opened, if the topic is small."""
+        self._preload.start()
+
+    def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
+        """See `StreamQuery.start`. Loads the member table, and continues with the pending boards."""
+        context, definition = self._context, self._definition
+        settings, state = context.settings, context.state
+        max_bytes, most = settings.stream.max_batch_bytes, settings.stream.max_boards_per_batch
+        keep_rejects = RejectKeeper(context.store, state, context.stop).keep
+        members = self._members = MemberTable(
+            session, context.offset_reader, self._tail, definition, state, keep_rejects, max_bytes,
+            settings.stream.table_partitions,
+        )  # fmt: skip
+        self._closing.callback(members.close)
+        preloaded = self._preload.result()
+        self._retry(lambda: members.load(preloaded))
+        self._refuse_replaced_table()  # again, after days as a standby; from now on `members` checks its topic's id
+        read = self._reader(session)
+        join = self._join = BoardJoin(
+            session, members, context.store, context.lease, definition, settings.kafka.bootstrap_servers,
+            settings.timezone, state, context.stop, read, keep_rejects, max_bytes,
+        )  # fmt: skip
+        progress = self._progress = JoinProgress(
+            context.ledger, context.lease, self._topic, self._topic_id, self._start
+        )  # fmt: skip
+        pending = self._pending = self._isolations.of(
+            self._trials("pending"), self._topic, join.resolve, join.reject_pending
+        )
+        self._retry(lambda: join.resume_pending(pending))
+        isolation = self._isolations.of_topic(
+            self._trials(self.name), self._topic,
+            lambda part: join.process(join.decoded(read(part)), part, STEP, progress),
+            lambda rejected, end: join.reject(rejected, end, progress),
+        )  # fmt: skip
+        if self._begin(isolation, most):  # otherwise the first batch warms it up
+            join.warm_up(self._nothing(session))
+
+        def process(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
+            isolation.run(lambda: join.process(frame, range_, batch, progress), lambda: range_)
+
+        return self._write(join.decoded(self._records(session, most)), checkpoints, process)
+
+    def tick(self) -> None:
+        """Advance the ledger if that failed before, and send a page of pending boards."""
+        self._progress.catch_up()
+        self._join.resolve_pending(self._pending.take)
+        super().tick()
+
+    def _tick_rarely(self) -> None:
+        self._members.check_topic()
+        super()._tick_rarely()
+        self._context.store.forget_superseded()
+
+    def _refuse_replaced_table(self) -> None:
+        database, offset_reader = self._context.settings.database, self._context.offset_reader
+        self._retry(lambda: refuse_replaced_table(database, offset_reader, self._definition.table.name))

@@ -1,0 +1,188 @@
+"""The base class of the driver's queries: starting offsets, reading, and the streaming query in Spark."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.adapters.postgres.pending_store import PendingStore
+from include.adapters.postgres.stream_trials import StreamTrials
+from include.contracts.definition import Definition
+from include.errors import PipelineError
+from include.retry import NO_LIMIT, retry_transient
+from include.settings import Settings
+from spark_jobs.connectors.kafka import read_range, stream_reader
+from spark_jobs.speed.checkpoints import BatchRanges
+from spark_jobs.speed.driver_state import DriverState, Query, topics_of
+from spark_jobs.speed.isolated import Isolations, first_batch
+from spark_jobs.speed.isolation import Isolation
+from spark_jobs.speed.positions import position_of, raise_on_mismatch, refuse_replaced, starting_position
+
+RARELY = 10  # every so many ticks
+
+Result = TypeVar("Result")
+
+
+class QueryFailed(PipelineError):
+    """A streaming query ended with an error of Spark."""
+
+
+@dataclass(frozen=True)
+class DriverContext:
+    """The driver's settings, connections and state, which its queries share. Queries end waits when `stop` is set."""
+
+    settings: Settings
+    offset_reader: OffsetReader
+    ledger: OffsetLedger
+    lease: DriverLease
+    store: PendingStore
+    state: DriverState
+    stop: threading.Event
+
+    def retry(self, call: Callable[[], Result], query: Query) -> Result:
+        """Make a call again while a server is out, and record that the query waits."""
+        return retry_transient(call, NO_LIMIT, self.state.waiting_callback(query), self.stop)
+
+
+class StreamQuery(ABC):
+    """One query of the driver. The driver calls `prepare`, `preload`, `take_position` and `start` in this order.
+
+    While the query runs, the main loop calls `check` and the thread of the chores calls `tick`, once a second each.
+    `close` may be called at any time.
+    """
+
+    name: ClassVar[Query]
+    _streaming: StreamingQuery
+
+    def __init__(self, context: DriverContext, definition: Definition) -> None:
+        self._context = context
+        self._definition = definition
+        self._topic = topics_of(definition)[self.name]
+        self._isolations = Isolations(context.offset_reader, context.lease, context.state, context.stop, self._retry)
+        self._start: Offsets = {}
+        self._topic_id = ""
+        self._rejected_by_hand: list[tuple[int, int]] = []  # partition and offset
+        self._error: PipelineError | None = None  # Spark's exception carries only the text
+        self._ticks = 0
+        self._closing = ExitStack()
+
+    def prepare(self) -> None:
+        """Check the query's requirements, before the driver opens a session or supersedes another driver.
+
+        Raises ContractMismatch, PositionRefused. Blocks while a server is out.
+        """
+        ledger, offset_reader = self._context.ledger, self._context.offset_reader
+        raise_on_mismatch(self._retry(lambda: position_of(ledger, offset_reader, self.name, self._topic)))
+
+    def preload(self) -> None:  # noqa: B027  *serve* needs nothing
+        """Start reading what the query needs from Kafka, while the session is opened."""
+
+    def take_position(self) -> None:
+        """Take the starting offsets from the ledger. Only the holder of the lease may call it.
+
+        Raises as `starting_position`.
+        """
+        ledger, offset_reader, lease = self._context.ledger, self._context.offset_reader, self._context.lease
+        start = self._retry(lambda: starting_position(ledger, offset_reader, self.name, self._topic, lease))
+        self._context.state.set_position(self._topic, start)
+        self._start = start
+        self._topic_id = self._retry(lambda: offset_reader.topic_id(self._topic))
+        rejected = self._retry(lambda: self._context.store.rejected_by_hand(self._topic))
+        self._rejected_by_hand = [(partition, at) for partition, at in rejected if at >= start.get(partition, 0)]
+
+    @abstractmethod
+    def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
+        """Start the streaming query, with its checkpoint in a folder below `checkpoints`. Blocks while it loads."""
+
+    def check(self) -> None:
+        """Raise the error that ended the query, if there is one. Raises QueryFailed if Spark ended it."""
+        is_active = self._streaming.isActive  # first: the query ends after it has recorded its error
+        if self._error is not None:
+            raise self._error
+        if not is_active:
+            raise QueryFailed(query=self.name, error=self._streaming.exception())
+
+    def tick(self) -> None:
+        """Do the query's periodic work. Raises TopicReplaced if the topic was created again."""
+        self._ticks += 1
+        if self._ticks % RARELY == 0:
+            self._tick_rarely()
+
+    def close(self) -> None:
+        """Stop the streaming query, and close everything that it opened."""
+        self._closing.close()
+
+    def _tick_rarely(self) -> None:
+        refuse_replaced(self._context.offset_reader, self.name, self._topic, self._topic_id)
+
+    def _retry(self, call: Callable[[], Result]) -> Result:
+        return self._context.retry(call, self.name)
+
+    def _trials(self, consumer: str) -> StreamTrials:
+        return StreamTrials(self._context.settings.database, self._context.lease, consumer, self._topic_id)
+
+    def _begin(self, isolation: Isolation[OffsetRange], most: int) -> bool:
+        """Take the records that made earlier drivers fail, if there are any. Returns True if no record is left."""
+        batch = first_batch(self._start, self._retry(lambda: self._context.offset_reader.ends(self._topic)), most)
+        taken = isolation.begin(batch)
+        if taken is not None:
+            self._start = taken.end
+        return self._context.offset_reader.ends(self._topic) == self._start
+
+    def _nothing(self, session: SparkSession) -> DataFrame:
+        """Return an empty range of the topic."""
+        return read_range(session, self._context.offset_reader, self._topic, self._start, self._start)
+
+    def _reader(self, session: SparkSession) -> Callable[[OffsetRange], DataFrame]:
+        """Return a function that reads a range of the topic."""
+        offset_reader = self._context.offset_reader
+
+        def read(part: OffsetRange) -> DataFrame:
+            return self._wanted(session, read_range(session, offset_reader, self._topic, part.start, part.end))
+
+        return read
+
+    def _records(self, session: SparkSession, most: int) -> DataFrame:
+        """Return the topic as a stream of batches of up to `most` records."""
+        servers = self._context.settings.kafka.bootstrap_servers
+        return self._wanted(session, stream_reader(session, servers, self._topic, self._start, most).load())
+
+    def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:
+        """Return the records except those that an operator rejected, in one task per core.
+
+        One task per partition would cost more than a small batch itself.
+        """
+        for partition, offset in self._rejected_by_hand:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") != offset))
+        return records.coalesce(session.sparkContext.defaultParallelism)
+
+    def _write(
+        self, frame: DataFrame, checkpoints: Path, process: Callable[[DataFrame, OffsetRange, int], None]
+    ) -> StreamingQuery:
+        """Start the streaming query, which calls `process` with each batch, its range and its id."""
+        checkpoint = checkpoints / self.name
+        ranges = BatchRanges(checkpoint, self._topic, self._start)
+
+        def guarded(batch: DataFrame, batch_id: int) -> None:
+            try:
+                process(batch, ranges.of(batch_id), batch_id)
+            except PipelineError as exc:
+                self._error = self._error or exc
+                raise
+
+        writer = frame.writeStream.queryName(self.name).foreachBatch(guarded)
+        interval = f"{self._context.settings.stream.trigger_interval_s:.3f} seconds"
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime=interval)
+        self._streaming = writer.start()
+        self._closing.callback(self._streaming.stop)
+        return self._streaming
