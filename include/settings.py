@@ -121,6 +121,7 @@ class GatewaySettings:
 class StreamSettings:
     """The speed layer's driver. With `table_partitions` 0, the size of the member table decides on the number.
 
+    A driver that runs *serve* alone serves HTTP at `serve_metrics_port`, any other one at `metrics_port`.
     `max_batch_bytes` limits the keys, values and headers that pass through the driver in one transaction.
     """
 
@@ -128,6 +129,7 @@ class StreamSettings:
     trigger_interval_s: float
     metrics_host: str
     metrics_port: int
+    serve_metrics_port: int
     driver_memory: str
     max_boards_per_batch: int
     max_details_per_batch: int
@@ -219,6 +221,7 @@ class Settings:
                 trigger_interval_s=env.seconds("STREAM_TRIGGER_INTERVAL_S", 0.5, may_be_zero=True),
                 metrics_host=env.text("STREAM_METRICS_HOST", "127.0.0.1"),
                 metrics_port=env.port("STREAM_METRICS_PORT", 18081),
+                serve_metrics_port=env.port("STREAM_SERVE_METRICS_PORT", 18083),
                 driver_memory=env.memory("STREAM_DRIVER_MEMORY", "2g"),
                 max_boards_per_batch=env.whole("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
                 max_details_per_batch=env.whole("STREAM_MAX_DETAILS_PER_BATCH", 50_000),

@@ -106,15 +106,17 @@ class Repair:
 
     def refuse_live_driver(self) -> None:
         """Raise DriverAlive if a driver's last heartbeat is less than `ALIVE_S` old."""
-        holder = self._lease.holder()
-        if holder is not None and not holder.has_ended and holder.age_s < ALIVE_S:
-            raise DriverAlive(driver=holder.driver_id, host=holder.host, heartbeat_age_s=round(holder.age_s, 1))
+        for name, holder in self._lease.holders().items():
+            if not holder.has_ended and holder.age_s < ALIVE_S:
+                raise DriverAlive(
+                    query=name, driver=holder.driver_id, host=holder.host, heartbeat_age_s=round(holder.age_s, 1)
+                )  # fmt: skip
 
     def move(self, positions: Sequence[Position], table: ReplacedTable | None = None) -> int:
         """Move every mismatched partition to the topic's first record; returns the number of partitions moved.
 
-        The topic that `table` replaced is removed from the cuts of generations. Takes the driver's lease, so that an
-        undetected driver can no longer write. Raises LedgerConflict if the ledger moved since it was read,
+        The topic that `table` replaced is removed from the cuts of generations. Takes the leases of both queries, so
+        that an undetected driver can no longer write. Raises LedgerConflict if the ledger moved since it was read,
         DriverSuperseded if another driver or repair started meanwhile.
         """
         self._lease.take()

@@ -1,8 +1,9 @@
-"""The speed layer: one application, two queries. `python -m spark_jobs.stream`, run by a supervisor.
+"""The speed layer: two queries, *join* and *serve*. `python -m spark_jobs.stream`, run by a supervisor.
 
-With `--only join` or `--only serve` it runs one query; records for the other query stay in its topic.
+With `--query join` or `--query serve` it runs one of them, and a second process runs the other one. Each query has a
+lease. A process without `--query` runs both and takes both leases.
 
-A driver that starts while another one holds the lease is a standby until that one ends or its heartbeat is 15 s old.
+A driver that starts while another one holds a lease is a standby until that one ends or its heartbeat is 15 s old.
 With `--take-over` it supersedes that one at once. It takes the lease only after it has checked its prerequisites, so a
 driver that cannot run does not supersede another one.
 
@@ -47,11 +48,13 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The speed layer: board → board-detail → PostgreSQL.")
     parser.add_argument(
-        "--only", choices=QUERIES, help="run only this query; the other one's records stay in its topic"
+        "--query", choices=QUERIES, help="run only this query; the other one's records stay in its topic"
     )
-    parser.add_argument("--take-over", action="store_true", help="supersede the driver that holds the lease")
+    parser.add_argument(
+        "--take-over", action="store_true", help="supersede every driver that holds a lease that is needed"
+    )
     arguments = parser.parse_args()
-    arguments.queries = list(QUERIES) if arguments.only is None else [arguments.only]
+    arguments.queries = list(QUERIES) if arguments.query is None else [arguments.query]
     return arguments
 
 

@@ -72,9 +72,10 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
             write_gateway_tokens(settings)
             variables = environment.without_secrets(settings, keep=_GATEWAY_SECRETS)
             return Launch([sys.executable, "-m", "include.gateway"], variables)
-        case "stream":
+        case "stream" | "stream-join" | "stream-serve":
             variables = environment.without_secrets(settings, keep=_STREAM_SECRETS)
-            return Launch([sys.executable, "spark_jobs/stream.py"], variables)
+            query = name.removeprefix("stream").removeprefix("-")
+            return Launch([sys.executable, "spark_jobs/stream.py", *(["--query", query] if query else [])], variables)
         case _ if name.removeprefix("airflow-") in COMPONENTS:
             write_password_file(settings)
             return Launch(

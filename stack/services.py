@@ -12,6 +12,12 @@ from stack.service import AirflowHealth, HttpHealth, Job, KafkaHealth, Node, Pos
 EXTERNAL_CAPABLE = ("kafka", "postgres")
 SUPERUSER_PASSWORD = "POSTGRES_SUPERUSER_PASSWORD"  # noqa: S105  # its name
 
+# by STREAM_PROCESSES: services, with the variables of their ports
+STREAM_PORTS: Mapping[str, Mapping[str, str]] = {
+    "1": {"stream": "STREAM_METRICS_PORT"},
+    "2": {"stream-join": "STREAM_METRICS_PORT", "stream-serve": "STREAM_SERVE_METRICS_PORT"},
+}
+
 
 def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[Node]:
     """Return all services and jobs, with dependencies before their dependents.
@@ -62,13 +68,16 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
             depends_on=("migrate", "topics"),
             ports=ports("GATEWAY_PORT"),
         ),
-        Service(
-            "stream",
-            HttpHealth(f"http://127.0.0.1:{settings['STREAM_METRICS_PORT']}/healthz"),
-            address=f"http://127.0.0.1:{settings['STREAM_METRICS_PORT']}",
-            depends_on=("migrate", "topics"),
-            ports=ports("STREAM_METRICS_PORT"),
-            deadline_s=180,
+        *(
+            Service(
+                name,
+                HttpHealth(f"http://127.0.0.1:{settings[port]}/healthz"),
+                address=f"http://127.0.0.1:{settings[port]}",
+                depends_on=("migrate", "topics"),
+                ports=ports(port),
+                deadline_s=180,
+            )
+            for name, port in _stream_ports(settings).items()
         ),
         Service(
             "airflow-api-server",
@@ -139,6 +148,14 @@ def port_of(settings: Mapping[str, str], name: str) -> int:
         return EnvironmentReader(settings).port(name)
     except ConfigurationError as exc:
         raise StackError(f"in .env, {exc}") from exc
+
+
+def _stream_ports(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the services of the speed layer with the variables of their ports. Raises StackError."""
+    count = settings.get("STREAM_PROCESSES", "1")
+    if count not in STREAM_PORTS:
+        raise StackError(f"STREAM_PROCESSES={count!r} in .env: use one of {', '.join(STREAM_PORTS)}")
+    return STREAM_PORTS[count]
 
 
 def _require_different_ports(nodes: Sequence[Node]) -> None:

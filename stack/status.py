@@ -1,6 +1,7 @@
 """Shows the state, address and health of each service, and the progress of the stream."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ def read_progress(layout: Layout) -> list[Seen] | str:
 
 
 def progress_table(progress: Sequence[Seen]) -> Table:
-    """Return a table with one row per query, and one row with the driver's counts over both."""
+    """Return a table with one row per query, and one row with the counts of their drivers, one or two."""
     table = Table()
     for heading in (
         "stream", "in /s", "done /s", "lag", "lag s", "batch", "pending", "rejects", "duplicates", "waiting for"
@@ -117,15 +118,19 @@ def progress_table(progress: Sequence[Seen]) -> Table:
             *[""] * 3,
             _waiting(seen),
         )
-    latest = min(progress, key=lambda seen: seen.age_s).progress
-    metrics = latest.metrics or {}
+    newest_s = min(seen.age_s for seen in progress)
+    drivers = {seen.progress.driver_id: seen.progress for seen in progress if seen.age_s <= max(newest_s, SILENT_S)}
+    metrics: Counter[str] = Counter()
+    for driver in drivers.values():
+        metrics.update(driver.metrics or {})
     pending, oldest_s = metrics.get("pending"), metrics.get("pending_oldest_s", 0.0)
     waiting = f"{pending:,}, oldest {_duration(oldest_s)}" if pending else _number(pending)
     table.add_section()
     counts = (_number(metrics.get(name, 0)) for name in ("rejects", "duplicates"))
     table.add_row("both", *[""] * 5, waiting, *counts)
     mib = (metrics.get("table_memory_bytes", 0) + metrics.get("table_disk_bytes", 0)) / 2**20
-    table.caption = f"member table: {metrics.get('table_rows', 0):,} rows, {mib:,.0f} MiB; driver {latest.epoch}"
+    epochs = ", ".join(str(driver.epoch) for driver in drivers.values())
+    table.caption = f"member table: {metrics.get('table_rows', 0):,} rows, {mib:,.0f} MiB; driver {epochs}"
     return table
 
 

@@ -56,7 +56,7 @@ def bounds(bench: Bench, rounds: int) -> Report:
 
 
 def _through(bench: Bench, report: Report, run: str, query: str, count: int, done: Callable[[], int]) -> float:
-    with bench.ours("--only", query, STREAM_DRIVER_MEMORY=_HEAP) as application:
+    with bench.ours("--query", query, STREAM_DRIVER_MEMORY=_HEAP) as application:
         memory = PeakMemory(application.pid, "java")
         ended = ""
         try:

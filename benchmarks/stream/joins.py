@@ -23,7 +23,7 @@ def cold(bench: Bench, rounds: int) -> Report:
     bench.fill(MEMBER.name)
     bench.fill(BOARD.name)
     starts: dict[str, Start] = {
-        "ours": lambda: bench.ours("--only", "join"),
+        "ours": lambda: bench.ours("--query", "join"),
         "Kafka Streams": bench.kafka_streams,
         "Flink hashmap": lambda: bench.flink("hashmap"),
     }
@@ -54,7 +54,7 @@ def steady(bench: Bench, rounds: int) -> Report:
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
     starts: dict[str, tuple[Start, Callable[[Application], None]]] = {
-        "ours": (lambda: bench.ours("--only", "join"), bench.wait_until_running),
+        "ours": (lambda: bench.ours("--query", "join"), bench.wait_until_running),
         "Kafka Streams": (bench.kafka_streams, bench.wait_until_loaded),
     }
     first: dict[str, list[float]] = {name: [] for name in starts}

@@ -42,7 +42,7 @@ def serve(bench: Bench, rounds: int) -> Report:
 
 @contextmanager
 def _ours(bench: Bench) -> Iterator[tuple[Application, Callable[[], int]]]:
-    with bench.ours("--only", "serve") as application:
+    with bench.ours("--query", "serve") as application:
         bench.wait_until_running(application)
         time.sleep(_SETTLED_S)
         yield application, bench.served

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from include.adapters.kafka.offsets import OffsetRange, Offsets
+from spark_jobs.speed.presence import is_running
 
 LEFT_S = 3600.0
 
@@ -13,13 +14,13 @@ LEFT_S = 3600.0
 def folder_of(parent: Path, driver_id: str) -> Path:
     """Create the driver's checkpoint folder. Drivers share none, because a superseded one may still be running.
 
-    Folders that have not changed for an hour are removed.
+    Folders that have not changed for an hour are removed, except those of drivers that run on this machine.
     """
     parent = parent.resolve()
     folder = parent / driver_id
     folder.mkdir(parents=True)
     for left in parent.iterdir():
-        if left.is_dir() and time.time() - left.stat().st_mtime > LEFT_S:
+        if left.is_dir() and time.time() - left.stat().st_mtime > LEFT_S and not is_running(parent, left.name):
             shutil.rmtree(left, ignore_errors=True)
     return folder
 

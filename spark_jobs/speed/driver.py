@@ -56,17 +56,18 @@ class Driver:
         self._stop = stop
         self._names = names
         self._state = DriverState()
-        self._lease = DriverLease(settings.database, uuid.uuid4().hex)
+        self._lease = DriverLease(settings.database, uuid.uuid4().hex, names)
         self._ledger = OffsetLedger(settings.database)
         self._progress = StreamProgressStore(settings.database, lease=self._lease)
         offset_reader, stream = OffsetReader(settings.kafka.bootstrap_servers), settings.stream
         store = PendingStore(settings.database, self._lease)
         self._context = DriverContext(settings, offset_reader, self._ledger, self._lease, store, self._state, stop)
         self._queries = [QUERIES[name](self._context, definition) for name in names]
+        self._port = stream.serve_metrics_port if list(names) == ["serve"] else stream.metrics_port
         topics = {name: topic for name, topic in topics_of(definition).items() if name in names}
         self._monitor = Monitor(
             self._progress, self._state, offset_reader, self._lease, topics, definition.table.name,
-            stream.metrics_host, stream.metrics_port,
+            stream.metrics_host, self._port,
         )  # fmt: skip
         self._watchdog = Watchdog()
         self._is_starting = True  # afterwards the main loop does not wait for servers
@@ -98,7 +99,7 @@ class Driver:
         checkpoints = folder_of(self._settings.stream.checkpoint_dir, self._lease.driver_id)
         self._closing.append(lambda: shutil.rmtree(checkpoints, ignore_errors=True))
         self._start_queries(session, checkpoints)
-        log.info("queries run: %s; health at port %d", ", ".join(self._names), self._settings.stream.metrics_port)
+        log.info("queries run: %s; health at port %d", ", ".join(self._names), self._port)
         self._follow()
 
     def _check_prerequisites(self) -> None:
@@ -138,7 +139,7 @@ class Driver:
             log.info("the lease is taken, epoch %d", self._lease.epoch)
             return session
 
-    def _wait_for_turn(self) -> int | None:
+    def _wait_for_turn(self) -> dict[str, int] | None:
         folder = self._settings.stream.checkpoint_dir
         return standby.wait_for_turn(
             self._lease, lambda other: is_gone(folder, other), self._stop, self._monitor.starting

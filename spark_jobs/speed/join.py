@@ -121,7 +121,7 @@ class BoardJoin:
         """Send one page of the pending boards whose member is known by now; returns the number of boards sent.
 
         Each call handles one page, so that a waiting batch can run in between. 0 means that no board is left, or that
-        none in the page was sent: see `is_resolved`. `take` calls `resolve` and handles its failures.
+        none in the page was sent. `take` calls `resolve` and handles its failures.
         """
         with self._lock:
             self._refresh()
@@ -141,11 +141,6 @@ class BoardJoin:
         if trial is not None and trial.at:
             batch = PendingBatch(self._store.pending_at([Coordinates(*at) for at in trial.at]))
             isolation.take(batch, trial if batch.is_at(trial.at) else None)
-
-    @property
-    def is_resolved(self) -> bool:
-        """True if all pending boards whose member is known were sent."""
-        return self._pending.is_done
 
     def warm_up(self, nothing: DataFrame) -> None:
         """Run the code path once over an empty range, without sending, so that its code is compiled."""

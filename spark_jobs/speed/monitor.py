@@ -84,8 +84,9 @@ class Monitor:
             self._server = ThreadingHTTPServer(self._address, self._handler())
         except OSError as exc:
             host, port = self._address
+            setting = "STREAM_METRICS_PORT" if "join" in self._topics else "STREAM_SERVE_METRICS_PORT"
             raise ConfigurationError(
-                f"STREAM_METRICS_HOST={host}, STREAM_METRICS_PORT={port}: {exc.strerror or exc}; "
+                f"STREAM_METRICS_HOST={host}, {setting}={port}: {exc.strerror or exc}; "
                 "is another driver running? Else choose another port"
             ) from exc
         self._run("monitor-http", self._server.serve_forever)

@@ -30,6 +30,12 @@ def is_gone(folder: Path, driver_id: str) -> bool:
     return file.exists() and _is_free(file)
 
 
+def is_running(folder: Path, driver_id: str) -> bool:
+    """True if the driver was started on this machine and runs. False if it is unknown here."""
+    file = _file_of(folder, driver_id)
+    return file.exists() and not _is_free(file)
+
+
 def _file_of(folder: Path, driver_id: str) -> Path:
     return folder.resolve() / f"{driver_id}.alive"
 

@@ -23,6 +23,7 @@ from tests.servers import wait_until
 from tests.support.freezing import freeze
 from tests.support.pipeline import ROOT
 
+_PORTS = ("STREAM_METRICS_PORT", "STREAM_SERVE_METRICS_PORT")
 _LOOK_S = 0.05
 _PAUSE_S = 0.2
 _REACHED_S = 120.0  # the driver before it may have to load first
@@ -35,7 +36,9 @@ class Driver:
     `ended` has the exit codes of all drivers so far, with what was done to each, if anything.
     """
 
-    def __init__(self, variables: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, variables: Mapping[str, str], folder: Path, query: str | None = None) -> None:
+        """`query`: it runs this one alone."""
+        self._query = ["--query", query] if query else []
         self.ended: list[tuple[str, int]] = []
         self.workers_seen = 0
         self._folder = folder
@@ -91,7 +94,7 @@ class Driver:
         return process.wait(_ENDS_S)
 
     def is_healthy(self) -> bool:
-        """Does the newest driver say that both queries run?"""
+        """Does the newest driver say that its queries run?"""
         self._check()
         url = self._urls.get(self.pid) if self._processes else None
         try:
@@ -151,10 +154,11 @@ class Driver:
     def run_broken(self, **variables: str) -> int:
         """A second driver that cannot run, which wants to take over. Returns its exit code."""
         (port,) = unused(1)
-        environment = {**self._variables, **variables, "STREAM_METRICS_PORT": str(port)}
+        environment = {**self._variables, **variables, **dict.fromkeys(_PORTS, str(port))}
         environment.pop(VARIABLE)
         with self.log.open("ab") as log:
-            return subprocess.run([sys.executable, "spark_jobs/stream.py", "--take-over"], cwd=ROOT, env=environment,
+            command = [sys.executable, "spark_jobs/stream.py", "--take-over", *self._query]
+            return subprocess.run(command, cwd=ROOT, env=environment,
                                   stdout=log, stderr=log, timeout=_ENDS_S, check=False).returncode  # fmt: skip
 
     def exhaust(self) -> None:
@@ -262,10 +266,10 @@ class Driver:
 
     def _launch(self, *arguments: str) -> None:
         (port,) = unused(1)  # each its own: two drivers may run at once
-        variables = {**self._variables, "STREAM_METRICS_PORT": str(port)}
+        variables = {**self._variables, **dict.fromkeys(_PORTS, str(port))}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.stream_process", *arguments],
+                [sys.executable, "-m", "tests.faults.stream_process", *self._query, *arguments],
                 cwd=ROOT,
                 env=variables,
                 stdout=log,

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ _RECOVERED_S = 60.0
 _ISOLATED_S = 1_800.0  # some ten drivers
 # Those that are in a transaction come first: a batch is under way there.
 _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY xact_start NULLS LAST"
-_LEASE_WANTED = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%stream_driver%'"
+_LEASE_WANTED = (
+    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pg_advisory_xact_lock(7203005%'"
+)
 _VIEW = """
 SELECT board_id, member_id, stream_partition, stream_offset, table_partition, table_offset,
        kafka_partition, kafka_offset, title, body, nickname, city, phone
@@ -45,7 +47,7 @@ SELECT board_id, member_id, stream_partition, stream_offset, table_partition, ta
 # Of a second driver: each is found out at another time.
 _BROKEN = ({"SPARK_KAFKA_JARS_DIR": "/nowhere"}, {"STREAM_DRIVER_MEMORY": "1m"}, {"SPARK_KAFKA_JARS_DIR": "/nowhere"})
 _REJECTED = 'SELECT 1 FROM reject WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s'
-_LEDGER = "SELECT consumer, topic, partition, next_offset FROM offset_ledger"
+_LEDGER = "SELECT partition, next_offset FROM offset_ledger WHERE consumer = %s"
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Parts:
     proxy: Proxy  # between driver and PostgreSQL
     executor: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
     again: TopicAgain
+    serve: Driver | None = None  # of the query of this name; `driver` then runs the other one alone
     felt: set[str] = field(default_factory=set)
     poison: set[Place] = field(default_factory=set)  # records that cannot be taken
 
@@ -66,18 +69,18 @@ class Parts:
         """Live through the faults; what is running on return may still be starting."""
         for fault in plan:
             time.sleep(fault.after_s)
-            if self.executor.submit(self._live_through, fault).result():
+            if self.executor.submit(self._with_driver_at(fault)._live_through, fault).result():
                 self.felt.add(fault.name)
 
     def is_caught_up(self, reader: TopicReader) -> bool:
         """Has each query taken all that is in its topic, as the ledger says?"""
-        ledger: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-        for consumer, topic, partition, next_offset in rows(self.settings, _LEDGER):
-            ledger[consumer, topic][partition] = next_offset
-        return all(
-            {p: end for p, end in reader.ends(topic).items() if end != ledger[consumer, topic].get(p, 0)} == {}
-            for consumer, topic in _CONSUMERS.items()
-        )
+        return all(self.has_taken(consumer, reader) for consumer in _CONSUMERS)
+
+    def has_taken(self, consumer: str, reader: TopicReader) -> bool:
+        """The same of one query."""
+        ledger = dict(rows(self.settings, _LEDGER, (consumer,)))
+        ends = reader.ends(_CONSUMERS[consumer])
+        return {p: end for p, end in ends.items() if end != ledger.get(p, 0)} == {}
 
     def look(self) -> Seen:
         """What the tables hold now."""
@@ -91,6 +94,11 @@ class Parts:
             pending[board].add((partition, offset))
         rejects = {Place(*row) for row in rows(self.settings, 'SELECT topic, partition, "offset" FROM reject')}
         return Seen(view, pending, rejects)
+
+    def _with_driver_at(self, fault: Fault) -> "Parts":
+        """The same parts, with the driver that comes to the fault's place."""
+        is_of_serve = fault.place is not None and fault.place.startswith("serve.")
+        return replace(self, driver=self.serve) if self.serve is not None and is_of_serve else self
 
     def _live_through(self, fault: Fault) -> bool:
         """False when the driver never came to the fault's place."""
@@ -269,9 +277,12 @@ class Parts:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path) -> Iterator[Parts]:
-    """The parts, running and healthy, with their logs in the folder; gone at the end."""
-    for name in ("kafka", "postgres", "driver"):
+def parts_in(folder: Path, is_apart: bool = False) -> Iterator[Parts]:
+    """The parts, running and healthy, with their logs in the folder; gone at the end.
+
+    `is_apart`: each query in a process of its own.
+    """
+    for name in ("kafka", "postgres", "driver", "serve"):
         (folder / name).mkdir(parents=True)
     with (
         ThreadPoolExecutor(1) as executor,
@@ -284,12 +295,17 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         variables = environment(kafka, postgres, _DATABASE, folder / "driver") | {"DATABASE_PORT": str(proxy.port)}
         bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20)}
-        driver = Driver({**variables, **bounds}, folder / "driver")
+        driver = Driver({**variables, **bounds}, folder / "driver", "join" if is_apart else None)
+        serve = Driver({**variables, **bounds}, folder / "serve", "serve") if is_apart else None
         broker = Broker(kafka)
         try:
             driver.start()
+            if serve is not None:
+                serve.start()
             again = TopicAgain(settings, driver, variables, folder / "repair.log")
-            yield Parts(broker, postgres, driver, settings, proxy, executor, again)
+            yield Parts(broker, postgres, driver, settings, proxy, executor, again, serve)
         finally:
             driver.close()
+            if serve is not None:
+                serve.close()
             broker.mend()

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from psycopg2 import OperationalError
 
-from include.adapters.postgres.driver_lease import APPLICATION, DriverLease, LeaseTaken
+from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingBoard, PendingStore
 from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
@@ -34,8 +34,8 @@ def settings(postgres, tmp_path):
     return migrated(None, postgres, "driver_lease", tmp_path)
 
 
-def taken(settings, driver_id, application="stream"):
-    lease = DriverLease(settings.database, driver_id, application)
+def taken(settings, driver_id, *queries):
+    lease = DriverLease(settings.database, driver_id, queries or ("join", "serve"))
     lease.take()
     return lease
 
@@ -68,20 +68,52 @@ def test_each_driver_has_a_later_epoch_and_only_the_last_one_writes(settings):
         write(settings, older, "older")
     write(settings, later, "later")
     assert rows(settings, WRITTEN) == [("later",)]
-    assert rows(settings, "SELECT driver_id, epoch FROM stream_driver") == [("b", 2)]
+    assert rows(settings, "SELECT DISTINCT driver_id, epoch FROM stream_driver") == [("b", 2)]
 
 
 def test_who_never_took_it_does_not_write(settings):
     with pytest.raises(DriverSuperseded, match="epoch=0, later=None"):
-        write(settings, DriverLease(settings.database, "a", "stream"), "one")
+        write(settings, DriverLease(settings.database, "a"), "one")
     assert rows(settings, WRITTEN) == []
 
 
-def test_other_applications_are_not_concerned(settings):
-    lease = taken(settings, "a")
-    taken(settings, "b", application="another")
+def test_other_queries_are_not_concerned(settings):
+    lease = taken(settings, "a", "join")
+    taken(settings, "b", "serve")
     write(settings, lease, "one")
     assert rows(settings, WRITTEN) == [("one",)]
+
+
+def test_taking_one_querys_lease_ends_no_transaction_of_the_others(settings):
+    join, serve = taken(settings, "a", "join"), taken(settings, "a", "serve")
+    later = DriverLease(settings.database, "b", ["serve"], take_s=0.3)
+    with closing(open_connection(settings.database, "stream")) as silent, silent.cursor() as of_serve:
+        serve.hold(of_serve)
+        with connect(settings.database, "stream") as connection, connection.cursor() as of_join:
+            join.hold(of_join)
+            later.take()
+            of_join.execute(WRITE, ("join",))
+        with pytest.raises(OperationalError):
+            of_serve.execute(WRITE, ("serve",))
+    assert rows(settings, WRITTEN) == [("join",)]
+
+
+def test_a_driver_of_both_queries_writes_only_with_both_leases(settings):
+    both = taken(settings, "a")
+    taken(settings, "b", "serve")
+    with pytest.raises(DriverSuperseded, match=r"query=serve, epoch=1, later=2 on "):
+        write(settings, both, "one")
+    assert rows(settings, WRITTEN) == []
+
+
+def test_both_leases_are_taken_or_none(settings):
+    taken(settings, "a", "serve")
+    both = DriverLease(settings.database, "b")
+    with pytest.raises(LeaseTaken):
+        both.take({"join": 0, "serve": 0})
+    assert rows(settings, "SELECT application, driver_id FROM stream_driver") == [("serve", "a")]
+    assert both.take({"join": 0, "serve": 1}) == 2
+    assert {name: holder.driver_id for name, holder in both.holders().items()} == {"join": "b", "serve": "b"}
 
 
 def test_what_the_older_one_wrote_in_the_transaction_that_finds_out_is_not_there(settings):
@@ -94,7 +126,7 @@ def test_what_the_older_one_wrote_in_the_transaction_that_finds_out_is_not_there
 
 def test_taking_it_waits_for_a_transaction_of_the_older_one_that_is_under_way(settings):
     older = taken(settings, "a")
-    later = DriverLease(settings.database, "b", "stream")
+    later = DriverLease(settings.database, "b")
     with ThreadPoolExecutor() as pool:
         with connect(settings.database, "stream") as connection, connection.cursor() as cursor:
             older.hold(cursor)
@@ -110,7 +142,7 @@ def test_a_transaction_that_meets_a_driver_just_taking_over_waits_and_then_write
     older = taken(settings, "a")
     with ThreadPoolExecutor() as pool:
         with connect(settings.database, "stream") as connection, connection.cursor() as cursor:
-            taking_over = {"application": "stream", "driver_id": "b", "host": "elsewhere", "after": None}
+            taking_over = {"queries": ["join"], "driver_id": "b", "host": "elsewhere", "after": [None]}
             cursor.execute(query("take_driver_lease"), taking_over)
             writing = pool.submit(write, settings, older, "older")
             wait_for_lock(settings)
@@ -128,31 +160,31 @@ def test_an_epoch_that_a_restored_database_gave_to_another_driver_is_not_this_on
 
 
 def test_of_two_that_saw_the_same_leader_end_one_takes_the_lease(settings):
-    first = DriverLease(settings.database, "a", "stream")
-    assert first.holder() is None
-    assert first.take(after=0) == 1
+    first = DriverLease(settings.database, "a", ["join"])
+    assert first.holders() == {}
+    assert first.take({"join": 0}) == 1
     with pytest.raises(LeaseTaken):
-        DriverLease(settings.database, "b", "stream").take(after=0)
-    holder = first.holder()
+        DriverLease(settings.database, "b", ["join"]).take({"join": 0})
+    holder = first.holders()["join"]
     assert (holder.epoch, holder.driver_id, holder.has_ended) == (1, "a", False)
     assert 0 <= holder.age_s < 60
     first.release()
-    assert first.holder().has_ended
-    later = DriverLease(settings.database, "b", "stream")
-    assert later.take(after=1) == 2
+    assert first.holders()["join"].has_ended
+    later = DriverLease(settings.database, "b", ["join"])
+    assert later.take({"join": 1}) == 2
     with pytest.raises(LeaseTaken):
-        DriverLease(settings.database, "c", "stream").take(after=1)
+        DriverLease(settings.database, "c", ["join"]).take({"join": 1})
     first.release()  # of a lease that it has no more
-    assert not later.holder().has_ended
+    assert not later.holders()["join"].has_ended
 
 
 def test_a_heartbeat_is_a_sign_of_life_of_the_driver_that_wrote_it(settings):
-    lease = taken(settings, "a", APPLICATION)
-    taken_at = lease.holder().seen_at
+    lease = taken(settings, "a")
+    taken_at = lease.holders()["serve"].seen_at
     rows(settings, "INSERT INTO stream_progress (query, driver_id) VALUES ('join', 'another')")
-    assert lease.holder().seen_at == taken_at
+    assert lease.holders()["serve"].seen_at == taken_at
     StreamProgressStore(settings.database, lease=lease).save([PROGRESS._replace(driver_id="a")])
-    assert lease.holder().seen_at > taken_at
+    assert lease.holders()["serve"].seen_at > taken_at
 
 
 class Silent:
@@ -169,7 +201,7 @@ class Silent:
 
 def test_a_driver_that_stands_still_in_a_transaction_does_not_keep_the_lease(settings):
     older = taken(settings, "a")
-    later = DriverLease(settings.database, "b", "stream", take_s=0.3)
+    later = DriverLease(settings.database, "b", take_s=0.3)
     with closing(open_connection(settings.database, "stream")) as connection, connection.cursor() as cursor:
         older.hold(cursor)
         cursor.execute(WRITE, ("older",))
@@ -194,7 +226,7 @@ def test_a_driver_that_stands_still_while_it_sends_rows_does_not_keep_it_either(
         copying = pool.submit(copy)
         try:
             assert silent.asked.wait(10)
-            assert DriverLease(settings.database, "b", "stream", take_s=0.3).take() == 2
+            assert DriverLease(settings.database, "b", take_s=0.3).take() == 2
         finally:
             silent.go_on.set()
         with pytest.raises(DatabaseUnavailable):
@@ -215,7 +247,7 @@ def test_short_transactions_that_follow_each_other_without_a_gap_do_not_keep_it_
     with ThreadPoolExecutor() as pool:
         writing = [pool.submit(write_on, turn) for turn in range(4)]
         try:
-            later = DriverLease(settings.database, "b", "stream", take_s=5)
+            later = DriverLease(settings.database, "b", take_s=5)
             assert later.take() == 2
             for each in writing:
                 with pytest.raises(DriverSuperseded):
@@ -240,8 +272,8 @@ class TestStores:
     @pytest.mark.parametrize("write", [pytest.param(write, id=name) for name, write in WRITES])
     def test_the_holder_writes_and_a_superseded_driver_does_not(self, settings, write):
         assert set(refuse_unfenced(settings)) >= {*self.TABLES, "detail_live", "dirty_day", "day_publication"}
-        older = taken(settings, "a", APPLICATION)
-        later = taken(settings, "b", APPLICATION)
+        older = taken(settings, "a")
+        later = taken(settings, "b")
         with pytest.raises(DriverSuperseded):
             write(settings, older)
         assert [rows(settings, f"SELECT count(*) FROM {table}") for table in self.TABLES] == [[(0,)]] * 4

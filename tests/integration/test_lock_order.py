@@ -31,7 +31,7 @@ from tests.support.sessions import is_waiting, session, terminate
 
 LATER = NOON + dt.timedelta(minutes=1)
 ORDER = [
-    "stream_driver", "advisory 7203003", "advisory 7203004", "day_publication", "pending_record",
+    "advisory 7203005", "stream_driver", "advisory 7203003", "advisory 7203004", "day_publication", "pending_record",
     "detail_covered", "detail_live", "dirty_day", "unchecked_day", "reject", "offset_ledger",
 ]  # fmt: skip
 # Which of them the transaction holds by now: a row lock shows as RowShareLock or RowExclusiveLock on its table.

@@ -43,7 +43,7 @@ def use_all(settings):
     database = settings.database
     migrate(settings)
     asyncio.run(save_member(settings))
-    lease = DriverLease(database, "d", "stream")
+    lease = DriverLease(database, "d")
     lease.take()
     OffsetLedger(database).entries("join", "board")
     PendingStore(database, lease).forget_superseded()

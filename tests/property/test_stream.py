@@ -231,7 +231,7 @@ class Driver:
 
     def resolve(self):
         self._join.resolve_pending(self._join.resolve)
-        while not self._join.is_resolved:
+        while not self._join._pending.is_done:
             self._join.resolve_pending(self._join.resolve)
 
     def serve(self):

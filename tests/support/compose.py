@@ -28,6 +28,8 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "GATEWAY_FALLBACK_DIR": "a path in the container",
     "STREAM_CHECKPOINT_DIR": "a path in the container",
     "STREAM_METRICS_PORT": "not published",
+    "STREAM_SERVE_METRICS_PORT": "not published",
+    "STREAM_PROCESSES": "an override file makes them two, see docs/deployment.md",
     "ARCHIVE_DIR": "a path in the container",
     "SPARK_MASTER": "an address",
     "SPARK_KAFKA_JARS_DIR": "a path in the image",

@@ -7,6 +7,7 @@ from stack import env_file
 from stack.errors import StackError
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
+from stack.run_service import prepare
 from stack.service import Job, Service
 from stack.services import declare, needed_by, stop_order
 from stack.supervisor import Supervisor
@@ -61,6 +62,24 @@ def test_unknown_external_service_is_named(settings: dict[str, str]) -> None:
         declare({**settings, "STACK_EXTERNAL": "redis"})
 
 
+def test_queries_of_the_stream_run_as_one_service_or_as_two_with_a_port_each(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    def launched(processes: str) -> dict[str, tuple[list[str], list[str]]]:
+        nodes = declare({**settings, "STREAM_PROCESSES": processes})
+        services = [node for node in nodes if isinstance(node, Service) and node.name.startswith("stream")]
+        layout = Layout.of(state=tmp_path)
+        return {each.name: (prepare(each.name, layout, settings).command[2:], [*each.ports]) for each in services}
+
+    assert launched("1") == {"stream": ([], ["STREAM_METRICS_PORT"])}
+    assert launched("2") == {
+        "stream-join": (["--query", "join"], ["STREAM_METRICS_PORT"]),
+        "stream-serve": (["--query", "serve"], ["STREAM_SERVE_METRICS_PORT"]),
+    }
+    with pytest.raises(StackError, match=r"STREAM_PROCESSES='3' in \.env: use one of 1, 2"):
+        declare({**settings, "STREAM_PROCESSES": "3"})
+
+
 @pytest.mark.parametrize("value", ["", "port", "0", "65536"])
 def test_bad_port_is_named(settings: dict[str, str], value: str) -> None:
     with pytest.raises(StackError, match="GATEWAY_PORT"):
@@ -68,7 +87,7 @@ def test_bad_port_is_named(settings: dict[str, str], value: str) -> None:
 
 
 def test_every_service_has_a_deadline_and_a_port_is_asked_of_one_only(settings: dict[str, str]) -> None:
-    nodes = declare(settings)
+    nodes = declare({**settings, "STREAM_PROCESSES": "2"})
     assert all(isinstance(node, Job | Service) and node.deadline_s > 0 for node in nodes)
     asked = [name for node in nodes if isinstance(node, Service) for name in node.ports]
     assert sorted(asked) == sorted(env_file.PORT_VARIABLES)

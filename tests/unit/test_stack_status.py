@@ -41,6 +41,16 @@ def test_a_row_a_query_and_one_for_both() -> None:
     assert caption == ["member table: 442,017 rows, 128 MiB; driver 4"]
 
 
+def test_counts_of_two_drivers_are_added_and_those_of_a_former_driver_are_not() -> None:
+    of_serve = {"driver_id": "d2", "epoch": 5, "metrics": {"rejects": 1, "duplicates": 2}}
+    *_, both, caption = printed(seen("join"), seen("serve", **of_serve))
+    assert [cell for cell in both if cell] == ["both", "3, oldest 1:06:40", "3", "7"]
+    assert caption == ["member table: 442,017 rows, 128 MiB; driver 4, 5"]
+    *_, both, caption = printed(seen("join", age_s=3600), seen("serve", **of_serve))
+    assert [cell for cell in both if cell] == ["both", "?", "1", "2"]
+    assert caption == ["member table: 0 rows, 0 MiB; driver 5"]
+
+
 def test_what_is_not_known_is_a_question_mark() -> None:
     nothing = dict.fromkeys(("input_rate", "processed_rate", "lag_records", "lag_s", "duration_ms", "metrics"))
     join, both, _ = printed(seen("join", **nothing))

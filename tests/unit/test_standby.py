@@ -16,16 +16,18 @@ NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 class Lease:
     """A lease whose holder the test changes. It gives signs of life as long as it `lives`."""
 
+    queries = ("join", "serve")
+
     def __init__(self, holder):
         self.answer, self.lives, self.looks = holder, True, 0
 
-    def holder(self):
+    def holders(self):
         self.looks += 1
         if isinstance(self.answer, Exception):
             raise self.answer
         if self.lives and self.answer is not None:
             self.answer = self.answer._replace(seen_at=self.answer.seen_at + dt.timedelta(seconds=1))
-        return self.answer
+        return {} if self.answer is None else {"serve": self.answer}
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,11 @@ def waiting(lease, stop, told=None):
 
 @pytest.mark.parametrize(
     ("lease", "is_gone", "after"),
-    [(Lease(None), False, 0), (Lease(holder(has_ended=True)), False, 7), (Lease(holder()), True, 7)],
+    [
+        (Lease(None), False, {"join": 0, "serve": 0}),
+        (Lease(holder(has_ended=True)), False, {"join": 0, "serve": 7}),
+        (Lease(holder()), True, {"join": 0, "serve": 7}),
+    ],
     ids=["nobody ever led", "it let go", "it is gone from this machine"],
 )
 def test_its_turn_at_once(stop, lease, is_gone, after):
@@ -71,9 +77,9 @@ def test_it_waits_as_long_as_the_other_lives(stop):
     result = waiting(lease, stop, told)
     wait_until(lambda: lease.looks > 50, 10, "it looks for longer than a silence")
     assert result == []
-    assert told == ["standing by: driver other on elsewhere leads"]
+    assert told == ["standing by: driver other on elsewhere runs serve"]
     lease.lives = False
-    wait_until(lambda: result == [7], 10, "the other one is silent")
+    wait_until(lambda: result == [{"join": 0, "serve": 7}], 10, "the other one is silent")
 
 
 def test_silence_counts_while_the_database_answers(stop):
@@ -85,7 +91,7 @@ def test_silence_counts_while_the_database_answers(stop):
     lease.answer, looks = holder(), lease.looks
     wait_until(lambda: lease.looks > looks + 3, 10, "the database is back")
     assert result == []
-    wait_until(lambda: result == [7], 10, "the other one stays silent")
+    wait_until(lambda: result == [{"join": 0, "serve": 7}], 10, "the other one stays silent")
 
 
 def test_it_ends_when_told_to(stop):

@@ -1,8 +1,9 @@
-"""One driver at a time: the later one takes the lease, the older one finds out before it writes again."""
+"""One driver a query at a time: the later one takes the lease, the older one finds out before it writes again."""
 
 import datetime as dt
 import logging
 import socket
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from psycopg2.errors import LockNotAvailable
@@ -15,7 +16,7 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-APPLICATION = "board-detail-stream"
+QUERIES = ("join", "serve")
 TAKE_S = 10.0  # for a transaction of the older driver to come to its end
 
 
@@ -35,27 +36,28 @@ class Holder(NamedTuple):
 
 
 class DriverLease:
-    """This driver's right to write for an application. Taking it ends the right of whoever had it."""
+    """This driver's right to write for its queries. Taking it ends the right of every driver that had one of them."""
 
     def __init__(
-        self, database: DatabaseSettings, driver_id: str, application: str = APPLICATION, take_s: float = TAKE_S
+        self, database: DatabaseSettings, driver_id: str, queries: Sequence[str] = QUERIES, take_s: float = TAKE_S
     ) -> None:
-        self._application = application
+        """`queries`: each has a lease of its own, and this driver has all of these or none."""
+        self.queries = sorted(queries)  # the order in which all drivers lock them
         self.driver_id = driver_id
         self.epoch = 0
         self._connection = KeptConnection(database, "stream", "lease", SessionLimits(lock_s=take_s))
 
-    def holder(self) -> Holder | None:
-        """Who took it last; None when nobody ever did. Raises DatabaseUnavailable."""
+    def holders(self) -> dict[str, Holder]:
+        """Return the driver that took each query's lease last, if one ever did. Raises DatabaseUnavailable."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_driver_lease"), {"application": self._application})
-            row = cursor.fetchone()
-            return None if row is None else Holder(*row)
+            cursor.execute(query("select_driver_lease"), {"queries": self.queries})
+            return {row[0]: Holder(*row[1:]) for row in cursor.fetchall()}
 
-    def take(self, after: int | None = None) -> int:
-        """Become the driver; returns the new epoch.
+    def take(self, after: Mapping[str, int] | None = None) -> int:
+        """Become the driver of all its queries; returns the new epoch.
 
-        `after`: only if the lease is still of that epoch (0: if nobody ever had it), else LeaseTaken is raised.
+        `after`: only if each query's lease is still of that epoch (0: if no driver ever had it), else LeaseTaken is
+        raised and no lease is taken.
         Waits for a transaction of the older driver that is under way, for `take_s`. Then its session is ended, and the
         transaction has no effect: a driver that is frozen, or whose host is gone, would keep the lease.
         """
@@ -65,7 +67,7 @@ class DriverLease:
             if not isinstance(exc.__cause__, LockNotAvailable):
                 raise
         with self._connection.transaction() as cursor:
-            cursor.execute(query("end_lease_holders"))
+            cursor.execute(query("end_lease_holders"), {"queries": self.queries})
             for application, address, _ in cursor.fetchall():
                 log.warning("the older driver does not let go of the lease: its session %s from %s is ended",
                             application, address)  # fmt: skip
@@ -73,12 +75,13 @@ class DriverLease:
 
     def hold(self, cursor: Cursor) -> None:
         """Keep the lease until the end of the cursor's transaction. Raises DriverSuperseded."""
-        cursor.execute(query("hold_driver_lease"), {"application": self._application})
-        row = cursor.fetchone()
-        # a database that was restored gives an epoch a second time, to another driver
-        if row is None or row[:2] != (self.epoch, self.driver_id):
-            raise DriverSuperseded(application=self._application, epoch=self.epoch,
-                                   later=None if row is None else f"{row[0]} on {row[2]}")  # fmt: skip
+        cursor.execute(query("hold_driver_lease"), {"queries": self.queries})
+        held = {row[0]: row[1:] for row in cursor.fetchall()}
+        for name in self.queries:
+            epoch, driver_id, host = held.get(name, (None, None, None))
+            # a database that was restored gives an epoch a second time, to another driver
+            if (epoch, driver_id) != (self.epoch, self.driver_id):
+                raise DriverSuperseded(query=name, epoch=self.epoch, later=epoch and f"{epoch} on {host}")
 
     def check(self) -> None:
         """Look whether the lease is still this driver's. Raises DriverSuperseded, DatabaseUnavailable."""
@@ -91,16 +94,17 @@ class DriverLease:
             cursor.execute(query("end_driver_lease"), self._parameters())
         self._connection.close()
 
-    def _take(self, after: int | None) -> int:
+    def _take(self, after: Mapping[str, int] | None) -> int:
+        epochs = [None if after is None else after[name] for name in self.queries]
         with self._connection.transaction() as cursor:
-            cursor.execute(query("lock_driver_leases"))
-            cursor.execute(query("take_driver_lease"), {**self._parameters(), "after": after})
-            row = cursor.fetchone()
-        if row is None:
-            raise LeaseTaken(application=self._application, epoch=after)
-        self.epoch = int(row[0])
+            cursor.execute(query("lock_driver_leases"), {"queries": self.queries})
+            cursor.execute(query("take_driver_lease"), {**self._parameters(), "after": epochs})
+            taken = cursor.fetchall()
+            if len(taken) < len(self.queries):
+                raise LeaseTaken(queries=", ".join(self.queries), epochs=epochs)
+        self.epoch = int(taken[0][0])
         return self.epoch
 
     def _parameters(self) -> dict[str, object]:
-        return {"application": self._application, "driver_id": self.driver_id, "epoch": self.epoch,
+        return {"queries": self.queries, "driver_id": self.driver_id, "epoch": self.epoch,
                 "host": socket.gethostname()}  # fmt: skip

@@ -1,41 +1,47 @@
 -- The lease of the stream's driver, its progress and its trials.
 
 -- name: select_driver_lease
-SELECT d.epoch, d.driver_id, d.host, d.ended_at IS NOT NULL AS has_ended, greatest(d.taken_at, p.heartbeat_at) AS seen_at,
+SELECT d.application, d.epoch, d.driver_id, d.host, d.ended_at IS NOT NULL AS has_ended,
+       greatest(d.taken_at, p.heartbeat_at) AS seen_at,
        extract(epoch FROM clock_timestamp() - greatest(d.taken_at, p.heartbeat_at))::float AS age_s
   FROM stream_driver d
   LEFT JOIN LATERAL (SELECT max(heartbeat_at) AS heartbeat_at FROM stream_progress WHERE driver_id = d.driver_id) p ON true
- WHERE d.application = %(application)s
+ WHERE d.application = ANY (%(queries)s)
 
 -- name: end_lease_holders
--- Ends the sessions in whose transaction a driver holds its lease.
-SELECT holder.application_name, holder.client_addr::text, pg_terminate_backend(holder.pid)
+-- Ends the sessions in whose transaction a driver holds one of these leases.
+SELECT DISTINCT holder.application_name, holder.client_addr::text, pg_terminate_backend(holder.pid)
   FROM pg_locks l
   JOIN pg_stat_activity holder USING (pid)
- WHERE l.locktype = 'relation' AND l.relation = 'stream_driver'::regclass AND l.granted
+ WHERE l.locktype = 'advisory' AND l.classid = 7203005 AND l.granted
+   AND l.objid::bigint = ANY (SELECT hashtext(name) & x'ffffffff'::bigint FROM unnest(%(queries)s) AS name)
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND holder.pid <> pg_backend_pid() AND holder.usename = current_user
 
 -- name: hold_driver_lease
--- The lock lets a later driver take the lease only after this transaction.
-SELECT epoch, driver_id, host FROM stream_driver WHERE application = %(application)s FOR SHARE
+-- The lock lets a later driver take the lease only after this transaction. Each query has its own, so that a driver that
+-- takes over waits for the transactions of its own queries alone.
+SELECT pg_advisory_xact_lock_shared(7203005, hashtext(name)) FROM unnest(%(queries)s) AS name;
+SELECT application, epoch, driver_id, host FROM stream_driver WHERE application = ANY (%(queries)s) FOR SHARE
 
 -- name: end_driver_lease
 UPDATE stream_driver SET ended_at = now()
- WHERE application = %(application)s AND epoch = %(epoch)s AND driver_id = %(driver_id)s
+ WHERE application = ANY (%(queries)s) AND epoch = %(epoch)s AND driver_id = %(driver_id)s
 
 -- name: lock_driver_leases
 -- Transactions of the older driver that begin from now on queue behind this one: else it could wait for ever, because
 -- FOR SHARE joins those that share the row's lock already.
-LOCK TABLE stream_driver IN EXCLUSIVE MODE
+SELECT pg_advisory_xact_lock(7203005, hashtext(name)) FROM unnest(%(queries)s) AS name
 
 -- name: take_driver_lease
--- `after`: only when the lease is still of that epoch; null: whoever has it.
-INSERT INTO stream_driver AS d (application, epoch, driver_id, host)
-VALUES (%(application)s, 1, %(driver_id)s, %(host)s)
+-- `after`: only those that are still of these epochs; null: whoever has them. The epoch is later than that of any driver.
+INSERT INTO stream_driver (application, epoch, driver_id, host)
+SELECT wanted.query, (SELECT coalesce(max(epoch), 0) + 1 FROM stream_driver), %(driver_id)s, %(host)s
+  FROM unnest(%(queries)s, %(after)s::bigint[]) AS wanted (query, after)
+  LEFT JOIN stream_driver d ON d.application = wanted.query
+ WHERE wanted.after IS NULL OR coalesce(d.epoch, 0) = wanted.after
 ON CONFLICT (application) DO UPDATE
-   SET epoch = d.epoch + 1, driver_id = excluded.driver_id, host = excluded.host, taken_at = now(), ended_at = NULL
- WHERE %(after)s::bigint IS NULL OR d.epoch = %(after)s
+   SET epoch = excluded.epoch, driver_id = excluded.driver_id, host = excluded.host, taken_at = now(), ended_at = NULL
 RETURNING epoch
 
 -- name: save_progress
