@@ -20,7 +20,6 @@ from demo.topic_sender import as_gateway, send
 from demo.warehouse import Warehouse
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.gateway.client import GatewayClient
 from include.integrity.settled import wait_until_settled
@@ -116,7 +115,7 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
         "served": Stage("served", arguments.boards),
     }
     rejects_before = warehouse.reject_count()
-    joined_before = sum(offsets.ends(PIPELINE.output.name).values())
+    joined_before = sum(offsets.ends(settings.pipeline.output.name).values())
     served_before = warehouse.served_offsets()
     send_through = _through_gateway if arguments.through == "gateway" else _through_topics
     failure: list[BaseException] = []
@@ -138,7 +137,7 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
     def refresh() -> None:
         if failure:
             raise failure[0]
-        joined = sum(offsets.ends(PIPELINE.output.name).values()) - joined_before
+        joined = sum(offsets.ends(settings.pipeline.output.name).values()) - joined_before
         stages["joined"].reached(min(joined, arguments.boards))
         stages["served"].reached(min(warehouse.served_offsets() - served_before, arguments.boards))
 

@@ -13,7 +13,6 @@ from demo.narrator import Narrator, NotAsTold
 from demo.site import Site
 from demo.warehouse import Warehouse
 from include.adapters.kafka.offsets import OffsetReader
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.gateway.client import GatewayClient, GatewayRefused
 from include.settings import Settings
 from stack import control
@@ -228,7 +227,7 @@ class Story:
 
     def _killed_in_mid_batch(self) -> bool:
         offsets = OffsetReader(self.settings.kafka.bootstrap_servers)
-        output = PIPELINE.output.name
+        output = self.settings.pipeline.output.name
         before = sum(offsets.ends(output).values())
         self._kept(self.gateway.post_events("board", self._boards(BURST)))
         self.narrator.until(
@@ -250,7 +249,7 @@ class Story:
                 places.append((message.topic(), message.partition(), message.offset()))
 
         for key, value in records:
-            producer.produce(PIPELINE.stream.name, value, key, on_delivery=delivered)
+            producer.produce(self.settings.pipeline.stream.name, value, key, on_delivery=delivered)
         producer.flush(10)
         if len(places) != len(records):
             raise NotAsTold(f"Kafka took {len(places)} of {len(records)} bad records")

@@ -6,7 +6,6 @@ from typing import Any
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.settings import Role, Settings
 from include.sql.named import fill, statements
 
@@ -69,6 +68,6 @@ class Warehouse:
 
     def _rows(self, name: str, parameters: dict[str, Any], role: Role = "analyst") -> list[dict[str, Any]]:
         with connect(self._database, role, "demo") as connection, connection.cursor() as cursor:
-            cursor.execute(fill(statements(_QUERIES)[name], BOARD_DETAIL_PIPELINE), parameters)
+            cursor.execute(fill(statements(_QUERIES)[name], self._database.pipeline), parameters)
             names = [column.name for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

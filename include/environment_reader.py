@@ -3,10 +3,13 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from include.errors import ConfigurationError
+
+_T = TypeVar("_T")
 
 _LARGEST = 2**31 - 1
 _LONGEST_S = 366 * 86_400
@@ -121,6 +124,13 @@ class EnvironmentReader:
         except (ZoneInfoNotFoundError, ValueError, OSError) as exc:  # OSError: "Asia" is a folder
             raise _wrong(name, text, "no such time zone; use a name such as Asia/Seoul") from exc
         return text
+
+    def choice(self, name: str, choices: Mapping[str, _T], default: str) -> _T:
+        """Return the value of one of the choices."""
+        text = self.text(name, default)
+        if text not in choices:
+            raise _wrong(name, text, f"not one of {', '.join(choices)}")
+        return choices[text]
 
     def master(self, name: str, default: str) -> str:
         """Return the URL of a Spark master."""

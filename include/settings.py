@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from include.contracts.definition import PIPELINES, Definition
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
 
@@ -30,12 +31,16 @@ _MOST_DAYS = 36_500
 
 @dataclass(frozen=True)
 class DatabaseSettings:
-    """Address and passwords of PostgreSQL. A role's password is needed only by processes that connect as that role."""
+    """The database of a pipeline: its address and passwords.
+
+    A role's password is needed only by processes that connect as that role.
+    """
 
     host: str
     port: int
     name: str
     passwords: Mapping[Role, str] = field(repr=False)
+    pipeline: Definition = field(repr=False)
     superuser: str = "postgres"
     superuser_password: str = field(default="", repr=False)
 
@@ -173,6 +178,11 @@ class Settings:
     batch: BatchSettings
     spark: SparkSettings
 
+    @property
+    def pipeline(self) -> Definition:
+        """The pipeline that this process runs."""
+        return self.database.pipeline
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
         """Read and validate the settings. Raises ConfigurationError with the variable, its value and the remedy."""
@@ -191,6 +201,7 @@ class Settings:
                 port=env.port("DATABASE_PORT", 5432),
                 name=env.text("DATABASE_NAME", "pipeline"),
                 passwords={role: env.secret(name, "") for role, name in _PASSWORD_VARIABLES.items()},
+                pipeline=env.choice("PIPELINE", PIPELINES, "board_detail"),
                 superuser=env.text("POSTGRES_SUPERUSER", "postgres"),
                 superuser_password=env.secret("POSTGRES_SUPERUSER_PASSWORD", ""),
             ),

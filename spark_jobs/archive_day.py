@@ -13,7 +13,6 @@ import sys
 from pyspark import SparkContext
 
 from include.command import as_command
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import OK
 from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
@@ -38,9 +37,9 @@ def main() -> int:
                 started.append(open_context(settings.spark, "archive_day", settings.batch.driver_memory))
             return started[0]
 
-        archive_topics(context, settings, PIPELINE, arguments.run_id, arguments.accept_gap)
+        archive_topics(context, settings, settings.pipeline, arguments.run_id, arguments.accept_gap)
         if arguments.verify:
-            verify_archive(context, settings, PIPELINE)
+            verify_archive(context, settings, settings.pipeline)
     finally:
         for each in started:
             each.stop()

@@ -23,7 +23,6 @@ from include.adapters.postgres.forgotten import ForgottenStore
 from include.archive.store import ArchiveStore
 from include.clock import SystemClock, rfc3339
 from include.command import as_command
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import OK
 from include.gateway.forget import produce_tombstones
 from include.settings import Settings
@@ -47,8 +46,8 @@ def count(settings: Settings, member_id: int) -> Mapping[str, int]:
     Changes nothing, but locks the rows while it counts.
     """
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
-    tables = ForgottenStore(settings.database, PIPELINE)
-    archived = ArchiveForgetting(store, folder, PIPELINE, member_id).find()
+    tables = ForgottenStore(settings.database, settings.pipeline)
+    archived = ArchiveForgetting(store, folder, settings.pipeline, member_id).find()
     boards = sorted({*tables.boards(member_id), *archived.board_ids})
     removed = tables.remove(member_id, boards, dry_run=True)
     return {**removed, "archived records": archived.records, "archive files": archived.files,
@@ -66,16 +65,16 @@ def forget(
     # in another cluster the tombstones would have no effect, and would be counted as sent
     require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
-    tables = ForgottenStore(settings.database, PIPELINE)
-    archive = ArchiveForgetting(store, folder, PIPELINE, member_id)
+    tables = ForgottenStore(settings.database, settings.pipeline)
+    archive = ArchiveForgetting(store, folder, settings.pipeline, member_id)
     boards = tables.open(member_id, reason, made_by)  # first, so that no rebuild loads the member from now on
-    if store.batches(PIPELINE.table.name):
+    if store.batches(settings.pipeline.table.name):
         # up to the end of the topics, else the next run would archive the member's remaining records
-        archive_topics(start_context, settings, PIPELINE, f"forget-{rfc3339(SystemClock().now())}")
+        archive_topics(start_context, settings, settings.pipeline, f"forget-{rfc3339(SystemClock().now())}")
     with store.hold():
         boards = tables.open(member_id, reason, made_by, sorted({*boards, *archive.find().board_ids}))
         archived = archive.remove()
-    sent = produce_tombstones(settings.kafka.bootstrap_servers, PIPELINE, member_id, boards, SystemClock())
+    sent = produce_tombstones(settings.kafka.bootstrap_servers, settings.pipeline, member_id, boards, SystemClock())
     removed = tables.remove(member_id, boards, dry_run=False)
     done = {**removed, "archived records": archived.records, "archive files": archived.files, "tombstones": sent}
     tables.close(member_id, done)

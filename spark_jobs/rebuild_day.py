@@ -15,7 +15,6 @@ from typing import NoReturn
 
 from include.command import as_command
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import OK
 from include.settings import Settings
 from spark_jobs.connectors.session import die_with_parent, open_context
@@ -39,7 +38,7 @@ def main() -> int:
         context = executor.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)
         from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
 
-        rebuild_day(context.result, settings, PIPELINE, day, arguments.run_id, arguments.reason,
+        rebuild_day(context.result, settings, settings.pipeline, day, arguments.run_id, arguments.reason,
                     arguments.source == "archive")  # fmt: skip
     if not str(context.result().master).startswith("local"):
         context.result().stop()  # a local JVM exits together with this process, and needs no stop()

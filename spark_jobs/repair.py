@@ -35,7 +35,6 @@ from include.adapters.postgres.offset_ledger import Move, OffsetLedger, Output
 from include.clock import Clock, SystemClock
 from include.command import as_command
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import (
     OK,
     LedgerBeyondEnd,
@@ -102,7 +101,7 @@ class Repair:
 
         Raises BrokerUnavailable, DatabaseUnavailable.
         """
-        return replaced_table(self._settings.database, self._offset_reader, PIPELINE.table.name)
+        return replaced_table(self._settings.database, self._offset_reader, self._settings.pipeline.table.name)
 
     def refuse_live_driver(self) -> None:
         """Raise DriverAlive if a driver's last heartbeat is less than `ALIVE_S` old."""
@@ -125,7 +124,7 @@ class Repair:
                 take_out_of_cuts(self._settings, table.topic, table.topic_id)
             for position in positions:
                 made_from_replaced = None
-                if position.topic == PIPELINE.stream.name and any(
+                if position.topic == self._settings.pipeline.stream.name and any(
                     m.error is TopicReplaced for m in position.mismatches
                 ):
                     # before the ledger moves: cuts of the former topic would cover the new topic's low offsets
@@ -136,7 +135,7 @@ class Repair:
                          for mismatch in position.mismatches]  # fmt: skip
                 self._ledger.repair(
                     position.consumer, position.topic, position.topic_id, position.entries, moves, self._by,
-                    self._lease, send_pending_again=position.topic == PIPELINE.output.name,
+                    self._lease, send_pending_again=position.topic == self._settings.pipeline.output.name,
                     made_from_replaced=made_from_replaced,
                 )  # fmt: skip
         finally:
@@ -144,7 +143,7 @@ class Repair:
         return sum(len(position.mismatches) for position in positions)
 
     def _output(self) -> Output:
-        topic = PIPELINE.output.name
+        topic = self._settings.pipeline.output.name
         topic_id = self._offset_reader.topic_id(topic)
         output = Output(topic, topic_id, self._offset_reader.high_watermarks(topic))
         self._offset_reader.require_ids({topic: topic_id})

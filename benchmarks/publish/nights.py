@@ -8,6 +8,7 @@ from contextlib import closing
 from benchmarks.publish.parts import DAY, Bench
 from benchmarks.report import Goal, Report, median
 from include.adapters.postgres.sessions import connect
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity import publication
 from include.integrity.comparison import verify
 from include.integrity.day_checks import check_days
@@ -61,7 +62,7 @@ def _prepared(bench: Bench, run_id: str, rows: int, offset: int) -> dict[str, Ca
         with connect(settings.database, "batch", "bench") as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO late_version VALUES ('bench', 0, %s, 7, '1970-01-01') ON CONFLICT DO NOTHING",
                            (_LATE,))  # fmt: skip
-            cursor.execute(query("request_checks"), {"partitions": [0], "last_offsets": [_LATE],
+            cursor.execute(query("request_checks", PIPELINE), {"partitions": [0], "last_offsets": [_LATE],
                                                      "oldest": ["1970-01-01T00:00:00Z"]})  # fmt: skip
         check_days(settings)
 

@@ -13,6 +13,7 @@ from psycopg2 import sql
 from include.adapters.postgres.generation_store import table_name
 from include.adapters.postgres.sessions import connect, open_connection
 from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
 from include.sql.named import query
 from tests.servers import PostgresTestServer, postgres_server
@@ -66,14 +67,14 @@ class Bench:
                 "generation_id": generation_id, "day": day.date, "first_key": first_id, "last_key": first_id + rows - 1,
                 "earliest": day.start, "latest": day.end,
             }  # fmt: skip
-            cursor.execute(query("create_generation_table"), built)
+            cursor.execute(query("create_generation_table", PIPELINE), built)
             fill = sql.SQL(_FILL).format(
                 table=table_name(generation_id), generation_id=sql.Literal(generation_id), day=sql.Literal(day.date)
             )
             numbers = f"FROM generate_series({first_id}, {first_id + rows - 1}) AS i"
             cursor.execute(fill.as_string(connection) + _ROW + numbers, place)
             for name in ("index_generation", "analyze_generation", "attach_generation"):
-                cursor.execute(query(name), built)
+                cursor.execute(query(name, PIPELINE), built)
         return generation_id
 
     def serve(self, day: Day, rows: int, first_id: int = 1, after: int = 0) -> None:

@@ -119,20 +119,22 @@ class ArchiveStore:
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
-                cursor.execute(query("archive_lock"))
+                cursor.execute(query("archive_lock", cursor))
                 if not cursor.fetchone()[0]:
                     raise ArchiveBusy
             yield
             with suppress(psycopg2.Error), connection.cursor() as cursor:  # the server may be gone by now
-                cursor.execute(query("archive_unlock"))  # a closed session keeps the lock until its backend has ended
+                cursor.execute(
+                    query("archive_unlock", cursor)
+                )  # a closed session keeps the lock until its backend has ended
         finally:
             connection.close()
 
     def identity(self) -> str:
         """Which archive this database is the catalogue of; made up when it is first asked for."""
         with self._transaction() as cursor:
-            cursor.execute(query("archive_claim_identity"))
-            cursor.execute(query("archive_select_identity"))
+            cursor.execute(query("archive_claim_identity", cursor))
+            cursor.execute(query("archive_select_identity", cursor))
             return str(cursor.fetchone()[0])
 
     def position(self, topic: str, topic_id: str) -> Position:
@@ -151,7 +153,7 @@ class ArchiveStore:
         Raises LedgerConflict when another run archived some of it meanwhile.
         """
         with self._transaction() as cursor:
-            cursor.execute(query("archive_insert_batch"), _parameters(run_id, batch))
+            cursor.execute(query("archive_insert_batch", cursor), _parameters(run_id, batch))
             batch_id = int(cursor.fetchone()[0])
             _insert_files(cursor, [file._replace(batch_id=batch_id) for file in files])
             before = {p: expected.get(p, batch.starts.get(p, end)) for p, end in batch.ends.items()}
@@ -168,13 +170,13 @@ class ArchiveStore:
         `is_smaller`: records were taken out on purpose, so batches count those that are left.
         """
         with self._transaction() as cursor:
-            cursor.execute(query("archive_retire_files"), {"paths": [file.path for file in old]})
+            cursor.execute(query("archive_retire_files", cursor), {"paths": [file.path for file in old]})
             if cursor.rowcount != len(old):
                 raise LedgerConflict("Another run replaced files of the archive; this one replaces none")
             _insert_files(cursor, new)
             if is_smaller:
                 for batch_id, count in _missing(old, new).items():
-                    cursor.execute(query("archive_take_away"), {"batch_id": batch_id, "count": count})
+                    cursor.execute(query("archive_take_away", cursor), {"batch_id": batch_id, "count": count})
 
     def members(self, topic_id: str) -> MemberFiles | None:
         """The versions of the table's topic; None when it was never archived."""
@@ -216,19 +218,19 @@ class ArchiveStore:
     def paths(self) -> set[str]:
         """Every path in the catalogue, those of files that were replaced among them."""
         with self._transaction() as cursor:
-            cursor.execute(query("archive_select_paths"))
+            cursor.execute(query("archive_select_paths", cursor))
             return {row[0] for row in cursor.fetchall()}
 
     def replaced(self, after_s: float) -> list[str]:
         """Files that others took the place of, so many seconds ago or more."""
         with self._transaction() as cursor:
-            cursor.execute(query("archive_select_retired"), {"after_s": after_s})
+            cursor.execute(query("archive_select_retired", cursor), {"after_s": after_s})
             return [row[0] for row in cursor.fetchall()]
 
     def forget(self, paths: Sequence[str]) -> None:
         """Take replaced files, which are removed by now, out of the catalogue."""
         with self._transaction() as cursor:
-            cursor.execute(query("archive_delete_retired"), {"paths": list(paths)})
+            cursor.execute(query("archive_delete_retired", cursor), {"paths": list(paths)})
 
     def batches(self, topic: str) -> tuple[Batch, ...]:
         """All batches of topics of that name, in the order they were written."""
@@ -238,7 +240,7 @@ class ArchiveStore:
     def uncounted(self) -> list[tuple[int, int, int]]:
         """Batches whose files hold more or fewer records than the batch: id, its count, the files' count."""
         with self._transaction() as cursor:
-            cursor.execute(query("archive_select_uncounted"))
+            cursor.execute(query("archive_select_uncounted", cursor))
             return [(row[0], row[1], row[2]) for row in cursor.fetchall()]
 
     @contextmanager
@@ -277,16 +279,16 @@ def _missing(old: Iterable[ArchivedFile], new: Iterable[ArchivedFile]) -> Mappin
 def _insert_files(cursor: Cursor, files: Iterable[ArchivedFile]) -> None:
     rows = list(files)
     if rows:
-        execute_values(cursor, query("archive_insert_files"), rows)
+        execute_values(cursor, query("archive_insert_files", cursor), rows)
 
 
 def _files(cursor: Cursor, name: str, topic_id: str = "", kind: str = "", **where: object) -> tuple[ArchivedFile, ...]:
-    cursor.execute(query(name), {"topic_id": topic_id, "kind": kind, **where})
+    cursor.execute(query(name, cursor), {"topic_id": topic_id, "kind": kind, **where})
     return tuple(ArchivedFile._make(row) for row in cursor.fetchall())
 
 
 def _batches(cursor: Cursor, topic: str) -> list[Batch]:
-    cursor.execute(query("archive_select_batches"), {"topic": topic})
+    cursor.execute(query("archive_select_batches", cursor), {"topic": topic})
     found = []
     for number, name, topic_id, starts, ends, newest, count, gap, since, until, reason, taken_at in cursor.fetchall():
         missing = None
@@ -298,7 +300,7 @@ def _batches(cursor: Cursor, topic: str) -> list[Batch]:
 
 
 def _ends(cursor: Cursor, topic_id: str) -> Offsets:
-    cursor.execute(query("select_ledger"), {"consumer": CONSUMER, "topic_id": topic_id})
+    cursor.execute(query("select_ledger", cursor), {"consumer": CONSUMER, "topic_id": topic_id})
     return dict(cursor.fetchall())
 
 

@@ -1,5 +1,6 @@
 """The pipeline, defined once as data. Every job, DAG, query and page reads it; migrations do not."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -115,3 +116,5 @@ BOARD_DETAIL_PIPELINE = Definition(
         Column("stream", "createdAt", "createdAt"),
     ),
 )
+
+PIPELINES: Mapping[str, Definition] = {each.name: each for each in (BOARD_DETAIL_PIPELINE,)}

@@ -138,13 +138,13 @@ def certify(
     settled = catch_up(settings)
     check_day(settings, day.date)
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_balance"), {"day": day.date})
+        cursor.execute(query("select_balance", cursor), {"day": day.date})
         row = cursor.fetchone()
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash = row
         terms = [*_terms(cursor, day, generation_id, held), _behind(settled)]
-        cursor.execute(query("lock_shown_day"), {"day": day.date})
+        cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
             raise StaleRun("the day shows something else since its terms were counted; certify it again",
                            day=day, generation=generation_id)  # fmt: skip
@@ -179,7 +179,7 @@ def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unse
     accepted = Term(
         "accepted",
         str(int(values["raw_distinct"]) + backlog),
-        _text(cursor, query("term_accepted"), place),
+        _text(cursor, query("term_accepted", cursor), place),
         "raw_distinct + fallback_pending: what was accepted up to the cut is in raw, or in a gateway's store",
     )
     fallback = Term(
@@ -188,7 +188,7 @@ def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unse
         "\n".join(f"GET {url}/fallback" for url in held) or "GET nothing: no gateway was asked",
         "backlog + refused + lost of the gateways' stores; of any day, so a certified day has none",
     )
-    measure = sql.SQL(query("measure_generation")).format(table=table_name(generation_id)).as_string(cursor)
+    measure = sql.SQL(query("measure_generation", cursor)).format(table=table_name(generation_id)).as_string(cursor)
     hashed = _counted(cursor, "content_hash", measure, "hash of the rows, whatever their order; last column")
     return [counted[0], accepted, fallback, *counted[1:], hashed]
 
@@ -208,7 +208,7 @@ def _text(cursor: Cursor, statement: str, parameters: Mapping[str, object]) -> s
 
 
 def _counted_terms(cursor: Cursor, terms: Sequence[tuple[str, str, str]], place: Mapping[str, object]) -> list[Term]:
-    return [_counted(cursor, name, _text(cursor, query(file), place), note) for name, file, note in terms]
+    return [_counted(cursor, name, _text(cursor, query(file, cursor), place), note) for name, file, note in terms]
 
 
 def _counted(cursor: Cursor, name: str, statement: str, note: str) -> Term:
@@ -256,11 +256,11 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
 
 def _save(cursor: Cursor, day: Day, certificate: Certificate) -> None:
     place = {"day": day.date, "generation_id": certificate.generation_id}
-    cursor.execute(query("delete_certificate"), place)
+    cursor.execute(query("delete_certificate", cursor), place)
     rows = [
         (day.date, certificate.generation_id, term.name, number, term.value, term.query, term.note)
         for number, term in enumerate(certificate.terms)
     ]
-    execute_values(cursor, query("insert_certificate"), rows)
-    cursor.execute(query("save_objection"), place | {"reason": certificate.reason})
-    cursor.execute(query("certify_day"), place | {"is_certified": certificate.reason is None})
+    execute_values(cursor, query("insert_certificate", cursor), rows)
+    cursor.execute(query("save_objection", cursor), place | {"reason": certificate.reason})
+    cursor.execute(query("certify_day", cursor), place | {"is_certified": certificate.reason is None})

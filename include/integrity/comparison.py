@@ -9,7 +9,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.definition import Definition
 from include.errors import BalanceBroken, NothingBuilt
 from include.integrity.verified import insert_corrections, save_verified
 from include.settings import Settings
@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 LISTED_ROWS = 10_000  # of a day that was not shown at all, no more than this are listed one by one
 SHOWN_TEXT = 60
-PERSONAL = {field.column for field in PIPELINE.output.fields if field.personal}
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def verify(settings: Settings, day: Day, run_id: str | None = None) -> Report:
     generation is verified or published by somebody else at the same time.
     """
     with connect(settings.database, "batch", "verify") as connection, connection.cursor() as cursor:
-        cursor.execute(query("begin_comparison"))
+        cursor.execute(query("begin_comparison", cursor))
         generation = select_generation(cursor, day, run_id)
         if generation.status == "built":
             _compare(cursor, day, generation)
@@ -107,19 +106,19 @@ def diff(settings: Settings, day: Day, run_id: str | None = None, per_class: int
     report = verify(settings, day, run_id)
     with connect(settings.database, "batch", "diff") as connection, connection.cursor() as cursor:
         cursor.execute(
-            query("select_correction_samples"),
+            query("select_correction_samples", cursor),
             {
                 "generation_id": report.generation.generation_id,
                 "classes": list(report.corrections),
                 "limit": per_class,
             },
         )
-        return Differences(report, [_sample(*row) for row in cursor.fetchall()])
+        return Differences(report, [_sample(settings.pipeline, *row) for row in cursor.fetchall()])
 
 
 def select_generation(cursor: Cursor, day: Day, run_id: str | None) -> Generation:
     """The run's built or published generation of the day, or the newest one. Raises NothingBuilt."""
-    cursor.execute(query("select_generation"), {"day": day.date, "run_id": run_id})
+    cursor.execute(query("select_generation", cursor), {"day": day.date, "run_id": run_id})
     row = cursor.fetchone()
     if row is None:
         raise NothingBuilt("rebuild the day first", day=day, run=run_id or "any")
@@ -129,45 +128,47 @@ def select_generation(cursor: Cursor, day: Day, run_id: str | None) -> Generatio
 
 def _compare(cursor: Cursor, day: Day, generation: Generation) -> None:
     place = {"generation_id": generation.generation_id, "day": day.date}
-    cursor.execute(query("delete_corrections"), place)
-    cursor.execute(query("select_is_shown"), place)
+    cursor.execute(query("delete_corrections", cursor), place)
+    cursor.execute(query("select_is_shown", cursor), place)
     shown_id, is_live = cursor.fetchone()
     save_verified(cursor, generation.generation_id, shown_id)
     if generation.row_count > LISTED_ROWS and shown_id is None and not is_live:
         log.info("day %s: nothing of it was shown before; its rows are counted, not listed one by one", day)
-        cursor.execute(query("begin_unlisted"))
-        cursor.execute(query("save_unlisted"), place)
+        cursor.execute(query("begin_unlisted", cursor))
+        cursor.execute(query("save_unlisted", cursor), place)
         return
-    cursor.execute(query("compare_rows"), place | {"shown_id": shown_id})
+    cursor.execute(query("compare_rows", cursor), place | {"shown_id": shown_id})
     if cursor.rowcount:
         insert_corrections(cursor, day, generation.generation_id)
 
 
 def _counts(cursor: Cursor, generation: Generation) -> dict[str, int]:
-    cursor.execute(query("count_corrections"), {"generation_id": generation.generation_id})
+    cursor.execute(query("count_corrections", cursor), {"generation_id": generation.generation_id})
     return dict(cursor.fetchall())
 
 
 def _sample(
-    correction: str, board_id: int, shown: Mapping[str, Any] | None, rebuilt: Mapping[str, Any] | None
+    pipeline: Definition, correction: str, key: int, shown: Mapping[str, Any] | None, rebuilt: Mapping[str, Any] | None
 ) -> Sample:
-    columns = [*PIPELINE.relational_columns, *COORDINATES]
-    if shown is None or rebuilt is None:  # `copies` of a duplicate is no column of a row
-        columns = [*columns, "copies"]
-        return Sample(correction, board_id, _readable(shown, columns), _readable(rebuilt, columns))
-    changed = [name for name in columns if shown.get(name) != rebuilt.get(name)]
-    return Sample(correction, board_id, _readable(shown, changed), _readable(rebuilt, changed))
+    columns = [*pipeline.relational_columns, *COORDINATES]
+    if shown is None or rebuilt is None:
+        columns.append("copies")  # of a duplicate; it is no column of a row
+    else:
+        columns = [name for name in columns if shown.get(name) != rebuilt.get(name)]
+
+    def readable(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if row is None:
+            return None
+        return {
+            name: "(hidden)" if name in pipeline.personal_columns and row[name] is not None else _shortened(row[name])
+            for name in columns
+            if name in row
+        }
+
+    return Sample(correction, key, readable(shown), readable(rebuilt))
 
 
-def _readable(row: Mapping[str, Any] | None, columns: Sequence[str]) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    return {name: _value(name, row[name]) for name in columns if name in row}
-
-
-def _value(column: str, value: Any) -> Any:
-    if column in PERSONAL and value is not None:
-        return "(hidden)"
+def _shortened(value: Any) -> Any:
     if isinstance(value, str) and len(value) > SHOWN_TEXT:
         return value[: SHOWN_TEXT - 1] + "…"
     return value

@@ -43,7 +43,7 @@ def _moved(settings: Settings, day: Day, statement: str, target: Shown) -> int:
     place = {"day": day.date, "generation_id": target, "limit": ROWS_A_TRANSACTION}
     total, count, after = 0, ROWS_A_TRANSACTION, _BELOW_ALL_KEYS
     while count == ROWS_A_TRANSACTION:
-        step = partial(_move_some, query(statement), place | {"after": after})
+        step = partial(_move_some, query(statement, settings.pipeline), place | {"after": after})
         count, after = in_turn(settings, day, step, "cover")
         total += count
     if total:

@@ -14,10 +14,9 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.shown_boards import a_few_at_a_time
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.settings import Settings
-from include.sql.named import query
+from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class _Shown(NamedTuple):
 
 def request_check(cursor: Cursor, day: dt.date) -> None:
     """Have the day checked after this transaction, which moves its pointer or clears its marks."""
-    cursor.execute(query("request_check"), {"day": day})
+    cursor.execute(query("request_check", cursor), {"day": day})
 
 
 def check_after_move(settings: Settings, day: dt.date) -> None:
@@ -64,7 +63,7 @@ def check_days(settings: Settings, day: dt.date | None = None) -> None:
     days since. Locks on 16 days' tables are held at a time. Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_unchecked_days"), {"day": day})
+        cursor.execute(query("select_unchecked_days", cursor), {"day": day})
         requests = cursor.fetchall()
         _check(cursor, {late: request for late, request, has_moved in requests if not has_moved})
     for moved in [(unchecked, request) for unchecked, request, has_moved in requests if has_moved]:
@@ -78,11 +77,11 @@ def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
     All of them, or only that one. Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_days_left"), {"day": day})
+        cursor.execute(query("select_days_left", cursor), {"day": day})
         found = {}
         for shown in a_few_at_a_time(cursor, _shown(cursor, [left for (left,) in cursor.fetchall()])):
-            found[shown.day] = _count(cursor, query("count_left_boards"), shown._asdict())
-        mark_days_dirty(cursor, f"moved {PIPELINE.stream.name}", found)
+            found[shown.day] = _count(cursor, query("count_left_boards", cursor), shown._asdict())
+        mark_days_dirty(cursor, f"moved {pipeline_of(cursor).stream.name}", found)
 
 
 def _check(cursor: Cursor, requests: Mapping[dt.date, int], has_moved: bool = False) -> None:
@@ -92,28 +91,28 @@ def _check(cursor: Cursor, requests: Mapping[dt.date, int], has_moved: bool = Fa
     days = _shown(cursor, [*requests])
     late = {}
     for shown in a_few_at_a_time(cursor, days):
-        late[shown.day] = _count(cursor, query("count_late_members"), shown._asdict())
-    mark_days_dirty(cursor, f"late {PIPELINE.table.name}", late)
+        late[shown.day] = _count(cursor, query("count_late_members", cursor), shown._asdict())
+    mark_days_dirty(cursor, f"late {pipeline_of(cursor).table.name}", late)
     for shown in days if has_moved else ():
         _compare(cursor, shown)
-    cursor.execute(query("delete_checks"), {"days": [*requests], "requests": [*requests.values()]})
+    cursor.execute(query("delete_checks", cursor), {"days": [*requests], "requests": [*requests.values()]})
 
 
 def _compare(cursor: Cursor, shown: _Shown) -> None:
-    cursor.execute(query("select_days_sharing_boards"), shown._asdict())
+    cursor.execute(query("select_days_sharing_boards", cursor), shown._asdict())
     others = _shown(cursor, [day for (day,) in cursor.fetchall()])
     found = dict.fromkeys((shown.day, *(other.day for other in others)), 0)
     for other in a_few_at_a_time(cursor, others):
         for older, newer in ((other, shown), (shown, other)):
             if _goes_beyond(newer.stream_ends, older.stream_ends):
-                found[older.day] += _count(cursor, query("count_moved_boards"), older._asdict() | {
+                found[older.day] += _count(cursor, query("count_moved_boards", cursor), older._asdict() | {
                     "newer_day": newer.day, "newer_id": newer.generation_id})  # fmt: skip
-    mark_days_dirty(cursor, f"moved {PIPELINE.stream.name}", found)
+    mark_days_dirty(cursor, f"moved {pipeline_of(cursor).stream.name}", found)
 
 
 def _shown(cursor: Cursor, days: Sequence[dt.date]) -> list[_Shown]:
     """What those of the days show that are published, the newest first."""
-    cursor.execute(query("select_shown"), {"days": list(days)})
+    cursor.execute(query("select_shown", cursor), {"days": list(days)})
     return [_Shown(*row) for row in cursor.fetchall()]
 
 
@@ -132,5 +131,7 @@ def mark_days_dirty(cursor: Cursor, cause: str, counts: Mapping[dt.date, int]) -
     """Mark the days that something of that cause reached; a count of 0 marks nothing."""
     counts = {day: count for day, count in counts.items() if count}
     if counts:
-        cursor.execute(query("mark_days_dirty"), {"cause": cause, "days": [*counts], "counts": [*counts.values()]})
+        cursor.execute(
+            query("mark_days_dirty", cursor), {"cause": cause, "days": [*counts], "counts": [*counts.values()]}
+        )
         log.info("%s: %s", cause, ", ".join(f"{count} of day {day}" for day, count in sorted(counts.items())))

@@ -11,7 +11,6 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.day_checks import check_days, mark_left_days
 from include.settings import Role, Settings
 from include.sql.named import query
@@ -21,8 +20,6 @@ log = logging.getLogger(__name__)
 NEAR_DAYS = 3  # so many days before its end, a day's window is spoken of
 MANY_RUNS = 3  # so many runs began a day and none published it: it makes room for the others
 MAX_DAYS = 100  # of one night; Airflow expands a task over 1,024 at most
-# The cause that no rebuild takes away: an accepted gap of the archive has the records.
-UNREAD = f"unread {PIPELINE.stream.name}"
 LookUp = Callable[[Settings, Sequence[Day]], Collection[dt.date]]
 
 
@@ -81,7 +78,7 @@ def load_window(settings: Settings, role: Role = "batch") -> Window:
 
 def select_window(cursor: Cursor, settings: Settings) -> Window:
     """The window as of now, read by the caller's transaction."""
-    cursor.execute(query("select_archive_start"), {"topic": PIPELINE.stream.name})
+    cursor.execute(query("select_archive_start", cursor), {"topic": settings.pipeline.stream.name})
     batches, missing_until = cursor.fetchone()
     archived_since = _archived_since(batches, missing_until, settings)
     return Window(SystemClock().now(), settings.timezone, settings.kafka.board_retention_days, archived_since)
@@ -106,13 +103,13 @@ def dirty_days(settings: Settings) -> list[DirtyDay]:
     mark_left_days(settings)
     check_days(settings)
     with connect(settings.database, "batch", "dirty days") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_dirty_days"))
+        cursor.execute(query("select_dirty_days", cursor))
         return [DirtyDay(*row) for row in cursor.fetchall()]
 
 
 def days_in_topic(settings: Settings, days: Sequence[Day]) -> set[dt.date]:
     """Those of the days in which Kafka took a record of the stream's topic. Blocks; raises BrokerUnavailable."""
-    offsets, topic = OffsetReader(settings.kafka.bootstrap_servers), PIPELINE.stream.name
+    offsets, topic = OffsetReader(settings.kafka.bootstrap_servers), settings.pipeline.stream.name
     return {day.date for day in days if offsets.at(topic, day.start) != offsets.at(topic, day.end)}
 
 
@@ -131,18 +128,20 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
     dirty = {one.day: one for one in dirty_days(settings)}
     unpublished = _unpublished(settings, window, look_up)
     with connect(settings.database, "batch", "held days") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_held_days"))
+        cursor.execute(query("select_held_days", cursor))
         held: dict[dt.date, str] = dict(cursor.fetchall())
-        cursor.execute(query("select_is_published"), {"day": day.date})
+        cursor.execute(query("select_is_published", cursor), {"day": day.date})
         own = {day.date} if cursor.fetchone()[0] else set()
-        cursor.execute(query("select_attempts"), {"runs": MANY_RUNS})
+        cursor.execute(query("select_attempts", cursor), {"runs": MANY_RUNS})
         failing: dict[dt.date, int] = dict(cursor.fetchall())
     for one in sorted(held.keys() & (dirty.keys() | unpublished | {day.date})):
         log.warning("day %s is left alone: it was undone by hand (%s); publish by hand or redo to go on",
                     one, held[one])  # fmt: skip
     first = dict.fromkeys(unpublished, "was never published") | dict.fromkeys(own, "is the run's own")
     then = {one: f"is dirty ({_causes(dirty[one])})" for one in dirty if one not in first}
-    for one in [one for one in then if dirty[one].causes.keys() <= {UNREAD}]:
+    # no rebuild takes it away: an accepted gap of the archive has the records
+    unread = f"unread {settings.pipeline.stream.name}"
+    for one in [one for one in then if dirty[one].causes.keys() <= {unread}]:
         log.warning("day %s %s and is left alone: no rebuild can read these records, see docs/runbooks/archive.md",
                     one, then.pop(one))  # fmt: skip
     chosen = [one for days in (first, then) for one in _rebuildable(days, held, window)]
@@ -161,7 +160,7 @@ def days_to_certify(settings: Settings, chosen: Collection[str]) -> list[str]:
     Their own night could not certify them, or ended before; what stood against it may be over.
     """
     with connect(settings.database, "batch", "uncertified days") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_uncertified_days"))
+        cursor.execute(query("select_uncertified_days", cursor))
         days = [row[0].isoformat() for row in cursor.fetchall()]
     return [day for day in days if day not in chosen][:MAX_DAYS]
 
@@ -170,7 +169,7 @@ def _unpublished(settings: Settings, window: Window, look_up: LookUp) -> set[dt.
     """Days over and without a published generation, of which a record is known to anybody."""
     days = [Day(window.newest - dt.timedelta(days=age), window.zone) for age in range(window.retention_days - 1)]
     with connect(settings.database, "batch", "unpublished days") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_unpublished_days"), {
+        cursor.execute(query("select_unpublished_days", cursor), {
             "days": [day.date for day in days], "starts": [rfc3339(day.start) for day in days],
             "ends": [rfc3339(day.end) for day in days], "newest": window.newest,
         })  # fmt: skip

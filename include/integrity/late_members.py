@@ -19,7 +19,6 @@ from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
 from include.adapters.postgres.sessions import connect
 from include.clock import instant_of
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.fields import record_id
 from include.contracts.headers import ACCEPTED_AT, accepted_at
 from include.contracts.validation import parse_timestamp
@@ -31,7 +30,6 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 CONSUMER = "late_version"
-TOPIC = PIPELINE.table.name
 _EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
@@ -87,47 +85,50 @@ def find_late_members(settings: Settings) -> int:
     the topic are logged, and mark the days that show a generation without them: a rebuild reads them from the archive.
     Blocks as long as reading takes; raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
+    topic = settings.pipeline.table.name
     reader = OffsetReader(settings.kafka.bootstrap_servers)
-    topic_id = reader.topic_id(TOPIC)
-    earliest, ends = reader.earliest(TOPIC), reader.ends(TOPIC)
+    topic_id = reader.topic_id(topic)
+    earliest, ends = reader.earliest(topic), reader.ends(topic)
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_kept_generations"))
+        cursor.execute(query("select_kept_generations", cursor))
         kept = [Kept(*row) for row in cursor.fetchall()]
         if not kept:
             return 0  # nothing is built that could lack them
-        open_partitions(cursor, CONSUMER, TOPIC, topic_id, {p: min(one.end(p) for one in kept) for p in earliest})
-        cursor.execute(query("select_ledger"), {"consumer": CONSUMER, "topic_id": topic_id})
+        open_partitions(cursor, CONSUMER, topic, topic_id, {p: min(one.end(p) for one in kept) for p in earliest})
+        cursor.execute(query("select_ledger", cursor), {"consumer": CONSUMER, "topic_id": topic_id})
         places: Offsets = dict(cursor.fetchall())
     new = [one for one in kept if not one.is_searched]
     starts = {partition: min([place, *(one.end(partition) for one in new)]) for partition, place in places.items()}
-    gone = _gone(kept, starts, earliest)
+    gone = _gone(topic, kept, starts, earliest)
     late_of = Lateness(kept, ends)
     count, found = 0, dict[int, LateMember]()
-    with closing(TopicTail(settings.kafka.bootstrap_servers, TOPIC)) as tail:
+    with closing(TopicTail(settings.kafka.bootstrap_servers, topic)) as tail:
         tail.begin({partition: max(start, earliest[partition]) for partition, start in starts.items()})
         for lot in tail.iter_to(ends):
             late = [one for one in _versions(lot, topic_id, ends) if one in late_of]
             if late:
-                reader.require_ids({TOPIC: topic_id})
+                reader.require_ids({topic: topic_id})
             count += _save(settings, late)
             for one in late:  # of each partition the last offset, with the oldest version
                 before = found.get(one.partition, one)
                 found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
-    reader.require_ids({TOPIC: topic_id})
+    reader.require_ids({topic: topic_id})
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
-        mark_days_dirty(cursor, f"unread {PIPELINE.table.name}", gone)
+        mark_days_dirty(cursor, f"unread {topic}", gone)
         _request_checks(cursor, [*found.values()])
         # another search may have moved the place, and found what lies before it
-        cursor.execute(query("lock_ledger"), {"consumer": CONSUMER, "topic_id": topic_id})
+        cursor.execute(query("lock_ledger", cursor), {"consumer": CONSUMER, "topic_id": topic_id})
         places = dict(cursor.fetchall())
-        cursor.execute(query("insert_searched"), {"ids": [one.generation_id for one in new]})
-        cursor.execute(query("forget_late_members"))
-        move_partitions(cursor, CONSUMER, TOPIC, topic_id, places, ends)
+        cursor.execute(query("insert_searched", cursor), {"ids": [one.generation_id for one in new]})
+        cursor.execute(query("forget_late_members", cursor))
+        move_partitions(cursor, CONSUMER, topic, topic_id, places, ends)
     log.info("%d versions of members came after the cut of a generation that has boards as new", count)
     return count
 
 
-def _gone(kept: Sequence[Kept], starts: Mapping[int, int], earliest: Mapping[int, int]) -> dict[dt.date, int]:
+def _gone(
+    topic: str, kept: Sequence[Kept], starts: Mapping[int, int], earliest: Mapping[int, int]
+) -> dict[dt.date, int]:
     """Days that show a generation without records that are gone, and how many offsets."""
     gone: dict[dt.date, int] = {}
     for one in kept:
@@ -137,7 +138,7 @@ def _gone(kept: Sequence[Kept], starts: Mapping[int, int], earliest: Mapping[int
     if any(earliest[partition] > start for partition, start in starts.items()):
         log.error("records of topic %s are gone before they were searched for late versions; published days without"
                   " them: %s. Rebuild them from the archive",
-                  TOPIC, ", ".join(map(str, sorted(gone))) or "none")  # fmt: skip
+                  topic, ", ".join(map(str, sorted(gone))) or "none")  # fmt: skip
     return gone
 
 
@@ -166,12 +167,12 @@ def _save(settings: Settings, late: Sequence[LateMember]) -> int:
         return 0
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
         # in one order: searches at once must not wait for each other's rows
-        execute_values(cursor, query("insert_late_member"), sorted(late), page_size=len(late))
+        execute_values(cursor, query("insert_late_member", cursor), sorted(late), page_size=len(late))
         return int(cursor.rowcount)
 
 
 def _request_checks(cursor: Cursor, found: Sequence[LateMember]) -> None:
-    cursor.execute(query("request_checks"), {
+    cursor.execute(query("request_checks", cursor), {
         "partitions": [one.partition for one in found], "last_offsets": [one.offset for one in found],
         "oldest": [one.version_at for one in found],
     })  # fmt: skip

@@ -61,7 +61,7 @@ def load_rows(settings: Settings, role: Role, limit: int = 60, day: dt.date | No
     """The newest days, or one, newest first. Blocks; raises DatabaseUnavailable and psycopg2.Error."""
     with connect(settings.database, role, "integrity") as connection, connection.cursor() as cursor:
         window = select_window(cursor, settings)
-        cursor.execute(query("select_day_status"), {"limit": limit, "day": day})
+        cursor.execute(query("select_day_status", cursor), {"limit": limit, "day": day})
         return select_rows([DayStatus(*row) for row in cursor.fetchall()], window)
 
 

@@ -38,11 +38,11 @@ def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[in
     limits = {"day": day.date, "keep": keep, "undo_days": settings.batch.undo_retention_days}
 
     def step(cursor: Cursor, shows: DayShows) -> list[int]:
-        cursor.execute(query("expire_generations"), limits)
+        cursor.execute(query("expire_generations", cursor), limits)
         expired = [int(row[0]) for row in cursor.fetchall()]
-        cursor.execute(query("forget_covered"), limits)
+        cursor.execute(query("forget_covered", cursor), limits)
         if cursor.rowcount:
-            cursor.execute(query("save_undoable_since"), limits)
+            cursor.execute(query("save_undoable_since", cursor), limits)
         return expired
 
     return in_turn(settings, day, step, "prune")
@@ -57,7 +57,7 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
     A build under way is left alone: its driver holds the day. Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_abandoned"), {"hours": built_kept_h})
+        cursor.execute(query("select_abandoned", cursor), {"hours": built_kept_h})
         found = [(int(generation_id), Day.parse(str(day), settings.timezone), status)
                  for generation_id, day, status in cursor.fetchall()]  # fmt: skip
     orphans = []
@@ -67,7 +67,7 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
             log.warning("day %s: generation %d is given up: %s", day, generation_id, reason)
             orphans.append(Orphan(generation_id, str(day), reason))
     with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_days_to_prune"))
+        cursor.execute(query("select_days_to_prune", cursor))
         days = [Day.parse(str(row[0]), settings.timezone) for row in cursor.fetchall()]
     for day in days:
         cover(settings, day)
@@ -84,9 +84,9 @@ def _expire_runs(settings: Settings) -> None:
     """Builds that were given up go with their corrections, which hold values of people; what a day showed is kept."""
     age = {"days": settings.batch.run_retention_days}
     with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
-        cursor.execute(query("expire_corrections"), age)
+        cursor.execute(query("expire_corrections", cursor), age)
         corrections = cursor.rowcount
-        cursor.execute(query("expire_runs"), age)
+        cursor.execute(query("expire_runs", cursor), age)
         if corrections or cursor.rowcount:
             log.info("%d builds given up %d days ago and %d corrections are removed", cursor.rowcount, age["days"],
                      corrections)  # fmt: skip
@@ -97,9 +97,9 @@ def _give_up(settings: Settings, generation_id: int, day: Day, status: str) -> b
     # the session's lock goes with the connection
     with connect(settings.database, "batch", f"orphans {day}") as connection, connection.cursor() as cursor:
         if status == "building":
-            cursor.execute(query("lock_day"), {"day_number": day.date.toordinal()})
+            cursor.execute(query("lock_day", cursor), {"day_number": day.date.toordinal()})
             if not cursor.fetchone()[0]:
                 return False
-        cursor.execute(query("lock_day_in_transaction"), {"day_number": day.date.toordinal()})
-        cursor.execute(query("discard_generation"), {"generation_id": generation_id, "status": status})
+        cursor.execute(query("lock_day_in_transaction", cursor), {"day_number": day.date.toordinal()})
+        cursor.execute(query("discard_generation", cursor), {"generation_id": generation_id, "status": status})
         return bool(cursor.rowcount)

@@ -17,7 +17,6 @@ from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.shown_boards import array
 from include.clock import SystemClock
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import failpoint
 from include.integrity.covering import uncover
@@ -28,7 +27,7 @@ from include.integrity.publication_history import Action, Move, PublicationHisto
 from include.integrity.vanishing import refuse_vanishing_rows
 from include.integrity.verified import compare_served_since, require_verified
 from include.settings import Settings
-from include.sql.named import query
+from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
 
     def move(cursor: Cursor, shows: DayShows) -> Moved:
         moved = _move_back(cursor, shows, day, "undo", target_of(cursor, shows), reason, made_by)
-        cursor.execute(query("hold_day"), {"day": day.date, "reason": reason})
+        cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": reason})
         return moved
 
     uncover(settings, day, in_turn(settings, day, target_of, "look"))
@@ -146,7 +145,7 @@ def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> 
 
     def move(cursor: Cursor, shows: DayShows) -> Moved:
         moved = _move_back(cursor, shows, day, "redo", target_of(cursor, shows), reason, made_by)
-        cursor.execute(query("hold_day"), {"day": day.date, "reason": None})
+        cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": None})
         return moved
 
     uncover(settings, day, in_turn(settings, day, target_of, "look"))
@@ -178,7 +177,7 @@ def _publish(
 ) -> Published:  # fmt: skip
     if automatic and shows.held_reason is not None:
         raise DayHeld(day=day, reason=shows.held_reason, remedy="publish or redo it by hand")
-    cursor.execute(query("select_publishable"), {"day": day.date, "run_id": run_id})
+    cursor.execute(query("select_publishable", cursor), {"day": day.date, "run_id": run_id})
     row = cursor.fetchone()
     if row is None:
         raise NothingBuilt("rebuild the day first", day=day, run=run_id or "any")
@@ -186,13 +185,13 @@ def _publish(
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     if status == "built":
         published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason, accept_vanishing)
-        cursor.execute(query("forget_attempts"), {"day": day.date})
+        cursor.execute(query("forget_attempts", cursor), {"day": day.date})
     elif shows.generation_id == (shown := identical_to or generation_id):
         published = Published(shown, 0, was_identical=identical_to is not None)
     else:
         raise StaleRun("what it built was undone or replaced since; redo, or rebuild the day", **place)
     if not automatic:
-        cursor.execute(query("hold_day"), {"day": day.date, "reason": None})
+        cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": None})
     return published
 
 
@@ -201,7 +200,7 @@ def _publish_built(
     accept_vanishing: bool,
 ) -> Published:  # fmt: skip
     place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
-    cursor.execute(query("select_is_of_replaced"), place)
+    cursor.execute(query("select_is_of_replaced", cursor), place)
     if cursor.fetchone()[0]:
         raise StaleRun("topic board or member was made again since this build began, or the stream still has to be "
                        "repaired (python -m spark_jobs.repair); then rebuild the day",
@@ -209,18 +208,18 @@ def _publish_built(
     if base_id != shows.generation_id:
         raise StaleRun("what the day shows changed after this build began; rebuild it to publish",
                        day=day, generation=generation_id, shown=shows.generation_id, base=base_id)  # fmt: skip
-    cursor.execute(query("select_is_behind"), place)
+    cursor.execute(query("select_is_behind", cursor), place)
     if cursor.fetchone()[0]:
         raise StaleRun("what the day shows was built from records that this build did not read: it began earlier, or "
                        "they are in an accepted gap of the archive; rebuild the day, and in a gap keep what is shown",
                        day=day, generation=generation_id, shown=shows.generation_id)  # fmt: skip
     verified = require_verified(cursor, day, generation_id, shows.generation_id)
     if shows.generation_id is not None:
-        cursor.execute(query("select_is_identical"), place)
+        cursor.execute(query("select_is_identical", cursor), place)
         if cursor.fetchone()[0]:
             for step in ("extend_cut", "discard_identical"):
-                cursor.execute(query(step), place)
-            cursor.execute(query("count_on_top"), place)
+                cursor.execute(query(step, cursor), place)
+            cursor.execute(query("count_on_top", cursor), place)
             _mark_dirty(cursor, day, cursor.fetchone()[0], causes=None)
             return Published(shows.generation_id, 0, was_identical=True)
     compare_served_since(cursor, day, generation_id, shows.generation_id, verified)
@@ -240,9 +239,11 @@ def _move_back(
                           day=day, to=target or SPEED_LAYER, kept_since=shows.undoable_since)  # fmt: skip
     moved, on_top = _point(cursor, shows, day, action, target, reason, made_by)
     if target is None:  # the speed layer's day, which the night rebuilds when it is not held
-        cursor.execute(query("clear_dirty_day"), {"day": day.date, "causes": None})
+        cursor.execute(query("clear_dirty_day", cursor), {"day": day.date, "causes": None})
     else:
-        _mark_dirty(cursor, day, on_top, causes=[f"{kind} {PIPELINE.stream.name}" for kind in ("late", "unread")])
+        _mark_dirty(
+            cursor, day, on_top, causes=[f"{kind} {pipeline_of(cursor).stream.name}" for kind in ("late", "unread")]
+        )
     log.info("day %s: %s from generation %s to %s, %d live rows restored, %d covered", day, action,
              moved.from_generation_id, target, moved.restored, moved.covered)  # fmt: skip
     return moved
@@ -256,21 +257,21 @@ def _point(
     _refuse_broken(cursor, day, target)
     if target is not None and not is_attached(cursor, target):
         raise UndoRefused("the generation's table is gone; rebuild the day", day=day, generation=target)
-    cursor.execute(query("restore_covered"), place)
-    cursor.execute(query("unpoint_day" if target is None else "point_day"), place)
+    cursor.execute(query("restore_covered", cursor), place)
+    cursor.execute(query("unpoint_day" if target is None else "point_day", cursor), place)
     if cursor.rowcount != 1:
         raise StaleRun("the generation cannot be shown; rebuild the day", **place)
     failpoint("point.after_pointer")
     if target is not None:
-        cursor.execute(query("place_live_tombstones"), place)
-    cursor.execute(query("count_settled"), place)
+        cursor.execute(query("place_live_tombstones", cursor), place)
+    cursor.execute(query("count_settled", cursor), place)
     covered, restored, on_top, keys = cursor.fetchone()
     if keys:
-        cursor.execute(query("set_aside_known"), place | {"keys": array(keys)})
+        cursor.execute(query("set_aside_known", cursor), place | {"keys": array(keys)})
         known = cursor.fetchone()[0]
         covered, on_top = covered + known, on_top - known
-    cursor.execute(query("mark_published"), place)
-    cursor.execute(query("insert_publication"), {
+    cursor.execute(query("mark_published", cursor), place)
+    cursor.execute(query("insert_publication", cursor), {
         **place, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,
     })  # fmt: skip
     return Moved(action, shows.generation_id, target, covered, restored), on_top
@@ -278,7 +279,7 @@ def _point(
 
 def _refuse_broken(cursor: Cursor, day: Day, target: Shown) -> None:
     """Raise BalanceBroken for a generation that lost a board on the way: it is shown by no way in."""
-    cursor.execute(query("select_broken_balance"), {"generation_id": target})
+    cursor.execute(query("select_broken_balance", cursor), {"generation_id": target})
     row = cursor.fetchone()
     if row is not None:
         raw_distinct, row_count, pending, rejected = row
@@ -288,10 +289,10 @@ def _refuse_broken(cursor: Cursor, day: Day, target: Shown) -> None:
 
 def _mark_dirty(cursor: Cursor, day: Day, on_top: int, causes: list[str] | None) -> None:
     """Count again what is on top of what the day shows; other causes than these stay, None: none does."""
-    cursor.execute(query("clear_dirty_day"), {"day": day.date, "causes": causes})
-    cursor.execute(query("count_unread"), {"day": day.date})
+    cursor.execute(query("clear_dirty_day", cursor), {"day": day.date, "causes": causes})
+    cursor.execute(query("count_unread", cursor), {"day": day.date})
     (unread,) = cursor.fetchone()
-    cursor.execute(query("mark_day_dirty_again"), {"day": day.date, "on_top": on_top, "unread": unread})
+    cursor.execute(query("mark_day_dirty_again", cursor), {"day": day.date, "on_top": on_top, "unread": unread})
 
 
 def _publication_history(cursor: Cursor, day: Day, shows: DayShows) -> PublicationHistory:
@@ -310,7 +311,7 @@ def _target(candidates: tuple[Shown, ...], to: int | None, day: Day, otherwise: 
 def _left_at(cursor: Cursor, day: Day, target: Shown) -> dt.datetime | None:
     """When the day last stopped showing it; None when it never showed it, as far as is known."""
     if target is not None:
-        cursor.execute(query("select_kept"), {"day": day.date, "generation_id": target})
+        cursor.execute(query("select_kept", cursor), {"day": day.date, "generation_id": target})
         row = cursor.fetchone()
         if row is None or row[0] != "superseded":
             raise UndoRefused("the day did not show that generation, shows it already, or does not keep it any more",
@@ -320,5 +321,5 @@ def _left_at(cursor: Cursor, day: Day, target: Shown) -> dt.datetime | None:
 
 
 def _history(cursor: Cursor, day: Day) -> list[PublicationRow]:
-    cursor.execute(query("select_publications"), {"day": day.date})
+    cursor.execute(query("select_publications", cursor), {"day": day.date})
     return [PublicationRow(*row) for row in cursor.fetchall()]

@@ -12,7 +12,6 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.covering import cover
 from include.integrity.day_checks import mark_days_dirty
 from include.integrity.day_turn import DayShows, in_turn
@@ -32,16 +31,16 @@ def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]
     one before. Broken off anywhere, another call goes on. Raises DayBusy, DatabaseUnavailable.
     """
     replaced = {"topic": topic, "topic_id": topic_id}
-    marks = _MARKS if topic == PIPELINE.stream.name else ()
+    marks = _MARKS if topic == settings.pipeline.stream.name else ()
     days = [Day.parse(str(day), settings.timezone) for day in _days(settings, replaced, with_rows=bool(marks))]
 
     for day in days:
 
         def take_out(cursor: Cursor, shows: DayShows, day: Day = day) -> None:
-            cursor.execute(query("take_topic_out_of_cuts"), replaced | {"day": day.date})
+            cursor.execute(query("take_topic_out_of_cuts", cursor), replaced | {"day": day.date})
             was_published = cursor.rowcount > 0
             for mark in marks:
-                cursor.execute(query(mark), {"day": day.date})
+                cursor.execute(query(mark, cursor), {"day": day.date})
             if was_published:
                 mark_days_dirty(cursor, CAUSE, {day.date: 1})
 
@@ -50,16 +49,16 @@ def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]
         log.info("day %s: topic %s was made again, and is taken out of its cuts", day, topic)
     if marks:
         with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:
-            cursor.execute(query("hold_tombstones"))  # those whose day is not known
-            cursor.execute(query("mark_live_of_replaced"), {"day": None})
+            cursor.execute(query("hold_tombstones", cursor))  # those whose day is not known
+            cursor.execute(query("mark_live_of_replaced", cursor), {"day": None})
     return days
 
 
 def _days(settings: Settings, replaced: dict[str, str], with_rows: bool) -> list[dt.date]:
     with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_days_of_replaced"), replaced)
+        cursor.execute(query("select_days_of_replaced", cursor), replaced)
         days = {day for (day,) in cursor.fetchall()}
         if with_rows:
-            cursor.execute(query("select_days_with_rows"))
+            cursor.execute(query("select_days_with_rows", cursor))
             days |= {day for (day,) in cursor.fetchall()}
     return sorted(days)

@@ -27,5 +27,5 @@ class Run:
 def newest_run(settings: Settings, day: Day) -> list[Run]:
     """The newest build of the day; empty when it was never built. Blocks; raises DatabaseUnavailable."""
     with connect(settings.database, "batch", "status") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_run"), {"day": day.date})
+        cursor.execute(query("select_run", cursor), {"day": day.date})
         return [Run(*row) for row in cursor.fetchall()]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.late_members import find_late_members
 from include.settings import Settings
 from include.sql.named import query
@@ -48,14 +47,17 @@ def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
     """
     deadline = time.monotonic() + timeout_s
     offsets = OffsetReader(settings.kafka.bootstrap_servers)
-    stream_id, output_id = offsets.topic_id(PIPELINE.stream.name), offsets.topic_id(PIPELINE.output.name)
+    stream_id, output_id = (
+        offsets.topic_id(settings.pipeline.stream.name),
+        offsets.topic_id(settings.pipeline.output.name),
+    )
     # records behind an open transaction were accepted too, and nobody has read them
-    boards = offsets.high_watermarks(PIPELINE.stream.name)
+    boards = offsets.high_watermarks(settings.pipeline.stream.name)
     has_said = False
     while True:
         join_lag = _behind(boards, _ledger(settings, "join", stream_id))
         # taken after the join's ledger, which moves after its acknowledgements: what it sent by then is counted
-        details = offsets.high_watermarks(PIPELINE.output.name)
+        details = offsets.high_watermarks(settings.pipeline.output.name)
         serve_lag = _behind(details, _ledger(settings, "serve", output_id))
         if join_lag == 0 and serve_lag == 0:
             return Settled(True, 0, 0)
@@ -75,5 +77,5 @@ def _behind(ends: dict[int, int], at: dict[int, int]) -> int:
 
 def _ledger(settings: Settings, consumer: str, topic_id: str) -> dict[int, int]:
     with connect(settings.database, "batch", "settled") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_ledger"), {"consumer": consumer, "topic_id": topic_id})
+        cursor.execute(query("select_ledger", cursor), {"consumer": consumer, "topic_id": topic_id})
         return dict(cursor.fetchall())

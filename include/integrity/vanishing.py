@@ -18,7 +18,7 @@ class RowsWouldVanish(PipelineError):
 
 def refuse_vanishing_rows(cursor: Cursor, day: Day, generation_id: int) -> None:
     """Raise RowsWouldVanish when the comparison found such rows; the message says how to look and what to do."""
-    cursor.execute(query("count_vanishing"), {"generation_id": generation_id})
+    cursor.execute(query("count_vanishing", cursor), {"generation_id": generation_id})
     count, samples = cursor.fetchone()
     if count:
         raise RowsWouldVanish(

@@ -14,18 +14,16 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.offset_ledger import select_entries
 from include.adapters.postgres.shown_boards import array, shown_elsewhere
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.integrity.publication_history import Shown
-from include.sql.named import COORDINATES, query
+from include.sql.named import COORDINATES, pipeline_of, query
 
 Position = Mapping[str, Mapping[str, int]]  # topic id → partition → next offset
 
 CONSUMER = "serve"
 LOOKED_FOR = 1_000  # on other days: so many boards have not moved
-TOPIC = PIPELINE.output.name
-# what may differ between two versions of a row although its board is the same version
-APART = (*PIPELINE.table_columns, *COORDINATES, "generation_id", "day", "replayed", "finality", "shown_since")
+# With the table's columns: they may differ between two rows of one version of the stream's record.
+APART = (*COORDINATES, "generation_id", "day", "replayed", "finality", "shown_since")
 
 
 class Verified(NamedTuple):
@@ -45,24 +43,25 @@ class NotVerified(PipelineError):
 
 def save_verified(cursor: Cursor, generation_id: int, shown_id: Shown) -> None:
     """Keep that the generation is compared with what the day shows in this transaction's snapshot."""
-    cursor.execute(query("save_verified"), {
+    cursor.execute(query("save_verified", cursor), {
         "generation_id": generation_id, "shown_id": shown_id, "position": json.dumps(_served(cursor)),
     })  # fmt: skip
 
 
 def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
     """A row for each board of `changed_board` that reads otherwise once the generation is published."""
-    cursor.execute(query("select_absent_boards"), {"day": day.date, "limit": LOOKED_FOR + 1})
+    cursor.execute(query("select_absent_boards", cursor), {"day": day.date, "limit": LOOKED_FOR + 1})
     absent = [board for (board,) in cursor.fetchall()]
     elsewhere = shown_elsewhere(cursor, day.date, absent) if len(absent) <= LOOKED_FOR else set()
-    cursor.execute(query("insert_corrections"), {
-        "generation_id": generation_id, "day": day.date, "apart": list(APART), "elsewhere": array(elsewhere),
+    cursor.execute(query("insert_corrections", cursor), {
+        "generation_id": generation_id, "day": day.date, "apart": [*pipeline_of(cursor).table_columns, *APART],
+        "elsewhere": array(elsewhere),
     })  # fmt: skip
 
 
 def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown) -> Verified:
     """What the generation was compared with: what the day shows. Raises NotVerified."""
-    cursor.execute(query("select_verified"), {"generation_id": generation_id})
+    cursor.execute(query("select_verified", cursor), {"generation_id": generation_id})
     verified_at, verified_shown_id, position, is_counted = cursor.fetchone()
     if verified_at is None:
         raise NotVerified("nobody has seen what this build changes", day, generation_id)
@@ -70,7 +69,8 @@ def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Sho
         raise NotVerified("the day showed something else when this build was compared", day, generation_id,
                           shown=shown_id, compared_with=verified_shown_id)  # fmt: skip
     if position and position.keys() != _served(cursor).keys():
-        raise NotVerified(f"topic {TOPIC} was made again since this build was compared", day, generation_id,
+        topic = pipeline_of(cursor).output.name
+        raise NotVerified(f"topic {topic} was made again since this build was compared", day, generation_id,
                           topic_ids=sorted(position))  # fmt: skip
     return Verified(position, is_counted)
 
@@ -80,17 +80,17 @@ def compare_served_since(cursor: Cursor, day: Day, generation_id: int, shown_id:
     if _served(cursor) == verified.position:
         return
     place = {"generation_id": generation_id, "day": day.date, "shown_id": shown_id}
-    cursor.execute(query("compare_served"), place | {"since": _by_partition(verified.position)})
+    cursor.execute(query("compare_served", cursor), place | {"since": _by_partition(verified.position)})
     if cursor.rowcount:
-        cursor.execute(query("delete_compared_again"), place)
+        cursor.execute(query("delete_compared_again", cursor), place)
         if verified.is_counted:
-            cursor.execute(query("save_unlisted"), place)
+            cursor.execute(query("save_unlisted", cursor), place)
         insert_corrections(cursor, day, generation_id)
 
 
 def _served(cursor: Cursor) -> Position:
     position: dict[str, dict[str, int]] = defaultdict(dict)
-    for entry in select_entries(cursor, CONSUMER, TOPIC):
+    for entry in select_entries(cursor, CONSUMER, pipeline_of(cursor).output.name):
         position[entry.topic_id][str(entry.partition)] = entry.next_offset
     return position
 

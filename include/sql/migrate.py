@@ -22,7 +22,6 @@ from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.schema_revision import newest_revision
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Retryable
 from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
@@ -62,20 +61,20 @@ def migrate(settings: Settings, revision: str = "head") -> str:
         _make_roles(settings.database)
     with connect(settings.database, "pipeline_owner", "migrate") as connection:
         with connection.cursor() as cursor:
-            cursor.execute(query("lock_migrations"))
+            cursor.execute(query("lock_migrations", cursor))
             for role in (*ROLES, *GROUP_ROLES):
-                cursor.execute(query("select_role"), {"role": role})
+                cursor.execute(query("select_role", cursor), {"role": role})
                 if cursor.fetchone() is None:
                     how = "NOLOGIN" if role in GROUP_ROLES else f"LOGIN, and \\password {role}"
                     raise ConfigurationError(f"role {role} is missing; as a superuser: CREATE ROLE {role} {how}")
-            cursor.execute(query("select_is_database_owner"))
+            cursor.execute(query("select_is_database_owner", cursor))
             if cursor.fetchone() != (True,):
                 name = settings.database.name
                 raise ConfigurationError(
                     f"pipeline_owner does not own database {name}, so it may not change its settings;"
                     f' as a superuser: ALTER DATABASE "{name}" OWNER TO pipeline_owner'
                 )
-            cursor.execute(query("select_is_limited"))
+            cursor.execute(query("select_is_limited", cursor))
             if cursor.fetchone() != (True,):
                 log.warning(
                     "analysts can take the pipeline's locks and fill the disk; as a superuser, in database %s: "
@@ -84,8 +83,10 @@ def migrate(settings: Settings, revision: str = "head") -> str:
         with connection.cursor() as cursor:
 
             def upgrade() -> str:
-                cursor.execute(query("lock_migrations"))  # it is lost when the session is, and then nothing is tried
-                cursor.execute(query("select_is_migrated"))
+                cursor.execute(
+                    query("lock_migrations", cursor)
+                )  # it is lost when the session is, and then nothing is tried
+                cursor.execute(query("select_is_migrated", cursor))
                 if revision == "head" and cursor.fetchone() == (False,):
                     return _create(settings.database)
                 return _upgrade(settings.database, revision)
@@ -94,7 +95,7 @@ def migrate(settings: Settings, revision: str = "head") -> str:
             if revision == "head":
                 keep_zone(cursor, settings.timezone)
             cursor.execute(
-                query("save_setting"),
+                query("save_setting", cursor),
                 {"name": "board_retention_days", "value": str(settings.kafka.board_retention_days)},
             )
     return revised
@@ -103,15 +104,15 @@ def migrate(settings: Settings, revision: str = "head") -> str:
 def _make_roles(database: DatabaseSettings) -> None:
     connection = open_session(
         host=database.host, port=database.port, database=database.name, user=database.superuser,
-        password=database.superuser_password, application="migrate", limits=MIGRATION,
+        password=database.superuser_password, application="migrate", limits=MIGRATION, pipeline=database.pipeline,
     )  # fmt: skip
     try:
         with connection, connection.cursor() as cursor:
-            cursor.execute(query("lock_migrations"))
+            cursor.execute(query("lock_migrations", cursor))
             for role in ROLES:
                 save_login_role(cursor, role, database.password(role))
             for group in GROUP_ROLES:
-                cursor.execute(query("select_role"), {"role": group})
+                cursor.execute(query("select_role", cursor), {"role": group})
                 if cursor.fetchone() is None:
                     cursor.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(group)))
             cursor.execute(sql.SQL("GRANT batch, pg_read_all_stats TO pipeline_owner"))
@@ -128,8 +129,8 @@ def _create(database: DatabaseSettings) -> str:
     revision = newest_revision()
     with connect(database, "pipeline_owner", "migrate", MIGRATION) as connection, connection.cursor() as cursor:
         cursor.execute(SITE.read_text(encoding="utf-8"))
-        cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), BOARD_DETAIL_PIPELINE))
-        cursor.execute(query("save_revision"), {"revision": revision})
+        cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), database.pipeline))
+        cursor.execute(query("save_revision", cursor), {"revision": revision})
     return revision
 
 

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from include.contracts.definition import BOARD_DETAIL_PIPELINE, Definition
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+from include.contracts.definition import Definition
 
 QUERIES = Path(__file__).parent / "queries"
 
@@ -33,10 +36,30 @@ _MASKED = (
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
+class PipelineConnection(Connection):  # type: ignore[misc]
+    """A connection to the database of a pipeline."""
+
+    pipeline: Definition
+
+
+def query(name: str, of: Cursor | Definition) -> str:
+    """Return the named statement for a pipeline, or for the pipeline of a cursor's connection.
+
+    Raises KeyError for an unknown name or placeholder.
+    """
+    return _filled(name, of if isinstance(of, Definition) else pipeline_of(of))
+
+
+def pipeline_of(cursor: Cursor) -> Definition:
+    """Return the definition of the pipeline to whose database the cursor is connected."""
+    connection = cursor.connection
+    assert isinstance(connection, PipelineConnection)
+    return connection.pipeline
+
+
 @cache
-def query(name: str) -> str:
-    """The named statement. Raises KeyError for an unknown name or placeholder."""
-    return fill(statements(QUERIES)[name], BOARD_DETAIL_PIPELINE)
+def _filled(name: str, pipeline: Definition) -> str:
+    return fill(statements(QUERIES)[name], pipeline)
 
 
 @cache

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, event_ids, first_header, numbers
-from include.adapters.postgres.served_batch import RECORDS
+from include.adapters.postgres.served_batch import COORDINATE_TYPES, records_schema
 from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
@@ -29,6 +29,7 @@ class DetailDecoder:
     def __init__(self, definition: Definition, timezone: str) -> None:
         self._topic = definition.output
         self._definition = definition
+        self._schema = records_schema(definition)
         self._timezone = timezone
         self._json = JsonColumns(definition.output)
 
@@ -64,13 +65,13 @@ class DetailDecoder:
             "deleted": pa.repeat(False, records.num_rows),
         }  # fmt: skip
         nothing = pa.nulls(records.num_rows)
-        arrays = [columns.get(field.name, nothing).cast(field.type) for field in RECORDS]
-        return pa.Table.from_arrays(arrays, schema=RECORDS)
+        arrays = [columns.get(field.name, nothing).cast(field.type) for field in self._schema]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _one_by_one(self, records: pa.Table, sources: pa.Table) -> pa.Table:
         rows = [self._row(_Record(records, number), source) for number, source in enumerate(sources.to_pylist())]
-        arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in RECORDS]
-        return pa.Table.from_arrays(arrays, schema=RECORDS)
+        arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in self._schema]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _row(self, record: "_Record", source: dict[str, Any]) -> dict[str, Any]:
         coordinates = {"kafka_partition": record.partition(), "kafka_offset": record.offset(),
@@ -138,5 +139,5 @@ def _sources(headers: pa.Array) -> pa.Table:
     """Return the source coordinates and event id in each record's headers; null if a header is missing or invalid."""
     columns = {"event_id": event_ids(headers)}
     for column, name in _NUMBERS.items():
-        columns[column] = numbers(first_header(headers, name), RECORDS.field(column).type)
+        columns[column] = numbers(first_header(headers, name), COORDINATE_TYPES[column])
     return pa.table(columns)

@@ -36,7 +36,7 @@ def replaced_table(database: DatabaseSettings, offset_reader: OffsetReader, topi
     offset_reader.partitions(topic)  # raises ContractMismatch if the topic does not exist
     topic_id = offset_reader.topic_id(topic)
     with connect(database, "stream", "replaced table") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_days_of_other_topic"), {"topic": topic, "topic_id": topic_id})
+        cursor.execute(query("select_days_of_other_topic", cursor), {"topic": topic, "topic_id": topic_id})
         days = [day for (day,) in cursor.fetchall()]
     return ReplacedTable(topic, topic_id, days) if days else None
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.served_batch import RECORDS, holds_record
+from include.adapters.postgres.served_batch import holds_record, records_schema
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.failpoints import failpoint_records
@@ -48,6 +48,7 @@ class Serve:
     ) -> None:
         """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
         self._topic = definition.output.name
+        self._schema = records_schema(definition)
         self._read = read
         self._details = DetailDecoder(definition, timezone)
         self._writer = BatchWriter(store, state, stop, guard)
@@ -83,7 +84,7 @@ class Serve:
                  "record_key": each.key, "record_value": each.value, "kafka_timestamp": each.kafka_timestamp}
                 for each in rejected]  # fmt: skip
         if rows:
-            self._writer.write(DecodedBatch(STEP, pa.Table.from_pylist(rows, RECORDS), {}))
+            self._writer.write(DecodedBatch(STEP, pa.Table.from_pylist(rows, self._schema), {}))
 
     def wait(self) -> None:
         """Wait until the batch in progress is written. Raises its error."""

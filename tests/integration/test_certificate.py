@@ -15,6 +15,7 @@ from psycopg2.extras import execute_values
 from include.adapters.postgres.sessions import connect
 from include.airflow_support import steps
 from include.clock import rfc3339
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, ConfigurationError, NothingBuilt, StaleRun
 from include.gateway.client import GatewayUnavailable
 from include.integrity import certificate as certificate_module
@@ -233,7 +234,7 @@ def late_version(settings, store):
     """A version of the member that the boards did not take; the check that would say so was not made."""
     late = LateMember("members", 0, 5, 7, NOON - dt.timedelta(hours=1))
     with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
-        execute_values(cursor, query("insert_late_member"), [late])
+        execute_values(cursor, query("insert_late_member", PIPELINE), [late])
         request_check(cursor, DAY.date)
 
 

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from include.adapters.postgres.sessions import connect
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.verified import insert_corrections
 from include.sql.named import query
 from tests.support.pipeline import migrated, rows
@@ -53,7 +54,7 @@ def test_the_corrections_of_few_boards_do_not_read_the_day(settings):
     ((shown,), (new,)) = rows(settings, "SELECT id FROM generation ORDER BY id")
     place = {"day": DAY.date, "generation_id": new, "shown_id": shown}
     with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
-        cursor.execute(query("compare_rows"), place)
+        cursor.execute(query("compare_rows", PIPELINE), place)
         assert cursor.rowcount == CHANGED
         explained = Explained(cursor)
         insert_corrections(explained, DAY, new)

@@ -13,6 +13,7 @@ from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingBoard, PendingStore
 from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
 from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.reject import Reject
 from include.errors import DatabaseUnavailable, DriverSuperseded, LedgerConflict
 from include.sql.named import query
@@ -143,7 +144,7 @@ def test_a_transaction_that_meets_a_driver_just_taking_over_waits_and_then_write
     with ThreadPoolExecutor() as pool:
         with connect(settings.database, "stream") as connection, connection.cursor() as cursor:
             taking_over = {"queries": ["join"], "driver_id": "b", "host": "elsewhere", "after": [None]}
-            cursor.execute(query("take_driver_lease"), taking_over)
+            cursor.execute(query("take_driver_lease", PIPELINE), taking_over)
             writing = pool.submit(write, settings, older, "older")
             wait_for_lock(settings)
         with pytest.raises(DriverSuperseded, match="later=2 on elsewhere"):

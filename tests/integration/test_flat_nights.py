@@ -3,6 +3,7 @@
 import pytest
 
 from include.adapters.postgres.sessions import connect
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.day_checks import check_days
 from include.integrity.days import dirty_days
 from include.integrity.pruning import collect_orphans
@@ -47,7 +48,7 @@ def _night(settings):
 
     def a_late_version():
         with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
-            cursor.execute(query("request_checks"), late)
+            cursor.execute(query("request_checks", PIPELINE), late)
         check_days(settings)
 
     for name, step in {

@@ -14,6 +14,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import connect, open_connection
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.page_model import load_rows
 from include.settings import Settings
 from include.sql.migrate import ANALYST_LIMITS, migrate
@@ -359,7 +360,7 @@ def test_roles_of_the_pipeline_still_lock(settings):
     taken = {"pipeline_owner": "lock_migrations", "stream": "share_tombstones", "batch": "hold_tombstones"}
     for role, name in taken.items():
         with connect(settings.database, role) as connection, connection.cursor() as cursor:
-            cursor.execute(query(name))
+            cursor.execute(query(name, PIPELINE))
 
 
 @pytest.mark.parametrize("database", ["airflow", "postgres", "template1"])

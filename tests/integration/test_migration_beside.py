@@ -8,6 +8,7 @@ import psycopg2
 import pytest
 
 from include.adapters.postgres.sessions import SessionLimits, connect
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
 from include.sql import migrate as migration
 from include.sql.migrate import MigrationBlocked, migrate
@@ -57,7 +58,7 @@ class Writer:
                 connect(self.settings.database, "stream", "serve", self.LIMITS) as connection,
                 connection.cursor() as cursor,
             ):
-                cursor.execute(query("lock_days"), {"days": [20_777]})
+                cursor.execute(query("lock_days", PIPELINE), {"days": [20_777]})
             self.batches += 1
         return self.batches
 

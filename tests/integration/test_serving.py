@@ -7,6 +7,7 @@ import psycopg2
 import pytest
 
 from include.adapters.postgres.generation_store import GenerationStore, Part
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
@@ -309,8 +310,8 @@ def test_a_table_that_somebody_else_vacuums_holds_up_no_build(settings, postgres
         locking.execute(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM and ANALYZE do
         connection.autocommit = True
         cursor.execute("SET lock_timeout = '2s'")
-        cursor.execute(query("analyze_generation"), {"generation_id": generation_id})
-        cursor.execute(query("freeze_generation").format(table=table))
+        cursor.execute(query("analyze_generation", PIPELINE), {"generation_id": generation_id})
+        cursor.execute(query("freeze_generation", PIPELINE).format(table=table))
         assert len([notice for notice in connection.notices if "lock not available" in notice]) == 2
 
 

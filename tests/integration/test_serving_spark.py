@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from include.adapters.postgres.served_batch import LIVE_COLUMNS
+from include.adapters.postgres.served_batch import live_columns
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import LedgerConflict
@@ -95,7 +95,7 @@ def test_a_batch_is_decoded_with_its_rejects(spark):
     ]
     batch = DetailDecoder(PIPELINE, ZONE).read(spark.createDataFrame(records, RECORD).toArrow())
     batch = batch.sort_by("kafka_offset")
-    assert tuple(batch.column_names[: len(LIVE_COLUMNS)]) == LIVE_COLUMNS
+    assert tuple(batch.column_names[: len(live_columns(PIPELINE))]) == live_columns(PIPELINE)
     board, tombstone, *rejects = batch.to_pylist()
     assert (board["title"], board["day"], board["stream_offset"], board["deleted"]) == (
         "title",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
 from include.integrity.settled import Settled
@@ -35,4 +36,9 @@ def take_everything(settings: Settings) -> None:
     for consumer, topic in (("join", "board"), ("serve", "board-detail")):
         for partition, end in offsets.high_watermarks(topic).items():
             place = {"consumer": consumer, "topic": topic, "topic_id": offsets.topic_id(topic)}
-            rows(settings, query("set_ledger_entry"), place | {"partition": partition, "to_offset": end}, role="stream")
+            rows(
+                settings,
+                query("set_ledger_entry", PIPELINE),
+                place | {"partition": partition, "to_offset": end},
+                role="stream",
+            )

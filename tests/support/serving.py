@@ -18,7 +18,7 @@ from include.adapters.postgres.generation_store import Counts, Excluded, Generat
 from include.adapters.postgres.live_table import Applied
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.adapters.postgres.served_batch import RECORDS
+from include.adapters.postgres.served_batch import records_schema
 from include.adapters.postgres.sessions import SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
@@ -33,6 +33,7 @@ DAY = Day.parse("2026-11-20", "Asia/Seoul")
 NOON = DAY.start + dt.timedelta(hours=12)
 TOPIC_ID = "topic-1"
 
+RECORDS = records_schema(PIPELINE)
 _SERVED = [RECORDS.field(name) for name in (*PIPELINE.relational_columns, *COORDINATES)]
 _FINAL = pa.schema([("generation_id", pa.int64()), ("day", pa.date32()), *_SERVED, ("replayed", pa.bool_())])
 
@@ -117,14 +118,14 @@ def exclude(
     """A board that the build, which is over, left out; `at` is the version of a deletion or of a move."""
     left_out = (generation_id, kind, str(board_id), board_id, 0, offset, "a test says so", at)
     with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
-        execute_values(cursor, query("insert_excluded"), [left_out])
+        execute_values(cursor, query("insert_excluded", PIPELINE), [left_out])
 
 
 def duplicate(settings: Settings, generation_id: int, board_id: int, copies: int) -> None:
     """A board of which the build, which is over, found several records in the output topic."""
     found = (generation_id, DAY.date, board_id, "duplicate", json.dumps({"copies": copies}))
     with connect(settings.database, "batch", "test") as connection, connection.cursor() as cursor:
-        execute_values(cursor, query("insert_duplicates"), [found])
+        execute_values(cursor, query("insert_duplicates", PIPELINE), [found])
 
 
 def pending(settings: Settings, board_id: int, offset: int, version_at: dt.datetime = NOON) -> None:

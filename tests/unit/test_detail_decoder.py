@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.adapters.postgres.served_batch import RECORDS
+from include.adapters.postgres.served_batch import records_schema
 from include.contracts import headers as h
 from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.speed.detail_decoder import DetailDecoder
@@ -68,7 +68,7 @@ def read_one_by_one(*drawn):
 
 def test_a_detail_is_a_row_with_its_sources_and_its_day():
     [row] = read((b"8", detail(), PLACE))
-    assert list(row) == RECORDS.names
+    assert list(row) == records_schema(PIPELINE).names
     assert (row["board_id"], row["nickname"], row["phone"]) == (8, "하늘", None)
     assert (row["modified_at"], row["day"]) == (NOON.replace(microsecond=1), dt.date(2026, 11, 21))
     assert (row["event_id"], row["stream_partition"], row["stream_offset"]) == ("e", 3, 70)

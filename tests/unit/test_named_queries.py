@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.sql.named import QUERIES, fill, query, statements
 
 NAMES = sorted(statements(QUERIES))
@@ -12,7 +12,7 @@ NAMES = sorted(statements(QUERIES))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_query_loads_and_has_no_placeholder_left(name):
-    assert "{{" not in query(name)
+    assert "{{" not in query(name, PIPELINE)
 
 
 def test_every_query_is_called_somewhere():
@@ -30,7 +30,7 @@ def test_the_demo_has_the_statements_that_it_calls():
 
 def test_an_unknown_placeholder_is_an_error():
     with pytest.raises(KeyError):
-        fill("SELECT {{nothing}}", BOARD_DETAIL_PIPELINE)
+        fill("SELECT {{nothing}}", PIPELINE)
 
 
 def test_a_name_that_stands_twice_is_an_error(tmp_path):
@@ -41,5 +41,5 @@ def test_a_name_that_stands_twice_is_an_error(tmp_path):
 
 
 def test_a_title_belongs_to_no_statement():
-    assert not [name for name in NAMES if "-- name:" in query(name)]
-    assert query("begin_rows") == "SAVEPOINT batch_rows"
+    assert not [name for name in NAMES if "-- name:" in query(name, PIPELINE)]
+    assert query("begin_rows", PIPELINE) == "SAVEPOINT batch_rows"

@@ -19,7 +19,7 @@ from tests.fakes.events import board, member
 from tests.support.spark import encoded
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
-NOWHERE = DatabaseSettings("127.0.0.1", 1, "none", {})  # nothing is rejected or excluded, so nothing is saved
+NOWHERE = DatabaseSettings("127.0.0.1", 1, "none", {}, PIPELINE)  # nothing is rejected or excluded, so nothing is saved
 BODY = "x" * 500
 
 

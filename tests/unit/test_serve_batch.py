@@ -16,6 +16,7 @@ from include.adapters.postgres.served_batch import (
     repeated_sources,
     valid_rows,
 )
+from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from tests.support.serving import DAY, NOON, batch, row, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)
@@ -45,20 +46,22 @@ def test_rejects_and_valid_rows_are_told_apart_by_their_reason():
 
 def test_the_newest_version_of_a_board_is_left():
     versions = [row(1, 0), row(2, 1), row(1, 3, modified_at=LATER), row(1, 2, modified_at=LATER), row(2, 4)]
-    assert newest_rows(batch(versions)).sort_by("board_id").select(["board_id", "stream_offset"]).to_pylist() == [
+    assert newest_rows(batch(versions), PIPELINE).sort_by("board_id").select(
+        ["board_id", "stream_offset"]
+    ).to_pylist() == [
         {"board_id": 1, "stream_offset": 3},
         {"board_id": 2, "stream_offset": 4},
     ]
 
 
 def test_of_equal_versions_the_first_copy_in_the_topic_is_left():
-    assert offsets(newest_rows(batch([row(1, 0, kafka_offset=6), row(1, 0, kafka_offset=5)]))) == [5]
+    assert offsets(newest_rows(batch([row(1, 0, kafka_offset=6), row(1, 0, kafka_offset=5)]), PIPELINE)) == [5]
 
 
 def test_a_tombstone_takes_the_day_of_its_board_and_a_row_keeps_its_own():
     moved = dt.date(2026, 11, 18)
     rows = [row(1, 0), tombstone(1, 1, LATER), tombstone(2, 2), row(3, 3), row(3, 4, day=moved, modified_at=LATER)]
-    assert newest_rows(batch(rows)).sort_by("board_id")["day"].to_pylist() == [DAY.date, None, moved]
+    assert newest_rows(batch(rows), PIPELINE).sort_by("board_id")["day"].to_pylist() == [DAY.date, None, moved]
 
 
 def test_copies_are_counted_by_the_board_record_they_were_made_from():
@@ -69,8 +72,8 @@ def test_copies_are_counted_by_the_board_record_they_were_made_from():
 def test_a_row_is_new_when_nothing_is_known_of_its_board_or_its_day():
     rows = batch([row(1, 0), row(2, 1), row(3, 2, day=dt.date(2026, 11, 18)), tombstone(4, 3)])
     published = (dt.date(2026, 11, 18) - dt.date(1970, 1, 1)).days
-    assert are_new(rows, {2}, {published}).to_pylist() == [True, False, False, False]
-    assert are_new(rows, set(), set()).to_pylist() == [True, True, True, False]
+    assert are_new(rows, "board_id", {2}, {published}).to_pylist() == [True, False, False, False]
+    assert are_new(rows, "board_id", set(), set()).to_pylist() == [True, True, True, False]
 
 
 def test_a_day_that_python_has_no_date_for_is_a_number():

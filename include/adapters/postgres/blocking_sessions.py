@@ -40,7 +40,7 @@ def blocking_sessions(database: DatabaseSettings, role: Role, application: str, 
         with suppress(DatabaseUnavailable):  # the caller has an error of its own then
             while not is_over.wait(_LOOK_EVERY_S):
                 with connection.transaction() as cursor:  # another one each time: within one the answer stays
-                    cursor.execute(query("select_blocking_sessions"), {"pid": pid})
+                    cursor.execute(query("select_blocking_sessions", cursor), {"pid": pid})
                     seen[:] = map(Blocking._make, cursor.fetchall()) if cursor.rowcount else seen
         connection.close()
 

@@ -50,7 +50,7 @@ class DriverLease:
     def holders(self) -> dict[str, Holder]:
         """Return the driver that took each query's lease last, if one ever did. Raises DatabaseUnavailable."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_driver_lease"), {"queries": self.queries})
+            cursor.execute(query("select_driver_lease", cursor), {"queries": self.queries})
             return {row[0]: Holder(*row[1:]) for row in cursor.fetchall()}
 
     def take(self, after: Mapping[str, int] | None = None) -> int:
@@ -67,7 +67,7 @@ class DriverLease:
             if not isinstance(exc.__cause__, LockNotAvailable):
                 raise
         with self._connection.transaction() as cursor:
-            cursor.execute(query("end_lease_holders"), {"queries": self.queries})
+            cursor.execute(query("end_lease_holders", cursor), {"queries": self.queries})
             for application, address, _ in cursor.fetchall():
                 log.warning("the older driver does not let go of the lease: its session %s from %s is ended",
                             application, address)  # fmt: skip
@@ -75,7 +75,7 @@ class DriverLease:
 
     def hold(self, cursor: Cursor) -> None:
         """Keep the lease until the end of the cursor's transaction. Raises DriverSuperseded."""
-        cursor.execute(query("hold_driver_lease"), {"queries": self.queries})
+        cursor.execute(query("hold_driver_lease", cursor), {"queries": self.queries})
         held = {row[0]: row[1:] for row in cursor.fetchall()}
         for name in self.queries:
             epoch, driver_id, host = held.get(name, (None, None, None))
@@ -91,14 +91,14 @@ class DriverLease:
     def release(self) -> None:
         """Let go of it, so that the next driver need not wait until this one has been silent for long enough."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("end_driver_lease"), self._parameters())
+            cursor.execute(query("end_driver_lease", cursor), self._parameters())
         self._connection.close()
 
     def _take(self, after: Mapping[str, int] | None) -> int:
         epochs = [None if after is None else after[name] for name in self.queries]
         with self._connection.transaction() as cursor:
-            cursor.execute(query("lock_driver_leases"), {"queries": self.queries})
-            cursor.execute(query("take_driver_lease"), {**self._parameters(), "after": epochs})
+            cursor.execute(query("lock_driver_leases", cursor), {"queries": self.queries})
+            cursor.execute(query("take_driver_lease", cursor), {**self._parameters(), "after": epochs})
             taken = cursor.fetchall()
             if len(taken) < len(self.queries):
                 raise LeaseTaken(queries=", ".join(self.queries), epochs=epochs)

@@ -41,11 +41,12 @@ class ForgottenStore:
         """
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
             found = sorted({*board_ids, *self._boards(cursor, member_id)})
-            cursor.execute(query("open_forgotten"), {"member_id": member_id, "reason": reason, "made_by": made_by,
-                                                     "board_ids": found})  # fmt: skip
+            cursor.execute(query("open_forgotten", cursor), {
+                "member_id": member_id, "reason": reason, "made_by": made_by, "board_ids": found,
+            })  # fmt: skip
             boards = [int(board_id) for board_id in cursor.fetchone()[0]]
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
-            cursor.execute(query("select_builds_under_way"))
+            cursor.execute(query("select_builds_under_way", cursor))
             if build := cursor.fetchone():
                 raise DayBusy("a rebuild is under way and may load the member's rows; run this again when it has ended",
                               generation=build[0], day=build[1])  # fmt: skip
@@ -61,18 +62,18 @@ class ForgottenStore:
         which = {"member_id": member_id, "board_ids": list(board_ids), **self._topics}
         removed: dict[str, int] = {}
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
-            cursor.execute(query("forget_final"), which)  # reads all history, and nobody waits for these rows
+            cursor.execute(query("forget_final", cursor), which)  # reads all history, and nobody waits for these rows
             by_generation = Counter(int(row[0]) for row in cursor.fetchall())
             removed["detail_final"] = by_generation.total()
             counted = [_counted(cursor, generation_id) for generation_id in sorted(by_generation)]
-            cursor.execute(query("hold_tombstones"))
-            cursor.execute(query("lock_days_of_member"), which | {"generation_ids": [*by_generation]})
+            cursor.execute(query("hold_tombstones", cursor))
+            cursor.execute(query("lock_days_of_member", cursor), which | {"generation_ids": [*by_generation]})
             for place, name in _PLACES.items():
-                cursor.execute(query(name), which)
+                cursor.execute(query(name, cursor), which)
                 removed[place] = cursor.rowcount
             for count in counted:
                 for name in ("recount_generation", "recount_shown_day", "delete_certificate"):
-                    cursor.execute(query(name), count)
+                    cursor.execute(query(name, cursor), count)
             if dry_run:
                 connection.rollback()
         return removed
@@ -80,15 +81,17 @@ class ForgottenStore:
     def close(self, member_id: int, removed: Mapping[str, int]) -> None:
         """Keep what was removed, in numbers."""
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
-            cursor.execute(query("save_forgotten"), {"member_id": member_id, "removed": json.dumps(dict(removed))})
+            cursor.execute(
+                query("save_forgotten", cursor), {"member_id": member_id, "removed": json.dumps(dict(removed))}
+            )
 
     def _boards(self, cursor: Cursor, member_id: int) -> list[int]:
-        cursor.execute(query("select_boards_of_member"), {"member_id": member_id})
+        cursor.execute(query("select_boards_of_member", cursor), {"member_id": member_id})
         return [int(board_id) for (board_id,) in cursor.fetchall()]
 
 
 def _counted(cursor: Cursor, generation_id: int) -> Mapping[str, object]:
     """The rows of a build that are left, and their hash: its balance is made of these."""
-    cursor.execute(sql.SQL(query("measure_generation")).format(table=table_name(generation_id)))
+    cursor.execute(sql.SQL(query("measure_generation", cursor)).format(table=table_name(generation_id)))
     row_count, *_, content_hash = cursor.fetchone()
     return {"generation_id": generation_id, "row_count": row_count, "content_hash": content_hash}

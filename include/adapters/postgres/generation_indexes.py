@@ -27,12 +27,12 @@ def complete_tables(database: DatabaseSettings) -> None:
         connection.autocommit = True  # no lock is kept from one statement to the next
         with own_errors(database), connection.cursor() as cursor:
             for number, step in enumerate(_STEPS):
-                cursor.execute(query("select_incomplete"))
+                cursor.execute(query("select_incomplete", cursor))
                 lacking = [generation_id for generation_id, *lacks in cursor.fetchall() if lacks[number]]
                 missed = []
                 for generation_id in lacking:
                     try:
-                        cursor.execute(query(step), {"generation_id": generation_id})
+                        cursor.execute(query(step, cursor), {"generation_id": generation_id})
                     except (LockNotAvailable, DeadlockDetected, UndefinedTable):
                         missed.append(generation_id)
                         if len(missed) == _MISSES:

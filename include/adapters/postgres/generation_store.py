@@ -108,7 +108,7 @@ class GenerationStore:
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
-                cursor.execute(query("lock_day"), {"day_number": day.date.toordinal()})
+                cursor.execute(query("lock_day", cursor), {"day_number": day.date.toordinal()})
                 if not cursor.fetchone()[0]:
                     raise DayBusy("another run is rebuilding this day; wait for it, or end it", day=day)
             yield
@@ -118,14 +118,14 @@ class GenerationStore:
     def count_attempt(self, day: Day, run_id: str) -> None:
         """Note that the run begins to build the day, whatever becomes of it; its publication forgets it."""
         with self._transaction() as cursor:
-            cursor.execute(query("count_attempt"), {"day": day.date, "run_id": run_id})
+            cursor.execute(query("count_attempt", cursor), {"day": day.date, "run_id": run_id})
 
     def known_offsets(self, day: Day, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
         """First offsets of the day's records that are known already: of the raw topic, and of the output topic."""
         raw: dict[int, int] = {}
         output: dict[int, int] = {}
         with self._transaction() as cursor:
-            cursor.execute(query("select_first_offsets"), {"day": day.date, "topic": topic})
+            cursor.execute(query("select_first_offsets", cursor), {"day": day.date, "topic": topic})
             for partition, offset, output_partition, output_offset in cursor.fetchall():
                 raw[partition] = min(offset, raw.get(partition, offset))
                 if output_partition is not None:
@@ -135,20 +135,20 @@ class GenerationStore:
     def taken_offsets(self, topic: str, topic_id: str) -> dict[int, tuple[int, dt.datetime]]:
         """How far the stream has taken the raw topic: the next offset, and when it last moved, a partition."""
         with self._transaction() as cursor:
-            cursor.execute(query("select_ledger_entries"), {"consumer": "join", "topic": topic})
+            cursor.execute(query("select_ledger_entries", cursor), {"consumer": "join", "topic": topic})
             return {partition: (offset, at) for found_id, partition, offset, at in cursor.fetchall()
                     if found_id == topic_id}  # fmt: skip
 
     def replaced_until(self, output_id: str) -> dict[int, int]:
         """Up to where the output topic was made from a topic that was replaced since, a partition."""
         with self._transaction() as cursor:
-            cursor.execute(query("select_ledger"), {"consumer": REPLACED, "topic_id": output_id})
+            cursor.execute(query("select_ledger", cursor), {"consumer": REPLACED, "topic_id": output_id})
             return dict(cursor.fetchall())
 
     def forgotten(self) -> frozenset[int]:
         """Members whose data were removed on request."""
         with self._transaction() as cursor:
-            cursor.execute(query("select_forgotten"))
+            cursor.execute(query("select_forgotten", cursor))
             return frozenset(int(row[0]) for row in cursor.fetchall())
 
     def begin(
@@ -161,19 +161,19 @@ class GenerationStore:
         the ranges that nobody can read any more; the cut ends before them.
         """
         with self._transaction() as cursor:
-            cursor.execute(query("discard_unfinished"), {"day": day.date, "run_id": run_id})
+            cursor.execute(query("discard_unfinished", cursor), {"day": day.date, "run_id": run_id})
             is_retry = cursor.rowcount > 0
         if is_retry:
             remove_tables(self._database, day)
         with self._transaction() as cursor:
             cursor.execute(
-                query("insert_generation"),
+                query("insert_generation", cursor),
                 {"day": day.date, "run_id": run_id, "reason": reason,
                  "cut": json.dumps({**cut, "topic_ids": dict(topic_ids), "unread": dict(unread)}),
                  "starts": json.dumps(starts or {})},
             )  # fmt: skip
             generation_id = int(cursor.fetchone()[0])
-            cursor.execute(query("create_generation_table"), {"generation_id": generation_id, "day": day.date})
+            cursor.execute(query("create_generation_table", cursor), {"generation_id": generation_id, "day": day.date})
             return generation_id
 
     def save_part(self, generation_id: int, day: Day, part: Part) -> bool:
@@ -183,14 +183,14 @@ class GenerationStore:
         """
         claim = {"generation_id": generation_id, "part": part.number, "row_count": part.row_count}
         with connect(self._database, "batch", "rebuild load") as connection, connection.cursor() as cursor:
-            cursor.execute(query("claim_load"), claim)
+            cursor.execute(query("claim_load", cursor), claim)
             if cursor.rowcount == 0:
-                cursor.execute(query("select_load"), claim)
+                cursor.execute(query("select_load", cursor), claim)
                 if cursor.fetchone() is None:
                     raise StaleRun("the generation was discarded while it was loaded", generation=generation_id)
                 return False
             if part.copy is not None:
-                statement = sql.SQL(query("copy_generation")).format(table=table_name(generation_id))
+                statement = sql.SQL(query("copy_generation", cursor)).format(table=table_name(generation_id))
                 try:
                     part.copy(cursor, statement.as_string(connection))
                 except UndefinedTable as exc:
@@ -204,7 +204,7 @@ class GenerationStore:
         rows = [reject._replace(rejected_by="rebuild") for reject in rejects]
         if rows:
             with self._transaction() as cursor:
-                execute_values(cursor, query("insert_rejects"), rows, page_size=PAGE)
+                execute_values(cursor, query("insert_rejects", cursor), rows, page_size=PAGE)
 
     def finish(self, generation_id: int, day: Day, counts: Counts) -> Built:
         """Give the generation's table its key, count and hash it, attach it. Raises StaleRun when the run lost its day.
@@ -224,9 +224,9 @@ class GenerationStore:
             "newest_version_at": found.newest_version_at,
         }  # fmt: skip
         with self._transaction() as cursor:
-            cursor.execute(query("attach_generation"),
+            cursor.execute(query("attach_generation", cursor),
                            terms | {"earliest": found.earliest, "latest": found.latest})  # fmt: skip
-            cursor.execute(query("finish_generation"), terms)
+            cursor.execute(query("finish_generation", cursor), terms)
             if cursor.rowcount != 1:
                 raise StaleRun(generation=generation_id, day=day)
         return Built(generation_id, found.row_count, found.content_hash)
@@ -234,17 +234,17 @@ class GenerationStore:
     def _index(self, generation_id: int) -> None:
         for name in ("index_generation", "analyze_generation"):  # the two locks do not go together
             with self._transaction() as cursor:
-                cursor.execute(query(name), {"generation_id": generation_id})
+                cursor.execute(query(name, cursor), {"generation_id": generation_id})
         # before it is attached: no reader marks its rows, and no vacuum has to read it later
         with closing(open_connection(self._database, "batch", "rebuild")) as connection, own_errors(self._database):
             connection.autocommit = True  # VACUUM runs in no transaction
             with connection.cursor() as cursor:
-                cursor.execute(sql.SQL(query("freeze_generation")).format(table=table_name(generation_id)))
+                cursor.execute(sql.SQL(query("freeze_generation", cursor)).format(table=table_name(generation_id)))
 
     def _measure(self, generation_id: int) -> _Measured:
         table = table_name(generation_id)
         with self._transaction() as cursor:
-            cursor.execute(sql.SQL(query("measure_generation")).format(table=table))
+            cursor.execute(sql.SQL(query("measure_generation", cursor)).format(table=table))
             return _Measured(*cursor.fetchone())
 
     @contextmanager
@@ -257,14 +257,14 @@ class GenerationStore:
 def _insert_excluded(cursor: Cursor, generation_id: int, excluded: Iterable[Excluded]) -> None:
     rows = [(generation_id, *each) for each in excluded]
     if rows:
-        execute_values(cursor, query("insert_excluded"), rows, page_size=PAGE)
+        execute_values(cursor, query("insert_excluded", cursor), rows, page_size=PAGE)
 
 
 def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates: Iterable[Duplicate]) -> None:
     rows = [(generation_id, day.date, each.board_id, "duplicate", json.dumps({"copies": each.copies}))
             for each in duplicates]  # fmt: skip
     if rows:
-        execute_values(cursor, query("insert_duplicates"), rows, page_size=PAGE)
+        execute_values(cursor, query("insert_duplicates", cursor), rows, page_size=PAGE)
 
 
 def table_name(generation_id: int) -> sql.Identifier:

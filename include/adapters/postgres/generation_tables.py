@@ -22,7 +22,7 @@ _PAUSE_S = 0.3
 
 def is_attached(cursor: Cursor, generation_id: int) -> bool:
     """Is the generation's table part of the view?"""
-    cursor.execute(query("select_attached"), {"table": f"generations.detail_final_g{generation_id}"})
+    cursor.execute(query("select_attached", cursor), {"table": f"generations.detail_final_g{generation_id}"})
     return cursor.fetchone() is not None
 
 
@@ -38,7 +38,7 @@ def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[in
     try:
         connection.autocommit = True
         with own_errors(database), connection.cursor() as cursor:
-            cursor.execute(query("select_leftover_tables"), {"day": day.date if day else None})
+            cursor.execute(query("select_leftover_tables", cursor), {"day": day.date if day else None})
             leftover = cursor.fetchall()
             together = [] if day else [id_ for id_, is_attached in leftover if is_attached]
             for ids in filter(None, (*([id_] for id_, is_attached in leftover if not is_attached), together)):
@@ -55,7 +55,7 @@ def _drop(cursor: Cursor, generation_ids: Sequence[int]) -> bool:
     """Drop the tables, all or none; False when a lock was not had in any of the waits."""
     for wait in _WAITS:
         try:
-            cursor.execute(query("drop_generation_tables"), {"ids": list(generation_ids), "lock_timeout": wait})
+            cursor.execute(query("drop_generation_tables", cursor), {"ids": list(generation_ids), "lock_timeout": wait})
         except (LockNotAvailable, QueryCanceled, DeadlockDetected):
             time.sleep(_PAUSE_S)
         else:

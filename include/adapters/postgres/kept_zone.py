@@ -14,7 +14,7 @@ def keep_zone(cursor: Cursor, zone: str) -> None:
 
     Raises ConfigurationError when days are filed under another one.
     """
-    cursor.execute(query("keep_zone"), {"zone": zone})
+    cursor.execute(query("keep_zone", cursor), {"zone": zone})
     _refuse_other(cursor, zone)
     name = sql.Identifier(cursor.connection.info.dbname)
     cursor.execute(sql.SQL("ALTER DATABASE {} SET timezone = {}").format(name, sql.Literal(zone)))
@@ -27,7 +27,7 @@ def require_zone(settings: Settings, role: Role) -> None:
 
 
 def _refuse_other(cursor: Cursor, zone: str) -> None:
-    cursor.execute(query("select_zone"))
+    cursor.execute(query("select_zone", cursor))
     row = cursor.fetchone()
     if row and row[0] != zone:
         raise ConfigurationError(

@@ -11,20 +11,18 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.served_batch import (
-    KEY,
-    LIVE_COLUMNS,
     are_new,
     day_numbers,
+    live_columns,
     newest_rows,
     placeless,
     split,
 )
 from include.adapters.postgres.sink_errors import is_of_a_row
 from include.adapters.postgres.tombstones import place_tombstones
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.reject import Reject
 from include.failpoints import failpoint
-from include.sql.named import query
+from include.sql.named import pipeline_of, query
 
 KNOWN_SHARE = 4  # from a quarter on, the whole batch is staged: looking for the rest costs more than it saves
 
@@ -56,7 +54,7 @@ def write_rows(
     The parts are written in the order of the log, and the newest version wins between them as within one.
     """
     if placeless(rows):
-        cursor.execute(query("share_tombstones"))
+        cursor.execute(query("share_tombstones", cursor))
     # before any row, for all parts: a publication that has the day would wait for the rows of an earlier part
     _write_part(cursor, rows, _locked_days(cursor, day_numbers(rows)), applied, refused)
 
@@ -65,22 +63,22 @@ def _write_part(
     cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], applied: Applied,
     refused: Callable[[pa.Table, psycopg2.Error], Reject],
 ) -> None:  # fmt: skip
-    cursor.execute(query("begin_rows"))
+    cursor.execute(query("begin_rows", cursor))
     try:
         written, duplicates = _merge(cursor, rows, held, applied)
     except psycopg2.Error as exc:
         if not is_of_a_row(exc):
             raise
-        cursor.execute(query("undo_rows"))
+        cursor.execute(query("undo_rows", cursor))
         if rows.num_rows == 1:
             applied.rejects.append(refused(rows, exc))
             return
         middle = rows.num_rows // 2
         for part in (rows.slice(0, middle), rows.slice(middle)):
-            cursor.execute(query("truncate_stage_detail"))
+            cursor.execute(query("truncate_stage_detail", cursor))
             _write_part(cursor, part, held, applied, refused)
     else:
-        cursor.execute(query("keep_rows"))
+        cursor.execute(query("keep_rows", cursor))
         applied.written += written
         applied.duplicates += duplicates
 
@@ -91,14 +89,17 @@ def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], appli
     Boards that nothing is known of go straight into the live table: that takes half the time of staging and upserting
     them. No other session adds rows there while the lease is held, so what was looked up stays true.
     """
+    pipeline = pipeline_of(cursor)
+    key, columns = pipeline.key_column, live_columns(pipeline)
     with applied.timed("merge"):
-        newest = newest_rows(rows)
+        newest = newest_rows(rows, pipeline)
         published = _hold_days(cursor, day_numbers(newest), held)
-        known = _known_boards(cursor, newest[KEY].to_pylist())
-        new, others = split(newest, are_new(newest, known, set(published)))
+        known = _known_boards(cursor, newest[key].to_pylist())
+        new, others = split(newest, are_new(newest, key, known, set(published)))
     with applied.timed("copy"):
-        copy_rows(cursor, query("copy_live"), new.sort_by(KEY).select(LIVE_COLUMNS))  # in order: half the index work
-        copy_rows(cursor, query("copy_stage_detail"), others.select(LIVE_COLUMNS))
+        # in order: half the index work
+        copy_rows(cursor, query("copy_live", cursor), new.sort_by(key).select(columns))
+        copy_rows(cursor, query("copy_stage_detail", cursor), others.select(columns))
     failpoint("serve.after_copy")
     if not others.num_rows:
         return new.num_rows, 0
@@ -112,25 +113,25 @@ def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) 
         # after rows of earlier parts, perhaps: no publication is under way while the tombstones are held
         published = {**published, **_hold_days(cursor, place_tombstones(cursor), published)}
     # before the fence: a board that the published day shows waits no longer either
-    stream = {"topic": PIPELINE.stream.name}
-    cursor.execute(query("lock_served_pending"), stream)
+    stream = {"topic": pipeline_of(cursor).stream.name}
+    cursor.execute(query("lock_served_pending", cursor), stream)
     if cursor.rowcount:
-        cursor.execute(query("delete_served_pending"), stream)
+        cursor.execute(query("delete_served_pending", cursor), stream)
     left = rows.num_rows
-    cursor.execute(query("drop_superseded_staged"))
+    cursor.execute(query("drop_superseded_staged", cursor))
     left -= cursor.rowcount
     for number, generation_id in sorted(published.items()):
-        cursor.execute(query("fence_staged"), {"day_number": number, "generation_id": generation_id})
+        cursor.execute(query("fence_staged", cursor), {"day_number": number, "generation_id": generation_id})
         left -= cursor.rowcount
     if published:
-        cursor.execute(query("delete_covered_again"))
-    cursor.execute(query("upsert_live"))
+        cursor.execute(query("delete_covered_again", cursor))
+    cursor.execute(query("upsert_live", cursor))
     written = int(cursor.rowcount)
     if published:
-        cursor.execute(query("mark_staged_days_dirty"))
+        cursor.execute(query("mark_staged_days_dirty", cursor))
     if written == left:
         return written, 0
-    cursor.execute(query("count_staged_duplicates"))
+    cursor.execute(query("count_staged_duplicates", cursor))
     return written, int(cursor.fetchone()[0])
 
 
@@ -138,7 +139,7 @@ def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
     """Those of the boards that have a row or are pending; all of them when these are many."""
     limit = len(keys) // KNOWN_SHARE + 1
     # as one text: psycopg2 would write an expression of so many numbers
-    cursor.execute(query("select_known_boards"), {"keys": "{" + ",".join(map(str, keys)) + "}", "limit": limit})
+    cursor.execute(query("select_known_boards", cursor), {"keys": "{" + ",".join(map(str, keys)) + "}", "limit": limit})
     found = {key for (key,) in cursor.fetchall()}
     return found if cursor.rowcount < limit else set(keys)
 
@@ -149,7 +150,7 @@ def _hold_days(cursor: Cursor, days: set[int], held: Mapping[int, int | None]) -
     `held`: those that are kept already. A day that is not there yet is opened.
     """
     if more := days - held.keys():
-        cursor.execute(query("open_days"), {"days": sorted(more)})
+        cursor.execute(query("open_days", cursor), {"days": sorted(more)})
         held = {**held, **_locked_days(cursor, more)}
     return {number: generation_id for number in days if (generation_id := held[number]) is not None}
 
@@ -157,5 +158,5 @@ def _hold_days(cursor: Cursor, days: set[int], held: Mapping[int, int | None]) -
 def _locked_days(cursor: Cursor, days: set[int]) -> dict[int, int | None]:
     if not days:
         return {}
-    cursor.execute(query("lock_days"), {"days": sorted(days)})
+    cursor.execute(query("lock_days", cursor), {"days": sorted(days)})
     return dict(cursor.fetchall())

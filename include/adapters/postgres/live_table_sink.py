@@ -13,7 +13,6 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.live_table import Applied, write_rows
 from include.adapters.postgres.offset_ledger import REPLACED, move_partitions, open_partitions
 from include.adapters.postgres.served_batch import (
-    KEY,
     ends_of,
     instant,
     marked_of_replaced,
@@ -95,7 +94,7 @@ class LiveTableSink:
                 write_rows(cursor, rows, applied, self._refused)
             with applied.timed("merge"):
                 if applied.rejects:
-                    execute_values(cursor, query("insert_rejects"), applied.rejects)
+                    execute_values(cursor, query("insert_rejects", cursor), applied.rejects)
                 open_partitions(cursor, self._consumer, self.topic, self._topic_id, added)
                 move_partitions(cursor, self._consumer, self.topic, self._topic_id, ledger, ends)
             failpoint("serve.before_commit")
@@ -144,8 +143,8 @@ class LiveTableSink:
         connection = open_connection(self._database, "stream", self._consumer, self._limits, SESSION)
         try:
             with connection, connection.cursor() as cursor:
-                cursor.execute(query("create_stage_detail"))
-                cursor.execute(query("select_ledger"), {"consumer": REPLACED, "topic_id": self._topic_id})
+                cursor.execute(query("create_stage_detail", cursor))
+                cursor.execute(query("select_ledger", cursor), {"consumer": REPLACED, "topic_id": self._topic_id})
                 self._replaced_until = dict(cursor.fetchall())  # who moves it takes the lease
         except BaseException:
             connection.close()
@@ -154,7 +153,7 @@ class LiveTableSink:
 
     def _ledger(self, cursor: Cursor) -> dict[int, int]:
         """The next offsets to take."""
-        cursor.execute(query("select_ledger"), {"consumer": self._consumer, "topic_id": self._topic_id})
+        cursor.execute(query("select_ledger", cursor), {"consumer": self._consumer, "topic_id": self._topic_id})
         ledger: dict[int, int] = dict(cursor.fetchall())
         # Spark goes on after what it gave last: with a database that was restored meanwhile, all between were lost
         set_back = {p: (at, ledger.get(p)) for p, at in self._committed_offsets.items() if ledger.get(p, -1) < at}
@@ -165,6 +164,6 @@ class LiveTableSink:
 
     def _refused(self, row: pa.Table, error: psycopg2.Error) -> Reject:
         partition, offset = row["kafka_partition"][0].as_py(), row["kafka_offset"][0].as_py()
-        key = str(row[KEY][0].as_py()).encode()
+        key = str(row[self._database.pipeline.key_column][0].as_py()).encode()
         at = instant(row["kafka_timestamp"][0])
         return Reject(self.topic, partition, offset, reason_of_refusal(error), key, None, at, self._consumer)

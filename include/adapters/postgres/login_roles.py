@@ -13,7 +13,7 @@ def save_login_role(cursor: Cursor, role: str, password: str, attribute: str = "
 
     The statement has the SCRAM verifier of the password: PostgreSQL writes statements into its log, whole.
     """
-    cursor.execute(query("select_role"), {"role": role})
+    cursor.execute(query("select_role", cursor), {"role": role})
     verb = "ALTER" if cursor.fetchone() else "CREATE"
     verifier = encrypt_password(password, role, cursor.connection, AUTHENTICATION)
     statement = sql.SQL(verb + " ROLE {} LOGIN " + attribute + " PASSWORD {}")

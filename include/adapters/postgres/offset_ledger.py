@@ -113,19 +113,23 @@ class OffsetLedger:
             if sorted(select_entries(cursor, consumer, topic)) != sorted(seen):
                 raise LedgerConflict("The ledger moved since it was looked at; look again", **where)
             if send_pending_again:
-                cursor.execute(query("forget_sent_pending"))
+                cursor.execute(query("forget_sent_pending", cursor))
             for replaced in {move.from_topic_id for move in moves} - {topic_id}:
-                cursor.execute(query("set_aside_pending"), where | {"from_topic_id": replaced})
-                cursor.execute(query("set_aside_rejects"), where | {"from_topic_id": replaced})
+                cursor.execute(query("set_aside_pending", cursor), where | {"from_topic_id": replaced})
+                cursor.execute(query("set_aside_rejects", cursor), where | {"from_topic_id": replaced})
             for move in moves:  # the ledger last, as a batch takes it
-                cursor.execute(query("set_ledger_entry"), where | move._asdict())
-                cursor.execute(query("insert_ledger_repair"), where | move._asdict() | {"repaired_by": repaired_by})
-            cursor.execute(query("delete_replaced_ledger"), where)
+                cursor.execute(query("set_ledger_entry", cursor), where | move._asdict())
+                cursor.execute(
+                    query("insert_ledger_repair", cursor), where | move._asdict() | {"repaired_by": repaired_by}
+                )
+            cursor.execute(query("delete_replaced_ledger", cursor), where)
             if made_from_replaced is not None:
                 output = {"consumer": REPLACED, "topic": made_from_replaced.topic,
                           "topic_id": made_from_replaced.topic_id}  # fmt: skip
                 for partition, end in made_from_replaced.ends.items():
-                    cursor.execute(query("set_ledger_entry"), output | {"partition": partition, "to_offset": end})
+                    cursor.execute(
+                        query("set_ledger_entry", cursor), output | {"partition": partition, "to_offset": end}
+                    )
 
     def close(self) -> None:
         """Let go of the connection. The next call opens another."""
@@ -135,7 +139,7 @@ class OffsetLedger:
 def open_partitions(cursor: Cursor, consumer: str, topic: str, topic_id: str, start: Mapping[int, int]) -> None:
     """Give partitions that have no entry one at their start; an entry that is there stays as it is."""
     for partition, offset in start.items():
-        cursor.execute(query("open_ledger"), {"consumer": consumer, "topic": topic, "topic_id": topic_id,
+        cursor.execute(query("open_ledger", cursor), {"consumer": consumer, "topic": topic, "topic_id": topic_id,
                                               "partition": partition, "next_offset": offset})  # fmt: skip
 
 
@@ -147,7 +151,7 @@ def move_partitions(
     if not moved:
         return
     expected, next_offsets = [places[partition] for partition in moved], [ends[partition] for partition in moved]
-    cursor.execute(query("advance_ledger"), {"consumer": consumer, "topic_id": topic_id, "partitions": moved,
+    cursor.execute(query("advance_ledger", cursor), {"consumer": consumer, "topic_id": topic_id, "partitions": moved,
                                              "expected": expected, "next_offsets": next_offsets})  # fmt: skip
     if cursor.rowcount != len(moved):
         raise LedgerConflict(consumer=consumer, topic=topic, partitions=moved, expected=expected)
@@ -155,10 +159,10 @@ def move_partitions(
 
 def select_entries(cursor: Cursor, consumer: str, topic: str) -> list[Entry]:
     """All entries of the consumer for topics of that name, those moved last first."""
-    cursor.execute(query("select_ledger_entries"), {"consumer": consumer, "topic": topic})
+    cursor.execute(query("select_ledger_entries", cursor), {"consumer": consumer, "topic": topic})
     return [Entry._make(row) for row in cursor.fetchall()]
 
 
 def _places(cursor: Cursor, consumer: str, topic_id: str) -> Offsets:
-    cursor.execute(query("select_ledger"), {"consumer": consumer, "topic_id": topic_id})
+    cursor.execute(query("select_ledger", cursor), {"consumer": consumer, "topic_id": topic_id})
     return dict(cursor.fetchall())

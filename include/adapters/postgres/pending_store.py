@@ -79,7 +79,7 @@ class PendingStore:
     def members_waited_for(self, after: int | None, limit: int) -> list[int]:
         """The first members that boards wait for, in the order of their ids, after this one when there is one."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_members_waited_for"), {"after": after, "limit": limit})
+            cursor.execute(query("select_members_waited_for", cursor), {"after": after, "limit": limit})
             return [member_id for (member_id,) in cursor.fetchall()]
 
     def pending_of(self, member_ids: Sequence[int], after: Coordinates, limit: int) -> list[tuple[Coordinates, int]]:
@@ -87,13 +87,15 @@ class PendingStore:
         # as one text: psycopg2 would write an expression of so many numbers
         members = "{" + ",".join(map(str, member_ids)) + "}"
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_pending_places"), {"members": members, **after._asdict(), "limit": limit})
+            cursor.execute(
+                query("select_pending_places", cursor), {"members": members, **after._asdict(), "limit": limit}
+            )
             return [(Coordinates(*place), size) for *place, size in cursor.fetchall()]
 
     def pending_at(self, places: Sequence[Coordinates]) -> list[StoredBoard]:
         """Those of these boards that still wait, in the order of the log."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_pending"), _columns(places))
+            cursor.execute(query("select_pending", cursor), _columns(places))
             return [
                 StoredBoard._make(bytes(v) if isinstance(v, memoryview) else v for v in row)
                 for row in cursor.fetchall()
@@ -110,13 +112,15 @@ class PendingStore:
     def rejected_by_hand(self, topic: str) -> list[tuple[int, int]]:
         """Partition and offset of the records of a topic that a person rejected."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_rejected_by_hand"), {"topic": topic})
+            cursor.execute(query("select_rejected_by_hand", cursor), {"topic": topic})
             return [(partition, offset) for partition, offset in cursor.fetchall()]
 
     def is_pending(self, topic: str, partition: int, offset: int) -> bool:
         """True if the board waits for its member."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_is_pending"), {"topic": topic, "partition": partition, "offset": offset})
+            cursor.execute(
+                query("select_is_pending", cursor), {"topic": topic, "partition": partition, "offset": offset}
+            )
             return bool(cursor.fetchone()[0])
 
     def mark_sent(self, places: Sequence[tuple[str, int, int]]) -> None:
@@ -130,7 +134,7 @@ class PendingStore:
     def _execute(self, name: str, parameters: dict[str, object]) -> None:
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
-            cursor.execute(query(name), parameters)
+            cursor.execute(query(name, cursor), parameters)
 
     def _insert(self, name: str, rows: Iterable[tuple[object, ...]]) -> int:
         pages = _pages(rows)
@@ -141,7 +145,7 @@ class PendingStore:
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
             for page in (first, *pages):
-                execute_values(cursor, query(name), page, page_size=PAGE)
+                execute_values(cursor, query(name, cursor), page, page_size=PAGE)
                 count += len(page)
         return count
 

@@ -41,8 +41,8 @@ class RebuildProgress:
         where = {"generation_id": self._generation_id, "day": self._day.date, "run_id": run_id, "source": source,
                  "host": socket.gethostname(), "records_total": records_total, "parts_total": parts_total}  # fmt: skip
         with self._connection.transaction() as cursor:
-            cursor.execute(query("fail_lost_rebuild_runs"), where)
-            cursor.execute(query("insert_rebuild_run"), where)
+            cursor.execute(query("fail_lost_rebuild_runs", cursor), where)
+            cursor.execute(query("insert_rebuild_run", cursor), where)
         thread = threading.Thread(target=self._follow, name="rebuild-progress", daemon=True)
         thread.start()
         try:
@@ -73,7 +73,7 @@ class RebuildProgress:
                   "error": error}  # fmt: skip
         try:
             with self._connection.transaction() as cursor:
-                cursor.execute(query("update_rebuild_run"), values)
+                cursor.execute(query("update_rebuild_run", cursor), values)
                 told = cursor.fetchone()
         except DatabaseUnavailable as exc:
             log.warning("day %s: its progress is not written down: %s", self._day, exc)

@@ -24,7 +24,7 @@ def require_schema(database: DatabaseSettings, role: Role) -> None:
     """Raise ContractMismatch when migrations are missing; newer ones are none of ours. Raises DatabaseUnavailable."""
     try:
         with connect(database, role, "schema") as connection, connection.cursor() as cursor:
-            cursor.execute(query("select_revision"))
+            cursor.execute(query("select_revision", cursor))
             row = cursor.fetchone()
     except ProgrammingError as exc:  # a table, or the right to read it, that a migration gives
         raise ContractMismatch(

@@ -1,34 +1,42 @@
 """A batch of the output topic as one Arrow table: what can be known of it before PostgreSQL is asked.
 
-Columns, in `RECORDS`: those of the live table, `day`, `deleted`, then `reason` (null for a valid record), `record_key`
-and `record_value` (of rejects only) and `kafka_timestamp`.
+Columns, in `records_schema`: those of the live table, `day`, `deleted`, then `reason` (null for a valid record),
+`record_key` and `record_value` (of rejects only) and `kafka_timestamp`.
 """
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import TIMES, arrow_type, newest_versions
 from include.clock import instant_of
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.sql.named import COORDINATES
 
-LIVE_COLUMNS = (*PIPELINE.relational_columns, *COORDINATES, "day", "deleted")
-
-_TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string()}  # of coordinates
-RECORDS = pa.schema([
-    *((PIPELINE.column_name(each), arrow_type(PIPELINE.output.field(each.output))) for each in PIPELINE.columns),
-    *((name, _TYPES[kind]) for name, (kind, _) in COORDINATES.items()),
-    ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()), ("record_key", pa.binary()),
-    ("record_value", pa.binary()), ("kafka_timestamp", TIMES),
-])  # fmt: skip
+_TYPES = {"bigint": pa.int64(), "integer": pa.int32(), "text": pa.string()}
+COORDINATE_TYPES = {name: _TYPES[kind] for name, (kind, _) in COORDINATES.items()}
 REPLACED_BY = 10**17  # as in the function ordered_offset of PostgreSQL
-KEY, VERSION = PIPELINE.key_column, PIPELINE.version_column
-_NEWEST_FIRST = ((VERSION, "descending"), ("stream_offset", "descending"), ("kafka_partition", "ascending"),
-                 ("kafka_offset", "ascending"))  # fmt: skip
+
+
+@cache
+def live_columns(pipeline: Definition) -> tuple[str, ...]:
+    """The columns of table `detail_live` that a batch fills, in the order of COPY."""
+    return (*pipeline.relational_columns, *COORDINATES, "day", "deleted")
+
+
+@cache
+def records_schema(pipeline: Definition) -> pa.Schema:
+    """The columns of a batch."""
+    return pa.schema([
+        *((pipeline.column_name(each), arrow_type(pipeline.output.field(each.output))) for each in pipeline.columns),
+        *COORDINATE_TYPES.items(),
+        ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()), ("record_key", pa.binary()),
+        ("record_value", pa.binary()), ("kafka_timestamp", TIMES),
+    ])  # fmt: skip
 
 
 def ends_of(records: pa.Table) -> dict[int, int]:
@@ -92,21 +100,25 @@ def rejected_rows(records: pa.Table, topic: str, consumer: str) -> list[Reject]:
     ]  # fmt: skip
 
 
-def newest_rows(rows: pa.Table) -> pa.Table:
-    """One row a board: its newest version, and of that the copy that reached the topic first.
+def newest_rows(rows: pa.Table, pipeline: Definition) -> pa.Table:
+    """One row a key: its newest version, and of that the copy that reached the topic first.
 
-    A tombstone carries no day: it takes that of a version of its board in the batch, where there is one.
+    A tombstone carries no day: it takes that of a version of its key in the batch, where there is one.
     """
-    newest = newest_versions(rows, KEY, _NEWEST_FIRST)
+    key = pipeline.key_column
+    newest = newest_versions(rows, key, (
+        (pipeline.version_column, "descending"), ("stream_offset", "descending"), ("kafka_partition", "ascending"),
+        ("kafka_offset", "ascending"),
+    ))  # fmt: skip
     if not placeless(newest):
         return newest
-    days = rows.group_by(KEY).aggregate([("day", "max")])
-    of_the_board = (
+    days = rows.group_by(key).aggregate([("day", "max")])
+    of_the_key = (
         days["day_max"]
         .combine_chunks()
-        .take(pc.index_in(newest[KEY].combine_chunks(), value_set=days[KEY].combine_chunks()))
+        .take(pc.index_in(newest[key].combine_chunks(), value_set=days[key].combine_chunks()))
     )
-    filled = pc.coalesce(newest["day"].combine_chunks(), of_the_board)
+    filled = pc.coalesce(newest["day"].combine_chunks(), of_the_key)
     return newest.set_column(newest.schema.get_field_index("day"), "day", filled)
 
 
@@ -116,7 +128,7 @@ def placeless(rows: pa.Table) -> bool:
 
 
 def repeated_sources(rows: pa.Table) -> int:
-    """How many rows come from a board record that an earlier row of the batch was made from already."""
+    """How many rows come from a stream record that an earlier row of the batch was made from already."""
     distinct = rows.group_by(["stream_partition", "stream_offset"]).aggregate([])
     return int(rows.num_rows - distinct.num_rows)
 
@@ -126,9 +138,9 @@ def day_numbers(rows: pa.Table) -> set[int]:
     return set(pc.unique(rows["day"].combine_chunks().cast(pa.int32()).drop_null()).to_pylist())
 
 
-def are_new(rows: pa.Table, known: set[int], published: set[int]) -> pa.Array:
-    """Which rows are of boards that nothing is known of: none of the known keys, on a day that is not published."""
-    is_known = pc.is_in(rows[KEY], value_set=pa.array(known, pa.int64()))
+def are_new(rows: pa.Table, key: str, known: set[int], published: set[int]) -> pa.Array:
+    """A mask: true for rows whose key, in that column, is not known, and whose day is not published."""
+    is_known = pc.is_in(rows[key], value_set=pa.array(known, pa.int64()))
     is_published = pc.is_in(rows["day"].cast(pa.int32()), value_set=pa.array(published, pa.int32()))
     return pc.invert(pc.or_(pc.or_(is_known, is_published), pc.is_null(rows["day"])))
 

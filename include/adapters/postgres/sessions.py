@@ -11,8 +11,10 @@ from psycopg2.errors import ReadOnlySqlTransaction
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
+from include.contracts.definition import Definition
 from include.errors import DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
+from include.sql.named import PipelineConnection
 
 CLOSE_PATIENCE_S = 5.0
 HOUR_S = 3600.0
@@ -66,9 +68,11 @@ def open_session(
     application: str,
     limits: SessionLimits,
     settings: Mapping[str, object] = MappingProxyType({}),
+    pipeline: Definition | None = None,
 ) -> Connection:
-    """An open connection, the caller's to close; `settings` are more of PostgreSQL's. Raises DatabaseUnavailable.
+    """Return an open connection, which the caller closes. Raises DatabaseUnavailable.
 
+    `settings` are further settings of PostgreSQL. Named statements need the `pipeline` to whose database it connects.
     A server that asks for the password by any other method than SCRAM is refused before it has it.
     Blocks up to the limit of connecting. A statement can block for longer than its limit only while PostgreSQL itself
     is frozen.
@@ -82,7 +86,7 @@ def open_session(
         **settings,
     }
     try:
-        return psycopg2.connect(
+        connection = psycopg2.connect(
             host=host,
             port=port,
             dbname=database,
@@ -92,10 +96,14 @@ def open_session(
             application_name=application,
             connect_timeout=limits.connect_s,
             options=" ".join(f"-c {name}={value}" for name, value in wanted.items()),
+            connection_factory=PipelineConnection,
             **_CLIENT_KEEPALIVES,
         )
     except psycopg2.OperationalError as exc:
         raise DatabaseUnavailable(host=host, port=port, role=user, reason=str(exc).strip()) from exc
+    if pipeline:
+        connection.pipeline = pipeline
+    return connection
 
 
 def open_connection(
@@ -109,6 +117,7 @@ def open_connection(
     return open_session(
         host=database.host, port=database.port, database=database.name, user=role, password=database.password(role),
         application=application or role, limits=limits or _OF_ROLE[role], settings=settings,
+        pipeline=database.pipeline,
     )  # fmt: skip
 
 

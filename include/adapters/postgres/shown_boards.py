@@ -28,16 +28,16 @@ def a_few_at_a_time(cursor: Cursor, days: Sequence[Of]) -> Iterator[Of]:
 
     So is all that the caller writes meanwhile.
     """
-    cursor.execute(query("begin_look"))
+    cursor.execute(query("begin_look", cursor))
     for number, day in enumerate(days, 1):
         yield day
         if number % _DAYS_A_LOOK == 0 or number == len(days):
-            cursor.execute(query("end_look"))
+            cursor.execute(query("end_look", cursor))
 
 
 def looks(cursor: Cursor, keys: Sequence[int]) -> Iterator[Look]:
     """The generations that may have some of the keys, which are in order."""
-    cursor.execute(query("select_shown_generations"))
+    cursor.execute(query("select_shown_generations", cursor))
     for day_number, generation_id, first_key, last_key in cursor.fetchall():
         wanted = [*keys[bisect_left(keys, first_key) : bisect_right(keys, last_key)]]
         if wanted:
@@ -46,12 +46,12 @@ def looks(cursor: Cursor, keys: Sequence[int]) -> Iterator[Look]:
 
 def shown_elsewhere(cursor: Cursor, day: dt.date, keys: Sequence[int]) -> set[int]:
     """Those of the boards that readers see on another day. The keys are in order."""
-    cursor.execute(query("select_live_days"), {"keys": array(keys)})
+    cursor.execute(query("select_live_days", cursor), {"keys": array(keys)})
     days = {one for (one,) in cursor.fetchall()}
     days |= {_EPOCH + dt.timedelta(days=look.day_number) for look in looks(cursor, keys)}
     found = set()
     for other in a_few_at_a_time(cursor, sorted(days - {day})):
-        cursor.execute(query("select_seen_boards"), {"day": other, "keys": array(keys)})
+        cursor.execute(query("select_seen_boards", cursor), {"day": other, "keys": array(keys)})
         found |= {key for (key,) in cursor.fetchall()}
     return found
 

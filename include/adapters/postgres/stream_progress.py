@@ -77,7 +77,7 @@ class StreamProgressStore:
 
         def save(cursor: Cursor) -> None:
             lease.hold(cursor)
-            execute_values(cursor, query("save_progress"), plain)
+            execute_values(cursor, query("save_progress", cursor), plain)
 
         self._run(save)
 
@@ -85,7 +85,7 @@ class StreamProgressStore:
         """How many boards wait now."""
 
         def look(cursor: Cursor) -> Pending:
-            cursor.execute(query("count_pending"))
+            cursor.execute(query("count_pending", cursor))
             boards, oldest_s = cursor.fetchone()
             return Pending(boards, oldest_s or 0.0)
 
@@ -95,7 +95,7 @@ class StreamProgressStore:
         """What every query last recorded, by name."""
 
         def look(cursor: Cursor) -> list[Seen]:
-            cursor.execute(query("select_progress"))
+            cursor.execute(query("select_progress", cursor))
             return [Seen(Progress(*row[:-1]), row[-1]) for row in cursor.fetchall()]
 
         return self._run(look)

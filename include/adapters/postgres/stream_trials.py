@@ -35,7 +35,7 @@ class StreamTrials:
     def load(self) -> Trial | None:
         """The trial as it was last saved; None when there never was one."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_stream_trial"), self._place)
+            cursor.execute(query("select_stream_trial", cursor), self._place)
             row = cursor.fetchone()
         return None if row is None else Trial._make(row)
 
@@ -43,4 +43,6 @@ class StreamTrials:
         """Remember the trial in the place of the last one. Raises DriverSuperseded."""
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
-            cursor.execute(query("save_stream_trial"), self._place | trial._asdict() | {"at": json.dumps(trial.at)})
+            cursor.execute(
+                query("save_stream_trial", cursor), self._place | trial._asdict() | {"at": json.dumps(trial.at)}
+            )

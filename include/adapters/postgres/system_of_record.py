@@ -90,7 +90,7 @@ class PostgresSystemOfRecord:
     async def _change(
         self, topic: Topic, change: str, parameters: Mapping[str, object], key: ChangeKey | None
     ) -> Saved | None:
-        statement = query(_STATEMENTS[topic.name][change])
+        statement = query(_STATEMENTS[topic.name][change], self._database.pipeline)
 
         def plain(cursor: Cursor) -> Saved | None:
             cursor.execute(statement, parameters)
@@ -117,10 +117,10 @@ class PostgresSystemOfRecord:
     def _claim(self, cursor: Cursor, topic: Topic, key: ChangeKey) -> Saved | None:
         place = {"scope": key.scope, "key": key.key}
         claim = {**place, "fingerprint": key.fingerprint, "topic": topic.name, "window_s": self._key_window_s}
-        cursor.execute(query("claim_change_key"), claim)
+        cursor.execute(query("claim_change_key", cursor), claim)
         if cursor.fetchone() is not None:
             return None
-        cursor.execute(query("select_change_key"), place)
+        cursor.execute(query("select_change_key", cursor), place)
         row = cursor.fetchone()
         if row is None:  # it expired and was deleted between the two statements
             raise DatabaseUnavailable("the key was forgotten at this moment", table="change_key")
@@ -139,7 +139,7 @@ class PostgresSystemOfRecord:
 
         def forget(cursor: Cursor) -> int:
             cursor.execute(
-                query("delete_expired_change_keys"), {"window_s": self._key_window_s, "limit": _FORGET_BATCH}
+                query("delete_expired_change_keys", cursor), {"window_s": self._key_window_s, "limit": _FORGET_BATCH}
             )
             return int(cursor.rowcount)
 
@@ -249,7 +249,7 @@ def _save_key(cursor: Cursor, key: ChangeKey, saved: Saved) -> None:
         "modified_at": saved.modified_at,
         "value": None if saved.value is None else json.dumps(saved.value, ensure_ascii=False),
     }
-    cursor.execute(query("save_change_key"), parameters)
+    cursor.execute(query("save_change_key", cursor), parameters)
 
 
 def _unavailable(exc: psycopg2.Error) -> DatabaseUnavailable:

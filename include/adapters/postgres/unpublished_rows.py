@@ -42,7 +42,7 @@ class UnpublishedRows:
     def settled_until(self, min_age_s: float) -> dt.datetime:
         """The instant before which a change is old enough to be published, by the clock that made the versions."""
         with self._transaction(), self._connection.cursor() as cursor:
-            cursor.execute(query("select_settled_until"), {"min_age_s": min_age_s})
+            cursor.execute(query("select_settled_until", cursor), {"min_age_s": min_age_s})
             [until] = cursor.fetchone()
             assert isinstance(until, dt.datetime)
             return until
@@ -50,8 +50,8 @@ class UnpublishedRows:
     def begin(self) -> None:
         """Forget the published versions of the topic before."""
         with self._transaction(), self._connection.cursor() as cursor:
-            cursor.execute(query("create_published_version"))
-            cursor.execute(query("truncate_published_version"))
+            cursor.execute(query("create_published_version", cursor))
+            cursor.execute(query("truncate_published_version", cursor))
 
     def add(self, versions: Iterable[PublishedVersion]) -> int:
         """Take note of published versions; tells how many."""
@@ -59,7 +59,7 @@ class UnpublishedRows:
         while batch := list(islice(remaining, _BATCH)):
             lines = "".join(f"{one.row_id},{one.modified_at.isoformat() if one.modified_at else ''}\n" for one in batch)
             with self._transaction(), self._connection.cursor() as cursor:
-                cursor.copy_expert(query("copy_published_version"), io.StringIO(lines))
+                cursor.copy_expert(query("copy_published_version", cursor), io.StringIO(lines))
             count += len(batch)
         return count
 
@@ -70,7 +70,7 @@ class UnpublishedRows:
         window = {"since": since or dt.datetime.min.replace(tzinfo=dt.UTC), "until": until}
         with self._transaction(), self._connection.cursor(f"unpublished_{topic.name}") as cursor:
             cursor.itersize = _FETCH
-            cursor.execute(query(_SELECT[topic.name]), window)
+            cursor.execute(query(_SELECT[topic.name], cursor), window)
             while rows := cursor.fetchmany(_FETCH):
                 yield [_unpublished(topic, row) for row in rows]
 
