@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from include.contracts.definition import PIPELINES, Definition
+from include.contracts.definition import Definition
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
 
@@ -59,7 +59,7 @@ class KafkaSettings:
     partitions: int
     replication_factor: int
     min_insync_replicas: int
-    board_retention_days: int
+    retention_days: int
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
         """Read and validate the settings. Raises ConfigurationError with the variable, its value and the remedy."""
+        from include.contracts.pipelines import PIPELINES  # `make down` runs without its dependencies
+
         env = EnvironmentReader(os.environ if environment is None else environment)
         settings = cls(
             timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
@@ -194,7 +196,7 @@ class Settings:
                 partitions=env.whole("KAFKA_PARTITIONS", 8, most=10_000),
                 replication_factor=env.whole("KAFKA_REPLICATION_FACTOR", 3, most=1000),
                 min_insync_replicas=env.whole("KAFKA_MIN_INSYNC_REPLICAS", 2, most=1000),
-                board_retention_days=env.whole("BOARD_RETENTION_DAYS", 14, most=_MOST_DAYS),
+                retention_days=env.whole("KAFKA_RETENTION_DAYS", 14, most=_MOST_DAYS),
             ),
             database=DatabaseSettings(
                 host=env.host("DATABASE_HOST"),

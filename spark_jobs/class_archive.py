@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.clock import rfc3339
 from include.command import as_command
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import SparkSettings
 from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records

@@ -28,6 +28,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
@@ -43,8 +44,8 @@ from include.errors import (
 )
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.settings import Settings
-from spark_jobs.speed.driver_state import Query
-from spark_jobs.speed.manual_reject import TOPICS, ManualReject, Place
+from spark_jobs.speed.driver_state import Query, topics_of
+from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import OffsetMismatch, Position, position_of
 from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
 
@@ -90,7 +91,8 @@ class Repair:
 
         Raises BrokerUnavailable, DatabaseUnavailable, ContractMismatch.
         """
-        position = position_of(self._ledger, self._offset_reader, consumer, TOPICS[consumer])
+        topic = topics_of(self._settings.pipeline)[consumer]
+        position = position_of(self._ledger, self._offset_reader, consumer, topic)
         if not position.mismatches:
             return position, []
         first_at = self._offset_reader.first_times(position.topic)
@@ -213,13 +215,14 @@ def reject(
 def main() -> int:
     """Run the command; returns the exit code."""
     arguments = _arguments()
-    consumers = [arguments.consumer] if arguments.consumer else list(TOPICS)
+    consumers = [arguments.consumer] if arguments.consumer else list(get_args(Query))
     settings = Settings.from_environment()
     offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
     ledger = OffsetLedger(settings.database)
     repair = Repair(settings, offset_reader, ledger, SystemClock())
     if arguments.reject:
-        return reject(repair, ManualReject(settings.database, offset_reader, ledger), Place.parse(arguments.reject),
+        place = Place.parse(arguments.reject, settings.pipeline)
+        return reject(repair, ManualReject(settings.database, offset_reader, ledger), place,
                       arguments.dry_run, arguments.force, print)  # fmt: skip
     return run(repair, consumers, arguments.dry_run, arguments.force, print)
 
@@ -233,8 +236,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="show the moves and the losses; change nothing")
     parser.add_argument(
         "--consumer",
-        choices=sorted(TOPICS),
-        help="only this query's ledger: join reads board, serve reads board-detail (default: both)",
+        choices=sorted(get_args(Query)),
+        help="only this query's ledger: join reads the stream's topic, serve the output topic (default: both)",
     )
     parser.add_argument(
         "--reject",

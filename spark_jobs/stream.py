@@ -19,7 +19,6 @@ import signal
 import threading
 
 from include.command import as_command
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.errors import OK, REFUSED, PipelineError
 from include.settings import Settings
 from spark_jobs.connectors.session import die_with_parent
@@ -35,7 +34,8 @@ def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        driver = Driver(Settings.from_environment(), BOARD_DETAIL_PIPELINE, arguments.queries, stop)
+        settings = Settings.from_environment()
+        driver = Driver(settings, settings.pipeline, arguments.queries, stop)
         driver.run(arguments.take_over)
     except PipelineError:
         raise

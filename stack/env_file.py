@@ -68,7 +68,7 @@ SECTIONS = (
             Variable("KAFKA_REPLICATION_FACTOR", "1"),
             Variable("KAFKA_MIN_INSYNC_REPLICAS", "1"),
             Variable("KAFKA_HEAP", "768m"),
-            Variable("BOARD_RETENTION_DAYS", "14"),
+            Variable("KAFKA_RETENTION_DAYS", "14"),
         ),
     ),
     Section(

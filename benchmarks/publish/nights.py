@@ -8,7 +8,7 @@ from contextlib import closing
 from benchmarks.publish.parts import DAY, Bench
 from benchmarks.report import Goal, Report, median
 from include.adapters.postgres.sessions import connect
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity import publication
 from include.integrity.comparison import verify
 from include.integrity.day_checks import check_days

@@ -13,7 +13,7 @@ from psycopg2 import sql
 from include.adapters.postgres.generation_store import table_name
 from include.adapters.postgres.sessions import connect, open_connection
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
 from include.sql.named import query
 from tests.servers import PostgresTestServer, postgres_server

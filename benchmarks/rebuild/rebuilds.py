@@ -23,7 +23,7 @@ from demo import reference_data
 from demo.topic_sender import as_gateway, send
 from include.clock import epoch_ms
 from include.contracts.day import Day
-from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.integrity.publication import SPEED_LAYER, undo
 from include.settings import Settings
 from stack.layout import PROJECT_ROOT
@@ -95,7 +95,7 @@ def history(bench: Bench, rounds: int) -> Report:
 
 def _kept_long(settings: Settings) -> Settings:
     """Return settings whose retention keeps the records of the whole history."""
-    kafka = dataclasses.replace(settings.kafka, board_retention_days=2 * HISTORY_DAYS)
+    kafka = dataclasses.replace(settings.kafka, retention_days=2 * HISTORY_DAYS)
     return dataclasses.replace(settings, kafka=kafka)
 
 

@@ -14,7 +14,7 @@ from benchmarks.stream.details import details
 from benchmarks.stream.parts import Bench
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
-from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from tests.support.pipeline import rows
 
 _HEAP = "1g"

@@ -4,7 +4,7 @@ from benchmarks.report import Report
 from benchmarks.stream.boards import View, into_topic
 from benchmarks.stream.latency import row
 from benchmarks.stream.parts import Bench
-from include.contracts.topics import BOARD, MEMBER
+from include.contracts.site import BOARD, MEMBER
 
 _TRIGGERS_S = (0.0, 0.2, 0.5, 1.0)
 _RATES = (50, 500, 2_000)

@@ -23,7 +23,7 @@ from demo import reference_data
 from demo.topic_sender import as_gateway, send
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.offsets import OffsetReader
-from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout
 from tests.servers import KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until

@@ -1,11 +1,10 @@
 """The pipeline, defined once as data. Every job, DAG, query and page reads it; migrations do not."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from include.contracts.fields import Field
-from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, Topic
+from include.contracts.topics import Topic
 
 Side = Literal["stream", "table"]
 
@@ -95,26 +94,3 @@ class Definition:
             if field.column == column:
                 return postgres_type(field)
         raise KeyError(f"{self.name} has no column {column}")
-
-
-BOARD_DETAIL_PIPELINE = Definition(
-    name="board_detail",
-    stream=BOARD,
-    table=MEMBER,
-    output=BOARD_DETAIL,
-    join_field="memberId",
-    day_field="createdAt",
-    columns=(
-        Column("stream", "id", "boardId"),
-        Column("stream", "memberId", "memberId"),
-        Column("table", "nickname", "nickname"),
-        Column("table", "city", "city"),
-        Column("table", "phone", "phone"),
-        Column("stream", "title", "title"),
-        Column("stream", "body", "body"),
-        Column("stream", "modifiedAt", "modifiedAt"),
-        Column("stream", "createdAt", "createdAt"),
-    ),
-)
-
-PIPELINES: Mapping[str, Definition] = {each.name: each for each in (BOARD_DETAIL_PIPELINE,)}

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from include.contracts.topics import TOPICS
+from include.contracts.pipelines import TOPICS
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts"
 

@@ -1,6 +1,5 @@
 """The topics of the pipeline as data: keys, values, settings and retention."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,9 +66,9 @@ class Topic:
             "additionalProperties": True,
         }
 
-    def settings(self, min_insync_replicas: int, board_retention_days: int) -> dict[str, str]:
-        """Return the topic's Kafka configuration. `board_retention_days` is the deployment's rebuild window."""
-        days = board_retention_days if self.retention_days is not None else None
+    def settings(self, min_insync_replicas: int, retention_days: int) -> dict[str, str]:
+        """Return the topic's Kafka configuration. `retention_days` is the deployment's rebuild window."""
+        days = retention_days if self.retention_days is not None else None
         return {
             "cleanup.policy": "delete",
             "retention.ms": str(KEPT_FOR_EVER if days is None else days * DAY_MS),
@@ -85,66 +84,3 @@ REBUILD_WINDOW_DAYS = 14
 # Brokers refuse records with older timestamps. Spark's Kafka source fails on a timestamp that does not fit its
 # microseconds. The limit is this high because a replayed record keeps the time of its event.
 OLDEST_TIMESTAMP_DAYS = 36_525
-
-MEMBER = Topic(
-    name="member",
-    description="Sign-ups and their changes; kept for ever, because a rebuild needs a member's history.",
-    key_field="id",
-    version_field="modifiedAt",
-    fields=(
-        Field("id", "id", "long", "Member id."),
-        Field("nickname", "nickname", "string", "Display name.", 64),
-        Field("city", "city", "string", "City of residence.", 64, nullable=True),
-        Field("phone", "phone", "string", "Phone number.", 32, nullable=True, personal=True),
-        Field("email", "email", "string", "E-mail address.", 254, nullable=True, personal=True),
-        Field("createdAt", "created_at", "timestamp", "When the member signed up."),
-        Field("modifiedAt", "modified_at", "timestamp", "When this version was made; the version field."),
-    ),
-    retention_days=None,
-)
-
-BOARD = Topic(
-    name="board",
-    description="Posts and their changes; kept for the rebuild window.",
-    key_field="id",
-    version_field="modifiedAt",
-    fields=(
-        Field("id", "id", "long", "Board id."),
-        Field("memberId", "member_id", "long", "The author's member id."),
-        Field("title", "title", "string", "Title.", 255),
-        Field("body", "body", "string", "Text.", 65_536),
-        Field(
-            "createdAt", "created_at", "timestamp", "When the board was posted; it decides the day and never changes."
-        ),
-        Field("modifiedAt", "modified_at", "timestamp", "When this version was made; the version field."),
-    ),
-    retention_days=REBUILD_WINDOW_DAYS,
-)
-
-BOARD_DETAIL = Topic(
-    name="board-detail",
-    description="Each board with its author, as the speed layer joined it.",
-    key_field="boardId",
-    version_field="modifiedAt",
-    fields=(
-        Field("boardId", "board_id", "long", "Board id."),
-        Field("memberId", "member_id", "long", "The author's member id."),
-        Field("nickname", "nickname", "string", "The author's display name.", 64),
-        Field("city", "city", "string", "The author's city.", 64, nullable=True),
-        Field("phone", "phone", "string", "The author's phone number.", 32, nullable=True, personal=True),
-        Field("title", "title", "string", "Title.", 255),
-        Field("body", "body", "string", "Text.", 65_536),
-        Field("modifiedAt", "modified_at", "timestamp", "When this version of the board was made."),
-        Field("createdAt", "created_at", "timestamp", "When the board was posted."),
-        Field(
-            "kafkaPartition", "kafka_partition", "long", "Always null in the topic; filled when served.", nullable=True
-        ),
-        Field("kafkaOffset", "kafka_offset", "long", "Always null in the topic; filled when served.", nullable=True),
-    ),
-    retention_days=REBUILD_WINDOW_DAYS,
-)
-
-TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in (MEMBER, BOARD, BOARD_DETAIL)}
-
-# Topics that clients may send to through the gateway. Only the pipeline writes board-detail.
-RAW_TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in (MEMBER, BOARD)}

@@ -23,7 +23,7 @@ from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock
 from include.command import as_command
-from include.contracts.topics import RAW_TOPICS
+from include.contracts.pipelines import RAW_TOPICS
 from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.app import Gateway
 from include.gateway.limits import MAX_MESSAGE_BYTES

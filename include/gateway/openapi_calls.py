@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, TOPICS, Topic
+from include.contracts.pipelines import RAW_TOPICS, TOPICS
+from include.contracts.site import BOARD, MEMBER
+from include.contracts.topics import Topic
 from include.gateway import openapi_schemas as schemas
 from include.gateway.openapi_schemas import Json, ref
 from include.settings import GatewayLimits

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.fields import LONG_MAX, TEXT_PATTERN, Field, decimal_example
-from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, Topic
+from include.contracts.pipelines import RAW_TOPICS
+from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
+from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 from include.settings import GatewayLimits
 
@@ -59,7 +60,9 @@ def example(fields: Iterable[Field]) -> Json:
 
 
 def _example_of_type(field: Field) -> Any:
-    return decimal_example(field.precision, field.scale) if field.type == "decimal" else _EXAMPLE_OF_TYPE[field.type]
+    if field.type == "decimal":
+        return decimal_example(field.precision, field.scale)
+    return _EXAMPLE_OF_TYPE[field.type][: field.max_length] if field.type == "string" else _EXAMPLE_OF_TYPE[field.type]
 
 
 def components(limits: GatewayLimits) -> Json:

@@ -29,7 +29,8 @@ from include.adapters.postgres.unpublished_rows import UnpublishedRow, Unpublish
 from include.adapters.published_versions import iter_store, iter_topic
 from include.clock import Clock, SystemClock, rfc3339
 from include.command import as_command
-from include.contracts.topics import RAW_TOPICS, Topic
+from include.contracts.site import BOARD, MEMBER
+from include.contracts.topics import Topic
 from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
@@ -85,13 +86,13 @@ def reconcile_sources(settings: Settings, scope: Scope, clock: Clock | None = No
         rows = UnpublishedRows(connection)
         # before the topics are read: no record of a row up to this time is in flight any more
         until = rows.settled_until(scope.min_age_s)
-        return [_reconcile(settings, scope, rows, topic, until, clock) for topic in RAW_TOPICS.values()]
+        return [_reconcile(settings, scope, rows, topic, until, clock) for topic in (MEMBER, BOARD)]
 
 
 def _reconcile(
     settings: Settings, scope: Scope, rows: UnpublishedRows, topic: Topic, until: dt.datetime, clock: Clock
 ) -> Reconciled:
-    since = _first_change(scope.since, topic, settings.kafka.board_retention_days, clock)
+    since = _first_change(scope.since, topic, settings.kafka.retention_days, clock)
     rows.begin()
     # stores before topics: a record replayed meanwhile is found in both, never in neither
     waiting = rows.add(chain.from_iterable(iter_store(folder, topic) for folder in scope.stores))

@@ -3,7 +3,8 @@
 import asyncio
 from functools import cached_property, partial
 
-from include.contracts.topics import BOARD, MEMBER, RAW_TOPICS, TOPICS
+from include.contracts.pipelines import RAW_TOPICS, TOPICS
+from include.contracts.site import BOARD, MEMBER
 from include.gateway import events
 from include.gateway.answer import Answer, encode, fault, json_answer
 from include.gateway.metrics import age_s

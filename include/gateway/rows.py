@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from include.clock import rfc3339
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
 from include.contracts.fields import LONG_MAX
+from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
 from include.errors import DatabaseUnavailable

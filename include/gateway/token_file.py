@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from include.contracts.topics import RAW_TOPICS
+from include.contracts.pipelines import RAW_TOPICS
 from include.errors import ConfigurationError
 
 log = logging.getLogger(__name__)

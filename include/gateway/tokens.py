@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from include.command import as_command
-from include.contracts.topics import RAW_TOPICS
+from include.contracts.pipelines import RAW_TOPICS
 from include.errors import OK, ConfigurationError
 from include.gateway import token_file
 from include.gateway.answer import Fault, fault

@@ -81,7 +81,7 @@ def select_window(cursor: Cursor, settings: Settings) -> Window:
     cursor.execute(query("select_archive_start", cursor), {"topic": settings.pipeline.stream.name})
     batches, missing_until = cursor.fetchone()
     archived_since = _archived_since(batches, missing_until, settings)
-    return Window(SystemClock().now(), settings.timezone, settings.kafka.board_retention_days, archived_since)
+    return Window(SystemClock().now(), settings.timezone, settings.kafka.retention_days, archived_since)
 
 
 def _archived_since(batches: int, missing_until: dt.datetime | None, settings: Settings) -> dt.date | None:

@@ -21,6 +21,7 @@ from include.adapters.postgres.sessions import connect
 from include.clock import instant_of
 from include.contracts.fields import record_id
 from include.contracts.headers import ACCEPTED_AT, accepted_at
+from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.contracts.versions import version_in
 from include.integrity.day_checks import Ends, mark_days_dirty
@@ -105,7 +106,7 @@ def find_late_members(settings: Settings) -> int:
     with closing(TopicTail(settings.kafka.bootstrap_servers, topic)) as tail:
         tail.begin({partition: max(start, earliest[partition]) for partition, start in starts.items()})
         for lot in tail.iter_to(ends):
-            late = [one for one in _versions(lot, topic_id, ends) if one in late_of]
+            late = [one for one in _versions(lot, settings.pipeline.table, topic_id, ends) if one in late_of]
             if late:
                 reader.require_ids({topic: topic_id})
             count += _save(settings, late)
@@ -142,23 +143,23 @@ def _gone(
     return gone
 
 
-def _versions(messages: Iterable[Message], topic_id: str, ends: Offsets) -> Iterator[LateMember]:
+def _versions(messages: Iterable[Message], table: Topic, topic_id: str, ends: Offsets) -> Iterator[LateMember]:
     for message in messages:
         key, partition, offset = message.key(), message.partition(), message.offset()
         member_id = record_id(key)
         if offset >= ends[partition] or member_id is None:
             continue
-        at = _version_at(message)
+        at = _version_at(message, table)
         if at is not None:
             yield LateMember(topic_id, partition, offset, member_id, at)
 
 
-def _version_at(message: Message) -> dt.datetime | None:
+def _version_at(message: Message, table: Topic) -> dt.datetime | None:
     """The version as the join has it; None for what breaks the contract: no board takes it."""
     if message.value() is None:
         text = accepted_at(next((value for name, value in message.headers() or () if name == ACCEPTED_AT), None))
         return parse_timestamp(text) if text is not None else instant_of(message.timestamp()[1] * 1000)
-    return version_in(message.value(), PIPELINE.table)
+    return version_in(message.value(), table)
 
 
 def _save(settings: Settings, late: Sequence[LateMember]) -> int:

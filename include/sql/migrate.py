@@ -22,6 +22,7 @@ from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.schema_revision import newest_revision
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
+from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Retryable
 from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
@@ -96,7 +97,7 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                 keep_zone(cursor, settings.timezone)
             cursor.execute(
                 query("save_setting", cursor),
-                {"name": "board_retention_days", "value": str(settings.kafka.board_retention_days)},
+                {"name": "retention_days", "value": str(settings.kafka.retention_days)},
             )
     return revised
 
@@ -128,8 +129,9 @@ def _create(database: DatabaseSettings) -> str:
     """Make the schema of today in an empty database, in one transaction, and return its revision."""
     revision = newest_revision()
     with connect(database, "pipeline_owner", "migrate", MIGRATION) as connection, connection.cursor() as cursor:
-        cursor.execute(SITE.read_text(encoding="utf-8"))
         cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), database.pipeline))
+        if database.pipeline is BOARD_DETAIL_PIPELINE:
+            cursor.execute(SITE.read_text(encoding="utf-8"))
         cursor.execute(query("save_revision", cursor), {"revision": revision})
     return revision
 

@@ -37,9 +37,9 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 class PipelineConnection(Connection):  # type: ignore[misc]
-    """A connection to the database of a pipeline."""
+    """A connection to the database of a pipeline, or to one of none: statements with placeholders are not for that."""
 
-    pipeline: Definition
+    pipeline: Definition | None = None
 
 
 def query(name: str, of: Cursor | Definition) -> str:
@@ -47,18 +47,24 @@ def query(name: str, of: Cursor | Definition) -> str:
 
     Raises KeyError for an unknown name or placeholder.
     """
-    return _filled(name, of if isinstance(of, Definition) else pipeline_of(of))
+    return _filled(name, of if isinstance(of, Definition) else _connection(of).pipeline)
 
 
 def pipeline_of(cursor: Cursor) -> Definition:
     """Return the definition of the pipeline to whose database the cursor is connected."""
+    pipeline = _connection(cursor).pipeline
+    assert pipeline is not None
+    return pipeline
+
+
+def _connection(cursor: Cursor) -> PipelineConnection:
     connection = cursor.connection
     assert isinstance(connection, PipelineConnection)
-    return connection.pipeline
+    return connection
 
 
 @cache
-def _filled(name: str, pipeline: Definition) -> str:
+def _filled(name: str, pipeline: Definition | None) -> str:
     return fill(statements(QUERIES)[name], pipeline)
 
 
@@ -75,9 +81,9 @@ def statements(path: Path) -> Mapping[str, str]:
     return found
 
 
-def fill(text: str, definition: Definition) -> str:
+def fill(text: str, definition: Definition | None) -> str:
     """The text with its placeholders replaced by lists of the definition's columns."""
-    lists = _column_lists(definition)
+    lists = _column_lists(definition) if definition else {}
     return _PLACEHOLDER.sub(lambda match: lists[match.group(1)], text)
 
 

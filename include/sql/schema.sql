@@ -571,6 +571,13 @@ COMMENT ON COLUMN archive_file.last_key IS 'Greatest id in it.';
 COMMENT ON COLUMN archive_file.retired_at IS
     'When other files took its place. It is removed a day later: until then somebody may be reading it.';
 
+-- What a system of record in this database has: the key and the day field, as text, of each record of the stream that
+-- it says it wrote. The certificate of a day accounts for them. Without a system of record there are none.
+CREATE VIEW recorded AS
+SELECT NULL::bigint AS {{key}}, NULL::text COLLATE "C" AS recorded_at WHERE false;
+COMMENT ON VIEW recorded IS 'Records that the system of record wrote, and that the pipeline accounts for.';
+GRANT SELECT ON recorded TO batch;
+
 -- Functions that the view is made of.
 
 -- Runs with the rights of its owner: readers of the view may not read the table.
@@ -718,7 +725,7 @@ SELECT p.day,
        (SELECT COALESCE(sum(d.count), 0)::bigint FROM dirty_day d WHERE d.day = p.day) AS dirty_count,
        p.generation_id,
        p.published_at,
-       p.day + (SELECT s.value::integer FROM pipeline_setting s WHERE s.name = 'board_retention_days')
+       p.day + (SELECT s.value::integer FROM pipeline_setting s WHERE s.name = 'retention_days')
            AS rebuildable_until,
        shown_rows(p.day) AS shown_rows
   FROM day_publication p;

@@ -1,5 +1,5 @@
--- The tables of the site's API: its own, apart from those of the pipelines. Members and boards as the API last saved them,
--- and the keys of its callers. include.gateway.rows serves them.
+-- The tables of the site's API, apart from those of the pipelines: members and boards as the API last saved them, and
+-- the keys of its callers. include.gateway.rows serves them. They are made in the database of pipeline board_detail.
 
 CREATE SCHEMA site;
 COMMENT ON SCHEMA site IS 'System of record: what the site''s API last saved.';
@@ -56,3 +56,8 @@ COMMENT ON COLUMN site.change_key.scope IS 'Whose key it is: the name of the tok
 COMMENT ON COLUMN site.change_key.fingerprint IS 'SHA-256 of method, path and body: another call may not use the key.';
 COMMENT ON COLUMN site.change_key.value IS
     'The value as its record carries it, so that a retry produces the same one; null for a deletion.';
+
+CREATE OR REPLACE VIEW recorded AS
+SELECT id AS board_id, (document ->> 'createdAt') COLLATE "C" AS recorded_at
+  FROM site.board_document
+ WHERE deleted_at IS NULL;

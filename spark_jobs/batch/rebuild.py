@@ -74,7 +74,7 @@ def rebuild_day(
         archive = ArchiveSource(ArchiveStore(settings.database), folder, offset_reader, definition)
 
         def sources(from_archive: bool) -> Sources:
-            found = archive_sources(offset_reader, day, definition, settings.kafka.board_retention_days,
+            found = archive_sources(offset_reader, day, definition, settings.kafka.retention_days,
                                     SystemClock().now(), known, archive, from_archive)  # fmt: skip
             if found.kind == "archive" or found.member_files:
                 folder.require_shared(settings.spark.master)

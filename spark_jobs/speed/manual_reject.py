@@ -12,13 +12,12 @@ from include.adapters.kafka.topic_tail import read_as_rejects
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.errors import ConfigurationError, MissingRange
 from include.settings import DatabaseSettings
 from spark_jobs.speed.driver_state import Query, topics_of
 
-TOPICS = topics_of(PIPELINE)
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
 
@@ -33,13 +32,14 @@ class Place:
     offset: int
 
     @classmethod
-    def parse(cls, text: str) -> "Place":
-        """Parse topic/partition/offset. Raises ConfigurationError."""
+    def parse(cls, text: str, pipeline: Definition) -> "Place":
+        """Parse topic/partition/offset, of a topic of the pipeline. Raises ConfigurationError."""
+        topics = topics_of(pipeline)
         match = _RECORD.fullmatch(text)
-        query = next((query for query, topic in TOPICS.items() if match and topic == match["topic"]), None)
+        query = next((query for query, topic in topics.items() if match and topic == match["topic"]), None)
         if match is None or query is None:
             raise ConfigurationError(f"--reject {text!r}: write topic/partition/offset; the topics are "
-                                     f"{' and '.join(TOPICS.values())}")  # fmt: skip
+                                     f"{' and '.join(topics.values())}")  # fmt: skip
         return cls(query, match["topic"], int(match["partition"]), int(match["offset"]))
 
     def __str__(self) -> str:

@@ -17,10 +17,11 @@ from include.adapters.published_versions import PublishedVersion, version_of
 from include.clock import SystemClock
 from include.contracts import headers as h
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.fields import record_id
+from include.contracts.pipelines import TOPICS
 from include.contracts.reject import Reject
-from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
+from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.validation import MAX_DIGITS, MAX_NAME_LENGTH, suspicious
 from include.gateway.answer import Fault
 from include.gateway.intake import Intake, Rejected

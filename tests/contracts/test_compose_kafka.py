@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.kafka.admin import create_topics, topic_differences
-from include.contracts.topics import TOPICS
+from include.contracts.pipelines import TOPICS
 from include.settings import KafkaSettings, Settings
 from stack.layout import Layout
 from stack.ports import LOOPBACK, unused

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from include.contracts.topics import BOARD
+from include.contracts.site import BOARD
 from include.contracts.validation import violations
 from spark_jobs.speed.slow_path import read_slow_path
 from spark_jobs.transforms.decode import decode, slow_path

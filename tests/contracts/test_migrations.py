@@ -10,13 +10,12 @@ import psycopg2.errors
 import pytest
 
 from include.airflow_support import steps
-from include.contracts import definition
-from include.contracts.definition import BOARD_DETAIL_PIPELINE, Column
+from include.contracts.definition import Column, Definition
 from include.contracts.fields import Field
+from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.errors import ContractMismatch
 from include.integrity.__main__ import main as command
 from include.settings import Settings
-from include.sql import named
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment
@@ -30,7 +29,7 @@ GOLDEN = Path(__file__).with_name(f"catalogue_{FROZEN}.txt")
 GOLDEN_MAJOR = 18
 
 
-def with_one_more_field() -> definition.Definition:
+def with_one_more_field() -> Definition:
     today = BOARD_DETAIL_PIPELINE
     field = Field("language", "language", "string", "Language of the post.", 8, nullable=True)
     more = {
@@ -41,12 +40,12 @@ def with_one_more_field() -> definition.Definition:
 
 
 @pytest.mark.parametrize("changed", [BOARD_DETAIL_PIPELINE, with_one_more_field()], ids=["today", "one more field"])
-def test_a_fresh_database_is_the_same_whatever_the_definition_says_today(postgres, monkeypatch, changed):
-    for module in (definition, named):
-        monkeypatch.setattr(module, "BOARD_DETAIL_PIPELINE", changed)
+def test_a_fresh_database_is_the_same_whatever_the_definition_says_today(postgres, changed):
     dsn = postgres.new_database("frozen")
     environment = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", **database_environment(postgres, "frozen")}
-    assert migrate(Settings.from_environment(environment), FROZEN) == FROZEN
+    settings = Settings.from_environment(environment)
+    settings = dataclasses.replace(settings, database=dataclasses.replace(settings.database, pipeline=changed))
+    assert migrate(settings, FROZEN) == FROZEN
     connection = psycopg2.connect(dsn)
     try:
         if connection.server_version // 10_000 != GOLDEN_MAJOR:

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from include.contracts import headers as h
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.reject import Reject
-from include.contracts.topics import MEMBER
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import MEMBER
 from include.contracts.validation import MAX_DEPTH
 from spark_jobs.speed.record_decoder import read_record
 from spark_jobs.speed.table_decoder import TableDecoder

@@ -46,3 +46,19 @@ def test_both_have_the_same_settings(databases):
             found[name] = sorted(cursor.fetchone()[0])
     assert "jit=off" in found["created"]
     assert found["migrated"] == found["created"]
+
+
+def test_a_database_of_another_pipeline_has_its_columns_and_types(postgres):
+    dsn = postgres.new_database("orders")
+    environment = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail"}
+    migrate(Settings.from_environment(environment | database_environment(postgres, "orders")))
+    connection = psycopg2.connect(dsn)
+    try:
+        found = "\n".join(catalogue(connection))
+        assert catalogue(connection, "site") == []
+    finally:
+        connection.close()
+    for column in ("order_number | bigint", "amount | numeric(12,2)", "is_paid | boolean", "due_on | date",
+                   "credit_limit | numeric(14,4)", "ordered_at | timestamp with time zone"):  # fmt: skip
+        assert f" | {column} | " in found
+    assert not [line for line in found.splitlines() if "board" in line or "member" in line]

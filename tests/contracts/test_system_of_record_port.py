@@ -13,7 +13,7 @@ import pytest
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import rfc3339
-from include.contracts.topics import BOARD, MEMBER
+from include.contracts.site import BOARD, MEMBER
 from include.contracts.validation import violations
 from include.errors import DatabaseUnavailable
 from include.gateway.ports import ChangeKey, KeyReused, SystemOfRecord

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from include.adapters.kafka.partitioner import Partitioner
 from include.clock import epoch_ms, rfc3339
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.errors import DatabaseUnavailable
 from include.gateway.ports import (

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from include.contracts import headers as h
 from include.contracts.fields import record_id
-from include.contracts.topics import RAW_TOPICS
+from include.contracts.pipelines import RAW_TOPICS
 from include.contracts.validation import parse_timestamp, violations
 from tests.support.oracle import Version
 

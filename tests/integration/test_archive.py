@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka.topic_tail import TopicTail
 from include.archive.store import ArchiveBusy
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyondEnd, LedgerConflict, RangeExpired
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
 from spark_jobs.archive.check import verify_archive

@@ -9,7 +9,7 @@ import pytest
 from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.generation_store import GenerationStore
 from include.clock import SystemClock
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from spark_jobs.archive.source import archive_sources
 from spark_jobs.batch.rebuild import build

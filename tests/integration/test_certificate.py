@@ -15,7 +15,7 @@ from psycopg2.extras import execute_values
 from include.adapters.postgres.sessions import connect
 from include.airflow_support import steps
 from include.clock import rfc3339
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, ConfigurationError, NothingBuilt, StaleRun
 from include.gateway.client import GatewayUnavailable
 from include.integrity import certificate as certificate_module

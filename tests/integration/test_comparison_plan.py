@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from include.adapters.postgres.sessions import connect
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.verified import insert_corrections
 from include.sql.named import query
 from tests.support.pipeline import migrated, rows

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity import comparison, publication
 from include.integrity.comparison import diff, verify
 from include.integrity.days import DirtyDay, dirty_days

@@ -18,7 +18,7 @@ from include.adapters.postgres import sessions as connections
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.pending_store import PendingStore
 from include.clock import rfc3339
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.integrity import publication
 from include.integrity.comparison import verify

@@ -3,7 +3,7 @@
 import pytest
 
 from include.adapters.postgres.sessions import connect
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.day_checks import check_days
 from include.integrity.days import dirty_days
 from include.integrity.pruning import collect_orphans

@@ -10,7 +10,7 @@ import pytest
 
 from include.adapters.files.cluster_file import ClusterFile
 from include.adapters.postgres.generation_store import GenerationStore
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy, ForeignCluster
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans

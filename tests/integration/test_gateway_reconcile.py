@@ -14,7 +14,7 @@ from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock, rfc3339
-from include.contracts.topics import BOARD, MEMBER
+from include.contracts.site import BOARD, MEMBER
 from include.errors import DatabaseUnavailable
 from include.gateway.event_ids import row_event_id
 from include.gateway.ports import ChangeKey, Record

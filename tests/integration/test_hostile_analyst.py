@@ -14,7 +14,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import connect, open_connection
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.page_model import load_rows
 from include.settings import Settings
 from include.sql.migrate import ANALYST_LIMITS, migrate
@@ -318,10 +318,10 @@ def test_nor_for_a_lock_that_logins_wait_behind(settings):
                 cursor.execute("CREATE RULE mine AS ON INSERT TO pg_catalog.pg_authid DO NOTHING")
 
 
-def test_boards_by_id_takes_a_thousand_ids(settings):
+def test_board_detail_by_key_takes_a_thousand_keys(settings):
     ids = "SELECT count(*) FROM board_detail_by_key(array(SELECT generate_series(1, {})))"
     assert rows(settings, ids.format(1000), role="analyst") == [(9,)]
-    with pytest.raises(psycopg2.errors.ProgramLimitExceeded, match="1001 ids; 1000 is the most"):
+    with pytest.raises(psycopg2.errors.ProgramLimitExceeded, match="1001 keys; 1000 is the most"):
         rows(settings, ids.format(1001), role="analyst")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from include.adapters.kafka.topic_tail import TopicTail
 from include.clock import rfc3339
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from include.integrity.comparison import verify
 from spark_jobs.archive.source import archive_sources

@@ -187,10 +187,10 @@ def test_checks_of_days_lock_a_few_days_tables_at_a_time(settings, monkeypatch):
                         FROM day_publication, generate_series(1, 100) n WHERE day = %s""", (str(A_DAY),))  # fmt: skip
     held, plain = [], day_checks.query
 
-    def sampled(name):
+    def sampled(name, of):
         if name.startswith(("count", "end")):
             held.append(locks_of(settings, "check days"))
-        return plain(name)
+        return plain(name, of)
 
     monkeypatch.setattr(day_checks, "query", sampled)
     assert {one.day: one.causes["moved board"] for one in dirty_days(settings) if "moved board" in one.causes} == {
@@ -205,7 +205,7 @@ def test_a_comparison_looks_for_a_board_on_the_days_that_may_show_it(settings, m
           cut=5_000_000, run_id="elsewhere", day=DAY.before(100))  # fmt: skip
     held, plain = [], verified.query
     for module in (verified, comparison):
-        monkeypatch.setattr(module, "query", lambda name: held.append(locks_of(settings, "verify")) or plain(name))
+        monkeypatch.setattr(module, "query", lambda *of: held.append(locks_of(settings, "verify")) or plain(*of))
     verify(settings, DAY.before(100), "elsewhere")
     found = rows(settings, "SELECT board_id, class FROM detail_correction WHERE rebuilt IS NOT NULL ORDER BY 1")
     assert found == [(101_001, "moved"), (3_000_001, "late")]

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BrokerUnavailable, TableReplaced
 from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module

@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 
 from include.adapters.postgres.sessions import SessionLimits, connect
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
 from include.sql import migrate as migration
 from include.sql.migrate import MigrationBlocked, migrate

@@ -16,7 +16,7 @@ from include.adapters.postgres import stream_progress
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.sessions import SessionLimits
 from include.adapters.postgres.stream_progress import Pending, Progress, StreamProgressStore
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
 from include.integrity.settled import wait_until_settled
 from spark_jobs.connectors.kafka import stream_reader

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.days import days_in_topic
 from include.settings import Settings
 from spark_jobs.batch.sources import MARGIN, fix_ranges

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
 from include.integrity.settled import wait_until_settled

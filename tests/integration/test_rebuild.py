@@ -12,7 +12,7 @@ from include.adapters.postgres.generation_store import Excluded, GenerationStore
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy, MissingRange, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover

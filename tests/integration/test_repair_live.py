@@ -9,6 +9,7 @@ import pytest
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.clock import SystemClock
 from include.contracts.day import Day
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import (
     ConfigurationError,
     ContractMismatch,
@@ -188,7 +189,7 @@ class TestRepair:
     def reject(self, log, ledger, settings, repair, record, dry_run=False):
         lines = []
         rejects = ManualReject(settings.database, log.offsets, ledger)
-        code = reject(repair, rejects, Place.parse(record), dry_run, False, lines.append)
+        code = reject(repair, rejects, Place.parse(record, PIPELINE), dry_run, False, lines.append)
         return code, "\n".join(lines)
 
     def test_one_record_becomes_a_reject_whole(self, log, ledger, settings, repair):
@@ -218,7 +219,7 @@ class TestRepair:
     @pytest.mark.parametrize("record", ["board", "board/0", "board/x/0", "member/0/1", "board/0/1/2", ""])
     def test_a_record_is_written_with_its_topic_partition_and_offset(self, record):
         with pytest.raises(ConfigurationError, match="write topic/partition/offset"):
-            Place.parse(record)
+            Place.parse(record, PIPELINE)
 
     def test_it_refuses_while_a_driver_is_alive_unless_told_otherwise(self, log, ledger, settings, repair):
         self.lose_three(log)

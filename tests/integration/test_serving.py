@@ -7,7 +7,7 @@ import psycopg2
 import pytest
 
 from include.adapters.postgres.generation_store import GenerationStore, Part
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BalanceBroken, DayBusy, NothingBuilt, StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover

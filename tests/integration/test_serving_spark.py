@@ -9,7 +9,7 @@ import pytest
 
 from include.adapters.postgres.served_batch import live_columns
 from include.contracts import headers as h
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import LedgerConflict
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.detail_decoder import DetailDecoder

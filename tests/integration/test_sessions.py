@@ -12,7 +12,7 @@ from include.adapters.postgres.sessions import SessionLimits, connect
 from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.archive.store import ArchiveStore
-from include.contracts.topics import MEMBER
+from include.contracts.site import MEMBER
 from include.errors import DatabaseUnavailable
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days

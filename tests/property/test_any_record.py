@@ -17,9 +17,9 @@ from include.adapters.kafka.offsets import OffsetRange, OffsetReader
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.contracts.reject import Reject
-from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.comparison import diff
 from include.integrity.days import dirty_days
 from include.integrity.late_members import find_late_members

@@ -103,7 +103,7 @@ def make_everything(found: dict[str, str]) -> None:
     made = Settings.from_environment(found)
     for seconds in (made.gateway.delivery_timeout_s, made.stream.trigger_interval_s, made.batch.night_budget_s):
         assert dt.timedelta(seconds=seconds) >= dt.timedelta()
-    for days in (made.kafka.board_retention_days, made.batch.undo_retention_days, made.batch.run_retention_days):
+    for days in (made.kafka.retention_days, made.batch.undo_retention_days, made.batch.run_retention_days):
         assert dt.timedelta(days=days) * 3 > dt.timedelta()
     for memory in (made.stream.driver_memory, made.batch.driver_memory, found["KAFKA_HEAP"]):
         assert int(memory[:-1]) > 0 < "mgMG".index(memory[-1]) + 1

@@ -15,7 +15,7 @@ from include.archive.store import ArchiveStore
 from include.clock import SystemClock, epoch_ms
 from include.contracts import headers as h
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.files import ArchiveFolder

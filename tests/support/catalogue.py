@@ -7,7 +7,7 @@ _PARTS = (
     SELECT 'relation', c.relkind, c.relname, pg_get_userbyid(c.relowner), pg_get_partkeydef(c.oid),
            obj_description(c.oid, 'pg_class'),
            (SELECT string_agg(acl::text, ' ' ORDER BY acl::text) FROM unnest(c.relacl) acl)
-      FROM pg_class c WHERE c.relnamespace = %(schema)s::regnamespace AND c.relkind <> 'i' ORDER BY c.relname
+      FROM pg_class c WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relkind <> 'i' ORDER BY c.relname
     """,
     """
     SELECT 'column', c.relname, row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname,
@@ -17,22 +17,22 @@ _PARTS = (
       FROM pg_class c
       JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
       LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
-     WHERE c.relnamespace = %(schema)s::regnamespace AND c.relkind IN ('r', 'p', 'v') ORDER BY c.relname, a.attnum
+     WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relkind IN ('r', 'p', 'v') ORDER BY c.relname, a.attnum
     """,
     """
     SELECT 'constraint', c.conrelid::regclass, c.conname, pg_get_constraintdef(c.oid)
       FROM pg_constraint c
-     WHERE c.connamespace = %(schema)s::regnamespace AND c.contype IN ('p', 'u', 'c', 'f')
+     WHERE c.connamespace = to_regnamespace(%(schema)s) AND c.contype IN ('p', 'u', 'c', 'f')
      ORDER BY c.conrelid::regclass::text, c.conname
     """,
     "SELECT 'index', indexdef FROM pg_indexes WHERE schemaname = %(schema)s ORDER BY indexname",
     """
     SELECT 'view', c.relname, pg_get_viewdef(c.oid, true)
-      FROM pg_class c WHERE c.relnamespace = %(schema)s::regnamespace AND c.relkind = 'v' ORDER BY c.relname
+      FROM pg_class c WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relkind = 'v' ORDER BY c.relname
     """,
     """
     SELECT 'function', p.oid::regprocedure, pg_get_functiondef(p.oid), p.proacl
-      FROM pg_proc p WHERE p.pronamespace = %(schema)s::regnamespace ORDER BY p.oid::regprocedure::text
+      FROM pg_proc p WHERE p.pronamespace = to_regnamespace(%(schema)s) ORDER BY p.oid::regprocedure::text
     """,
     "SELECT 'schema', nspname, nspacl FROM pg_namespace WHERE nspname = %(schema)s",
 )

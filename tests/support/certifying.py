@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
 from include.integrity.settled import Settled

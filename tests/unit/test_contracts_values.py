@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from include.contracts.export import drifted, schema_files
 from include.contracts.fields import DATE, TIMESTAMP, Field
-from include.contracts.topics import BOARD, BOARD_DETAIL, MEMBER, TOPICS
+from include.contracts.pipelines import TOPICS
+from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.contracts.validation import violations
 from include.contracts.versions import version_in
 from include.errors import ContractMismatch

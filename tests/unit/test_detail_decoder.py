@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from include.adapters.postgres.served_batch import records_schema
 from include.contracts import headers as h
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.speed.detail_decoder import DetailDecoder
 
 ZONE = "Asia/Seoul"

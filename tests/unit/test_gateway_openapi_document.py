@@ -7,7 +7,7 @@ import re
 import jsonschema
 import pytest
 
-from include.contracts.topics import RAW_TOPICS, TOPICS
+from include.contracts.pipelines import RAW_TOPICS, TOPICS
 from include.contracts.validation import violations
 from include.gateway import openapi
 from include.gateway.routes import routes

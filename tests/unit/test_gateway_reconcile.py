@@ -7,7 +7,7 @@ import json
 import pytest
 
 from include.adapters.postgres.unpublished_rows import UnpublishedRow
-from include.contracts.topics import BOARD, MEMBER
+from include.contracts.site import BOARD, MEMBER
 from include.errors import BrokerUnavailable
 from include.gateway.ports import Failure, Saved
 from include.gateway.reconcile import _first_change, record_of, send

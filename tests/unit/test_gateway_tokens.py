@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.contracts.topics import RAW_TOPICS
+from include.contracts.pipelines import RAW_TOPICS
 from include.errors import ConfigurationError
 from include.gateway import token_file
 from include.gateway.answer import Fault

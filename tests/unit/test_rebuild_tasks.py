@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from include.clock import rfc3339
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import DatabaseSettings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Kind, needed_rows, steps

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from include.contracts.day import Day
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from spark_jobs.batch.sources import (
     MARGIN,

@@ -16,7 +16,7 @@ from include.adapters.postgres.served_batch import (
     repeated_sources,
     valid_rows,
 )
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from tests.support.serving import DAY, NOON, batch, row, tombstone
 
 LATER = NOON + dt.timedelta(minutes=1)

@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.adapters.files.cluster_file import require_own_cluster
 from include.command import as_command
-from include.contracts.topics import TOPICS, Topic
+from include.contracts.pipelines import TOPICS
+from include.contracts.topics import Topic
 from include.errors import BrokerUnavailable, ContractMismatch
 from include.retry import retry_transient
 from include.settings import KafkaSettings, Settings
@@ -69,7 +70,7 @@ def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
         if replicas != {kafka.replication_factor}:
             found.append(f"topic {topic.name} has {sorted(replicas)} replicas, KAFKA_REPLICATION_FACTOR says "
                          f"{kafka.replication_factor}: reassign its partitions")  # fmt: skip
-        for name, wanted in topic.settings(kafka.min_insync_replicas, kafka.board_retention_days).items():
+        for name, wanted in topic.settings(kafka.min_insync_replicas, kafka.retention_days).items():
             actual = configs[topic.name][name].value
             if actual != wanted:
                 found.append(f"topic {topic.name} has {name}={actual}, the contract says {wanted}: alter the topic")
@@ -113,7 +114,7 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
         topic.name,
         num_partitions=kafka.partitions,
         replication_factor=kafka.replication_factor,
-        config=topic.settings(kafka.min_insync_replicas, kafka.board_retention_days),
+        config=topic.settings(kafka.min_insync_replicas, kafka.retention_days),
     )
     try:
         admin.create_topics([new], operation_timeout=TIMEOUT_S, request_timeout=TIMEOUT_S)[topic.name].result()

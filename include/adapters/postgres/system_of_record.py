@@ -18,8 +18,8 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import SessionLimits, open_connection
 from include.clock import rfc3339
-from include.contracts.definition import BOARD_DETAIL_PIPELINE
-from include.contracts.topics import BOARD, MEMBER, Topic
+from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
+from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
 from include.errors import DatabaseUnavailable
 from include.gateway.ports import ChangeKey, KeyReused, Saved

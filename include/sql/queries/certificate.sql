@@ -1,9 +1,7 @@
 -- The certificate of a day: the terms of its balance, one statement each.
 
 -- name: term_recorded
-SELECT count(*) FROM site.board_document
- WHERE deleted_at IS NULL
-   AND (document ->> 'createdAt') COLLATE "C" >= %(start)s AND (document ->> 'createdAt') COLLATE "C" < %(end)s
+SELECT count(*) FROM recorded WHERE recorded_at >= %(start)s AND recorded_at < %(end)s
 
 -- name: term_raw_distinct
 SELECT raw_distinct FROM generation WHERE id = %(generation_id)s
@@ -39,9 +37,7 @@ SELECT (SELECT count(*) FROM detail_correction c WHERE c.generation_id = g.id)
 -- Boards of the day that the system of record has, or that the stream made rows of, and of which the generation says
 -- nothing: neither a row, nor pending, rejected, deleted or moved. What came since shows them neither.
 WITH known AS (
-    SELECT id AS {{key}} FROM site.board_document
-     WHERE deleted_at IS NULL
-       AND (document ->> 'createdAt') COLLATE "C" >= %(start)s AND (document ->> 'createdAt') COLLATE "C" < %(end)s
+    SELECT {{key}} FROM recorded WHERE recorded_at >= %(start)s AND recorded_at < %(end)s
      UNION
     SELECT {{key}} FROM detail_covered WHERE day = %(day)s AND NOT deleted
      UNION

@@ -25,6 +25,12 @@ ALTER TABLE change_key SET SCHEMA site;
 ALTER SEQUENCE member_id_seq SET SCHEMA site;
 ALTER SEQUENCE board_id_seq SET SCHEMA site;
 GRANT USAGE ON SCHEMA site TO gateway, batch;
+CREATE VIEW recorded AS
+SELECT id AS board_id, (document ->> 'createdAt') COLLATE "C" AS recorded_at
+  FROM site.board_document
+ WHERE deleted_at IS NULL;
+COMMENT ON VIEW recorded IS 'Records that the system of record wrote, and that the pipeline accounts for.';
+GRANT SELECT ON recorded TO batch;
 """
 
 RENAMES = """
@@ -81,6 +87,7 @@ BEGIN
 END
 $$;
 UPDATE offset_ledger SET consumer = 'late_version' WHERE consumer = 'late_member';
+UPDATE pipeline_setting SET name = 'retention_days' WHERE name = 'board_retention_days';
 """
 
 VIEWS_AND_FUNCTIONS = """
@@ -259,7 +266,7 @@ SELECT p.day,
        (SELECT COALESCE(sum(d.count), 0)::bigint FROM dirty_day d WHERE d.day = p.day) AS dirty_count,
        p.generation_id,
        p.published_at,
-       p.day + (SELECT s.value::integer FROM pipeline_setting s WHERE s.name = 'board_retention_days')
+       p.day + (SELECT s.value::integer FROM pipeline_setting s WHERE s.name = 'retention_days')
            AS rebuildable_until,
        shown_rows(p.day) AS shown_rows
   FROM day_publication p;

@@ -1,0 +1,218 @@
+"""Reads the definition of a pipeline from a TOML file, and refuses a wrong one with the field and the remedy."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from include.contracts.definition import Column, Definition, Side
+from include.contracts.fields import Field, FieldType
+from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
+from include.errors import ContractMismatch
+
+FOLDER = Path(__file__).resolve().parents[1] / "pipelines"
+
+_COORDINATES = (
+    Field("kafkaPartition", "kafka_partition", "long", "Always null in the topic; filled when served.", nullable=True),
+    Field("kafkaOffset", "kafka_offset", "long", "Always null in the topic; filled when served.", nullable=True),
+)
+# Columns that the tables have beside those of the definition, and aliases of the named statements.
+_RESERVED = {
+    "event_id", "stream_partition", "stream_offset", "table_partition", "table_offset", "kafka_partition",
+    "kafka_offset", "day", "deleted", "written_at", "covered_at", "generation_id", "replayed", "finality",
+    "shown_since", "key", "value", "topic", "partition", "offset", "kind", "identity", "reason", "version_at",
+    "class", "shown", "rebuilt", "copies", "kafka_timestamp", "accepted_at", "pending_since", "sent_at", "made_by",
+    "stream_keys", "removed", "first_at", "last_at", "topic_id",
+}  # fmt: skip
+
+_FieldName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-zA-Z0-9]{0,47}$")]
+_TopicName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,47}$")]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+
+
+class _Field(msgspec.Struct, forbid_unknown_fields=True):
+    name: _FieldName
+    type: FieldType
+    description: _Text
+    max_length: int | None = None
+    precision: int = 0
+    scale: int = 0
+    nullable: bool = False
+    personal: bool = False
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    topic: _TopicName
+    description: _Text
+    key: str
+    version: str
+    fields: list[_Field]
+
+
+class _Stream(_Table, forbid_unknown_fields=True):
+    day: str
+    joined_by: str
+
+
+class _Column(msgspec.Struct, forbid_unknown_fields=True):
+    stream: str | None = None
+    table: str | None = None
+    name: _FieldName | None = None
+    description: _Text | None = None
+
+
+class _Output(msgspec.Struct, forbid_unknown_fields=True):
+    topic: _TopicName
+    description: _Text
+    columns: list[_Column]
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]{0,39}$")]
+    stream: _Stream
+    table: _Table
+    output: _Output
+
+
+@cache
+def load_definitions(folder: Path = FOLDER) -> Mapping[str, Definition]:
+    """Return the definitions of a folder by name. Raises ContractMismatch."""
+    found = [load_definition(path) for path in sorted(folder.glob("*.toml"))]
+    writers: dict[str, str] = {}
+    for definition in found:
+        for role, topic in (("stream", definition.stream), ("table", definition.table), ("output", definition.output)):
+            known = f"{definition.name}.toml [{role}]"
+            if (writer := writers.setdefault(topic.name, known)) != known:
+                raise ContractMismatch(
+                    f"{known}: topic {topic.name} stands in {writer} too; give each topic to one pipeline"
+                )
+    return {definition.name: definition for definition in found}
+
+
+def load_definition(path: Path) -> Definition:
+    """Return the definition in a file, which is named for its pipeline.
+
+    Raises ContractMismatch with the place in the file, its value and the remedy.
+    """
+    try:
+        read = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as exc:
+        raise ContractMismatch(f"{path.name}: {exc}; correct the definition, see docs/pipelines.md") from exc
+    try:
+        definition = _definition(read)
+        problems = [*_problems(read, definition, path.stem)]
+    except ContractMismatch as exc:
+        raise ContractMismatch(f"{path.name}: {exc}") from exc
+    if problems:
+        raise ContractMismatch(f"{path.name}: {problems[0]}")
+    return definition
+
+
+def _definition(read: _File) -> Definition:
+    stream = _topic(read.stream, REBUILD_WINDOW_DAYS, "stream")
+    table = _topic(read.table, None, "table")
+    columns = [*_columns(read.output.columns)]
+    output: dict[str, Field] = {}
+    for column, given in zip(columns, read.output.columns, strict=True):
+        source = _field(
+            stream if column.side == "stream" else table, column.source, f"[output] columns {column.output}"
+        )
+        output[column.output] = Field(
+            column.output, snake_case(column.output), source.type, given.description or source.description,
+            source.max_length, source.nullable, source.personal, source.precision, source.scale,
+        )  # fmt: skip
+
+    def of(role: str, name: str) -> str:
+        for column in columns:
+            if (column.side, column.source) == ("stream", name):
+                return column.output
+        raise ContractMismatch(f'[output] columns: the stream\'s {role} is missing; add {{ stream = "{name}" }}')
+
+    of("join field", read.stream.joined_by), of("day", read.stream.day)
+    return Definition(
+        name=read.name,
+        stream=stream,
+        table=table,
+        output=Topic(
+            read.output.topic, read.output.description, of("key", stream.key_field),
+            of("version", stream.version_field), (*output.values(), *_COORDINATES), REBUILD_WINDOW_DAYS,
+        ),
+        join_field=_field(stream, read.stream.joined_by, "[stream] joined_by").name,
+        day_field=_field(stream, read.stream.day, "[stream] day").name,
+        columns=tuple(columns),
+    )  # fmt: skip
+
+
+def _topic(read: _Table, retention_days: int | None, section: str) -> Topic:
+    fields = tuple(
+        Field(
+            f.name,
+            snake_case(f.name),
+            f.type,
+            f.description,
+            f.max_length,
+            f.nullable,
+            f.personal,
+            f.precision,
+            f.scale,
+        )
+        for f in read.fields
+    )
+    try:
+        return Topic(read.topic, read.description, read.key, read.version, fields, retention_days)
+    except ContractMismatch as exc:
+        raise ContractMismatch(f"[{section}] {exc}") from exc
+
+
+def _columns(read: Sequence[_Column]) -> Iterator[Column]:
+    for number, given in enumerate(read, 1):
+        side: Side = "stream" if given.stream is not None else "table"
+        source = given.stream if given.stream is not None else given.table
+        if source is None or (given.stream is not None and given.table is not None):
+            raise ContractMismatch(
+                f'[output] columns, number {number}: give one source, {{ stream = "…" }} or {{ table = "…" }}'
+            )
+        yield Column(side, source, given.name or source)
+
+
+def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
+    if read.name != stem:
+        yield f'name = "{read.name}": the file is named {stem}.toml; give both the same name'
+    join, key = definition.stream.field(definition.join_field), definition.table.field(definition.table.key_field)
+    if join.type != key.type or join.nullable:
+        yield f"[stream] joined_by = {join.name!r}: not a {key.type} that is never null, as the table's key is"
+    day = definition.stream.field(definition.day_field)
+    if day.type != "timestamp" or day.nullable:
+        yield f"[stream] day = {day.name!r}: not a timestamp that is never null; name a field that never changes"
+    for section, names in (
+        ("stream", [f.name for f in read.stream.fields]),
+        ("table", [f.name for f in read.table.fields]),
+        ("output", [column.output for column in definition.columns]),
+    ):
+        for name, column in ((name, snake_case(name)) for name in names):
+            if [snake_case(other) for other in names].count(column) > 1:
+                yield f"[{section}] {name}: another field has the same name in PostgreSQL, {column}; rename one"
+            if section == "output" and column in _RESERVED:
+                yield f"[output] {name}: the pipeline has a column {column} of its own; give it another name"
+    if not any(column.side == "table" for column in definition.columns):
+        yield '[output] columns: none is of the table; add { table = "…" }'
+    for field in definition.output.fields:
+        if field.personal and field.type != "string":
+            yield f"[output] {field.name}: a personal {field.type} cannot be masked; leave it out, or make it a string"
+
+
+def _field(topic: Topic, name: str, place: str) -> Field:
+    try:
+        return topic.field(name)
+    except KeyError as exc:
+        names = ", ".join(field.name for field in topic.fields)
+        raise ContractMismatch(f"{place} = {name!r}: topic {topic.name} has no such field; use one of {names}") from exc
+
+
+def snake_case(name: str) -> str:
+    """Return the relational name of a JSON name in camelCase."""
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()

@@ -1,0 +1,17 @@
+"""The pipelines that this installation has definitions of, and their topics."""
+
+from collections.abc import Mapping
+
+from include.contracts.definition import Definition
+from include.contracts.definition_file import load_definitions
+from include.contracts.topics import Topic
+
+PIPELINES: Mapping[str, Definition] = load_definitions()
+
+TOPICS: Mapping[str, Topic] = {
+    topic.name: topic for each in PIPELINES.values() for topic in (each.table, each.stream, each.output)
+}
+# Topics that clients may send to through the gateway. Only a pipeline writes its output.
+RAW_TOPICS: Mapping[str, Topic] = {
+    topic.name: topic for each in PIPELINES.values() for topic in (each.table, each.stream)
+}

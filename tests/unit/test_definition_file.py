@@ -1,0 +1,79 @@
+"""Definitions of pipelines: the files that are there load, and a wrong one is refused with the place and the remedy."""
+
+import re
+
+import pytest
+
+from include.contracts.definition_file import FOLDER, load_definition, load_definitions
+from include.errors import ContractMismatch
+
+ORDERS = (FOLDER / "order_detail.toml").read_text(encoding="utf-8")
+
+
+def test_all_files_load():
+    assert set(load_definitions()) == {path.stem for path in FOLDER.glob("*.toml")}
+
+
+def test_the_output_has_types_and_descriptions_of_its_sources():
+    orders = load_definition(FOLDER / "order_detail.toml")
+    amount, limit = orders.output.field("amount"), orders.output.field("creditLimit")
+    assert (amount.type, amount.precision, amount.scale, amount.nullable) == ("decimal", 12, 2, False)
+    assert (limit.column, limit.nullable, limit.description) == (
+        "credit_limit", True, "The customer's limit of open orders.",
+    )  # fmt: skip
+    assert (orders.key_column, orders.join_column, orders.day_column) == (
+        "order_number", "customer_number", "ordered_at",
+    )  # fmt: skip
+    assert orders.personal_columns == ("customer_name",)
+
+
+WRONG = {
+    "not TOML": ("[stream]", "[stream", "order_detail.toml: "),
+    "unknown key": ('day = "orderedAt"', 'day = "orderedAt"\nzone = "UTC"', "unknown field `zone`"),
+    "missing key": ('day = "orderedAt"\n', "", "missing required field `day`"),
+    "other name": ('name = "order_detail"', 'name = "orders"', 'name = "orders": the file is named order_detail.toml'),
+    "unknown type": ('type = "boolean", description = "True once', 'type = "bool", description = "True once', "'bool'"),
+    "no length": ("max_length = 3, ", "", "field currency of type string: max_length=None; set it for a string"),
+    "no precision": ("precision = 12, scale = 2, ", "", "field amount of type decimal: precision=0, scale=0; give"),
+    "key of another type": ('key = "orderNumber"', 'key = "note"', "[stream] topic order: key_field='note' names no"),
+    "nullable version": (
+        'version = "changedAt"\nday', 'version = "dueOn"\nday', "version_field='dueOn' names no field",
+    ),
+    "unknown join": ('joined_by = "customerNumber"', 'joined_by = "x"', 'the stream\'s join field is missing; add'),
+    "join of a string": (
+        'joined_by = "customerNumber"', 'joined_by = "currency"', "joined_by = 'currency': not a long",
+    ),
+    "day is a date": ('day = "orderedAt"', 'day = "dueOn"', "day = 'dueOn': not a timestamp that is never null"),
+    "key left out": ('    { stream = "orderNumber" },\n', "", 'the stream\'s key is missing; add { stream = "orderNu'),
+    "unknown source": (
+        '{ stream = "note" }', '{ stream = "notes" }', "'notes': topic order has no such field; use one",
+    ),
+    "no source": ('{ stream = "note" }', '{ name = "note" }', "[output] columns, number 12: give one source"),
+    "two sources": ('{ stream = "note" }', '{ stream = "note", table = "name" }', "number 12: give one source"),
+    "same column": (
+        '{ stream = "note" }', '{ stream = "note", name = "amount" }', "[output] amount: another field has",
+    ),
+    "own column": ('{ stream = "note" }', '{ stream = "note", name = "day" }', "[output] day: the pipeline has a colu"),
+    "personal date": (
+        'name = "bornOn", type = "date"', 'name = "bornOn", personal = true, type = "date"', "personal date",
+    ),
+    "SQL in a name": ('name = "note", type', 'name = "note; DROP", type', "fields[6].name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_refused(tmp_path, case):
+    old, new, message = WRONG[case]
+    assert old in ORDERS
+    path = tmp_path / "order_detail.toml"
+    path.write_text(ORDERS.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ContractMismatch, match=re.escape(message)) as raised:
+        load_definition(path)
+    assert str(raised.value).startswith("order_detail.toml: ")
+
+
+def test_a_topic_belongs_to_one_pipeline(tmp_path):
+    for name in ("order_detail", "order_copy"):
+        (tmp_path / f"{name}.toml").write_text(ORDERS.replace('name = "order_detail"', f'name = "{name}"'))
+    with pytest.raises(ContractMismatch, match=r"order_detail.toml \[stream\]: topic order stands in order_copy.toml"):
+        load_definitions(tmp_path)
