@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from include.adapters.arrow_rows import TIMES
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.transforms.join_rule import authors_of_history, board_details_of_newest
 from spark_jobs.transforms.versions import newest_versions
 from tests.support import oracle

@@ -253,12 +253,12 @@ def test_fallback_tells_its_backlog_and_replay_drains_it():
     async def scenario():
         gateway = FakeGateway().start()
         gateway.services.circuit.open("test")
-        running = asyncio.create_task(gateway.services.drain.run())
         async with gateway.client() as client:
             await client.post(EVENTS, json=board())
         gateway.clock.advance(5)
         async with gateway.client(ADMIN_TOKEN) as admin:
             before = (await admin.get("/fallback")).json()
+            running = asyncio.create_task(gateway.services.drain.run())
             asked = await admin.post("/fallback/replay")
             async with asyncio.timeout(5):
                 while (after := (await admin.get("/fallback")).json())["backlog"]:

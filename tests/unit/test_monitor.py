@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.adapters.postgres.stream_progress import Pending
-from include.contracts.definition import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import (
     BrokerUnavailable,
     ConfigurationError,
