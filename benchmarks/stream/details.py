@@ -23,8 +23,8 @@ def details(boards: Iterable[dict[str, Any]], members: int, seed: int, first: in
         }  # fmt: skip
         headers = [
             (h.EVENT_ID, f"load-board-{board['id']}-{board['modifiedAt']}".encode()), (h.ACCEPTED_AT, accepted),
-            (h.BOARD_TOPIC, b"board"), (h.BOARD_PARTITION, b"0"), (h.BOARD_OFFSET, str(number).encode()),
-            (h.MEMBER_TOPIC, b"member"), (h.MEMBER_PARTITION, b"0"), (h.MEMBER_OFFSET, b"1"),
+            ("board-topic", b"board"), ("board-partition", b"0"), ("board-offset", str(number).encode()),
+            ("member-topic", b"member"), ("member-partition", b"0"), ("member-offset", b"1"),
         ]  # fmt: skip
         yield str(board["id"]), value, headers
 

@@ -88,6 +88,22 @@ class Definition:
         """The relational name of the stream's field that places a record in a day."""
         return self.stream.field(self.day_field).column
 
+    def day_field_of(self, topic: Topic) -> Field:
+        """Return the field of the stream's topic, or of the output topic, that places a record in a day."""
+        if topic is self.stream:
+            return topic.field(self.day_field)
+        return self.output.field(
+            next(c.output for c in self.columns if (c.side, c.source) == ("stream", self.day_field))
+        )
+
+    def source_header(self, coordinate: str) -> str:
+        """Return the header of output records that holds a coordinate of a joined record: stream_offset → board-offset.
+
+        The coordinates identify a row. Offsets in the output topic do not, because the sink may write a row twice.
+        """
+        side, part = coordinate.split("_")
+        return f"{(self.stream if side == 'stream' else self.table).name}-{part}"
+
     def postgres_type(self, column: str) -> str:
         """Return the PostgreSQL type of a relational column. Raises KeyError."""
         for field in self.output.fields:

@@ -13,15 +13,6 @@ IDEMPOTENCY_KEY = "idempotency-key"  # the client's, if it sent one; not unique,
 ACCEPTED_AT = "accepted-at"  # time at which the gateway accepted the event, RFC 3339 in UTC
 REPLAYED_AT = "replayed-at"  # set on records that were replayed from a fallback store
 
-# On board-detail: the coordinates of the records that were joined. They identify a row; offsets in board-detail do not,
-# because the sink may write a row more than once.
-BOARD_TOPIC = "board-topic"
-BOARD_PARTITION = "board-partition"
-BOARD_OFFSET = "board-offset"
-MEMBER_TOPIC = "member-topic"
-MEMBER_PARTITION = "member-partition"
-MEMBER_OFFSET = "member-offset"
-
 MAX_EVENT_ID_LENGTH = 255  # characters; bounded, because records of board-detail repeat it
 UNPRINTABLE_PATTERN = r"[\u0000-\u001f\u007f-\u009f]"
 _UNPRINTABLE = re.compile(UNPRINTABLE_PATTERN)

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, first_header, numbers
-from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
 from include.contracts.reject import Reject
@@ -34,7 +33,7 @@ class DatedRows:
 
     def __init__(self, topic: Topic, definition: Definition, timezone: str) -> None:
         self._topic = topic
-        self._day_field = topic.field(definition.day_field)
+        self._day_field = definition.day_field_of(topic)
         self._timezone = timezone
         self._json = JsonColumns(topic)
 
@@ -90,7 +89,7 @@ class VersionRows:
         return rows.sort_by([(self.key, "ascending"), *OLDEST_FIRST])
 
 
-def places(dated: pa.Table) -> pa.Table:
+def places(dated: pa.Table, definition: Definition) -> pa.Table:
     """Return the coordinates of the output topic's records, and of the board records they were made from.
 
     The schema is `DATED_PLACES`. Deletions are left out, because no row is made from them; so are records without an
@@ -101,8 +100,8 @@ def places(dated: pa.Table) -> pa.Table:
     table = pa.Table.from_arrays(
         [
             dated[DAY], dated["partition"], dated["offset"], longs(array(dated["key"])),
-            numbers(first_header(headers, h.BOARD_PARTITION), pa.int32()),
-            numbers(first_header(headers, h.BOARD_OFFSET), pa.int64()),
+            numbers(first_header(headers, definition.source_header("stream_partition")), pa.int32()),
+            numbers(first_header(headers, definition.source_header("stream_offset")), pa.int64()),
         ],
         schema=DATED_PLACES,
     )  # fmt: skip

@@ -88,7 +88,7 @@ def _write_by_day(
     files = _DayFiles(archive, kind, schema, key)
     for table in tables:
         dated = rows.add(table)
-        files.add(places(dated) if kind == "places" else dated)
+        files.add(places(dated, archive.definition) if kind == "places" else dated)
     return files.close()
 
 

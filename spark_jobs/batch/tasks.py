@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from include.adapters.arrow_rows import array, first_header, numbers
 from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.generation_store import Counts, GenerationStore, Part
-from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.failpoints import failpoint
@@ -135,8 +134,8 @@ def _details(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Ca
             records["partition"],
             records["offset"],
             longs(array(records["key"])),
-            numbers(first_header(headers, h.BOARD_PARTITION), pa.int32()),
-            numbers(first_header(headers, h.BOARD_OFFSET), pa.int64()),
+            numbers(first_header(headers, rebuild.definition.source_header("stream_partition")), pa.int32()),
+            numbers(first_header(headers, rebuild.definition.source_header("stream_offset")), pa.int64()),
         ]
         yield from _add_places(pa.Table.from_arrays(columns, schema=PLACES), rebuild, gathered)
         count(records.num_rows)

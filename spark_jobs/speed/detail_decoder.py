@@ -1,6 +1,7 @@
 """Decodes records of the output topic into rows of the live table, by column."""
 
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -9,18 +10,12 @@ import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, event_ids, first_header, numbers
 from include.adapters.postgres.served_batch import COORDINATE_TYPES, records_schema
-from include.contracts import headers as h
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import TableRow, read_record
 
-_NUMBERS = {
-    "stream_partition": h.BOARD_PARTITION,
-    "stream_offset": h.BOARD_OFFSET,
-    "table_partition": h.MEMBER_PARTITION,
-    "table_offset": h.MEMBER_OFFSET,
-}
+_SOURCE = ("stream_partition", "stream_offset", "table_partition", "table_offset")
 
 
 class DetailDecoder:
@@ -32,6 +27,8 @@ class DetailDecoder:
         self._schema = records_schema(definition)
         self._timezone = timezone
         self._json = JsonColumns(definition.output)
+        self._day_column = definition.day_field_of(definition.output).column
+        self._headers = {column: definition.source_header(column) for column in _SOURCE}
 
     def read(self, records: pa.Table) -> pa.Table:
         """Decode records of Spark's Kafka source into a batch of `include.adapters.postgres.served_batch`.
@@ -41,7 +38,7 @@ class DetailDecoder:
         """
         records = records.combine_chunks()
         fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
-        sources = _sources(array(records["headers"]))
+        sources = _sources(array(records["headers"]), self._headers)
         has_source = pc.and_(pc.is_valid(sources["stream_partition"]), pc.is_valid(sources["stream_offset"]))
         is_plain = array(pc.and_(fast_path_mask, has_source))
         if pc.all(is_plain).as_py():  # nearly always
@@ -56,8 +53,7 @@ class DetailDecoder:
 
     def _plain(self, fields: pa.Table, records: pa.Table, sources: pa.Table) -> pa.Table:
         columns = {field.column: converted(fields[field.name], field) for field in self._topic.fields}
-        day_column = self._topic.field(self._definition.day_field).column
-        local = pc.local_timestamp(columns[day_column].cast(pa.timestamp("us", self._timezone)))
+        local = pc.local_timestamp(columns[self._day_column].cast(pa.timestamp("us", self._timezone)))
         columns |= {name: sources[name] for name in sources.column_names}
         columns |= {
             "kafka_partition": records["partition"], "kafka_offset": records["offset"],
@@ -79,7 +75,7 @@ class DetailDecoder:
         match read_record(record, self._topic):
             case Reject() as rejected:
                 reason: str | None = rejected.reason
-            case row if (reason := _reason(record, source)) is None:
+            case row if (reason := _reason(record, source, self._headers)) is None:
                 key, version = self._definition.key_column, self._definition.version_column
                 values = {**row.values, key: row.key, version: row.version_at}
                 return {**values, **source, **coordinates, "day": self._day(row), "deleted": row.deleted}
@@ -88,7 +84,7 @@ class DetailDecoder:
     def _day(self, row: TableRow) -> dt.date | None:
         if row.deleted:
             return None
-        instant: dt.datetime = row.values[self._topic.field(self._definition.day_field).column]
+        instant: dt.datetime = row.values[self._day_column]
         return instant.astimezone(ZoneInfo(self._timezone)).date()
 
 
@@ -125,19 +121,19 @@ class _Record:
         return [(header["key"], header["value"]) for header in self._row["headers"].as_py() or ()]
 
 
-def _reason(record: _Record, source: dict[str, Any]) -> str | None:
+def _reason(record: _Record, source: dict[str, Any], names: Mapping[str, str]) -> str | None:
     given = [name for name, value in record.headers() if value is not None]
     wrong = [
-        f"headers/{_NUMBERS[column]}: {'not a whole number' if _NUMBERS[column] in given else 'missing'}"
+        f"headers/{names[column]}: {'not a whole number' if names[column] in given else 'missing'}"
         for column in ("stream_partition", "stream_offset")
         if source[column] is None
     ]
     return f"{'; '.join(wrong)}; only the join writes here" if wrong else None
 
 
-def _sources(headers: pa.Array) -> pa.Table:
+def _sources(headers: pa.Array, names: Mapping[str, str]) -> pa.Table:
     """Return the source coordinates and event id in each record's headers; null if a header is missing or invalid."""
     columns = {"event_id": event_ids(headers)}
-    for column, name in _NUMBERS.items():
+    for column, name in names.items():
         columns[column] = numbers(first_header(headers, name), COORDINATE_TYPES[column])
     return pa.table(columns)

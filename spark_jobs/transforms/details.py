@@ -37,16 +37,16 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
     # a tombstone has no value, so its version is in a header
     accepted = F.when(F.col("deleted"), _rfc3339(F.col("version_at"))).otherwise(F.col("accepted_text"))
     value = F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
-    key = definition.stream.key_column
+    key, of = definition.stream.key_column, definition.source_header
     headers = F.array(
         header(h.EVENT_ID, F.col("event_id")),
         header(h.ACCEPTED_AT, accepted),
-        header(h.BOARD_TOPIC, F.lit(definition.stream.name)),
-        header(h.BOARD_PARTITION, F.col("partition")),
-        header(h.BOARD_OFFSET, F.col("offset")),
-        header(h.MEMBER_TOPIC, F.when(F.col("table_offset").isNotNull(), F.lit(definition.table.name))),
-        header(h.MEMBER_PARTITION, F.col("table_partition")),
-        header(h.MEMBER_OFFSET, F.col("table_offset")),
+        header(of("stream_topic"), F.lit(definition.stream.name)),
+        header(of("stream_partition"), F.col("partition")),
+        header(of("stream_offset"), F.col("offset")),
+        header(of("table_topic"), F.when(F.col("table_offset").isNotNull(), F.lit(definition.table.name))),
+        header(of("table_partition"), F.col("table_partition")),
+        header(of("table_offset"), F.col("table_offset")),
     )
     return (
         F.col(key).cast("string").cast("binary").alias("key"),

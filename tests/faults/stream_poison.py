@@ -5,7 +5,6 @@ from typing import Any
 
 from confluent_kafka import Message, Producer
 
-from include.contracts import headers as h
 from include.settings import Settings
 from tests.fakes.events import board, member
 from tests.faults.stream_bulk import new_id
@@ -60,7 +59,7 @@ class Poison:
         found: list[Message] = []
         producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers})
         producer.produce(topic, json.dumps(value), str(value.get("id", value.get("boardId"))),
-                         headers={h.BOARD_PARTITION: "9", h.BOARD_OFFSET: "9"},
+                         headers={"board-partition": "9", "board-offset": "9"},
                          on_delivery=lambda error, message: None if error else found.append(message))  # fmt: skip
         assert producer.flush(30) == 0
         partition, offset = found[0].partition(), found[0].offset()

@@ -101,13 +101,19 @@ class Log:
 
     def _take_detail(self, record: Record) -> None:
         try:
-            board = (int(record.headers[h.BOARD_PARTITION]), int(record.headers[h.BOARD_OFFSET]))
+            board = (
+                int(record.headers["board-partition"]),
+                int(record.headers["board-offset"]),
+            )
         except KeyError:
             self.bad.add(record.place)
             return
         member = None
-        if h.MEMBER_OFFSET in record.headers:
-            member = (int(record.headers[h.MEMBER_PARTITION]), int(record.headers[h.MEMBER_OFFSET]))
+        if "member-offset" in record.headers:
+            member = (
+                int(record.headers["member-partition"]),
+                int(record.headers["member-offset"]),
+            )
         self.details.append(Detail(record.place, record_id(record.key), board, member))
 
 

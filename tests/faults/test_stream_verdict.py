@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from include.contracts import headers as h
 from include.failpoints import STREAM_FAILPOINTS
 from tests.fakes.events import board, member
 from tests.faults.stream_load import KEYS_A_ROUND, Load
@@ -40,9 +39,15 @@ class Topics:
 
     def detail(self, key, stream_offset, table_offset=None):
         """What the join sends for a board record."""
-        headers = {h.BOARD_PARTITION: 0, h.BOARD_OFFSET: stream_offset}
+        headers = {
+            "board-partition": 0,
+            "board-offset": stream_offset,
+        }
         if table_offset is not None:
-            headers |= {h.MEMBER_PARTITION: 0, h.MEMBER_OFFSET: table_offset}
+            headers |= {
+                "member-partition": 0,
+                "member-offset": table_offset,
+            }
         return self.add("board-detail", key, b"{}", **headers)
 
 

@@ -7,7 +7,6 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.contracts import headers as h
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from tests.fakes.events import board, member
@@ -16,7 +15,10 @@ from tests.servers import wait_until
 from tests.support.pipeline import environment, rows, with_topics
 
 KNOWN, STRANGER = 7, 8
-MADE_FROM = {h.BOARD_PARTITION: "9", h.BOARD_OFFSET: "9"}  # only on board-detail it means something
+MADE_FROM = {
+    "board-partition": "9",
+    "board-offset": "9",
+}  # only on board-detail it means something
 
 
 def detail(board_id):

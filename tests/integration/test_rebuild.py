@@ -10,7 +10,6 @@ from confluent_kafka import Producer
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.generation_store import Excluded, GenerationStore, Part
 from include.clock import SystemClock, rfc3339
-from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import DayBusy, MissingRange, StaleRun
@@ -55,7 +54,7 @@ def detail(settings, partition, offset, copies):
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     for _ in range(copies):
         producer.produce("board-detail", b"{}", b"1", partition=0, headers=[
-            (h.BOARD_PARTITION, str(partition).encode()), (h.BOARD_OFFSET, str(offset).encode())])  # fmt: skip
+            ("board-partition", str(partition).encode()), ("board-offset", str(offset).encode())])  # fmt: skip
     assert producer.flush(30) == 0
 
 

@@ -39,7 +39,12 @@ def record(key, value, offset, source=True):
     encoded = json.dumps(value).encode() if isinstance(value, dict) else value
     names = {h.EVENT_ID: f"e{offset}", h.ACCEPTED_AT: "2026-11-20T03:00:00.000000Z"}
     if source:
-        names |= {h.BOARD_PARTITION: "0", h.BOARD_OFFSET: str(offset), h.MEMBER_PARTITION: "1", h.MEMBER_OFFSET: "5"}
+        names |= {
+            "board-partition": "0",
+            "board-offset": str(offset),
+            "member-partition": "1",
+            "member-offset": "5",
+        }
     headers = [(name, text.encode()) for name, text in names.items()]
     return str(key).encode(), encoded, "board-detail", 0, offset, NOON, headers
 

@@ -254,8 +254,8 @@ ODD_HEADER_VALUES = (
     "가".encode() * 255, b"x" * 200_000, "\u202e".encode(), b"\x07",
 )  # fmt: skip
 HEADER_NAMES = (
-    h.EVENT_ID, h.ACCEPTED_AT, h.REPLAYED_AT, h.BOARD_TOPIC, h.BOARD_PARTITION, h.BOARD_OFFSET, h.MEMBER_TOPIC,
-    h.MEMBER_PARTITION, h.MEMBER_OFFSET, "", "x",
+    h.EVENT_ID, h.ACCEPTED_AT, h.REPLAYED_AT, "board-topic", "board-partition", "board-offset", "member-topic",
+    "member-partition", "member-offset", "", "x",
 )  # fmt: skip
 # Kafka's own "no timestamp" is -1. A broker takes any number that is not ahead of its clock.
 EDGE_TIMESTAMPS_MS = (
@@ -347,5 +347,9 @@ def records(draw: st.DrawFn, topic: Topic, timestamps_ms: st.SearchStrategy[int]
     found = draw(header_lists()) if draw(st.booleans()) else []
     if topic.name == "board-detail" and draw(st.booleans()):  # as the join's, so that the rest of it is looked at
         number = draw(st.integers(0, 30))
-        found = [(h.BOARD_PARTITION, b"0"), (h.BOARD_OFFSET, str(number).encode()), *found]
+        found = [
+            ("board-partition", b"0"),
+            ("board-offset", str(number).encode()),
+            *found,
+        ]
     return AnyRecord(topic.name, key, value, found, draw(timestamps_ms))

@@ -104,7 +104,10 @@ def event(name: str) -> list[tuple[str, bytes]]:
 
 def made_from(partition: int, offset: int) -> list[tuple[str, bytes]]:
     """The headers of a record of the output topic."""
-    return [(h.BOARD_PARTITION, str(partition).encode()), (h.BOARD_OFFSET, str(offset).encode())]
+    return [
+        ("board-partition", str(partition).encode()),
+        ("board-offset", str(offset).encode()),
+    ]
 
 
 def a_board(board_id: int, hours: float = 0, modified: float | None = None, **fields: object):

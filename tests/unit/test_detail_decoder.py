@@ -20,8 +20,8 @@ SOURCE = pa.schema([
     ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
     ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("headers", HEADERS),
 ])  # fmt: skip
-PLACE = [(h.EVENT_ID, b"e"), (h.BOARD_TOPIC, b"board"), (h.BOARD_PARTITION, b"3"), (h.BOARD_OFFSET, b"70"),
-         (h.MEMBER_TOPIC, b"member"), (h.MEMBER_PARTITION, b"1"), (h.MEMBER_OFFSET, b"5")]  # fmt: skip
+PLACE = [(h.EVENT_ID, b"e"), ("board-topic", b"board"), ("board-partition", b"3"), ("board-offset", b"70"),
+         ("member-topic", b"member"), ("member-partition", b"1"), ("member-offset", b"5")]  # fmt: skip
 
 
 def detail(**fields):
@@ -86,12 +86,12 @@ def test_a_tombstone_has_its_time_of_acceptance_and_no_day():
 
 
 def test_a_repeated_header_counts_the_first_time():
-    [row] = read((b"8", detail(), [*PLACE, (h.BOARD_OFFSET, b"99"), (h.EVENT_ID, b"other")]))
+    [row] = read((b"8", detail(), [*PLACE, ("board-offset", b"99"), (h.EVENT_ID, b"other")]))
     assert (row["stream_offset"], row["event_id"]) == (70, "e")
 
 
-MISSING = [f"headers/{name}: missing" for name in (h.BOARD_PARTITION, h.BOARD_OFFSET)]
-NO_NUMBER = f"headers/{h.BOARD_OFFSET}: not a whole number"
+MISSING = [f"headers/{name}: missing" for name in ("board-partition", "board-offset")]
+NO_NUMBER = f"headers/{PIPELINE.source_header('stream_offset')}: not a whole number"
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ NO_NUMBER = f"headers/{h.BOARD_OFFSET}: not a whole number"
     [
         ([], MISSING),
         (PLACE[:3], MISSING[1:]),
-        ([*PLACE[:3], (h.BOARD_OFFSET, b"x")], [NO_NUMBER]),
-        ([*PLACE[:3], (h.BOARD_OFFSET, b"\xff")], [NO_NUMBER]),
-        ([*PLACE[:3], (h.BOARD_OFFSET, None)], MISSING[1:]),
+        ([*PLACE[:3], ("board-offset", b"x")], [NO_NUMBER]),
+        ([*PLACE[:3], ("board-offset", b"\xff")], [NO_NUMBER]),
+        ([*PLACE[:3], ("board-offset", None)], MISSING[1:]),
     ],
 )
 def test_a_record_without_its_source_is_rejected_whole(headers, wrong):
@@ -140,7 +140,16 @@ VALUES = st.one_of(
     st.sampled_from([None, b"{", b"[]", b"\xff", encoded(detail()) + b"\n", encoded(detail()) * 2]),
 )
 HEADER = st.tuples(
-    st.sampled_from([h.EVENT_ID, h.ACCEPTED_AT, h.BOARD_PARTITION, h.BOARD_OFFSET, h.MEMBER_OFFSET, "other"]),
+    st.sampled_from(
+        [
+            h.EVENT_ID,
+            h.ACCEPTED_AT,
+            "board-partition",
+            "board-offset",
+            "member-offset",
+            "other",
+        ]
+    ),
     st.sampled_from([b"1", b"-1", b"", b"\xff", b"99999999999999999999", b"2026-11-20T04:00:00Z", None]),
 )
 
