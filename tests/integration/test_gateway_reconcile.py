@@ -43,7 +43,7 @@ def database(postgres):
     settings = migrated(postgres, DATABASE)
     with connect(settings, "pipeline_owner") as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT setval('member_id_seq', %(next)s), setval('board_id_seq', %(next)s)",
+            "SELECT setval('site.member_id_seq', %(next)s), setval('site.board_id_seq', %(next)s)",
             {"next": FIRST_ID + uuid.uuid4().int % 10**9 * 1000},
         )
     return settings
