@@ -57,6 +57,10 @@ SECTIONS = (
         "Services that are yours and not started here: kafka, postgres, or both with a comma. Set their address below.",
         (Variable("STACK_EXTERNAL"),),
     ),
+    Section(
+        "The pipeline that stream, batch jobs and DAGs run, see include/pipelines.",
+        (Variable("PIPELINE", "board_detail"),),
+    ),
     Section("The zone whose midnight divides days.", (Variable("PIPELINE_TIMEZONE", "Asia/Seoul"),)),
     Section(
         "Kafka. One local broker: replication 1, which keeps nothing when its disk is lost.",

@@ -87,10 +87,10 @@ plain = publication.query
 
 def killed_at(statement):
     number = itertools.count(1)
-    def query(name):
+    def query(name, of):
         if next(number) == statement:
             os.kill(os.getpid(), signal.SIGKILL)
-        return plain(name)
+        return plain(name, of)
     return query
 
 for line in sys.stdin:
