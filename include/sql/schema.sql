@@ -29,7 +29,7 @@ CREATE TABLE pipeline_setting (
     name text NOT NULL,
     value text NOT NULL,
     PRIMARY KEY (name)
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT ON pipeline_setting TO stream;
 GRANT SELECT, INSERT ON pipeline_setting TO batch;
 COMMENT ON TABLE pipeline_setting IS 'Settings of the deployment that views need, and those that must not change.';
@@ -66,7 +66,7 @@ CREATE TABLE generation (
     newest_version_at timestamptz,
     PRIMARY KEY (id),
     CHECK (status IN ('building', 'built', 'published', 'superseded', 'discarded'))
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX generation_day ON generation (day, id);
 GRANT SELECT ON generation TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON generation TO batch;
@@ -178,7 +178,7 @@ CREATE TABLE detail_live (
     written_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY ({{key}}),
     CONSTRAINT detail_live_has_a_year CHECK ((day >= '0001-01-01'::date) AND (day <= '9999-12-31'::date))
-) WITH (fillfactor = 70, vacuum_truncate = off);
+) WITH (fillfactor = 70, vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX detail_live_day ON detail_live (day, {{key}});
 GRANT SELECT, INSERT, UPDATE, DELETE ON detail_live TO batch, stream;
 COMMENT ON TABLE detail_live IS 'Speed layer: the newest version of each {{stream}} not yet in a published day.';
@@ -216,7 +216,7 @@ CREATE TABLE detail_correction (
     FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE,
     CHECK (class IN ('duplicate', 'missing', 'recovered_from_fallback', '{{table}}_version_changed', 'late', 'rejected',
                      'pending', 'deleted', 'moved', 'unexplained'))
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX detail_correction_day ON detail_correction (day);
 GRANT SELECT, INSERT, UPDATE, DELETE ON detail_correction TO batch;
 COMMENT ON TABLE detail_correction IS 'Every difference between what was shown of a day and what was rebuilt.';
@@ -241,7 +241,7 @@ CREATE TABLE day_publication (
     PRIMARY KEY (day),
     FOREIGN KEY (generation_id) REFERENCES generation,
     CHECK (status IN ('provisional', 'rebuilt', 'certified'))
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT, UPDATE ON day_publication TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON day_publication TO batch;
 COMMENT ON TABLE day_publication IS 'Which generation of a day the view shows.';
@@ -284,7 +284,7 @@ CREATE TABLE day_certificate (
     counted_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (generation_id, term),
     FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX day_certificate_day ON day_certificate (day);
 GRANT SELECT ON day_certificate TO analyst;
 GRANT SELECT, INSERT, UPDATE, DELETE ON day_certificate TO batch;
@@ -300,7 +300,7 @@ CREATE TABLE dirty_day (
     first_at timestamptz NOT NULL DEFAULT now(),
     last_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (day, cause)
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT, UPDATE, DELETE ON dirty_day TO batch, stream;
 COMMENT ON TABLE dirty_day IS 'Published days that something reached afterwards, with cause and count.';
 
@@ -360,7 +360,7 @@ CREATE TABLE offset_ledger (
     next_offset bigint NOT NULL,
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, topic_id, partition)
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT, UPDATE ON offset_ledger TO batch;
 GRANT SELECT, INSERT, UPDATE, DELETE ON offset_ledger TO stream;
 COMMENT ON TABLE offset_ledger IS 'The next offset to take, committed with the data it stands for.';
@@ -420,7 +420,7 @@ CREATE TABLE stream_progress (
     metrics jsonb,
     waiting_for text,
     PRIMARY KEY (query)
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT ON stream_progress TO batch;
 GRANT SELECT, INSERT, UPDATE, DELETE ON stream_progress TO stream;
 COMMENT ON TABLE stream_progress IS 'What each streaming query last did, and when its driver was last alive.';
@@ -470,7 +470,7 @@ CREATE TABLE pending_record (
     version_at timestamptz NOT NULL,
     sent_at timestamptz,
     PRIMARY KEY (topic, partition, "offset")
-) WITH (vacuum_truncate = off);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX pending_record_key ON pending_record ({{key}});
 CREATE INDEX pending_record_table_key ON pending_record ({{table_key}});
 GRANT SELECT ON pending_record TO batch;

@@ -37,6 +37,19 @@ def test_both_have_the_same_catalogue(databases, schema):
     assert not diff, diff
 
 
+def test_both_have_the_same_storage_parameters(databases):
+    found = {}
+    for name, connection in databases.items():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT c.relname, c.reloptions, t.reloptions FROM pg_class c"
+                           " LEFT JOIN pg_class t ON t.oid = c.reltoastrelid"
+                           " WHERE c.relkind IN ('r', 'p', 'i', 'v')"
+                           "   AND c.relnamespace::regnamespace::text IN ('public', 'site') ORDER BY 1")  # fmt: skip
+            found[name] = cursor.fetchall()
+    assert any(toast for _, _, toast in found["created"])
+    assert found["migrated"] == found["created"]
+
+
 def test_both_have_the_same_settings(databases):
     found = {}
     for name, connection in databases.items():

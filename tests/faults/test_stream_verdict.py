@@ -299,6 +299,7 @@ def test_every_place_has_a_kill():
 
 
 def test_load_delivers_all_it_made_and_the_consumer_understands_it(kafka):
+    remove_topics(kafka.bootstrap_servers)  # those of another file may have other partitions
     Broker(kafka).make_topics()
     first = Load(kafka.bootstrap_servers, 7, 1, rate=2_000.0)
     second = Load(kafka.bootstrap_servers, 7, 2, rate=2_000.0, earlier=first)
