@@ -388,17 +388,17 @@ COMMENT ON TABLE ledger_repair IS
     'Every entry of the offset ledger that a person moved, from where to where, and why.';
 
 CREATE TABLE stream_driver (
-    application text NOT NULL,
+    query text NOT NULL,
     epoch bigint NOT NULL,
     driver_id text NOT NULL,
     host text NOT NULL,
     taken_at timestamptz NOT NULL DEFAULT now(),
     ended_at timestamptz,
-    PRIMARY KEY (application)
+    PRIMARY KEY (query)
 );
 GRANT SELECT ON stream_driver TO batch;
 GRANT SELECT, INSERT, UPDATE ON stream_driver TO stream;
-COMMENT ON TABLE stream_driver IS 'Which driver of an application may write; the one that took it last.';
+COMMENT ON TABLE stream_driver IS 'Which driver of a query may write: the one that took the lease last.';
 COMMENT ON COLUMN stream_driver.epoch IS 'Grows with every driver: one that holds an older epoch writes no more.';
 COMMENT ON COLUMN stream_driver.ended_at IS 'When the driver let go of the lease; null while it has it, or died.';
 

@@ -11,7 +11,7 @@ from tests.faults.stream_load import KEYS_A_ROUND, Load
 from tests.faults.stream_plan import ONCE, Effect, plans
 from tests.faults.stream_topics import KNOWN, REPLACED_BY, Log, Place, Record, TopicReader, content
 from tests.faults.stream_verdict import Row, Seen, judge
-from tests.support.broker import PARTITIONS, Broker
+from tests.support.broker import PARTITIONS, Broker, remove_topics
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 LATER = "2026-11-20T10:30:00.000Z"

@@ -112,7 +112,7 @@ def test_both_leases_are_taken_or_none(settings):
     both = DriverLease(settings.database, "b")
     with pytest.raises(LeaseTaken):
         both.take({"join": 0, "serve": 0})
-    assert rows(settings, "SELECT application, driver_id FROM stream_driver") == [("serve", "a")]
+    assert rows(settings, "SELECT query, driver_id FROM stream_driver") == [("serve", "a")]
     assert both.take({"join": 0, "serve": 1}) == 2
     assert {name: holder.driver_id for name, holder in both.holders().items()} == {"join": "b", "serve": "b"}
 

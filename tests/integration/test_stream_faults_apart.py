@@ -68,7 +68,7 @@ def test_each_goes_on_while_the_other_one_stands_still(proof, rounds):
 
 
 def test_each_has_a_lease_and_saves_its_own_row(proof, rounds):
-    leases = rows(proof.parts.settings, "SELECT application, driver_id, epoch FROM stream_driver ORDER BY 1")
+    leases = rows(proof.parts.settings, "SELECT query, driver_id, epoch FROM stream_driver ORDER BY 1")
     assert [query for query, *_ in leases] == ["join", "serve"]
     assert leases[0][1] != leases[1][1]
     saved = "SELECT query, driver_id, epoch FROM stream_progress ORDER BY 1"

@@ -1,12 +1,12 @@
 -- The lease of the stream's driver, its progress and its trials.
 
 -- name: select_driver_lease
-SELECT d.application, d.epoch, d.driver_id, d.host, d.ended_at IS NOT NULL AS has_ended,
+SELECT d.query, d.epoch, d.driver_id, d.host, d.ended_at IS NOT NULL AS has_ended,
        greatest(d.taken_at, p.heartbeat_at) AS seen_at,
        extract(epoch FROM clock_timestamp() - greatest(d.taken_at, p.heartbeat_at))::float AS age_s
   FROM stream_driver d
   LEFT JOIN LATERAL (SELECT max(heartbeat_at) AS heartbeat_at FROM stream_progress WHERE driver_id = d.driver_id) p ON true
- WHERE d.application = ANY (%(queries)s)
+ WHERE d.query = ANY (%(queries)s)
 
 -- name: end_lease_holders
 -- Ends the sessions in whose transaction a driver holds one of these leases.
@@ -22,11 +22,11 @@ SELECT DISTINCT holder.application_name, holder.client_addr::text, pg_terminate_
 -- The lock lets a later driver take the lease only after this transaction. Each query has its own, so that a driver that
 -- takes over waits for the transactions of its own queries alone.
 SELECT pg_advisory_xact_lock_shared(7203005, hashtext(name)) FROM unnest(%(queries)s) AS name;
-SELECT application, epoch, driver_id, host FROM stream_driver WHERE application = ANY (%(queries)s) FOR SHARE
+SELECT query, epoch, driver_id, host FROM stream_driver WHERE query = ANY (%(queries)s) FOR SHARE
 
 -- name: end_driver_lease
 UPDATE stream_driver SET ended_at = now()
- WHERE application = ANY (%(queries)s) AND epoch = %(epoch)s AND driver_id = %(driver_id)s
+ WHERE query = ANY (%(queries)s) AND epoch = %(epoch)s AND driver_id = %(driver_id)s
 
 -- name: lock_driver_leases
 -- Transactions of the older driver that begin from now on queue behind this one: else it could wait for ever, because
@@ -35,12 +35,12 @@ SELECT pg_advisory_xact_lock(7203005, hashtext(name)) FROM unnest(%(queries)s) A
 
 -- name: take_driver_lease
 -- `after`: only those that are still of these epochs; null: whoever has them. The epoch is later than that of any driver.
-INSERT INTO stream_driver (application, epoch, driver_id, host)
+INSERT INTO stream_driver (query, epoch, driver_id, host)
 SELECT wanted.query, (SELECT coalesce(max(epoch), 0) + 1 FROM stream_driver), %(driver_id)s, %(host)s
   FROM unnest(%(queries)s, %(after)s::bigint[]) AS wanted (query, after)
-  LEFT JOIN stream_driver d ON d.application = wanted.query
+  LEFT JOIN stream_driver d ON d.query = wanted.query
  WHERE wanted.after IS NULL OR coalesce(d.epoch, 0) = wanted.after
-ON CONFLICT (application) DO UPDATE
+ON CONFLICT (query) DO UPDATE
    SET epoch = excluded.epoch, driver_id = excluded.driver_id, host = excluded.host, taken_at = now(), ended_at = NULL
 RETURNING epoch
 

@@ -87,6 +87,8 @@ BEGIN
 END
 $$;
 UPDATE offset_ledger SET consumer = 'late_version' WHERE consumer = 'late_member';
+ALTER TABLE stream_driver RENAME COLUMN application TO query;
+DELETE FROM stream_driver WHERE query NOT IN ('join', 'serve');
 UPDATE pipeline_setting SET name = 'retention_days' WHERE name = 'board_retention_days';
 """
 
@@ -531,7 +533,7 @@ COMMENT ON COLUMN offset_ledger.consumer IS
     ' that was replaced since.';
 COMMENT ON TABLE ledger_repair IS
     'Every entry of the offset ledger that a person moved, from where to where, and why.';
-COMMENT ON TABLE stream_driver IS 'Which driver of an application may write; the one that took it last.';
+COMMENT ON TABLE stream_driver IS 'Which driver of a query may write: the one that took the lease last.';
 COMMENT ON COLUMN stream_driver.epoch IS 'Grows with every driver: one that holds an older epoch writes no more.';
 COMMENT ON COLUMN stream_driver.ended_at IS 'When the driver let go of the lease; null while it has it, or died.';
 COMMENT ON TABLE stream_progress IS 'What each streaming query last did, and when its driver was last alive.';
