@@ -49,7 +49,7 @@ def save_verified(cursor: Cursor, generation_id: int, shown_id: Shown) -> None:
 
 
 def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
-    """A row for each board of `changed_board` that reads otherwise once the generation is published."""
+    """A row for each key of `changed_key` that reads otherwise once the generation is published."""
     cursor.execute(query("select_absent_boards", cursor), {"day": day.date, "limit": LOOKED_FOR + 1})
     absent = [board for (board,) in cursor.fetchall()]
     elsewhere = shown_elsewhere(cursor, day.date, absent) if len(absent) <= LOOKED_FOR else set()

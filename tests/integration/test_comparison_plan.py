@@ -38,7 +38,7 @@ class Explained:
         self._cursor = cursor
 
     def execute(self, statement, parameters=None):
-        before, analyze, insert = statement.partition("ANALYZE changed_board;")
+        before, analyze, insert = statement.partition("ANALYZE changed_key;")
         if analyze:
             self._cursor.execute(before + analyze)
             statement = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {insert}"

@@ -27,6 +27,7 @@ from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import undo
 from include.integrity.replaced_topic import take_out_of_cuts
+from include.sql.named import PipelineConnection
 from tests.fakes.events import member
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import produce, rows, with_topics
@@ -51,7 +52,7 @@ $$;
 PAUSE = "CREATE TRIGGER pause BEFORE INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION pause()"
 
 
-class Slow(psycopg2.extensions.connection):
+class Slow(PipelineConnection):
     """Stands still for up to 3 ms before each statement, and knows those that PostgreSQL broke off as deadlocks."""
 
     broken_off: ClassVar[list[str]] = []
@@ -189,7 +190,7 @@ def system(broker, postgres, tmp_path_factory):
 def slow(monkeypatch):
     plain = psycopg2.connect
     monkeypatch.setattr(connections.psycopg2, "connect",
-                        lambda *args, **kwargs: plain(*args, **kwargs, connection_factory=Slow))  # fmt: skip
+                        lambda *args, **kwargs: plain(*args, **kwargs | {"connection_factory": Slow}))  # fmt: skip
     monkeypatch.setattr(Slow, "broken_off", [])
     return Slow.broken_off
 
@@ -228,8 +229,11 @@ def test_two_transactions_at_once_wait_for_each_other_in_no_circle(system, slow,
 def test_an_order_of_its_own_is_found(system, slow, monkeypatch):
     """Boards that wait no longer are deleted as they lie in the table, while a batch locks them by their places."""
     plain = speed_store.query
-    monkeypatch.setattr(speed_store, "query",
-                        lambda name: UNORDERED if name == "delete_superseded_pending" else plain(name))  # fmt: skip
+
+    def unordered(name, of):
+        return UNORDERED if name == "delete_superseded_pending" else plain(name, of)
+
+    monkeypatch.setattr(speed_store, "query", unordered)
     for _ in range(50):
         at_once(system, "serve", "forget superseded")
         if slow:

@@ -21,6 +21,7 @@ from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import redo, undo
 from include.integrity.replaced_topic import take_out_of_cuts
+from include.sql.named import PipelineConnection
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
@@ -43,7 +44,7 @@ SELECT DISTINCT CASE locktype WHEN 'advisory' THEN 'advisory ' || classid ELSE r
 """
 
 
-class Watched(psycopg2.extensions.connection):
+class Watched(PipelineConnection):
     """After each statement it notes which locks its transaction has taken by now."""
 
     taken: ClassVar[list[list[str]]] = []  # of each transaction, in order; those of one statement are one set, sorted
@@ -78,7 +79,7 @@ def settings(broker, postgres, tmp_path):
 def taken(monkeypatch):
     plain = psycopg2.connect
     monkeypatch.setattr(connections.psycopg2, "connect",
-                        lambda *args, **kwargs: plain(*args, **kwargs, connection_factory=Watched))  # fmt: skip
+                        lambda *args, **kwargs: plain(*args, **kwargs | {"connection_factory": Watched}))  # fmt: skip
     monkeypatch.setattr(Watched, "taken", [])
     return Watched.taken
 

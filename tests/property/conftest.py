@@ -3,7 +3,7 @@
 import pytest
 from psycopg2 import sql
 
-from include.sql.named import query
+from include.sql.named import _filled
 from tests.support import mutations
 from tests.support.kept_sessions import kept_sessions
 from tests.support.pipeline import rows
@@ -17,4 +17,4 @@ def mutated(database, tmp_path_factory):
     with kept_sessions(), pytest.MonkeyPatch.context() as monkeypatch:
         mutations.apply(monkeypatch, tmp_path_factory.mktemp("mutation"), database)
         yield database
-    query.cache_clear()
+    _filled.cache_clear()

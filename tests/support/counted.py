@@ -11,6 +11,7 @@ import psycopg2
 import psycopg2.extensions
 
 from include.settings import Settings
+from include.sql.named import PipelineConnection
 from tests.servers import wait_until
 from tests.support.sessions import execute
 
@@ -43,7 +44,7 @@ def counted(settings: Settings) -> Iterator[Cost]:
     cost = Cost()
     plain = psycopg2.connect
 
-    class Counted(psycopg2.extensions.connection):
+    class Counted(PipelineConnection):
         def cursor(self, *args: Any, **kwargs: Any) -> Any:
             return super().cursor(*args, **{"cursor_factory": CountedCursor, **kwargs})
 
@@ -65,7 +66,7 @@ def counted(settings: Settings) -> Iterator[Cost]:
 
     def connect(*args: Any, **kwargs: Any) -> Any:
         cost.sessions += 1
-        return plain(*args, **kwargs, connection_factory=Counted)
+        return plain(*args, **kwargs | {"connection_factory": Counted})
 
     before = _read(settings)
     with patch.object(psycopg2, "connect", connect):

@@ -14,6 +14,8 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
 
+from include.sql.named import PipelineConnection
+
 
 @contextmanager
 def kept_sessions() -> Iterator[None]:
@@ -22,7 +24,7 @@ def kept_sessions() -> Iterator[None]:
     opened: WeakSet[Connection] = WeakSet()  # one that its caller forgets is closed, as ever
     plain = psycopg2.connect
 
-    class Kept(Connection):
+    class Kept(PipelineConnection):
         def close(self) -> None:
             if self in idle[self.wanted]:
                 return
@@ -42,7 +44,7 @@ def kept_sessions() -> Iterator[None]:
         try:
             return idle[key].pop()
         except IndexError:
-            session: Connection = plain(**wanted, connection_factory=Kept)
+            session: Connection = plain(**wanted | {"connection_factory": Kept})
             session.wanted = key
             opened.add(session)
             return session

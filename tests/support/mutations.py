@@ -47,7 +47,7 @@ def _in_query(name, old, new):
         assert statements[name].count(old) == 1, f"{name}: {old!r}"
         statements[name] = statements[name].replace(old, new)
         monkeypatch.setattr(named, "statements", lambda _: statements)
-        named.query.cache_clear()
+        named._filled.cache_clear()
 
     return mutate
 
@@ -100,14 +100,14 @@ MUTATIONS = {
     # late versions are kept for what the days show, not for what they may show again
     "kept-for-shown": _in_query("forget_late_members", "'building', 'built', 'published', 'superseded'", "'published'"),
     # a late replay of a board that the published day knows as deleted or moved is served
-    "fence-without-left-out": _in_query("fence_staged", "e.board_id = s.{{key}}", "false"),
+    "fence-without-left-out": _in_query("fence_staged", "e.{{key}} = s.{{key}}", "false"),
     # a row of a former topic stays on top of a newer version that the cut covers
     "older-row-stays": _in_query(
         "fence_staged", "(l.{{version}}, l.stream_offset) < (f.{{version}}, f.stream_offset)", "false"
     ),
     # what the generation has is compared, not the rows that its publication brings back
     "brought-back-uncompared": _in_query(
-        "insert_corrections", "c.day = %(day)s AND c.{{key}} IN (SELECT board_id FROM changed_board)", "false"
+        "insert_corrections", "c.day = %(day)s AND c.{{key}} IN (SELECT {{key}} FROM changed_key)", "false"
     ),
     # rows that were served since the comparison, and set aside, are not compared again
     "set-aside-uncompared": _in_query("compare_served", "WHERE c.day = %(day)s", "WHERE false"),
@@ -117,7 +117,7 @@ MUTATIONS = {
     "covered-unknown": _in_query("drop_superseded_staged", "c.{{key}} = s.{{key}}", "false"),
     # boards that waited for their member when the generation was built are covered for ever
     "pending-covered": _in_database(
-        "CREATE OR REPLACE FUNCTION was_pending(generation_id bigint, board_id bigint) RETURNS boolean"
+        "CREATE OR REPLACE FUNCTION was_pending(generation_id bigint, key bigint) RETURNS boolean"
         " LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT false'"
     ),
 }
