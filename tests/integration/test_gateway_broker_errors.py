@@ -15,7 +15,7 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Outcome
 from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, Record
-from include.gateway.supervision import PARTITION_OUT, TABLE, Action, client_rule_for
+from include.gateway.supervision import PARTITION_OUT, Action, client_rule_for, rule_for
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore
 from tests.support.mock_broker import PRODUCE, MockBrokers, mock_brokers
@@ -144,17 +144,18 @@ def test_whatever_the_broker_answers_to_a_produce_is_dealt_with_as_the_table_say
     if name == "DUPLICATE_SEQUENCE_NUMBER":
         assert (dealt.outcome, dealt.waiting) == (Kept("e-1", "kafka"), [])  # an acknowledgement by another name
         return
+    rule = rule_for(Failure(name, "?"))
     assert dealt.kinds
     assert dealt.kinds <= {
         name,
         *IN_TIME,
-        *(["_PURGE_INFLIGHT", "_FATAL"] if TABLE[name].action is Action.RESTART else []),
+        *(["_PURGE_INFLIGHT", "_FATAL"] if rule.action is Action.RESTART else []),
     }
-    if name not in dealt.kinds or TABLE[name].keep:
+    if name not in dealt.kinds or rule.keep:
         assert (dealt.outcome, dealt.waiting) == (Kept("e-1", "fallback"), [("e-1", True)])
     else:
         assert (isinstance(dealt.outcome, Kept), dealt.waiting) == (False, [])
-    assert set(dealt.stops) == ({name} & dealt.kinds if TABLE[name].action is Action.STOP else set())
+    assert set(dealt.stops) == ({name} & dealt.kinds if rule.action is Action.STOP else set())
 
 
 def test_fatal_error_restarts_the_producer_once_and_loses_no_event(brokers):
