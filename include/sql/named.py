@@ -47,20 +47,14 @@ def query(name: str, of: Cursor | Definition) -> str:
 
     Raises KeyError for an unknown name or placeholder.
     """
-    return _filled(name, of if isinstance(of, Definition) else _connection(of).pipeline)
+    return _filled(name, of if isinstance(of, Definition) else getattr(of.connection, "pipeline", None))
 
 
 def pipeline_of(cursor: Cursor) -> Definition:
     """Return the definition of the pipeline to whose database the cursor is connected."""
-    pipeline = _connection(cursor).pipeline
+    pipeline: Definition | None = cursor.connection.pipeline
     assert pipeline is not None
     return pipeline
-
-
-def _connection(cursor: Cursor) -> PipelineConnection:
-    connection = cursor.connection
-    assert isinstance(connection, PipelineConnection)
-    return connection
 
 
 @cache

@@ -36,7 +36,7 @@ def tables(settings):
         publish(settings, day, "r")
         assert len(bounds(settings, table)) == len(indexes(settings, table)) == 1
         rows(settings, f"ALTER TABLE {table} DROP CONSTRAINT {bounds(settings, table)[0][0]};"
-                       f"DROP INDEX {table}_member")  # fmt: skip
+                       f"DROP INDEX {table}_table_key")  # fmt: skip
         made.append(table)
     return made
 
