@@ -26,6 +26,8 @@ from stack.service import KafkaHealth
 from tests.servers import ServerProcess, wait_until
 from tests.support.compose import BROKERS, Compose, broker_properties, generated_variables
 
+pytestmark = pytest.mark.servers
+
 ADDRESSES = [f"{name}:{port}" for name in BROKERS for port in (9092, 9093)]
 DEADLINE_S = 60.0
 

@@ -21,6 +21,8 @@ from tests.support.compose import Compose, generated_variables
 from tests.support.image import copy_tree, read_stages
 from tests.support.other_user import fetch_block
 
+pytestmark = pytest.mark.servers
+
 BIN = Path(sys.executable).parent
 HOSTS = ("spark-master", "spark-worker-1")
 

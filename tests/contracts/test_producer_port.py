@@ -15,6 +15,8 @@ from tests.fakes.gateway import MemoryProducer
 from tests.support.broker import PARTITIONS, Broker
 from tests.support.mock_broker import PRODUCE, mock_brokers
 
+pytestmark = pytest.mark.servers
+
 DEADLINE_S = 20.0  # that no broker misses, however busy the machine is
 SHORT_S = 1.0  # for a broker that does not answer
 TOPIC = "producer-port"

@@ -21,6 +21,8 @@ from tests.fakes.gateway import FixedClock, MemorySystemOfRecord
 from tests.support.database import migrated
 from tests.support.freezing import freeze
 
+pytestmark = pytest.mark.servers
+
 MEMBER_FIELDS = {"nickname": "하늘", "city": None, "phone": "010-1234-5678", "email": "sky@example.org"}
 BOARD_FIELDS = {"memberId": 7, "title": "제목 % 'quoted'", "body": 'back\\slash "and" 본문 😀'}
 
