@@ -35,7 +35,7 @@ def rounds(proof):
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", range(3))
 def test_nothing_is_lost_or_doubled(rounds, number):
     verdict, *_ = rounds[number]

@@ -35,7 +35,7 @@ def rounds(proof):
     }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("number", PLANS)
 def test_view_pending_and_rejects_are_what_the_raw_topics_say(rounds, number):
     verdict = rounds[number].verdict
