@@ -253,7 +253,7 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
         decided = decide(parts.versions, parts.broken, SOURCES.empty_table())
         assert decided.distinct >= 0
     else:
-        assert places(dated).num_rows <= len(drawn)
+        assert places(dated, definition).num_rows <= len(drawn)
 
 
 @st.composite

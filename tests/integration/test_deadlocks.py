@@ -170,7 +170,13 @@ class System:
         }
 
 
-UNORDERED = "DELETE FROM pending_record p USING detail_live l WHERE l.board_id = p.board_id"
+BACKWARDS = """
+WITH superseded AS (
+    SELECT p.topic, p.partition, p."offset" FROM pending_record p JOIN detail_live l USING (board_id)
+     ORDER BY p.topic, p.partition, p."offset" DESC FOR UPDATE OF p)
+DELETE FROM pending_record p USING superseded s
+ WHERE (p.topic, p.partition, p."offset") = (s.topic, s.partition, s."offset")
+"""
 OF_THE_STREAM = {"serve": {"serve"}, "mark sent": {"mark sent", "forget superseded"},
                  "forget superseded": {"mark sent", "forget superseded"}}  # fmt: skip  # take turns on one connection
 
@@ -227,14 +233,14 @@ def test_two_transactions_at_once_wait_for_each_other_in_no_circle(system, slow,
 
 
 def test_an_order_of_its_own_is_found(system, slow, monkeypatch):
-    """Boards that wait no longer are deleted as they lie in the table, while a batch locks them by their places."""
+    """Pending records that wait no longer are locked from the last to the first, while a batch locks them in order."""
     plain = speed_store.query
 
-    def unordered(name, of):
-        return UNORDERED if name == "delete_superseded_pending" else plain(name, of)
+    def backwards(name, of):
+        return BACKWARDS if name == "delete_superseded_pending" else plain(name, of)
 
-    monkeypatch.setattr(speed_store, "query", unordered)
-    for _ in range(50):
+    monkeypatch.setattr(speed_store, "query", backwards)
+    for _ in range(100):
         at_once(system, "serve", "forget superseded")
         if slow:
             break

@@ -21,6 +21,7 @@ from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.source import ArchiveSource
 from tests.fakes.events import board, member
+from tests.support.broker import remove_topics
 from tests.support.pipeline import with_topics
 from tests.support.topic_log import TopicLog
 
@@ -40,8 +41,7 @@ class Archive:
 
     def __init__(self, kafka, postgres, spark, name: str, folder: Path, rows_per_task: int = 1000) -> None:
         self.log = TopicLog(kafka.bootstrap_servers)
-        for topic in (STREAM, TABLE, OUTPUT):
-            self.drop(topic)
+        remove_topics(kafka.bootstrap_servers)
         settings = with_topics(kafka, postgres, name, folder)
         batch = dataclasses.replace(settings.batch, archive_dir=str(folder / "archive"), rows_per_task=rows_per_task)
         self.settings: Settings = dataclasses.replace(settings, batch=batch)
