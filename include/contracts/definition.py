@@ -75,8 +75,8 @@ class Definition:
 
     @property
     def join_column(self) -> str:
-        """The relational name of the stream's field that holds the table's key."""
-        return self.stream.field(self.join_field).column
+        """The relational name of the output's field that holds the table's key."""
+        return self._output_of(self.join_field).column
 
     @property
     def version_column(self) -> str:
@@ -85,16 +85,16 @@ class Definition:
 
     @property
     def day_column(self) -> str:
-        """The relational name of the stream's field that places a record in a day."""
-        return self.stream.field(self.day_field).column
+        """The relational name of the output's field that places a record in a day."""
+        return self._output_of(self.day_field).column
 
     def day_field_of(self, topic: Topic) -> Field:
         """Return the field of the stream's topic, or of the output topic, that places a record in a day."""
-        if topic is self.stream:
-            return topic.field(self.day_field)
-        return self.output.field(
-            next(c.output for c in self.columns if (c.side, c.source) == ("stream", self.day_field))
-        )
+        return topic.field(self.day_field) if topic is self.stream else self._output_of(self.day_field)
+
+    def _output_of(self, stream_field: str) -> Field:
+        sources = {(column.side, column.source): column.output for column in self.columns}
+        return self.output.field(sources["stream", stream_field])
 
     def source_header(self, coordinate: str) -> str:
         """Return the header of output records that holds a coordinate of a joined record: stream_offset → board-offset.

@@ -29,6 +29,21 @@ _RESERVED = {
     "stream_keys", "removed", "first_at", "last_at", "topic_id",
 }  # fmt: skip
 
+# Key words of PostgreSQL that are no names of columns; statements have the columns' names without quotation marks.
+_KEY_WORDS = {
+    "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "binary",
+    "both", "case", "cast", "check", "collate", "collation", "column", "concurrently", "constraint", "create",
+    "cross", "current_catalog", "current_date", "current_role", "current_schema", "current_time",
+    "current_timestamp", "current_user", "default", "deferrable", "desc", "distinct", "do", "else", "end",
+    "except", "false", "fetch", "for", "foreign", "freeze", "from", "full", "grant", "group", "having", "ilike",
+    "in", "initially", "inner", "intersect", "into", "is", "isnull", "join", "lateral", "leading", "left", "like",
+    "limit", "localtime", "localtimestamp", "natural", "not", "notnull", "null", "offset", "on", "only", "or",
+    "order", "outer", "overlaps", "placing", "primary", "references", "returning", "right", "select",
+    "session_user", "similar", "some", "symmetric", "system_user", "table", "tablesample", "then", "to",
+    "trailing", "true", "union", "unique", "user", "using", "variadic", "verbose", "when", "where", "window",
+    "with",
+}  # fmt: skip
+
 _FieldName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-zA-Z0-9]{0,47}$")]
 _TopicName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,47}$")]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
@@ -182,6 +197,8 @@ def _columns(read: Sequence[_Column]) -> Iterator[Column]:
 def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
     if read.name != stem:
         yield f'name = "{read.name}": the file is named {stem}.toml; give both the same name'
+    if read.name in _KEY_WORDS:
+        yield f'name = "{read.name}": a key word of PostgreSQL; give the pipeline another name'
     join, key = definition.stream.field(definition.join_field), definition.table.field(definition.table.key_field)
     if join.type != key.type or join.nullable:
         yield f"[stream] joined_by = {join.name!r}: not a {key.type} that is never null, as the table's key is"
@@ -196,6 +213,8 @@ def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
         for name, column in ((name, snake_case(name)) for name in names):
             if [snake_case(other) for other in names].count(column) > 1:
                 yield f"[{section}] {name}: another field has the same name in PostgreSQL, {column}; rename one"
+            if section == "output" and column in _KEY_WORDS:
+                yield f"[output] {name}: {column} is a key word of PostgreSQL; give it another name"
             if section == "output" and column in _RESERVED:
                 yield f"[output] {name}: the pipeline has a column {column} of its own; give it another name"
     if not any(column.side == "table" for column in definition.columns):

@@ -19,7 +19,7 @@ from psycopg2.errors import DeadlockDetected, LockNotAvailable
 from include.adapters.postgres.blocking_sessions import blocking_sessions
 from include.adapters.postgres.kept_zone import keep_zone
 from include.adapters.postgres.login_roles import save_login_role
-from include.adapters.postgres.schema_revision import newest_revision
+from include.adapters.postgres.schema_revision import newest_revision, other_pipeline
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
 from include.contracts.site import BOARD_DETAIL_PIPELINE
@@ -84,11 +84,13 @@ def migrate(settings: Settings, revision: str = "head") -> str:
         with connection.cursor() as cursor:
 
             def upgrade() -> str:
-                cursor.execute(
-                    query("lock_migrations", cursor)
-                )  # it is lost when the session is, and then nothing is tried
+                # it is lost when the session is, and then nothing is tried
+                cursor.execute(query("lock_migrations", cursor))
                 cursor.execute(query("select_is_migrated", cursor))
-                if revision == "head" and cursor.fetchone() == (False,):
+                is_migrated, is_of_another = cursor.fetchone()
+                if is_of_another:
+                    raise other_pipeline(settings.database)
+                if revision == "head" and not is_migrated:
                     return _create(settings.database)
                 return _upgrade(settings.database, revision)
 

@@ -27,7 +27,7 @@ class DetailDecoder:
         self._schema = records_schema(definition)
         self._timezone = timezone
         self._json = JsonColumns(definition.output)
-        self._day_column = definition.day_field_of(definition.output).column
+        self._day_column = definition.day_column
         self._headers = {column: definition.source_header(column) for column in _SOURCE}
 
     def read(self, records: pa.Table) -> pa.Table:

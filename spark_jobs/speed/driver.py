@@ -55,6 +55,7 @@ class Driver:
         self._settings = settings
         self._stop = stop
         self._names = names
+        self._application = f"{definition.output.name}-stream"
         self._state = DriverState()
         self._lease = DriverLease(settings.database, uuid.uuid4().hex, names)
         self._ledger = OffsetLedger(settings.database)
@@ -149,7 +150,7 @@ class Driver:
         for query in self._queries:
             query.preload()
         memory = self._settings.stream.driver_memory
-        session = open_session(self._settings.spark, "board-detail-stream", memory, STREAM_CONFIGURATION)
+        session = open_session(self._settings.spark, self._application, memory, STREAM_CONFIGURATION)
         self._closing.append(session.stop)
         self._watchdog.watch_jvm(session, LONGEST_SILENCE_S)
         log.info("the Spark session is up")

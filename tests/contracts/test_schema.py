@@ -5,7 +5,9 @@ import difflib
 import psycopg2
 import pytest
 
-from include.adapters.postgres.schema_revision import newest_revision
+from include.adapters.postgres.schema_revision import newest_revision, require_schema
+from include.contracts import definition_file
+from include.errors import ContractMismatch
 from include.settings import Settings
 from include.sql.migrate import migrate
 from tests.support.catalogue import catalogue
@@ -61,6 +63,20 @@ def test_both_have_the_same_settings(databases):
     assert found["migrated"] == found["created"]
 
 
+def test_the_database_of_one_pipeline_is_refused_to_another(databases, postgres):
+    environment = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail", "PIPELINE_TIMEZONE": "UTC"}
+    for name, connection in databases.items():
+        settings = Settings.from_environment(environment | database_environment(postgres, name))
+        before = catalogue(connection)
+        for call in (lambda s=settings: migrate(s), lambda s=settings: require_schema(s.database, "stream")):
+            with pytest.raises(ContractMismatch, match=f"database {name} is not that of pipeline order_detail; set"):
+                call()
+        assert catalogue(connection) == before
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT value FROM pipeline_setting WHERE name = 'timezone'")
+            assert cursor.fetchone() != ("UTC",)
+
+
 def test_a_database_of_another_pipeline_has_its_columns_and_types(postgres):
     dsn = postgres.new_database("orders")
     environment = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "PIPELINE": "order_detail"}
@@ -75,3 +91,11 @@ def test_a_database_of_another_pipeline_has_its_columns_and_types(postgres):
                    "credit_limit | numeric(14,4)", "ordered_at | timestamp with time zone"):  # fmt: skip
         assert f" | {column} | " in found
     assert not [line for line in found.splitlines() if "board" in line or "member" in line]
+
+
+def test_no_key_word_of_postgresql_can_be_the_name_of_a_column(databases):
+    with databases["created"].cursor() as cursor:
+        cursor.execute("SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')")
+        found = {word for (word,) in cursor}
+    assert len(found) > 50
+    assert found <= definition_file._KEY_WORDS

@@ -57,6 +57,9 @@ WRONG = {
     "personal date": (
         'name = "bornOn", type = "date"', 'name = "bornOn", personal = true, type = "date"', "personal date",
     ),
+    "key word": (
+        '{ stream = "note" }', '{ stream = "note", name = "limit" }', "[output] limit: limit is a key word of Postg",
+    ),
     "SQL in a name": ('name = "note", type', 'name = "note; DROP", type', "fields[6].name"),
 }  # fmt: skip
 
@@ -70,6 +73,17 @@ def test_a_wrong_file_is_refused(tmp_path, case):
     with pytest.raises(ContractMismatch, match=re.escape(message)) as raised:
         load_definition(path)
     assert str(raised.value).startswith("order_detail.toml: ")
+
+
+def test_statements_name_the_columns_of_the_output(tmp_path):
+    path = tmp_path / "order_detail.toml"
+    renamed = ORDERS.replace('{ stream = "customerNumber" }', '{ stream = "customerNumber", name = "buyer" }')
+    path.write_text(renamed.replace('{ stream = "orderedAt",', '{ stream = "orderedAt", name = "placedAt",'))
+    orders = load_definition(path)
+    assert (orders.join_column, orders.day_column) == ("buyer", "placed_at")
+    assert (orders.day_field_of(orders.stream).name, orders.day_field_of(orders.output).name) == (
+        "orderedAt", "placedAt",
+    )  # fmt: skip
 
 
 def test_a_topic_belongs_to_one_pipeline(tmp_path):

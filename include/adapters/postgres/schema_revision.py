@@ -30,6 +30,15 @@ def require_schema(database: DatabaseSettings, role: Role) -> None:
         raise ContractMismatch(
             f"the database has no schema of the pipeline, or an older one; {_REMEDY}", sqlstate=exc.pgcode
         ) from exc
+    if row is not None and not row[1]:
+        raise other_pipeline(database)
     if row is None or row[0] < newest_revision():
         raise ContractMismatch(f"the database is behind this version; {_REMEDY}",
                                revision=row and row[0], needed=newest_revision())  # fmt: skip
+
+
+def other_pipeline(database: DatabaseSettings) -> ContractMismatch:
+    """Return the error for a database that has the schema of another pipeline than the settings name."""
+    return ContractMismatch(
+        f"database {database.name} is not that of pipeline {database.pipeline.name}; set DATABASE_NAME or PIPELINE"
+    )

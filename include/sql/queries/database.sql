@@ -38,10 +38,13 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 SELECT value FROM pipeline_setting WHERE name = 'timezone'
 
 -- name: select_revision
-SELECT version_num FROM alembic_version
+-- And whether the database is the pipeline's: its view is named for it.
+SELECT version_num, to_regclass('public.{{view}}') IS NOT NULL FROM alembic_version
 
 -- name: select_is_migrated
-SELECT to_regclass('public.alembic_version') IS NOT NULL
+-- And whether the schema is that of another pipeline.
+SELECT to_regclass('public.alembic_version') IS NOT NULL,
+       to_regclass('public.day_publication') IS NOT NULL AND to_regclass('public.{{view}}') IS NULL
 
 -- name: save_revision
 INSERT INTO alembic_version (version_num) VALUES (%(revision)s)
