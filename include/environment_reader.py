@@ -25,27 +25,32 @@ _MASTER = re.compile(
 class EnvironmentReader:
     """Reads variables of an environment. An empty variable counts as not set.
 
-    Every method returns the valid value, or raises ConfigurationError: one line with the variable, its value and the
-    remedy.
+    A variable with the prefix before its name wins over the one without: ORDER_DETAIL__DATABASE_NAME over
+    DATABASE_NAME. Every method returns the valid value, or raises ConfigurationError: one line with the variable, its
+    value and the remedy.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], prefix: str = "") -> None:
         self._environment = environment
+        self._prefix = prefix
+        self._read: set[str] = set()
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text of printable characters."""
         value = self.secret(name, default)
         if not value.isprintable():
-            raise _wrong(name, value, "has a non-printable character; type it again")
+            raise self._wrong(name, value, "has a non-printable character; type it again")
         return value
 
     def secret(self, name: str, default: str | None = None) -> str:
         """Return a text that messages never show."""
-        value = self._environment.get(name, "") or default
+        self._read.add(name)
+        variable = self._variable(name)
+        value = self._environment.get(variable, "") or default
         if value is None:
             raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
         if "\0" in value:
-            raise ConfigurationError(f"{name} has a NUL character; type it again")
+            raise ConfigurationError(f"{variable} has a NUL character; type it again")
         return value
 
     def token(self, name: str) -> str:
@@ -53,7 +58,7 @@ class EnvironmentReader:
         value = self.secret(name, "")
         if not all("!" <= character <= "~" for character in value):
             raise ConfigurationError(
-                f"{name} has a character that is not allowed in HTTP headers; use ASCII without spaces"
+                f"{self._variable(name)} has a character that is not allowed in HTTP headers; use ASCII without spaces"
             )
         return value
 
@@ -61,7 +66,7 @@ class EnvironmentReader:
         """Return a whole number from `least` to `most`."""
         text = self.text(name, None if default is None else str(default))
         if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:  # int() also accepts 1_0 and non-ASCII digits
-            raise _wrong(name, text, f"not a whole number from {least} to {most}")
+            raise self._wrong(name, text, f"not a whole number from {least} to {most}")
         return int(text)
 
     def port(self, name: str, default: int | None = None) -> int:
@@ -75,23 +80,23 @@ class EnvironmentReader:
         try:
             value = float(text)
         except ValueError as exc:
-            raise _wrong(name, text, wanted) from exc
+            raise self._wrong(name, text, wanted) from exc
         if not 0 <= value <= _LONGEST_S or (value == 0 and not may_be_zero):  # also False for NaN
-            raise _wrong(name, text, wanted)
+            raise self._wrong(name, text, wanted)
         return value
 
     def memory(self, name: str, default: str | None = None) -> str:
         """Return a memory size in the notation that Java and Spark share."""
         text = self.text(name, default)
         if not _MEMORY.fullmatch(text):
-            raise _wrong(name, text, "not a memory size; give a number and m or g, such as 768m or 2g")
+            raise self._wrong(name, text, "not a memory size; give a number and m or g, such as 768m or 2g")
         return text
 
     def host(self, name: str) -> str:
         """Return the name or address of a host."""
         text = self.text(name)
         if any(character.isspace() for character in text):
-            raise _wrong(name, text, "not the name or address of a host; remove the space")
+            raise self._wrong(name, text, "not the name or address of a host; remove the space")
         return text
 
     def addresses(self, name: str) -> str:
@@ -100,7 +105,7 @@ class EnvironmentReader:
         for each in text.split(","):
             match = _ADDRESS.fullmatch(each)
             if match is None or not 0 < int(match.group(1)) < 65_536:
-                raise _wrong(name, text, "not host:port, or several with commas between them")
+                raise self._wrong(name, text, "not host:port, or several with commas between them")
         return text
 
     def urls(self, name: str, default: str) -> str:
@@ -108,7 +113,7 @@ class EnvironmentReader:
         text = self.text(name, default)
         urls = [each.strip() for each in text.split(",") if each.strip()]
         if not urls or not all(map(_is_url, urls)):
-            raise _wrong(name, text, "not http://host:port, or several with commas between them")
+            raise self._wrong(name, text, "not http://host:port, or several with commas between them")
         return text
 
     def path(self, name: str) -> Path | None:
@@ -122,22 +127,36 @@ class EnvironmentReader:
         try:
             ZoneInfo(text)
         except (ZoneInfoNotFoundError, ValueError, OSError) as exc:  # OSError: "Asia" is a folder
-            raise _wrong(name, text, "no such time zone; use a name such as Asia/Seoul") from exc
+            raise self._wrong(name, text, "no such time zone; use a name such as Asia/Seoul") from exc
         return text
 
     def choice(self, name: str, choices: Mapping[str, _T], default: str) -> _T:
         """Return the value of one of the choices."""
         text = self.text(name, default)
         if text not in choices:
-            raise _wrong(name, text, f"not one of {', '.join(choices)}")
+            raise self._wrong(name, text, f"not one of {', '.join(choices)}")
         return choices[text]
 
     def master(self, name: str, default: str) -> str:
         """Return the URL of a Spark master."""
         text = self.text(name, default)
         if not _MASTER.fullmatch(text):
-            raise _wrong(name, text, "not a Spark master; use local[2], spark://host:7077, yarn or k8s://…")
+            raise self._wrong(name, text, "not a Spark master; use local[2], spark://host:7077, yarn or k8s://…")
         return text
+
+    def require_known(self) -> None:
+        """Raise ConfigurationError for a variable with the prefix that was not read."""
+        for variable in sorted(self._environment):
+            if self._prefix and variable.startswith(self._prefix):
+                name = variable.removeprefix(self._prefix)
+                if name not in self._read:
+                    raise ConfigurationError(f"{variable}: {name} is no setting of a pipeline; remove or correct it")
+
+    def _variable(self, name: str) -> str:
+        return self._prefix + name if self._environment.get(self._prefix + name) else name
+
+    def _wrong(self, name: str, value: str, why: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._variable(name)}={value!r}: {why}")
 
 
 def _is_url(text: str) -> bool:
@@ -147,7 +166,3 @@ def _is_url(text: str) -> bool:
     except ValueError:  # invalid port
         return False
     return has_parts and _URL.fullmatch(text) is not None
-
-
-def _wrong(name: str, value: str, why: str) -> ConfigurationError:
-    return ConfigurationError(f"{name}={value!r}: {why}")

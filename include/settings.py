@@ -25,6 +25,7 @@ _PASSWORD_VARIABLES: dict[Role, str] = {
     "analyst": "DB_ANALYST_PASSWORD",
 }
 
+DEFAULT_PIPELINE = "board_detail"
 DEFAULT_TIMEZONE = "Asia/Seoul"
 _MOST_DAYS = 36_500
 
@@ -184,11 +185,19 @@ class Settings:
         return self.database.pipeline
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
-        """Read and validate the settings. Raises ConfigurationError with the variable, its value and the remedy."""
+    def from_environment(cls, environment: Mapping[str, str] | None = None, pipeline: str = "") -> "Settings":
+        """Read and validate the settings of a pipeline: the one named, or else the one that PIPELINE names.
+
+        A variable that begins with the pipeline's name, such as ORDER_DETAIL__DATABASE_NAME, wins over the plain one.
+        Raises ConfigurationError with the variable, its value and the remedy.
+        """
         from include.contracts.pipelines import PIPELINES  # `make down` runs without its dependencies
 
-        env = EnvironmentReader(os.environ if environment is None else environment)
+        variables = dict(os.environ if environment is None else environment)
+        if pipeline:
+            variables["PIPELINE"] = pipeline
+        definition = EnvironmentReader(variables).choice("PIPELINE", PIPELINES, DEFAULT_PIPELINE)
+        env = EnvironmentReader(variables, f"{definition.name.upper()}__")
         settings = cls(
             timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
             kafka=KafkaSettings(
@@ -203,7 +212,7 @@ class Settings:
                 port=env.port("DATABASE_PORT", 5432),
                 name=env.text("DATABASE_NAME", "pipeline"),
                 passwords={role: env.secret(name, "") for role, name in _PASSWORD_VARIABLES.items()},
-                pipeline=env.choice("PIPELINE", PIPELINES, "board_detail"),
+                pipeline=definition,
                 superuser=env.text("POSTGRES_SUPERUSER", "postgres"),
                 superuser_password=env.secret("POSTGRES_SUPERUSER_PASSWORD", ""),
             ),
@@ -255,6 +264,7 @@ class Settings:
                 scratch_dir=Path(env.text("SPARK_SCRATCH_DIR", ".state/spark")),
             ),
         )
+        env.require_known()
         kafka = settings.kafka
         if kafka.min_insync_replicas > kafka.replication_factor:
             raise ConfigurationError(
@@ -262,3 +272,19 @@ class Settings:
                 f"KAFKA_REPLICATION_FACTOR={kafka.replication_factor}; give it that number or less"
             )
         return settings
+
+
+def pipeline_names(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Return the pipelines that run side by side: those of PIPELINES, separated by commas; else that of PIPELINE.
+
+    Raises ConfigurationError for a name that is there twice or that has no definition.
+    """
+    from include.contracts.pipelines import PIPELINES
+
+    env = EnvironmentReader(os.environ if environment is None else environment)
+    names = [name.strip() for name in env.text("PIPELINES", env.text("PIPELINE", DEFAULT_PIPELINE)).split(",")]
+    if len(set(names)) < len(names) or not set(names) <= PIPELINES.keys():
+        raise ConfigurationError(
+            f"PIPELINES={','.join(names)!r}: not different names of {', '.join(PIPELINES)}, with commas between them"
+        )
+    return names

@@ -3,7 +3,7 @@
 import pytest
 
 from include.errors import ConfigurationError
-from include.settings import Settings
+from include.settings import Settings, pipeline_names
 
 LEAST = {"KAFKA_BOOTSTRAP_SERVERS": "k:9092", "DATABASE_HOST": "db"}
 
@@ -55,3 +55,42 @@ def test_a_missing_password_is_named_when_it_is_used():
 def test_secrets_are_not_shown():
     text = repr(Settings.from_environment({**LEAST, "DB_BATCH_PASSWORD": "hush", "GATEWAY_TOKEN": "hush"}))
     assert "hush" not in text
+
+
+ORDERS = {**LEAST, "ORDER_DETAIL__DATABASE_NAME": "orders", "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York"}
+
+
+def test_a_variable_of_the_pipeline_wins():
+    assert Settings.from_environment(ORDERS).database.name == "pipeline"
+    for settings in (
+        Settings.from_environment(ORDERS, "order_detail"),
+        Settings.from_environment({**ORDERS, "PIPELINE": "order_detail"}),
+    ):
+        assert settings.pipeline.name == "order_detail"
+        assert (settings.database.name, settings.timezone) == ("orders", "America/New_York")
+        assert settings.database.host == "db"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ORDER_DETAIL__DATABASE_PORT", "five", "^ORDER_DETAIL__DATABASE_PORT='five': not a whole number"),
+        ("DATABASE_PORT", "five", "^DATABASE_PORT='five': not a whole number"),
+        ("ORDER_DETAIL__GATEWAY_TOKEN", "tökén", "^ORDER_DETAIL__GATEWAY_TOKEN has a character"),
+        ("ORDER_DETAIL__DATABSE_NAME", "orders", "^ORDER_DETAIL__DATABSE_NAME: DATABSE_NAME is no setting of a pipel"),
+    ],
+)
+def test_a_wrong_variable_of_the_pipeline_is_named(name, value, says):
+    with pytest.raises(ConfigurationError, match=says):
+        Settings.from_environment({**ORDERS, name: value}, "order_detail")
+
+
+def test_the_pipelines_that_run_side_by_side():
+    assert pipeline_names({}) == ["board_detail"]
+    assert pipeline_names({"PIPELINE": "order_detail"}) == ["order_detail"]
+    assert pipeline_names({"PIPELINES": "board_detail, order_detail"}) == ["board_detail", "order_detail"]
+    for wrong in ("board_detail,board_detail", "orders", "board_detail,"):
+        with pytest.raises(
+            ConfigurationError, match=r"PIPELINES=.*: not different names of board_detail, order_detail"
+        ):
+            pipeline_names({"PIPELINES": wrong})
