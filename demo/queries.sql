@@ -1,4 +1,4 @@
--- What the demo shows of the pipeline.
+-- Queries that only the demo runs.
 
 -- name: board
 SELECT {{columns}}, day, finality, kafka_partition, kafka_offset FROM board_detail_masked WHERE {{key}} = %(board_id)s

@@ -101,8 +101,8 @@ def _probe_airflow(url: str, component: str, started_at: float) -> str | None:
         return f"API server: {answer}"
     try:
         state = json.loads(answer)[component]
-        beat = state[f"latest_{component}_heartbeat"]
-        seen_at = dt.datetime.fromisoformat(beat).timestamp() if beat else 0.0
+        heartbeat = state[f"latest_{component}_heartbeat"]
+        seen_at = dt.datetime.fromisoformat(heartbeat).timestamp() if heartbeat else 0.0
     except (ValueError, KeyError, TypeError):
         return "API server: an answer without its state"
     if state["status"] != "healthy":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.stream.application import Application
 
 _LOOK_S = 0.1
-_PATIENCE_S = 240.0
+_STALL_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def time_until(count: int, progress: Callable[[], int], started_at: float, *appl
         if done > seen:
             first_s = first_s or now - started_at
             moved_at, seen = now, done
-        elif now - moved_at > _PATIENCE_S:
+        elif now - moved_at > _STALL_TIMEOUT_S:
             logs = ", ".join(str(application.log) for application in applications)
-            raise AssertionError(f"nothing moved for {_PATIENCE_S:.0f} s at {seen:,} of {count:,}; see {logs}")
+            raise AssertionError(f"nothing moved for {_STALL_TIMEOUT_S:.0f} s at {seen:,} of {count:,}; see {logs}")
         time.sleep(_LOOK_S)
     return Timing(first_s, moved_at - started_at, seen)

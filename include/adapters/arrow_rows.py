@@ -77,7 +77,7 @@ def event_ids(headers: pa.Array) -> pa.Array:
 
 
 def numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Partitions (int32) or offsets (int64) that headers give as digits; null for what is none."""
+    """Partitions (int32) or offsets (int64) that headers give as digits; null for an invalid value."""
     digits = pc.if_else(pc.match_substring_regex(values, _DIGITS[kind]), values, None)
     return digits.cast(pa.string()).cast(kind)
 

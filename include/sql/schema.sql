@@ -571,8 +571,8 @@ COMMENT ON COLUMN archive_file.last_key IS 'Greatest id in it.';
 COMMENT ON COLUMN archive_file.retired_at IS
     'When other files took its place. It is removed a day later: until then somebody may be reading it.';
 
--- What a system of record in this database has: the key and the day field, as text, of each record of the stream that
--- it says it wrote. The certificate of a day accounts for them. Without a system of record there are none.
+-- Records of the stream that a system of record in this database wrote: the key, and the day field as text. The
+-- certificate of a day accounts for them. Without a system of record the view is empty.
 CREATE VIEW recorded AS
 SELECT NULL::bigint AS {{key}}, NULL::text COLLATE "C" AS recorded_at WHERE false;
 COMMENT ON VIEW recorded IS 'Records that the system of record wrote, and that the pipeline accounts for.';
@@ -813,8 +813,8 @@ CREATE SCHEMA generations;
 COMMENT ON SCHEMA generations IS 'A table for each build of a day, made and dropped by these functions alone.';
 GRANT USAGE ON SCHEMA generations TO batch;
 
--- Whoever owns a table has others run functions when they read it. All that a caller of these puts into a statement is
--- the number of a generation, a day, and the bounds of its rows.
+-- The owner of a table can make its readers run functions. A caller of these functions puts nothing into a statement
+-- but the number of a generation, a day, and the bounds of its rows.
 
 CREATE FUNCTION generations.create_table(id bigint, of_day date) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

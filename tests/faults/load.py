@@ -21,7 +21,7 @@ from tests.faults.journal import Journal
 
 _TIMEOUT_S = 15.0  # far beyond the gateway's deadline: a call that takes so long is a finding
 _PAUSE_S = 0.05
-_PATIENCE_S = 60.0
+_END_TIMEOUT_S = 60.0
 
 
 class Summary(msgspec.Struct):
@@ -55,7 +55,7 @@ class Load:
         stop = asyncio.create_task(stopped.wait())
         await asyncio.wait({stop, *clients}, return_when=asyncio.FIRST_COMPLETED)
         self.stop()
-        done, late = await asyncio.wait(clients, timeout=_PATIENCE_S)
+        done, late = await asyncio.wait(clients, timeout=_END_TIMEOUT_S)
         for client in late:
             client.cancel()
         stop.cancel()

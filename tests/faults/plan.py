@@ -34,7 +34,7 @@ class Span:
 
 Plan = tuple[Span, ...]
 
-# What the rounds are made of. Faults of the store are no trouble while Kafka takes all, so they come with an outage.
+# The faults of a round. The store is not used while Kafka acknowledges, so its faults come with an outage.
 THEMES: tuple[tuple[Fault, ...], ...] = (
     (Fault.GATEWAY_KILLED,),
     (Fault.BROKER_KILLED,),

@@ -267,7 +267,7 @@ def test_broker_that_is_too_old_has_the_event_kept_and_the_gateway_stopped(broke
     assert gateway.stops == ["UNSUPPORTED_VERSION"]
 
 
-# What a broker says of a record itself; everything else it says of a right, a setting, a clock or a server.
+# Errors of a broker that are about the record itself; all others are about a right, a setting, a clock or a server.
 OF_THE_RECORD = {"INVALID_MSG_SIZE", "INVALID_RECORD"}
 
 

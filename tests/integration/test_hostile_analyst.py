@@ -50,7 +50,7 @@ SELECT c.relname FROM pg_class c
    AND c.relkind IN ('r', 'p', 'v', 'm')
    AND has_table_privilege(%(role)s, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
 """
-# What the server and the database say of roles and rights; CREATEROLE of the owner is the local stack's.
+# Roles and rights in the server's and the database's catalogues; CREATEROLE of the owner is the local stack's.
 RIGHTS = """
 SELECT 'function', p.oid::regprocedure::text, '', acl::text FROM pg_proc p, unnest(p.proacl) acl
 UNION ALL SELECT 'database', datname, '', acl::text FROM pg_database, unnest(datacl) acl

@@ -35,7 +35,7 @@ ORDER = [
     "advisory 7203005", "stream_driver", "advisory 7203003", "advisory 7203004", "day_publication", "pending_record",
     "detail_covered", "detail_live", "dirty_day", "unchecked_day", "reject", "offset_ledger",
 ]  # fmt: skip
-# Which of them the transaction holds by now: a row lock shows as RowShareLock or RowExclusiveLock on its table.
+# The locks that the transaction holds now: a row lock shows as RowShareLock or RowExclusiveLock on its table.
 HELD = """
 SELECT DISTINCT CASE locktype WHEN 'advisory' THEN 'advisory ' || classid ELSE relation::regclass::text END
   FROM pg_locks

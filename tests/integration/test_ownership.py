@@ -14,7 +14,7 @@ from tests.support.publication import publish as publish_day
 from tests.support.serving import DAY, build, row
 
 OTHERS = ("gateway", "stream", "batch", "integrity", "analyst", "analyst_personal")
-# Whoever calls one of them makes the role a superuser, if they may. PostgreSQL runs the second while it plans.
+# Each makes the role a superuser if its caller may do so. PostgreSQL runs the second while it plans.
 FUNCTIONS = """
 CREATE FUNCTION {schema}.rise() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
@@ -40,7 +40,7 @@ TRAPS = {
 REFUSALS = (
     psycopg2.errors.InsufficientPrivilege, psycopg2.errors.UndefinedFunction, psycopg2.errors.InvalidSchemaName,
 )  # fmt: skip
-# What an administrator does with the data, and the maintenance of tables.
+# Statements with which an administrator reads the data and maintains tables.
 READ = """
 SELECT count(*) FROM board_detail
 SELECT count(*) FROM detail_final WHERE board_id = 1

@@ -167,7 +167,7 @@ def by_h11(data: bytes) -> Framed:
         return Framed(frames, exc.error_status_hint, starts)
 
 
-# Where the server is stricter than h11. All of it is refused, so no two readers can disagree about it.
+# Input that h11 accepts and the server refuses, so that no proxy can read it differently.
 STRICTER = {
     "bare line feed": re.compile(rb"(?<!\r)\n"),
     "folded line": re.compile(rb"\r\n[ \t]"),

@@ -61,7 +61,7 @@ def publish_days(settings: Settings, last: str, days: int, first: int = 1, board
         cursor.execute("ANALYZE day_publication, generation")
 
 
-# What stays of each day: a build that it showed first, of which the table is gone, and a deletion that its cut covers.
+# The history of each day: an earlier build whose table was dropped, and a deletion that its cut covers.
 _HISTORY = """
 WITH before AS (
     INSERT INTO generation (day, run_id, status, cut, created_at, newest_version_at)

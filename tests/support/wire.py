@@ -13,7 +13,7 @@ from tests.fakes.events import board
 from tests.fakes.harness import DATA_TOKEN, SETTINGS, FakeGateway
 
 EVENTS = "/topics/board/events"
-PATIENT_S = 10.0
+TIMEOUT_S = 10.0
 
 
 class Wire:
@@ -40,7 +40,7 @@ class Wire:
 
     async def answer(self, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
         """The next answer: status, headers, body."""
-        async with asyncio.timeout(PATIENT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
             status, *lines = head.strip().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
@@ -49,7 +49,7 @@ class Wire:
 
     async def is_closed(self) -> bool:
         """Wait until the gateway has closed; True if it said nothing more before."""
-        async with asyncio.timeout(PATIENT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             try:
                 return await self._reader.read() == b""
             except ConnectionError:
@@ -84,7 +84,7 @@ def against(scenario: Callable[[FakeGateway, Connect], Awaitable[Any]], **limits
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENT_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.events import board, keys_of
 from tests.fakes.harness import DATA_TOKEN
-from tests.support.wire import PATIENT_S, against, error, event, request, until
+from tests.support.wire import TIMEOUT_S, against, error, event, request, until
 
 
 def test_connection_carries_request_after_request():
@@ -344,7 +344,7 @@ def test_ending_lets_what_is_on_its_way_finish_and_takes_nothing_new():
         await until(lambda: len(gateway.server.connections) == 2)
         busy.send(request(event()))
         await until(lambda: gateway.services.counters.in_flight == 1)
-        ended = asyncio.create_task(gateway.server.quiesce(PATIENT_S))
+        ended = asyncio.create_task(gateway.server.quiesce(TIMEOUT_S))
         assert await idle.is_closed()
         status, headers, _ = await busy.answer()
         assert await ended

@@ -148,7 +148,7 @@ class World:
         wait_until(lambda: bool(self.progress.saves) and condition(self.progress.saves[-1][query]), 10, what)
 
 
-def test_answers_and_beats_while_the_driver_loads(world):
+def test_answers_and_saves_heartbeats_while_the_driver_loads(world):
     world.open()
     assert world.health() == (503, "starting: looking whether it can run")
     world.monitor.starting("standing by: driver a on b leads")

@@ -92,7 +92,7 @@ class TestHealth:
     def test_says_why_not(self, view, reason):
         assert view.unhealthy_reason() == reason
 
-    def test_a_short_wait_is_no_ailment(self):
+    def test_a_short_wait_is_healthy(self):
         assert driver(join=changed(JOIN, waits=("BrokerUnavailable: x", ago(29)))).unhealthy_reason() is None
 
     def test_an_end_not_known_yet_is_none_right_after_the_start(self):

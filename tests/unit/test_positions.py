@@ -97,7 +97,7 @@ def test_entries_of_replaced_topics_say_nothing_once_this_topic_has_its_own():
     assert (found.start, found.mismatches) == ({0: 4}, [])
 
 
-def test_the_severest_misfit_names_the_error_and_all_of_them_are_told():
+def test_the_error_is_of_the_severest_mismatch_and_its_message_names_all():
     found = position(ledger({0: 1, 1: 100}), {0: 2, 1: 0}, {0: 5, 1: 5})
     with pytest.raises(LedgerBeyondEnd, match=r"partition 0: .* 1 records lost; partition 1: the ledger is at 100"):
         raise_on_mismatch(found)

@@ -22,7 +22,7 @@ def test_a_retryable_error_is_waited_out():
     assert retry_transient(failing(2, BrokerUnavailable())) == "answer"
 
 
-def test_after_its_patience_the_error_itself_is_raised():
+def test_after_the_time_limit_the_error_itself_is_raised():
     with pytest.raises(BrokerUnavailable):
         retry_transient(failing(1_000, BrokerUnavailable()), max_wait_s=0.01)
 

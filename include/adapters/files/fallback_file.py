@@ -218,11 +218,11 @@ class FallbackFile:
         """Return the contents, counted from the file."""
         return self._contents()
 
-    def beat(self) -> None:
+    def write_heartbeat(self) -> None:
         """Write a heartbeat row. Raises if that fails, or if the disk has no room for records."""
         self._require_room(0)
         with self._transaction():
-            self._db.execute(sql.BEAT, (int(time.time() * 1000),))
+            self._db.execute(sql.HEARTBEAT, (int(time.time() * 1000),))
 
     def close(self) -> None:
         """Close the file and release the lock."""

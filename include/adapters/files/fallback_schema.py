@@ -105,6 +105,6 @@ LOST = "SELECT coalesce(sum(records), 0) FROM loss WHERE reason IS NULL"
 INSERT_LOSS = "INSERT INTO loss (at_ms, records, what, reason, acknowledged_at_ms) VALUES (?, ?, ?, ?, ?)"
 ACKNOWLEDGE = "UPDATE loss SET reason = ?, acknowledged_at_ms = ? WHERE reason IS NULL RETURNING records"
 SET_LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'message'"
-BEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"
+HEARTBEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"
 # For reconcile, which runs beside the gateway. Includes rows set aside: they are kept, so they are not missing.
 OF_TOPIC = "SELECT id, key, value FROM message WHERE id > ? AND topic = ? ORDER BY id LIMIT ?"

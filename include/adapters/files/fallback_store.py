@@ -125,7 +125,7 @@ class SqliteFallbackStore:
     async def check(self) -> bool:
         """See ports.FallbackStore.check."""
         try:
-            await self._call(self._file.beat)
+            await self._call(self._file.write_heartbeat)
         except StoreUnavailable:
             return False
         return self._bytes < self._max_bytes

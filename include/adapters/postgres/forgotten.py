@@ -14,7 +14,7 @@ from include.errors import DayBusy
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
-# Where data of a member are, in the order of locks: the name in the report, and the statement that removes them.
+# Tables with data of a member, in the order of locks: the name in the report, and the statement that removes the rows.
 _PLACES = {
     "pending_record": "forget_pending",
     "detail_covered": "forget_covered_of_member",

@@ -32,7 +32,8 @@ from include.sql.named import query
 Offsets = Mapping[int, int]
 
 
-# What was given up is written again. A driver that stands still would keep a later one from taking over.
+# A batch whose statement was cancelled is written again. A statement without a limit would keep the next driver from
+# taking over.
 LIMITS = SessionLimits(statement_s=120.0)
 SESSION = {"temp_buffers": "64MB"}
 

@@ -21,7 +21,7 @@ def newest_revision() -> str:
 
 
 def require_schema(database: DatabaseSettings, role: Role) -> None:
-    """Raise ContractMismatch when migrations are missing; newer ones are none of ours. Raises DatabaseUnavailable."""
+    """Raise ContractMismatch if migrations are missing; newer ones are allowed. Raises DatabaseUnavailable."""
     try:
         with connect(database, role, "schema") as connection, connection.cursor() as cursor:
             cursor.execute(query("select_revision", cursor))

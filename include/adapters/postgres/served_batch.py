@@ -101,9 +101,9 @@ def rejected_rows(records: pa.Table, topic: str, consumer: str) -> list[Reject]:
 
 
 def newest_rows(rows: pa.Table, pipeline: Definition) -> pa.Table:
-    """One row a key: its newest version, and of that the copy that reached the topic first.
+    """Return one row per key: the first copy in the topic of its newest version.
 
-    A tombstone carries no day: it takes that of a version of its key in the batch, where there is one.
+    A tombstone has no day. It gets the day of another version of its key in the batch, if there is one.
     """
     key = pipeline.key_column
     newest = newest_versions(rows, key, (

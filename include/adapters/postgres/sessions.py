@@ -16,7 +16,7 @@ from include.errors import DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
 from include.sql.named import PipelineConnection
 
-CLOSE_PATIENCE_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
 HOUR_S = 3600.0
 
 
@@ -168,7 +168,7 @@ class KeptConnection:
 
     def close(self) -> None:
         """Let go of the connection, unless it is in use and stays so for 5 s. The next transaction opens another."""
-        if self._lock.acquire(timeout=CLOSE_PATIENCE_S):
+        if self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
             try:
                 self._let_go()
             finally:

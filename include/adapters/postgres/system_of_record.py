@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _THREADS = 8
 _MAX_WAITING = 256  # beyond it the database is too slow to be waited for: say so at once
 _CONNECT_S = 5.0  # see open_connection
-_PATIENCE = 3  # time-outs of a statement, for a whole change: the server keeps them, unless it hangs
+_RETRY_LIMIT = 3  # time-outs of a statement, for a whole change: the server keeps them, unless it hangs
 _FORGET_EVERY_S = 10.0
 _FORGET_BATCH = 1000
 
@@ -166,7 +166,7 @@ class PostgresSystemOfRecord:
 
         self._waiting += 1
         try:
-            async with asyncio.timeout(_CONNECT_S + _PATIENCE * self._timeout_s):
+            async with asyncio.timeout(_CONNECT_S + _RETRY_LIMIT * self._timeout_s):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, in_thread)
         except TimeoutError as exc:
             for connection in held:

@@ -99,7 +99,7 @@ SAVEPOINT look
 ROLLBACK TO SAVEPOINT look
 
 -- name: select_shown_generations
--- What the published days show, and between which keys: the newest day first.
+-- The generations that published days show, each with its first and last key: the newest day first.
 SELECT p.day - date '1970-01-01', g.id, g.first_key, g.last_key
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE g.first_key IS NOT NULL
@@ -153,7 +153,7 @@ WITH this AS (
                         WHERE e.generation_id = this.id AND e.{{key}} = l.{{key}}
                           AND (e.version_at, e.stream_offset) >= (l.{{version}}, l.stream_offset))
 ), brought_back AS (
-    -- What the publication brings back, see restore_covered: it is read afterwards, whatever the generation has.
+    -- Rows that the publication brings back, see restore_covered. They are visible afterwards, with any generation.
     SELECT c.*
       FROM detail_covered c CROSS JOIN this
      WHERE c.day = %(day)s AND c.{{key}} IN (SELECT {{key}} FROM changed_key)

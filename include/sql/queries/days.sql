@@ -1,7 +1,7 @@
--- Which days are to be built, checked, certified or shown, and why.
+-- Days to build, check, certify or show, and the reasons.
 
 -- name: select_archive_start
--- How much of the topic is archived: after `missing_until` nothing is missing; null when nothing is missing at all.
+-- The number of archived batches of the topic, and the end of the last gap: null if there is no gap.
 SELECT count(*) AS batches, max(gap_until) AS missing_until FROM archive_batch WHERE topic = %(topic)s
 
 -- name: select_dirty_days
@@ -123,7 +123,7 @@ SELECT count(DISTINCT o.{{key}})
    AND n.stream_offset >= COALESCE((%(stream_ends)s::bigint[])[n.stream_partition + 1], 0)
 
 -- name: select_shown
--- What these days show: the generation, how far it goes, and the keys that it lies between; the newest day first.
+-- The generations that these days show, with the ends of their cuts and their first and last keys: the newest day first.
 SELECT p.day, g.id, COALESCE(p.stream_ends, '{}'), COALESCE(p.table_ends, '{}'), g.first_key, g.last_key
   FROM day_publication p JOIN generation g ON g.id = p.generation_id
  WHERE p.day = ANY (%(days)s::date[])
@@ -208,6 +208,6 @@ SELECT s.day,
  LIMIT %(limit)s
 
 -- name: select_run
--- How far the newest build of the day is, or how it ended.
+-- Progress or result of the newest build of the day.
 SELECT generation_id, run_id, phase, source, records_read, records_total, rows_loaded, error, phase_at
   FROM rebuild_run WHERE day = %(day)s ORDER BY generation_id DESC LIMIT 1

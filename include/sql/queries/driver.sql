@@ -45,7 +45,7 @@ ON CONFLICT (query) DO UPDATE
 RETURNING epoch
 
 -- name: save_progress
--- One row a query.
+-- One row per query.
 INSERT INTO stream_progress AS p
     (query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
      lag_records, lag_s, phases, metrics, waiting_for)

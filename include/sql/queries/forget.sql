@@ -28,7 +28,7 @@ UPDATE reject SET key = NULL, value = NULL
                  OR encode(value, 'escape') ~ ('"memberId"\s*:\s*"?' || %(member_id)s || '([^0-9]|$)'))))
 
 -- name: forget_corrections
--- That there was a correction, and of which class, stays.
+-- The correction keeps its row and its class, without the values.
 UPDATE detail_correction SET shown = NULL, rebuilt = NULL
  WHERE (shown IS NOT NULL OR rebuilt IS NOT NULL)
    AND ({{key}} = ANY (%(board_ids)s)

@@ -10,7 +10,7 @@ ON CONFLICT (day) DO UPDATE
    SET runs = a.runs + (a.run_id <> excluded.run_id)::integer, run_id = excluded.run_id, last_at = now()
 
 -- name: select_first_offsets
--- Where the records of a day begin that is known already: a client's clock may have been ahead by days.
+-- The first offsets of the day's known records: a client's clock may have been ahead by days.
 SELECT stream_partition, min(stream_offset), kafka_partition, min(kafka_offset)
   FROM (SELECT stream_partition, stream_offset, kafka_partition, kafka_offset
           FROM detail_live WHERE day = %(day)s

@@ -80,7 +80,7 @@ SELECT CASE
  WHERE n.id = %(generation_id)s AND o.id = %(shown_id)s
 
 -- name: extend_cut
--- What the day shows is all that raw has up to the later cut, too.
+-- The generation that the day shows also has all records up to the later cut.
 WITH later AS (
     SELECT cut FROM generation WHERE id = %(generation_id)s
 ), shown AS (
@@ -234,7 +234,7 @@ SELECT count(*)
  WHERE p.day = %(day)s AND p.generation_id IS NOT NULL
 
 -- name: mark_day_dirty_again
--- What stays on top of the generation that the day shows reached it after its cut; or no build can read its record.
+-- Live rows on top of the generation that the day shows: their records came after its cut, or no build can read them.
 INSERT INTO dirty_day (day, cause, count)
 SELECT %(day)s, cause, found
   FROM (VALUES ('late {{stream}}', %(on_top)s - %(unread)s), ('unread {{stream}}', %(unread)s)) AS marked (cause, found)
