@@ -1,17 +1,14 @@
 """The fallback store's file: its versions, its size, and what is read of it."""
 
 import asyncio
-import contextlib
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from include.errors import ConfigurationError
-from include.gateway.ports import Record, Waiting
 from tests.fakes.events import record
-from tests.support.stores import open_in, read_all, store_in
+from tests.support.stores import open_in, store_in
 
 
 @pytest.mark.parametrize("kind", ["BLOB", "TEXT"])
@@ -81,44 +78,6 @@ def test_what_was_passed_over_once_is_not_read_again(tmp_path):
     assert found == [[expected]] * 12
     assert first > 10
     assert later <= 1
-
-
-VERSION_1 = """
-CREATE TABLE message (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key BLOB, value BLOB, headers BLOB NOT NULL,
-    timestamp_ms INTEGER NOT NULL, error TEXT NOT NULL, may_be_in_kafka INTEGER NOT NULL, kept_at_ms INTEGER NOT NULL,
-    bytes INTEGER NOT NULL
-);
-CREATE TABLE refused (
-    id INTEGER PRIMARY KEY, topic TEXT NOT NULL, key BLOB, value BLOB, headers BLOB NOT NULL,
-    timestamp_ms INTEGER NOT NULL, error TEXT NOT NULL, may_be_in_kafka INTEGER NOT NULL, kept_at_ms INTEGER NOT NULL,
-    bytes INTEGER NOT NULL, reason TEXT NOT NULL
-);
-CREATE TABLE heartbeat (id INTEGER PRIMARY KEY CHECK (id = 1), at_ms INTEGER NOT NULL);
-INSERT INTO message VALUES (7, 'board', X'31', X'7B7D', '[["event-id","waiting"]]', 5, 'why', 1, 6, 150);
-INSERT INTO refused VALUES (3, 'board', X'32', NULL, '[["event-id","aside"]]', 5, 'why', 0, 6, 120, 'too large');
-PRAGMA user_version = 1;
-"""
-
-
-def test_file_of_the_first_version_is_taken_over_whole(tmp_path):
-    with contextlib.closing(sqlite3.connect(tmp_path / "fallback.sqlite")) as old:
-        old.executescript(VERSION_1)
-
-    async def main():
-        store = store_in(tmp_path)
-        store.open()
-        found = await store.oldest(10), await store.set_aside(10), store.backlog()
-        new_id = await store.put(record(1, "new"), "test", may_be_in_kafka=False)
-        await store.close()
-        return *found, new_id
-
-    [waiting], [aside], backlog, new_id = asyncio.run(main())
-    assert waiting == Waiting(7, Record("board", b"1", b"{}", [("event-id", b"waiting")], 5), "why", True, 6)
-    assert (aside.id, aside.reason, aside.record.event_id, aside.record.value) == (3, "too large", "aside", None)
-    assert (backlog.waiting, backlog.ambiguous, backlog.refused, backlog.bytes) == (1, 1, 1, 270)
-    assert new_id == 8
-    assert read_all(tmp_path) == ["waiting", "new"]
 
 
 def test_file_of_another_version_is_refused(tmp_path):

@@ -296,14 +296,13 @@ class FallbackFile:
         if found != "ok" or connection.execute("PRAGMA encoding").fetchone()[0] != "UTF-8":
             raise _Damaged("quick_check found damage")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        steps = {0: sql.CREATE, 1: sql.MIGRATE_FROM_1, 2: sql.MIGRATE_FROM_2, sql.VERSION: ""}.get(version)
         known = self._count_file.read(of_any_boot=True)
         if version == 0 and known is not None and known.rows > 0:
             raise _Damaged("it is empty")
-        if steps is None:
+        if version not in (0, sql.VERSION):
             raise ConfigurationError(f"{self._path} has version {version}; this gateway writes {sql.VERSION}")
-        if steps:
-            connection.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {sql.VERSION}; COMMIT;")
+        if version == 0:
+            connection.executescript(f"BEGIN IMMEDIATE; {sql.CREATE} PRAGMA user_version = {sql.VERSION}; COMMIT;")
             self._path.chmod(0o600)
             self._folder.sync()
 

@@ -28,7 +28,7 @@ StoredRow = tuple[int, str, bytes | None, bytes | None, bytes, int, str, bool, i
 
 
 def stored_row_of(row: tuple[Any, ...]) -> StoredRow | None:
-    """Return a salvaged row in the present format, marked as ambiguous; None if it is damaged."""
+    """Return a salvaged row, marked as ambiguous; None if it is damaged."""
     found, refused = waiting_of(row[:-1]), row[-1]
     if found.damage is not None:
         return None
@@ -44,10 +44,9 @@ def waiting_of(row: tuple[Any, ...]) -> Waiting:
     try:
         if not (isinstance(topic, str) and isinstance(timestamp_ms, int) and isinstance(kept_at_ms, int)):
             raise TypeError("a column has another type")
-        if checksum is not None and checksum != _checksum(topic, key, value, headers, timestamp_ms):
+        if checksum != _checksum(topic, key, value, headers, timestamp_ms):
             raise ValueError("its checksum differs")
-        encoding = "utf-8" if checksum is None else "latin-1"  # version 1 of the file had no checksums
-        pairs = [(name, text.encode(encoding)) for name, text in _decode_headers(headers)]
+        pairs = [(name, text.encode("latin-1")) for name, text in _decode_headers(headers)]
     except (AttributeError, TypeError, ValueError) as exc:
         damage = f"damaged on the disk: {exc}"
         topic, timestamp_ms, kept_at_ms = str(topic), 0, kept_at_ms if isinstance(kept_at_ms, int) else 0

@@ -1,27 +1,17 @@
 """Schema and statements of the fallback store's file."""
 
 FILE = "fallback.sqlite"
-# PRAGMA user_version; a file of an unknown version is refused
+# PRAGMA user_version; a file of another version is refused
 VERSION = 3
 
 MAX_ID = 1 << 48  # no store assigns so many ids: a greater one is damage
 # of table `message`; a salvage recognizes its rows by it
 COLUMNS = 12
 
-# Records that will never be sent: lost to damage, or given up. `reason` is null until a person acknowledges the loss.
-_CREATE_LOSS = """
-CREATE TABLE loss (
-    id INTEGER PRIMARY KEY,
-    at_ms INTEGER NOT NULL,
-    records INTEGER NOT NULL,
-    what TEXT NOT NULL,
-    reason TEXT,
-    acknowledged_at_ms INTEGER
-);
-"""
 # A row that is set aside stays in the table and gets a reason in `refused`. The index has these rows only.
-CREATE = (
-    """
+# `loss` has records that will never be sent: lost to damage, or given up. Its `reason` is null until a person
+# acknowledges the loss.
+CREATE = """
 CREATE TABLE message (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic TEXT NOT NULL,
@@ -38,23 +28,15 @@ CREATE TABLE message (
 );
 CREATE INDEX message_refused ON message (id) WHERE refused IS NOT NULL;
 CREATE TABLE heartbeat (id INTEGER PRIMARY KEY CHECK (id = 1), at_ms INTEGER NOT NULL);
+CREATE TABLE loss (
+    id INTEGER PRIMARY KEY,
+    at_ms INTEGER NOT NULL,
+    records INTEGER NOT NULL,
+    what TEXT NOT NULL,
+    reason TEXT,
+    acknowledged_at_ms INTEGER
+);
 """
-    + _CREATE_LOSS
-)
-# Version 1 had no checksums, and a separate table for rows that were set aside.
-MIGRATE_FROM_1 = (
-    """
-ALTER TABLE message ADD COLUMN checksum INTEGER;
-ALTER TABLE message ADD COLUMN refused TEXT;
-CREATE INDEX message_refused ON message (id) WHERE refused IS NOT NULL;
-INSERT INTO message
-SELECT id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, NULL, reason
-FROM refused;
-DROP TABLE refused;
-"""
-    + _CREATE_LOSS
-)
-MIGRATE_FROM_2 = _CREATE_LOSS
 
 INSERT = """
 INSERT INTO message (id, topic, key, value, headers, timestamp_ms, error, may_be_in_kafka, kept_at_ms, bytes, checksum)
