@@ -13,11 +13,12 @@ from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from include.contracts.versions import OLDEST_FIRST
-from spark_jobs.batch.raw_columns import RawColumns, RawRecord, iter_records, longs
+from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import PLACES, RAW
 from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import read_record
+from spark_jobs.speed.slow_path import RowRecord, iter_records
 
 ID, DAY, DELETED = "id", "day", "deleted"
 RECORDS = pa.schema([(ID, pa.int64()), (DAY, pa.date32()), (DELETED, pa.bool_()), *RAW])
@@ -54,7 +55,7 @@ class DatedRows:
     def _days(self, instants: pa.ChunkedArray) -> pa.Array:
         return array(pc.local_timestamp(instants.cast(pa.timestamp("us", self._timezone))).cast(pa.date32()))
 
-    def _one(self, record: RawRecord) -> tuple[int | None, dt.date | None]:
+    def _one(self, record: RowRecord) -> tuple[int | None, dt.date | None]:
         match read_record(record, self._topic):
             case Reject():
                 return named_id(record.key(), record.value(), self._topic), None

@@ -3,7 +3,7 @@
 The stream decodes records in the same way.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import TableRow, read_record
+from spark_jobs.speed.slow_path import iter_records
 
 _DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # the form that `record_id` accepts
 _READ = ("key", "value", "headers")
@@ -74,49 +75,6 @@ class RawColumns:
     def _schema(self, carried: pa.Table) -> pa.Schema:
         fields = [pa.field(field.column, arrow_type(field)) for field in (self._key, *self._kept)]
         return pa.schema([*fields, pa.field("version_at", TIMES), pa.field("deleted", pa.bool_()), *carried.schema])
-
-
-class RawRecord:
-    """A row of RAW, with the interface of confluent_kafka's Message."""
-
-    def __init__(self, row: dict[str, Any]) -> None:
-        self._row = row
-
-    def key(self) -> bytes | None:
-        """Return the key."""
-        key: bytes | None = self._row["key"]
-        return key
-
-    def value(self) -> bytes | None:
-        """Return the value; None for a tombstone."""
-        value: bytes | None = self._row["value"]
-        return value
-
-    def partition(self) -> int:
-        """Return the partition."""
-        return int(self._row["partition"])
-
-    def offset(self) -> int:
-        """Return the offset."""
-        return int(self._row["offset"])
-
-    def timestamp(self) -> tuple[int, int]:
-        """Return the timestamp's type, and milliseconds since 1970."""
-        return 1, self._row["timestamp"] or 0
-
-    def headers(self) -> Sequence[tuple[str, bytes]] | None:
-        """Return the headers as pairs of name and value."""
-        return [(header["key"], header["value"]) for header in self._row["headers"] or ()]
-
-
-def iter_records(records: pa.Table) -> Sequence[RawRecord]:
-    """Return the rows of RAW, one by one.
-
-    Timestamps stay numbers, because a producer may write one that is out of range for Python's datetime.
-    """
-    index = records.schema.get_field_index("timestamp")
-    plain = records.set_column(index, "timestamp", records["timestamp"].cast(pa.int64()))
-    return [RawRecord(row) for row in plain.to_pylist()]
 
 
 def longs(values: pa.Array) -> pa.Array:

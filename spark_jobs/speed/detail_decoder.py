@@ -14,6 +14,7 @@ from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import TableRow, read_record
+from spark_jobs.speed.slow_path import RowRecord, iter_records
 
 _SOURCE = ("stream_partition", "stream_offset", "table_partition", "table_offset")
 
@@ -65,13 +66,13 @@ class DetailDecoder:
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _one_by_one(self, records: pa.Table, sources: pa.Table) -> pa.Table:
-        rows = [self._row(_Record(records, number), source) for number, source in enumerate(sources.to_pylist())]
+        rows = [self._row(*each) for each in zip(iter_records(records), sources.to_pylist(), strict=True)]
         arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in self._schema]
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
-    def _row(self, record: "_Record", source: dict[str, Any]) -> dict[str, Any]:
+    def _row(self, record: RowRecord, source: dict[str, Any]) -> dict[str, Any]:
         coordinates = {"kafka_partition": record.partition(), "kafka_offset": record.offset(),
-                       "kafka_timestamp": record.microseconds}  # fmt: skip
+                       "kafka_timestamp": record.row["timestamp"]}  # fmt: skip
         match read_record(record, self._topic):
             case Reject() as rejected:
                 reason: str | None = rejected.reason
@@ -88,40 +89,7 @@ class DetailDecoder:
         return instant.astimezone(ZoneInfo(self._timezone)).date()
 
 
-class _Record:
-    """A row of the source, with the interface of confluent_kafka's Message."""
-
-    def __init__(self, records: pa.Table, number: int) -> None:
-        self._row = {name: records[name][number] for name in records.column_names}
-
-    @property
-    def microseconds(self) -> int | None:
-        """Kafka's timestamp, which may be out of range for datetime."""
-        value: int | None = self._row["timestamp"].value
-        return value
-
-    def key(self) -> bytes | None:
-        key: bytes | None = self._row["key"].as_py()
-        return key
-
-    def value(self) -> bytes | None:
-        value: bytes | None = self._row["value"].as_py()
-        return value
-
-    def partition(self) -> int:
-        return int(self._row["partition"].as_py())
-
-    def offset(self) -> int:
-        return int(self._row["offset"].as_py())
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, (self.microseconds or 0) // 1000
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        return [(header["key"], header["value"]) for header in self._row["headers"].as_py() or ()]
-
-
-def _reason(record: _Record, source: dict[str, Any], names: Mapping[str, str]) -> str | None:
+def _reason(record: RowRecord, source: dict[str, Any], names: Mapping[str, str]) -> str | None:
     given = [name for name, value in record.headers() if value is not None]
     wrong = [
         f"headers/{names[column]}: {'not a whole number' if names[column] in given else 'missing'}"
