@@ -1,35 +1,41 @@
-"""Writes the JSON Schemas of the topics for clients: `python -m include.contracts.export [--check]`."""
+"""Writes the contracts for clients and catalogues: `python -m include.contracts.export [--check]`.
+
+They are a JSON Schema per topic, and an AsyncAPI document and an Open Data Contract per pipeline.
+"""
 
 import argparse
 import json
 import sys
 from pathlib import Path
 
-from include.contracts.pipelines import TOPICS
+from include.contracts.asyncapi import asyncapi
+from include.contracts.data_contract import data_contract
+from include.contracts.pipelines import PIPELINES, TOPICS
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts"
 
 
-def schema_files() -> dict[str, str]:
-    """Return file name → content, one JSON Schema per topic."""
-    return {
-        f"{topic.name}.schema.json": json.dumps(topic.json_schema(), indent=2, ensure_ascii=False) + "\n"
-        for topic in TOPICS.values()
-    }
+def contract_files() -> dict[str, str]:
+    """Return file name → content."""
+    documents = {f"{topic.name}.schema.json": topic.json_schema() for topic in TOPICS.values()}
+    for definition in PIPELINES.values():
+        documents[f"{definition.name}.asyncapi.json"] = asyncapi(definition)
+        documents[f"{definition.name}.odcs.json"] = data_contract(definition)
+    return {name: json.dumps(each, indent=2, ensure_ascii=False) + "\n" for name, each in documents.items()}
 
 
 def drifted(target: Path = TARGET) -> list[str]:
     """Return the names of files that are missing or differ from the contracts."""
     return [
         name
-        for name, text in schema_files().items()
+        for name, text in contract_files().items()
         if not (target / name).exists() or (target / name).read_text(encoding="utf-8") != text
     ]
 
 
 def main() -> int:
-    """Write the schemas. With --check, write nothing and return 1 if a file is out of date."""
-    parser = argparse.ArgumentParser(description="Write the topics' JSON Schemas to docs/contracts.")
+    """Write the files. With --check, write nothing and return 1 if a file is out of date."""
+    parser = argparse.ArgumentParser(description="Write the contracts to docs/contracts.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is out of date")
     if parser.parse_args().check:
         stale = drifted()
@@ -37,7 +43,7 @@ def main() -> int:
             print(f"out of date: {', '.join(stale)}; run: python -m include.contracts.export", file=sys.stderr)
         return 1 if stale else 0
     TARGET.mkdir(parents=True, exist_ok=True)
-    for name, text in schema_files().items():
+    for name, text in contract_files().items():
         (TARGET / name).write_text(text, encoding="utf-8")
     return 0
 
