@@ -7,6 +7,7 @@ from stack.databases import create_databases
 from stack.errors import StackError
 
 VARIABLES = (
+    "PIPELINES",
     "DATABASE_HOST",
     "DATABASE_PORT",
     "DATABASE_NAME",

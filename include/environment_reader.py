@@ -45,7 +45,7 @@ class EnvironmentReader:
     def secret(self, name: str, default: str | None = None) -> str:
         """Return a text that messages never show."""
         self._read.add(name)
-        variable = self._variable(name)
+        variable = self.variable(name)
         value = self._environment.get(variable, "") or default
         if value is None:
             raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
@@ -58,7 +58,7 @@ class EnvironmentReader:
         value = self.secret(name, "")
         if not all("!" <= character <= "~" for character in value):
             raise ConfigurationError(
-                f"{self._variable(name)} has a character that is not allowed in HTTP headers; use ASCII without spaces"
+                f"{self.variable(name)} has a character that is not allowed in HTTP headers; use ASCII without spaces"
             )
         return value
 
@@ -144,6 +144,10 @@ class EnvironmentReader:
             raise self._wrong(name, text, "not a Spark master; use local[2], spark://host:7077, yarn or k8s://…")
         return text
 
+    def variable(self, name: str) -> str:
+        """Return the name of the variable that has the value: the one with the prefix if it is set."""
+        return self._prefix + name if self._environment.get(self._prefix + name) else name
+
     def require_known(self) -> None:
         """Raise ConfigurationError for a variable with the prefix that was not read."""
         for variable in sorted(self._environment):
@@ -152,11 +156,8 @@ class EnvironmentReader:
                 if name not in self._read:
                     raise ConfigurationError(f"{variable}: {name} is no setting of a pipeline; remove or correct it")
 
-    def _variable(self, name: str) -> str:
-        return self._prefix + name if self._environment.get(self._prefix + name) else name
-
     def _wrong(self, name: str, value: str, why: str) -> ConfigurationError:
-        return ConfigurationError(f"{self._variable(name)}={value!r}: {why}")
+        return ConfigurationError(f"{self.variable(name)}={value!r}: {why}")
 
 
 def _is_url(text: str) -> bool:

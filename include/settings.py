@@ -186,18 +186,17 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, pipeline: str = "") -> "Settings":
-        """Read and validate the settings of a pipeline: the one named, or else the one that PIPELINE names.
+        """Read and validate the settings of a pipeline: the one named, else that of PIPELINE, else the first.
 
         A variable that begins with the pipeline's name, such as ORDER_DETAIL__DATABASE_NAME, wins over the plain one.
         Raises ConfigurationError with the variable, its value and the remedy.
         """
         from include.contracts.pipelines import PIPELINES  # `make down` runs without its dependencies
 
-        variables = dict(os.environ if environment is None else environment)
-        if pipeline:
-            variables["PIPELINE"] = pipeline
-        definition = EnvironmentReader(variables).choice("PIPELINE", PIPELINES, DEFAULT_PIPELINE)
-        env = EnvironmentReader(variables, f"{definition.name.upper()}__")
+        variables = os.environ if environment is None else environment
+        name = pipeline or variables.get("PIPELINE") or pipeline_names(variables)[0]
+        definition = EnvironmentReader({"PIPELINE": name}).choice("PIPELINE", PIPELINES, name)
+        env = reader_of(definition.name, variables)
         settings = cls(
             timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
             kafka=KafkaSettings(
@@ -272,6 +271,16 @@ class Settings:
                 f"KAFKA_REPLICATION_FACTOR={kafka.replication_factor}; give it that number or less"
             )
         return settings
+
+
+def prefix_of(pipeline: str) -> str:
+    """Return the prefix of the variables of one pipeline: ORDER_DETAIL__ for order_detail."""
+    return f"{pipeline.upper()}__"
+
+
+def reader_of(pipeline: str, environment: Mapping[str, str]) -> EnvironmentReader:
+    """Return a reader of a pipeline's settings: ORDER_DETAIL__DATABASE_NAME wins over DATABASE_NAME."""
+    return EnvironmentReader(environment, prefix_of(pipeline))
 
 
 def pipeline_names(environment: Mapping[str, str] | None = None) -> list[str]:

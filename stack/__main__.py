@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
         case "up":
             from stack.up import up
 
-            up(layout, tuple(name for name in arguments.only.split(",") if name))
+            up(layout, tuple(name for name in arguments.only.split(",") if name), pipeline=arguments.pipeline)
         case "down":
             down(layout)
         case "clean":
@@ -107,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     start_all = commands.add_parser("up", help="start services in the order of their health")
     start_all.add_argument("--only", default="", metavar="NAMES", help="these, comma separated, and what they need")
+    start_all.add_argument(
+        "--pipeline", default="", metavar="NAME", help="also this one: it is added to PIPELINES in .env"
+    )
     commands.add_parser("down", help="stop everything and leave no process behind")
     remove = commands.add_parser("clean", help="stop everything and remove the data")
     remove.add_argument("--force", action="store_true", help="also events that are in no topic, and the archive")

@@ -9,7 +9,9 @@ from psycopg2.extensions import cursor as Cursor
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import SessionLimits, open_session
 from include.errors import DatabaseUnavailable
+from include.settings import reader_of
 from stack.errors import StackError
+from stack.pipelines import pipelines_of
 from stack.postgres import SUPERUSER
 from stack.services import port_of
 
@@ -38,9 +40,11 @@ def create_databases(settings: Mapping[str, str]) -> None:
                 # The owner makes the other roles in its migrations.
                 save_login_role(cursor, OWNER_ROLE, settings["DB_OWNER_PASSWORD"], "CREATEROLE")
                 save_login_role(cursor, AIRFLOW_ROLE, settings["DB_AIRFLOW_PASSWORD"], "NOCREATEROLE")
-                _ensure_database(cursor, settings["DATABASE_NAME"], OWNER_ROLE)
+                for pipeline in pipelines_of(settings):
+                    name = reader_of(pipeline, settings).text("DATABASE_NAME")
+                    _ensure_database(cursor, name, OWNER_ROLE)
                 _ensure_database(cursor, AIRFLOW_DATABASE, AIRFLOW_ROLE)
-                # By default every role may connect to every database. Migrations do this for the pipeline's database.
+                # By default every role may connect to every database. Migrations do this for pipelines' databases.
                 for database in (AIRFLOW_DATABASE, "postgres", "template1"):
                     statement = sql.SQL("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC")
                     cursor.execute(statement.format(sql.Identifier(database)))

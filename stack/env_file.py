@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from include.settings import DEFAULT_PIPELINE, prefix_of
 from stack.errors import StackError
+from stack.pipelines import pipelines_of
 from stack.ports import next_free
 
 
@@ -58,8 +60,8 @@ SECTIONS = (
         (Variable("STACK_EXTERNAL"),),
     ),
     Section(
-        "The pipeline that stream, batch jobs and DAGs run, see include/pipelines.",
-        (Variable("PIPELINE", "board_detail"),),
+        "The pipelines that run side by side, with commas between them, see docs/pipelines.md.",
+        (Variable("PIPELINES", DEFAULT_PIPELINE),),
     ),
     Section("The zone whose midnight divides days.", (Variable("PIPELINE_TIMEZONE", "Asia/Seoul"),)),
     Section(
@@ -154,8 +156,9 @@ SECTIONS = (
     Section("Java 17 or 21; empty: JAVA_HOME of the shell, or the java on PATH.", (Variable("JAVA_HOME"),)),
 )
 
-PORT_VARIABLES = tuple(each.name for section in SECTIONS for each in section.variables if each.port)
-PATH_VARIABLES = (
+_FIRST_FURTHER_PORT = 18_084
+_STATE, _JARS = ".state/", ".state/jars/"
+_PATH_VARIABLES = (
     "GATEWAY_TOKENS_FILE",
     "GATEWAY_FALLBACK_DIR",
     "STREAM_CHECKPOINT_DIR",
@@ -172,17 +175,33 @@ _OF_OTHERS = ("COMPOSE_", "DOCKER_", "AIRFLOW__")  # variables of tools that rea
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
+def sections_of(values: Mapping[str, str]) -> tuple[Section, ...]:
+    """Return the sections of a file with these values: SECTIONS, and one per further pipeline. Raises StackError."""
+    further = pipelines_of({"PIPELINES": DEFAULT_PIPELINE, **values})[1:]
+    return (*SECTIONS, *(_section_of(name, number) for number, name in enumerate(further)))
+
+
+def variables_of(values: Mapping[str, str]) -> list[Variable]:
+    """Return the variables of these sections."""
+    return [variable for section in sections_of(values) for variable in section.variables]
+
+
+def is_path(name: str) -> bool:
+    """True if the variable, with or without the prefix of a pipeline, holds a path."""
+    return name.rpartition("__")[2] in _PATH_VARIABLES
+
+
+def ensure(path: Path, overrides: Mapping[str, str] | None = None, state: Path | None = None) -> list[str]:
     """Create the file if it is missing, or add missing variables; existing lines are not changed.
 
     A variable that existing lines use is inserted before the first of them, any other at the end. A file that other
-    users could read gets mode 0600. `overrides` replaces defaults. Returns notes for the user, one line each: ports
-    that were moved, variables that were added, a mode that was changed. Raises StackError as `read` does, and for a
-    variable that no setting has the name of.
+    users could read gets mode 0600. `overrides` replaces defaults, and `state` the folder .state in them. Returns notes
+    for the user, one line each: ports that were moved, variables that were added, a mode that was changed. Raises
+    StackError as `read` does, and for a variable that no setting has the name of.
     """
     existing = _assignments(path) if path.exists() else []
     _refuse_unread(path, existing)
-    values, notes = _new_values({each.name: each.value for each in existing}, overrides or {})
+    values, notes = _new_values({each.name: each.value for each in existing}, overrides or {}, state)
     notes += _close_to_others(path) if existing else []
     if not values:
         return notes
@@ -190,9 +209,23 @@ def ensure(path: Path, overrides: Mapping[str, str] | None = None) -> list[str]:
         notes.append(f"{path.name} had no {', '.join(values)}: added")
         text = _with_added(path.read_text(encoding="utf-8"), existing, values)
     else:
-        text = "".join(_render(SECTIONS, values))
+        text = "".join(_render(sections_of(values), values))
     _write_private(path, text)
     return notes
+
+
+def add_pipeline(path: Path, pipeline: str) -> bool:
+    """Append the pipeline to PIPELINES in a complete file; returns False if it is there. Raises StackError."""
+    (line,) = (each for each in _assignments(path) if each.name == "PIPELINES")
+    names = pipelines_of({line.name: line.value})
+    if pipeline in names:
+        return False
+    longer = ",".join([*names, pipeline])
+    pipelines_of({line.name: longer})
+    lines = path.read_text(encoding="utf-8").split("\n")
+    lines[line.line - 1] = f"{line.name}={longer}"
+    _write_private(path, "\n".join(lines))
+    return True
 
 
 def read(path: Path) -> dict[str, str]:
@@ -223,8 +256,9 @@ def read(path: Path) -> dict[str, str]:
 def with_defaults(values: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a file, and the default of each one that the file of an earlier version lacks."""
     complete = dict(values)
-    for variable in (each for section in SECTIONS for each in section.variables if each.default):
-        complete.setdefault(variable.name, _expanded(variable.default, complete))
+    for variable in variables_of(values):
+        if variable.default:
+            complete.setdefault(variable.name, _expanded(variable.default, complete))
     return complete
 
 
@@ -275,7 +309,11 @@ def _refuse_unread(path: Path, assignments: Sequence[_Assignment]) -> None:
     read |= {name for each in assignments for name in _references(each)}
     ours = tuple({each.name.partition("_")[0] + "_" for section in SECTIONS for each in section.variables})
     for each in assignments:
-        if each.name not in read and each.name.startswith(ours) and not each.name.startswith(_OF_OTHERS):
+        if (
+            each.name.rpartition("__")[2] not in read
+            and each.name.startswith(ours)
+            and not each.name.startswith(_OF_OTHERS)
+        ):
             raise StackError(
                 f"{path} line {each.line}: no setting has the name {each.name}, so the line has no effect: correct the "
                 "name or remove the line (CHANGELOG.md names settings that were renamed)"
@@ -302,12 +340,31 @@ def _with_added(text: str, existing: Iterable[_Assignment], values: Mapping[str,
     return "\n".join([*lines, *([""] if at_the_end else []), *at_the_end, ""])
 
 
-def _new_values(existing: Mapping[str, str], overrides: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def _section_of(pipeline: str, number: int) -> Section:
+    prefix, folder, port = prefix_of(pipeline), f"{_STATE}pipelines/{pipeline}", _FIRST_FURTHER_PORT + 2 * number
+    return Section(
+        f"Pipeline {pipeline}: each setting of a pipeline may have the prefix {prefix}; in these, pipelines differ.",
+        (
+            Variable(f"{prefix}DATABASE_NAME", pipeline),
+            Variable(f"{prefix}STREAM_CHECKPOINT_DIR", f"{folder}/checkpoints"),
+            Variable(f"{prefix}STREAM_METRICS_PORT", str(port), port=True),
+            Variable(f"{prefix}STREAM_SERVE_METRICS_PORT", str(port + 1), port=True),
+            Variable(f"{prefix}ARCHIVE_DIR", f"{folder}/archive"),
+        ),
+    )
+
+
+def _new_values(
+    existing: Mapping[str, str], overrides: Mapping[str, str], state: Path | None
+) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     notes: list[str] = []
-    taken = {int(existing[name]) for name in PORT_VARIABLES if existing.get(name, "").isdigit()}
-    for variable in (each for section in SECTIONS for each in section.variables if each.name not in existing):
+    variables = variables_of({**overrides, **existing})
+    taken = {int(existing[each.name]) for each in variables if each.port and existing.get(each.name, "").isdigit()}
+    for variable in (each for each in variables if each.name not in existing):
         value = overrides.get(variable.name, variable.default)
+        if state is not None and value.startswith(_STATE) and not value.startswith(_JARS):
+            value = str(state / value.removeprefix(_STATE))
         make = variable.make_secret or variable.make_name
         if make is not None and not value:
             value = make()

@@ -23,10 +23,10 @@ def load_settings(layout: Layout) -> dict[str, str]:
     if not layout.env_file.exists():
         raise StackError(f"there is no {layout.env_file} yet: run `make up` first")
     settings = env_file.with_defaults(env_file.read(layout.env_file))
-    settings_check.check(settings)
-    for name in env_file.PATH_VARIABLES:
-        if settings.get(name) and "://" not in settings[name]:  # the archive may be in a store, given by a URI
+    for name in filter(env_file.is_path, settings):
+        if settings[name] and "://" not in settings[name]:  # the archive may be in a store, given by a URI
             settings[name] = str(layout.root / settings[name])
+    settings_check.check(settings)
     return settings
 
 

@@ -18,7 +18,8 @@ def find(layout: Layout) -> list[str]:
     if held := events_in(layout.state / "fallback"):
         found.append(f"{held} in the gateway's fallback store: start the stack and let them drain")
     settings = env_file.read(layout.env_file) if layout.env_file.exists() else {}
-    archived = sum(1 for _ in (layout.state / "archive").rglob(_PARQUET))
+    archives = (layout.state / "archive", *(layout.state / "pipelines").glob("*/archive"))
+    archived = sum(1 for folder in archives for _ in folder.rglob(_PARQUET))
     if archived and "postgres" in external_services(settings):
         found.append(
             f"{archived} files of the archive, which the catalogue in your own PostgreSQL lists: move them first"

@@ -15,7 +15,7 @@ from stack.databases import AIRFLOW_DATABASE, AIRFLOW_ROLE, create_databases
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.service import Job
-from stack.services import port_of
+from stack.services import migrations, port_of
 
 # Secrets that each job gets.
 _SECRETS: Mapping[str, tuple[str, ...]] = {
@@ -36,8 +36,9 @@ def run(job: Job, layout: Layout, settings: Mapping[str, str]) -> None:
     match job.name:
         case "databases":
             create_databases(settings)
-        case "migrate":
-            _run(job, layout, variables_of(job.name, settings), "include.sql.migrate")
+        case name if name in (pipeline_of := migrations(settings)):
+            variables = {**variables_of("migrate", settings), "PIPELINE": pipeline_of[name]}
+            _run(job, layout, variables, "include.sql.migrate")
         case "topics":
             _run(job, layout, variables_of(job.name, settings), "include.adapters.kafka.admin", "create-topics")
         case "airflow-migrate":

@@ -6,7 +6,9 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 # Data of services. `clean` removes these folders and keeps downloads.
-DATA_FOLDERS = ("kafka", "postgres", "fallback", "checkpoints", "archive", "spark", "airflow", "logs", "run")
+DATA_FOLDERS = (
+    "kafka", "postgres", "fallback", "checkpoints", "archive", "pipelines", "spark", "airflow", "logs", "run",
+)  # fmt: skip
 
 # A server that runs as another user must be able to traverse these folders; it cannot list them.
 _PASSED_THROUGH = 0o711

@@ -19,9 +19,10 @@ from stack.airflow_env import COMPONENTS, airflow_environment, write_password_fi
 from stack.errors import StackError, describe_os_error
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
+from stack.pipelines import gateway_pipeline
 from stack.postgres import PostgresServer
 from stack.postgres_binaries import choose
-from stack.services import port_of
+from stack.services import port_of, stream_services
 
 _GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD",)  # of its tokens the gateway needs only the hashes
 _STREAM_SECRETS = ("DB_STREAM_PASSWORD",)
@@ -71,11 +72,14 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
         case "gateway":
             write_gateway_tokens(settings)
             variables = environment.without_secrets(settings, keep=_GATEWAY_SECRETS)
-            return Launch([sys.executable, "-m", "include.gateway"], variables)
-        case "stream" | "stream-join" | "stream-serve":
+            return Launch(
+                [sys.executable, "-m", "include.gateway"], {**variables, "PIPELINE": gateway_pipeline(settings)}
+            )
+        case _ if name in (streams := stream_services(settings)):
             variables = environment.without_secrets(settings, keep=_STREAM_SECRETS)
-            query = name.removeprefix("stream").removeprefix("-")
-            return Launch([sys.executable, "spark_jobs/stream.py", *(["--query", query] if query else [])], variables)
+            query = ["--query", streams[name].query] if streams[name].query else []
+            command = [sys.executable, "spark_jobs/stream.py", *query]
+            return Launch(command, {**variables, "PIPELINE": streams[name].pipeline})
         case _ if name.removeprefix("airflow-") in COMPONENTS:
             write_password_file(settings)
             return Launch(

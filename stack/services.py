@@ -1,22 +1,35 @@
 """The services and jobs of the stack, with their dependencies."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
+from include.settings import reader_of
 from stack.errors import StackError
 from stack.layout import Layout
+from stack.pipelines import gateway_pipeline, pipelines_of, suffix_of
 from stack.postgres import SUPERUSER
 from stack.service import AirflowHealth, HttpHealth, Job, KafkaHealth, Node, PostgresHealth, Service
 
 EXTERNAL_CAPABLE = ("kafka", "postgres")
 SUPERUSER_PASSWORD = "POSTGRES_SUPERUSER_PASSWORD"  # noqa: S105  # its name
 
-# by STREAM_PROCESSES: services, with the variables of their ports
-STREAM_PORTS: Mapping[str, Mapping[str, str]] = {
-    "1": {"stream": "STREAM_METRICS_PORT"},
-    "2": {"stream-join": "STREAM_METRICS_PORT", "stream-serve": "STREAM_SERVE_METRICS_PORT"},
+# by STREAM_PROCESSES: the query of each process, empty for both, and the setting of its port
+_STREAM_PORTS: Mapping[str, Mapping[str, str]] = {
+    "1": {"": "STREAM_METRICS_PORT"},
+    "2": {"join": "STREAM_METRICS_PORT", "serve": "STREAM_SERVE_METRICS_PORT"},
 }
+
+
+@dataclass(frozen=True)
+class StreamService:
+    """A pipeline's stream, or one query of it; `port` is the name of the variable."""
+
+    pipeline: str
+    query: str
+    port: str
 
 
 def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[Node]:
@@ -26,6 +39,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
     that is invalid or used twice.
     """
     external = external_services(settings)
+    migrating = list(migrations(settings))
     airflow_url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
     airflow_health = f"{airflow_url}/api/v2/monitor/health"
 
@@ -58,26 +72,27 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
             external="kafka" in external,
         ),
         Job("databases", ("postgres",)),
-        Job("migrate", ("databases",)),
+        # One after another, because each makes the roles, which all databases share.
+        *(Job(job, (before,)) for before, job in pairwise(["databases", *migrating])),
         Job("topics", ("kafka",)),
         Job("airflow-migrate", ("databases",), deadline_s=300),
         Service(
             "gateway",
             HttpHealth(f"{settings['GATEWAY_URL']}/healthz"),
             address=settings["GATEWAY_URL"],
-            depends_on=("migrate", "topics"),
+            depends_on=(f"migrate{suffix_of(gateway_pipeline(settings), settings)}", "topics"),
             ports=ports("GATEWAY_PORT"),
         ),
         *(
             Service(
                 name,
-                HttpHealth(f"http://127.0.0.1:{settings[port]}/healthz"),
-                address=f"http://127.0.0.1:{settings[port]}",
-                depends_on=("migrate", "topics"),
-                ports=ports(port),
+                HttpHealth(f"http://127.0.0.1:{settings[stream.port]}/healthz"),
+                address=f"http://127.0.0.1:{settings[stream.port]}",
+                depends_on=(f"migrate{suffix_of(stream.pipeline, settings)}", "topics"),
+                ports=ports(stream.port),
                 deadline_s=180,
             )
-            for name, port in _stream_ports(settings).items()
+            for name, stream in stream_services(settings).items()
         ),
         Service(
             "airflow-api-server",
@@ -111,6 +126,25 @@ def external_services(settings: Mapping[str, str]) -> set[str]:
         value = settings["STACK_EXTERNAL"]
         raise StackError(f"STACK_EXTERNAL={value!r} in .env: only {', '.join(EXTERNAL_CAPABLE)} can be your own")
     return names
+
+
+def migrations(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the jobs that migrate a pipeline's database, with the pipeline, the first one first."""
+    return {f"migrate{suffix_of(pipeline, settings)}": pipeline for pipeline in pipelines_of(settings)}
+
+
+def stream_services(settings: Mapping[str, str]) -> dict[str, StreamService]:
+    """Return the services of all pipelines' speed layers by name. Raises StackError."""
+    count = settings.get("STREAM_PROCESSES", "1")
+    if count not in _STREAM_PORTS:
+        raise StackError(f"STREAM_PROCESSES={count!r} in .env: use one of {', '.join(_STREAM_PORTS)}")
+    return {
+        f"stream{suffix_of(pipeline, settings)}{query and f'-{query}'}": StreamService(
+            pipeline, query, reader_of(pipeline, settings).variable(port)
+        )
+        for pipeline in pipelines_of(settings)
+        for query, port in _STREAM_PORTS[count].items()
+    }
 
 
 def needed_by(nodes: list[Node], names: tuple[str, ...]) -> list[Node]:
@@ -148,14 +182,6 @@ def port_of(settings: Mapping[str, str], name: str) -> int:
         return EnvironmentReader(settings).port(name)
     except ConfigurationError as exc:
         raise StackError(f"in .env, {exc}") from exc
-
-
-def _stream_ports(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the services of the speed layer with the variables of their ports. Raises StackError."""
-    count = settings.get("STREAM_PROCESSES", "1")
-    if count not in STREAM_PORTS:
-        raise StackError(f"STREAM_PROCESSES={count!r} in .env: use one of {', '.join(STREAM_PORTS)}")
-    return STREAM_PORTS[count]
 
 
 def _require_different_ports(nodes: Sequence[Node]) -> None:

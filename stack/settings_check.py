@@ -3,12 +3,14 @@
 import base64
 import binascii
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
-from include.settings import Settings
+from include.settings import Settings, reader_of
 from stack import env_file
 from stack.errors import StackError
+from stack.pipelines import pipelines_of
 from stack.services import SUPERUSER_PASSWORD, declare, external_services
 
 _FERNET_BYTES = 32
@@ -16,7 +18,12 @@ _FERNET_BYTES = 32
 
 def check(settings: Mapping[str, str]) -> None:
     """Raise StackError for variables that are missing, or for the first one with an invalid value."""
-    variables = [variable for section in env_file.SECTIONS for variable in section.variables]
+    variables = env_file.variables_of(settings)
+    if "PIPELINE" in settings:
+        raise StackError(
+            f"PIPELINE={settings['PIPELINE']!r} in .env: each process gets its own from the stack; remove the line, "
+            "and name the pipelines in PIPELINES"
+        )
     if missing := [variable.name for variable in variables if variable.name not in settings]:
         raise StackError(f".env has no {', '.join(missing)}: `make up` adds what is missing")
     may_be_empty = {
@@ -30,16 +37,35 @@ def check(settings: Mapping[str, str]) -> None:
     reader = EnvironmentReader(settings)
     try:
         declare(settings)  # checks ports, before the addresses that are made of them
-        Settings.from_environment(settings)
+        for pipeline in pipelines_of(settings):
+            Settings.from_environment(settings, pipeline)
         reader.memory("KAFKA_HEAP")
         reader.text("JAVA_HOME", "")
     except ConfigurationError as exc:
         raise StackError(f"in .env, {exc}") from exc
+    for name in ("DATABASE_NAME", "STREAM_CHECKPOINT_DIR", "ARCHIVE_DIR"):
+        _require_different(settings, name)
     if not _is_fernet_key(settings["AIRFLOW_FERNET_KEY"]):
         raise StackError(
             "AIRFLOW_FERNET_KEY in .env is not 32 bytes in URL-safe base64: put the old one back; where Airflow has "
             "encrypted nothing yet, remove the line, and `make up` makes a new one"
         )
+
+
+def _require_different(settings: Mapping[str, str], name: str) -> None:
+    """Raise StackError if two pipelines have the same value, or a folder inside that of the other."""
+    owners: dict[str, str] = {}
+    for pipeline in pipelines_of(settings):
+        variable = reader_of(pipeline, settings).variable(name)
+        value = settings[variable]
+        for other, owner in owners.items():
+            mine, others = PurePath(value), PurePath(other)
+            if mine.is_relative_to(others) or others.is_relative_to(mine):
+                raise StackError(
+                    f"{variable}={value!r} in .env: pipeline {owner} has {other!r}, and {pipeline} needs its own: "
+                    "remove the line, and `make up` adds it"
+                )
+        owners[value] = pipeline
 
 
 def _is_fernet_key(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from stack import environment, leftovers
 from stack.errors import StackError
 from stack.health import unhealthy_reason
 from stack.layout import Layout
+from stack.pipelines import pipelines_of, suffix_of
 from stack.service import Service
 from stack.services import declare
 from stack.supervisor import ALIVE, ProcessState, Supervisor
@@ -71,8 +72,11 @@ def show(statuses: Sequence[ServiceStatus], layout: Layout, console: Console) ->
     processes = leftovers.find(layout.state)
     console.print(Text(f"memory: {leftovers.memory_bytes(processes) / 1e9:.1f} GB in {len(processes)} processes"))
     console.print(Text(read_unsent(layout)))
-    progress = read_progress(layout)
-    console.print(Text(progress) if isinstance(progress, str) else progress_table(progress))
+    for name, progress in read_progress(layout).items():
+        if isinstance(progress, str):
+            console.print(Text(f"{name}: {progress}"))
+        else:
+            console.print(progress_table(progress, name))
 
 
 def read_unsent(layout: Layout) -> str:
@@ -87,23 +91,31 @@ def read_unsent(layout: Layout) -> str:
     )
 
 
-def read_progress(layout: Layout) -> list[Seen] | str:
-    """Return the recorded progress of the streaming queries; the reason, as text, if there is none."""
+def read_progress(layout: Layout) -> dict[str, list[Seen] | str]:
+    """Return the recorded progress of each pipeline's queries; the reason, as text, if there is none."""
     try:
-        store = StreamProgressStore(Settings.from_environment(environment.load_settings(layout)).database, "batch")
+        settings = environment.load_settings(layout)
+    except StackError as exc:
+        return {"stream": f"no metrics: {str(exc).splitlines()[0]}"}
+    return {f"stream{suffix_of(name, settings)}": _progress_of(name, settings) for name in pipelines_of(settings)}
+
+
+def _progress_of(pipeline: str, settings: Mapping[str, str]) -> list[Seen] | str:
+    try:
+        store = StreamProgressStore(Settings.from_environment(settings, pipeline).database, "batch")
         try:
-            return store.read() or "stream: it has not run yet"
+            return store.read() or "it has not run yet"
         finally:
             store.close()
-    except (PipelineError, StackError) as exc:
-        return f"stream: no metrics: {str(exc).splitlines()[0]}"
+    except PipelineError as exc:
+        return f"no metrics: {str(exc).splitlines()[0]}"
 
 
-def progress_table(progress: Sequence[Seen]) -> Table:
+def progress_table(progress: Sequence[Seen], stream: str = "stream") -> Table:
     """Return a table with one row per query, and one row with the counts of their drivers, one or two."""
     table = Table()
     for heading in (
-        "stream", "in /s", "done /s", "lag", "lag s", "batch", "pending", "rejects", "duplicates", "waiting for"
+        stream, "in /s", "done /s", "lag", "lag s", "batch", "pending", "rejects", "duplicates", "waiting for"
     ):  # fmt: skip
         table.add_column(heading, overflow="fold")
     for seen in progress:

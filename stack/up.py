@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
 
 from stack import env_file, environment, jobs, leftovers, version
 from stack.down import stop_all
@@ -24,8 +23,10 @@ _SAY_AGAIN_S = 10.0
 Say = Callable[[str], None]
 
 
-def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
+def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print, pipeline: str = "") -> None:
     """Start the named services and their dependencies, or everything. Running services are left alone.
+
+    With a `pipeline`, it is added to PIPELINES in `.env` first if it is missing there.
 
     If the code, the environment or `.env` has changed since a service was started, all running services are stopped
     first and started again: a process of an earlier version must not use tables of this one.
@@ -35,7 +36,12 @@ def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print) -> None:
     started = time.monotonic()
     layout.make_folders()
     with exclusive(layout):
-        for note in env_file.ensure(layout.env_file, _own_paths(layout)):
+        state = None if layout.state == layout.root / ".state" else layout.state
+        notes = env_file.ensure(layout.env_file, state=state)
+        if pipeline and env_file.add_pipeline(layout.env_file, pipeline):
+            notes += [f"{pipeline} is added to PIPELINES in {layout.env_file.name}"]
+            notes += env_file.ensure(layout.env_file, state=state)
+        for note in notes:
             say(note)
         settings = environment.load_settings(layout)
         nodes = declare(settings, layout)
@@ -150,19 +156,3 @@ def _end_leftovers(layout: Layout, say: Say) -> None:
     if found:
         say(f"ending {len(found)} processes that an earlier run left: {', '.join(str(each.pid) for each in found)}")
         leftovers.terminate(found)
-
-
-def _own_paths(layout: Layout) -> dict[str, str]:
-    """Return the paths for a stack whose state folder is not the default one."""
-    if layout.state == layout.root / ".state":
-        return {}
-    paths: dict[str, Path] = {
-        "GATEWAY_TOKENS_FILE": layout.run / "gateway-tokens.json",
-        "GATEWAY_FALLBACK_DIR": layout.state / "fallback",
-        "STREAM_CHECKPOINT_DIR": layout.state / "checkpoints",
-        "ARCHIVE_DIR": layout.state / "archive",
-        "AIRFLOW_HOME": layout.airflow,
-        "SPARK_KAFKA_JARS_DIR": layout.spark_jars,
-        "SPARK_SCRATCH_DIR": layout.spark,
-    }
-    return {name: str(path) for name, path in paths.items()}

@@ -157,7 +157,10 @@ class TestHealthChecks:
     def test_each_asks_its_own_service(self, compose: Compose) -> None:
         ports = {
             "gateway": f"127.0.0.1:{compose.environment('gateway')['GATEWAY_PORT']}/healthz",
-            "stream": f"127.0.0.1:{compose.environment('stream')['STREAM_METRICS_PORT']}/healthz",
+            **{
+                name: f"127.0.0.1:{compose.environment(name)['STREAM_METRICS_PORT']}/healthz"
+                for name in ("stream", "stream-order-detail")
+            },
             "spark-master": "127.0.0.1:8080/",
             "spark-worker-1": "127.0.0.1:8081/",
             "spark-worker-2": "127.0.0.1:8081/",

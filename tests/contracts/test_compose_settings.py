@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.settings import Settings
+from include.settings import Settings, prefix_of
 from stack.airflow_env import airflow_environment, spark_connection
 from stack.environment import without_secrets
 from stack.kafka import KafkaBroker
@@ -21,7 +21,9 @@ from tests.support.compose import BROKERS, Compose, broker_properties, generated
 from tests.support.image import read_stages
 
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
-PIPELINE = ("databases", "migrate", "topics", "gateway-tokens", "gateway", "stream", "airflow-init", *AIRFLOW)
+STREAMS = ("stream", "stream-order-detail")
+MIGRATIONS = ("migrate", "migrate-order-detail")
+PIPELINE = ("databases", *MIGRATIONS, "topics", "gateway-tokens", "gateway", *STREAMS, "airflow-init", *AIRFLOW)
 
 # local service or job → the deployment's, where the name is another
 NAMES = {"kafka": BROKERS, "airflow-migrate": ("airflow-init",)}
@@ -38,6 +40,7 @@ DIFFERENT_SETTINGS = {
         "GATEWAY_FALLBACK_DIR",
         "STREAM_CHECKPOINT_DIR",
         "ARCHIVE_DIR",
+        "ORDER_DETAIL__ARCHIVE_DIR",
         "SPARK_KAFKA_JARS_DIR",
         "SPARK_SCRATCH_DIR",
         "AIRFLOW_HOME",
@@ -47,6 +50,7 @@ DIFFERENT_SETTINGS = {
 
 # settings that the local stack does not set either
 DEFAULTS_HOLD = {
+    "PIPELINE",  # the first one
     "POSTGRES_SUPERUSER",
     "STREAM_MAX_BOARDS_PER_BATCH",
     "STREAM_MAX_BATCH_BYTES",
@@ -149,7 +153,7 @@ def test_each_is_stopped_as_locally(compose: Compose, variables: dict[str, str])
             assert int(service["stop_grace_period"].removesuffix("s")) >= node.stop_deadline_s, name
 
 
-@pytest.mark.parametrize("name", ["gateway", "stream", *AIRFLOW])
+@pytest.mark.parametrize("name", ["gateway", *STREAMS, *AIRFLOW])
 def test_each_runs_the_local_command(compose: Compose, variables: dict[str, str], name: str, tmp_path: Path) -> None:
     settings = {**_below(tmp_path, variables), "AIRFLOW_HOME": str(tmp_path)}
     local = [Path(part).name if Path(part).is_absolute() else part for part in _local_command(name, settings)]
@@ -164,8 +168,9 @@ def test_each_runs_the_local_command(compose: Compose, variables: dict[str, str]
 def test_settings_are_complete_and_valid(compose: Compose, name: str) -> None:
     environment = Recorder({**_image_environment(), **compose.environment(name)})
     settings = Settings.from_environment(environment)
-    secret = {asked for asked in environment.asked if asked not in without_secrets({asked: ""})}
-    assert environment.asked - secret - DEFAULTS_HOLD <= set(environment), "a setting is not passed on"
+    plain = {asked for asked in environment.asked if not asked.startswith(prefix_of(settings.pipeline.name))}
+    secret = {asked for asked in plain if asked not in without_secrets({asked: ""})}
+    assert plain - secret - DEFAULTS_HOLD <= set(environment), "a setting is not passed on"
     assert (settings.kafka.replication_factor, settings.kafka.min_insync_replicas) == (3, 2)
     assert settings.kafka.bootstrap_servers.split(",") == [f"{broker}:9092" for broker in BROKERS]
 
@@ -177,7 +182,7 @@ def test_settings_that_are_no_address_are_the_local_ones(compose: Compose, varia
                 assert value == variables[variable], f"{name}: {variable}"
 
 
-@pytest.mark.parametrize("name", ["gateway", "stream"])
+@pytest.mark.parametrize("name", ["gateway", *STREAMS])
 def test_a_process_gets_the_local_ones_secrets_and_no_other(
     compose: Compose, variables: dict[str, str], name: str, tmp_path: Path
 ) -> None:
@@ -198,7 +203,7 @@ def test_the_gateways_tokens_are_known_to_those_who_send_them_and_to_who_hashes_
 def test_the_superuser_is_known_to_those_who_make_roles_only(compose: Compose) -> None:
     superuser = compose.environment("migrate")["POSTGRES_SUPERUSER_PASSWORD"]
     knowing = {name for name in compose.services if superuser in compose.environment(name).values()}
-    assert knowing == {"postgres", "databases", "migrate"}
+    assert knowing == {"postgres", "databases", *MIGRATIONS}
 
 
 def test_what_the_local_stack_gives_every_process_is_in_the_image() -> None:
@@ -255,8 +260,24 @@ def test_files_of_airflow_lie_on_its_volume(compose: Compose) -> None:
 def test_drivers_and_tasks_see_the_archive_in_one_place(compose: Compose) -> None:
     users = {name for name, service in compose.services.items() if "archive" in str(service.get("volumes", []))}
     assert users == {"airflow-scheduler", "spark-worker-1", "spark-worker-2"}
-    folder = compose.environment("airflow-scheduler")["ARCHIVE_DIR"].removeprefix("file://")
-    assert all(f"archive:{folder}" in compose.services[name]["volumes"] for name in users)
+    for pipeline, volume in (("board_detail", "archive"), ("order_detail", "archive-order-detail")):
+        settings = Settings.from_environment(compose.environment("airflow-scheduler"), pipeline)
+        folder = settings.batch.archive_dir.removeprefix("file://")
+        assert all(f"{volume}:{folder}" in compose.services[name]["volumes"] for name in users)
+
+
+def test_services_of_a_further_pipeline_have_its_profile_database_and_checkpoints(compose: Compose) -> None:
+    further = {name for name, service in compose.services.items() if service.get("profiles") == ["order_detail"]}
+    assert further == {name for name, service in compose.services.items() if "profiles" in service}
+    assert further == {name for name in compose.services if name.endswith("-order-detail")}
+    for name in further:
+        settings = Settings.from_environment(compose.environment(name))
+        assert (settings.pipeline.name, settings.database.name) == ("order_detail", "order_detail")
+    checkpoints = [compose.services[name]["volumes"] for name in STREAMS]
+    assert [*map(len, checkpoints)] == [1, 1]
+    assert checkpoints[0] != checkpoints[1]
+    for name in compose.services.keys() - further:
+        assert further.isdisjoint(compose.services[name].get("depends_on", {})), f"{name} needs a profile"
 
 
 def test_airflows_users_passwords_are_known_to_its_preparation_only(compose: Compose) -> None:

@@ -36,6 +36,11 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "SPARK_SCRATCH_DIR": "a path in the container",
     "AIRFLOW_HOME": "a path in the container",
     "JAVA_HOME": "the image's",
+    "ORDER_DETAIL__DATABASE_NAME": "the same name, written out: `.env` has the line only if PIPELINES has the pipeline",
+    "ORDER_DETAIL__STREAM_CHECKPOINT_DIR": "the first pipeline's path, in a container and a volume of its own",
+    "ORDER_DETAIL__STREAM_METRICS_PORT": "not published",
+    "ORDER_DETAIL__STREAM_SERVE_METRICS_PORT": "not published",
+    "ORDER_DETAIL__ARCHIVE_DIR": "a path in the container",
 }
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATORS = (":-", ":?", ":+", "-", "?", "+")
@@ -55,9 +60,9 @@ class Reference:
 
 
 def generated_variables(folder: Path) -> dict[str, str]:
-    """The variables of a new `.env`, made by the same code as a user's."""
+    """The variables of a new `.env` of two pipelines, made by the same code as a user's."""
     file = folder / ".env"
-    env_file.ensure(file)
+    env_file.ensure(file, {"PIPELINES": "board_detail,order_detail"})
     return env_file.read(file)
 
 

@@ -60,6 +60,10 @@ def test_secrets_are_not_shown():
 ORDERS = {**LEAST, "ORDER_DETAIL__DATABASE_NAME": "orders", "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York"}
 
 
+def test_the_first_pipeline_is_that_of_a_process_of_none():
+    assert Settings.from_environment({**ORDERS, "PIPELINES": "order_detail,board_detail"}).database.name == "orders"
+
+
 def test_a_variable_of_the_pipeline_wins():
     assert Settings.from_environment(ORDERS).database.name == "pipeline"
     for settings in (

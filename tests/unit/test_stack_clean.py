@@ -60,9 +60,10 @@ def test_store_that_cannot_be_read_is_kept_unless_forced(layout):
 @pytest.mark.parametrize(
     ("external", "is_kept"), [("postgres", True), ("kafka,postgres", True), ("kafka", False), ("", False)]
 )
-def test_archive_that_a_catalogue_outside_lists_is_kept_unless_forced(layout, external, is_kept):
+@pytest.mark.parametrize("folder", ["archive", "pipelines/order_detail/archive"])
+def test_archive_that_a_catalogue_outside_lists_is_kept_unless_forced(layout, external, is_kept, folder):
     layout.env_file.write_text(f"STACK_EXTERNAL={external}\n")
-    day = layout.state / "archive" / "board" / "day=2026-11-20"
+    day = layout.state / folder / "board" / "day=2026-11-20"
     day.mkdir(parents=True)
     (day / "part-1.parquet").write_bytes(b"PAR1")
     if is_kept:

@@ -146,7 +146,7 @@ def test_set_up_that_is_broken_off_is_one_line(tmp_path):
 BROKEN_OFF = """
 import sys
 import stack.up
-def up(*given):
+def up(*given, **named):
     raise KeyboardInterrupt
 stack.up.up = up
 from stack.__main__ import main

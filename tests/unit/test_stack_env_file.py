@@ -14,6 +14,8 @@ from stack.errors import StackError
 from stack.layout import Layout
 from stack.ports import LOOPBACK, unused
 
+TWO = {"PIPELINES": "board_detail,order_detail"}
+
 
 @pytest.fixture
 def busy_port() -> Iterator[int]:
@@ -52,9 +54,10 @@ def test_busy_default_port_gives_way_and_says_so(tmp_path: Path, busy_port: int)
 
 def test_no_two_variables_get_one_port(tmp_path: Path) -> None:
     (port,) = unused(1)
-    env_file.ensure(tmp_path / ".env", dict.fromkeys(env_file.PORT_VARIABLES, str(port)))
+    names = [each.name for each in env_file.variables_of(TWO) if each.port]
+    env_file.ensure(tmp_path / ".env", {**TWO, **dict.fromkeys(names, str(port))})
     values = env_file.read(tmp_path / ".env")
-    assert len({values[name] for name in env_file.PORT_VARIABLES}) == len(env_file.PORT_VARIABLES)
+    assert len({values[name] for name in names}) == len(names) == 9
 
 
 def test_second_run_changes_nothing(tmp_path: Path) -> None:
@@ -209,6 +212,85 @@ def test_variable_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> 
     layout.env_file.write_text("KAFKA_PORT=1\n")
     with pytest.raises(StackError, match=r"\.env has no STACK_EXTERNAL, .*: `make up` adds"):
         load_settings(layout)
+
+
+def test_each_further_pipeline_has_a_database_folders_and_ports_of_its_own(tmp_path: Path) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file)
+    first = load_settings(layout)
+    with_value(layout.env_file, "PIPELINES", "board_detail, order_detail")
+    *_, added = env_file.ensure(layout.env_file)  # after notes of ports that are in use
+    assert added == (
+        ".env had no ORDER_DETAIL__DATABASE_NAME, ORDER_DETAIL__STREAM_CHECKPOINT_DIR, "
+        "ORDER_DETAIL__STREAM_METRICS_PORT, ORDER_DETAIL__STREAM_SERVE_METRICS_PORT, ORDER_DETAIL__ARCHIVE_DIR: added"
+    )
+    assert env_file.ensure(layout.env_file) == []
+    settings = load_settings(layout)
+    boards, orders = (Settings.from_environment(settings, name) for name in ("board_detail", "order_detail"))
+    assert boards == Settings.from_environment(first)
+    assert (orders.database.name, orders.pipeline.name) == ("order_detail", "order_detail")
+    assert orders.stream.checkpoint_dir == layout.state / "pipelines" / "order_detail" / "checkpoints"
+    assert orders.batch.archive_dir == str(layout.state / "pipelines" / "order_detail" / "archive")
+    assert orders.stream.metrics_port != boards.stream.metrics_port
+
+
+def test_pipeline_is_added_to_the_list_once_and_other_lines_stay(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    env_file.ensure(path)
+    before = path.read_text()
+    assert env_file.add_pipeline(path, "order_detail")
+    assert not env_file.add_pipeline(path, "order_detail")
+    assert path.read_text() == before.replace("PIPELINES=board_detail\n", "PIPELINES=board_detail,order_detail\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(StackError, match="not different names of board_detail, order_detail"):
+        env_file.add_pipeline(path, "orders")
+
+
+def test_paths_are_below_another_state_folder_and_jars_are_not(tmp_path: Path) -> None:
+    env_file.ensure(tmp_path / ".env", TWO, tmp_path / "state")
+    values = env_file.read(tmp_path / ".env")
+    assert values["ORDER_DETAIL__ARCHIVE_DIR"] == str(tmp_path / "state" / "pipelines" / "order_detail" / "archive")
+    assert values["GATEWAY_TOKENS_FILE"] == str(tmp_path / "state" / "run" / "gateway-tokens.json")
+    assert values["SPARK_KAFKA_JARS_DIR"] == ".state/jars/spark-kafka"
+
+
+@pytest.mark.parametrize("names", ["board_detail,orders", "board_detail,board_detail", "board_detail,", "${X}", "Ä"])
+def test_pipelines_without_a_definition_are_refused_before_anything_is_added(tmp_path: Path, names: str) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file)
+    with_value(layout.env_file, "PIPELINES", names)
+    before = layout.env_file.read_text()
+    with pytest.raises(StackError, match=r"PIPELINES=.* in \.env: not different names of board_detail, order_detail"):
+        env_file.ensure(layout.env_file)
+    assert layout.env_file.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ORDER_DETAIL__DATABASE_NAME", "pipeline", "pipeline board_detail has 'pipeline', and order_detail needs"),
+        ("ORDER_DETAIL__ARCHIVE_DIR", "./.state/archive", "remove the line, and `make up` adds it"),
+        ("ORDER_DETAIL__STREAM_CHECKPOINT_DIR", ".state/checkpoints/orders", "needs its own"),
+        ("ORDER_DETAIL__STREAM_METRICS_PORT", "${STREAM_METRICS_PORT}", "STREAM_METRICS_PORT and ORDER_.* both"),
+        ("ORDER_DETAIL__STREAM_SERVE_METRICS_PORT", "", "is empty in .env: remove its line"),
+        ("ORDER_DETAIL__STREAM_DRIVER_MEMORY", "2 g", "ORDER_DETAIL__STREAM_DRIVER_MEMORY='2 g': not a memory size"),
+        ("ORDER_DETAIL__DATABSE_NAME", "x", "DATABSE_NAME is no setting of a pipeline"),
+        ("PIPELINE", "order_detail", "each process gets its own from the stack; .* name the pipelines in PIPELINES"),
+    ],
+)  # fmt: skip
+def test_settings_that_pipelines_cannot_share_are_one_line_with_the_remedy(
+    tmp_path: Path, name: str, value: str, says: str
+) -> None:
+    layout = layout_in(tmp_path)
+    env_file.ensure(layout.env_file, TWO)
+    load_settings(layout)
+    with layout.env_file.open("a") as file:
+        file.write(f"{name}=\n" * (f"\n{name}=" not in layout.env_file.read_text()))
+    with_value(layout.env_file, name, value)
+    with pytest.raises(StackError, match=says) as caught:
+        load_settings(layout)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def with_value(path: Path, name: str, value: str) -> None:

@@ -19,6 +19,12 @@ def settings(tmp_path: Path) -> dict[str, str]:
     return env_file.read(tmp_path / ".env")
 
 
+@pytest.fixture
+def two(tmp_path: Path) -> dict[str, str]:
+    env_file.ensure(tmp_path / "two", {"PIPELINES": "board_detail,order_detail"})
+    return env_file.read(tmp_path / "two")
+
+
 def rendered(folder: Path, settings: dict[str, str]) -> configparser.RawConfigParser:
     services = [node for node in declare(settings) if isinstance(node, Service)]
     parser = configparser.RawConfigParser()
@@ -66,10 +72,10 @@ def test_queries_of_the_stream_run_as_one_service_or_as_two_with_a_port_each(
     settings: dict[str, str], tmp_path: Path
 ) -> None:
     def launched(processes: str) -> dict[str, tuple[list[str], list[str]]]:
-        nodes = declare({**settings, "STREAM_PROCESSES": processes})
-        services = [node for node in nodes if isinstance(node, Service) and node.name.startswith("stream")]
+        changed = {**settings, "STREAM_PROCESSES": processes}
+        services = [each for each in declare(changed) if isinstance(each, Service) and each.name.startswith("stream")]
         layout = Layout.of(state=tmp_path)
-        return {each.name: (prepare(each.name, layout, settings).command[2:], [*each.ports]) for each in services}
+        return {each.name: (prepare(each.name, layout, changed).command[2:], [*each.ports]) for each in services}
 
     assert launched("1") == {"stream": ([], ["STREAM_METRICS_PORT"])}
     assert launched("2") == {
@@ -80,17 +86,46 @@ def test_queries_of_the_stream_run_as_one_service_or_as_two_with_a_port_each(
         declare({**settings, "STREAM_PROCESSES": "3"})
 
 
+def test_each_pipeline_has_a_migration_and_a_stream_of_its_own(two: dict[str, str], tmp_path: Path) -> None:
+    nodes = {node.name: node for node in declare(two)}
+    assert nodes["migrate"].depends_on == ("databases",)
+    assert nodes["migrate-order-detail"].depends_on == ("migrate",)
+    assert nodes["gateway"].depends_on == ("migrate", "topics")
+    assert nodes["stream"].depends_on == ("migrate", "topics")
+    orders = nodes["stream-order-detail"]
+    assert orders.depends_on == ("migrate-order-detail", "topics")
+    assert isinstance(orders, Service)
+    assert orders.ports == {"ORDER_DETAIL__STREAM_METRICS_PORT": int(two["ORDER_DETAIL__STREAM_METRICS_PORT"])}
+    assert orders.address == f"http://127.0.0.1:{two['ORDER_DETAIL__STREAM_METRICS_PORT']}"
+    assert "stream-order-detail" in stop_order([*nodes.values()])[0]
+
+
+def test_each_process_is_told_its_pipeline(two: dict[str, str], tmp_path: Path) -> None:
+    settings = {**two, "STREAM_PROCESSES": "2", "GATEWAY_TOKENS_FILE": str(tmp_path / "tokens.json")}
+
+    def launched(name: str, changed: dict[str, str]) -> tuple[str, list[str]]:
+        launch = prepare(name, Layout.of(state=tmp_path), {**settings, **changed})
+        return launch.variables["PIPELINE"], launch.command[3:]
+
+    assert launched("stream-serve", {}) == ("board_detail", ["serve"])
+    assert launched("stream-order-detail-join", {}) == ("order_detail", ["join"])
+    assert launched("gateway", {})[0] == "board_detail"
+    assert launched("gateway", {"PIPELINES": "order_detail,board_detail"})[0] == "board_detail"
+    assert launched("gateway", {"PIPELINES": "order_detail"})[0] == "order_detail"
+
+
 @pytest.mark.parametrize("value", ["", "port", "0", "65536"])
 def test_bad_port_is_named(settings: dict[str, str], value: str) -> None:
     with pytest.raises(StackError, match="GATEWAY_PORT"):
         declare({**settings, "GATEWAY_PORT": value})
 
 
-def test_every_service_has_a_deadline_and_a_port_is_asked_of_one_only(settings: dict[str, str]) -> None:
-    nodes = declare({**settings, "STREAM_PROCESSES": "2"})
+def test_every_service_has_a_deadline_and_a_port_is_asked_of_one_only(two: dict[str, str]) -> None:
+    settings = {**two, "STREAM_PROCESSES": "2"}
+    nodes = declare(settings)
     assert all(isinstance(node, Job | Service) and node.deadline_s > 0 for node in nodes)
     asked = [name for node in nodes if isinstance(node, Service) for name in node.ports]
-    assert sorted(asked) == sorted(env_file.PORT_VARIABLES)
+    assert sorted(asked) == sorted(each.name for each in env_file.variables_of(settings) if each.port)
 
 
 def test_configuration_runs_each_service_and_holds_no_secret(tmp_path: Path, settings: dict[str, str]) -> None:

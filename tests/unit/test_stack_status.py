@@ -88,4 +88,15 @@ def test_says_that_postgresql_is_not_there_and_goes_on(layout: Layout) -> None:
 
 
 def test_says_that_there_are_no_settings_yet(tmp_path: Path) -> None:
-    assert "run `make up` first" in read_progress(Layout.of(state=tmp_path, env_file=tmp_path / ".env"))
+    assert "run `make up` first" in read_progress(Layout.of(state=tmp_path, env_file=tmp_path / ".env"))["stream"]
+
+
+def test_each_pipeline_has_a_table_of_its_own(layout: Layout) -> None:
+    text = layout.env_file.read_text()
+    layout.env_file.write_text(text.replace("PIPELINES=board_detail\n", "PIPELINES=board_detail,order_detail\n"))
+    env_file.ensure(layout.env_file)
+    assert [*read_progress(layout)] == ["stream", "stream-order-detail"]
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(progress_table([seen("join")], "stream-order-detail"))
+    assert "stream-order-detail" in capture.get()

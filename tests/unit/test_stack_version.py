@@ -18,6 +18,7 @@ def layout(tmp_path: Path) -> Layout:
     for name in (
         "include/sql/queries/select.sql",
         "include/a.py",
+        "include/pipelines/order_detail.toml",
         "stack/jars.lock",
         "dags/d.py",
         "include/notes.md",
@@ -35,7 +36,13 @@ def test_nothing_has_changed(layout):
     assert version.started_with_another(layout, SERVICES) == []
 
 
-@pytest.mark.parametrize("name", ["include/sql/queries/select.sql", "include/a.py", "stack/jars.lock", ".env"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "include/sql/queries/select.sql", "include/a.py", "include/pipelines/order_detail.toml", "stack/jars.lock",
+        ".env",
+    ],
+)  # fmt: skip
 def test_changed_file_makes_every_service_one_of_another_version(layout, name):
     (layout.root / name).write_text("2")
     assert version.started_with_another(layout, SERVICES) == ["gateway", "stream"]
