@@ -43,8 +43,9 @@ clean-all: ## clean, then remove .state altogether; the next run downloads again
 	@$(STACK_AS_IS) clean $(if $(FORCE),--force)
 	@rm -rf .state
 
-demo: up ## the story of the pipeline, told and checked on the terminal
-	@$(PY) -m demo
+demo: setup ## the story of board_detail, told and checked on the terminal; another pipeline's: make demo P=order_detail
+	@$(STACK) up $(if $(P),--pipeline $(P))
+	@$(PY) -m demo $(P)
 
 load: up ## send the reference volume and wait until the view holds all of it
 	@$(PY) -m demo.load

@@ -1,13 +1,15 @@
 -- Queries that only the demo runs.
 
--- name: board
-SELECT {{columns}}, day, finality, kafka_partition, kafka_offset FROM board_detail_masked WHERE {{key}} = %(board_id)s
+-- name: row
+SELECT {{columns}}, day, finality, kafka_partition, kafka_offset FROM {{view}}_masked WHERE {{key}} = %(key)s
 
 -- name: count
-SELECT count(*) AS count FROM board_detail_masked WHERE {{key}} >= %(first_id)s AND {{key}} < %(end_id)s
+SELECT count(*) AS count
+  FROM {{view}}_masked
+ WHERE {{key}} >= %(first)s AND {{key}} < %(end)s AND (%(finality)s::text IS NULL OR finality = %(finality)s)
 
 -- name: sample
-SELECT {{columns}}, finality, kafka_partition, kafka_offset FROM board_detail_masked WHERE day = %(day)s ORDER BY {{key}} DESC LIMIT %(limit)s
+SELECT {{columns}}, finality, kafka_partition, kafka_offset FROM {{view}}_masked WHERE day = %(day)s ORDER BY {{key}} DESC LIMIT %(limit)s
 
 -- name: day_status
 SELECT * FROM day_status WHERE day = %(day)s
@@ -33,10 +35,10 @@ SELECT r.topic, r.partition, r."offset", r.reason
  ORDER BY r.partition, r."offset"
 
 -- name: pending
-SELECT 1 AS found FROM pending_record WHERE board_id = %(board_id)s
+SELECT 1 AS found FROM pending_record WHERE {{key}} = %(key)s
 
 -- name: pending_count
-SELECT count(*) AS count FROM pending_record WHERE board_id >= %(first_id)s AND board_id < %(end_id)s
+SELECT count(*) AS count FROM pending_record WHERE {{key}} >= %(first)s AND {{key}} < %(end)s
 
 -- name: reject_count
 SELECT count(*) AS count FROM reject

@@ -30,38 +30,34 @@ class Site:
         """Return a site whose ids start at the present millisecond, so that runs on the same stack do not share ids."""
         return cls(day, time.time_ns() // 1_000_000)
 
-    def member_id(self, number: int) -> int:
-        """Return the id of the member with that number, from 0."""
-        return self.first_id + number
-
-    def board_id(self, number: int) -> int:
-        """Return the id of the board with that number, from 0."""
+    def key(self, number: int) -> int:
+        """Return the id of the member or board with that number, from 0."""
         return self.first_id + number
 
     def at(self, hour: float) -> str:
         """Return a time of the day, as text."""
         return rfc3339(self.day.start + dt.timedelta(hours=hour))
 
-    def member(self, number: int, modified_hour: float = 1, nickname: str | None = None) -> dict[str, Any]:
-        """Return the value of a member, created on the day."""
+    def table_value(self, number: int, hour: int = 1) -> dict[str, Any]:
+        """Return the value of a member, created on the day and modified at the hour."""
         return {
-            "id": self.member_id(number),
-            "nickname": nickname or f"{NICKNAMES[number % len(NICKNAMES)]} {number}",
+            "id": self.key(number),
+            "nickname": f"{NICKNAMES[number % len(NICKNAMES)]} {number}",
             "city": CITIES[number % len(CITIES)],
             "phone": f"010-{number % 10_000:04}-{(number * 7) % 10_000:04}",
             "email": f"member{number}@example.com",
             "createdAt": self.at(0.5),
-            "modifiedAt": self.at(modified_hour),
+            "modifiedAt": self.at(hour),
         }
 
-    def board(self, number: int, member: int, hour: float = 9) -> dict[str, Any]:
-        """Return the value of a board of the day by that member."""
+    def stream_value(self, number: int, of: int) -> dict[str, Any]:
+        """Return the value of a board of the day by the member of the number `of`."""
         title, body = POSTS[number % len(POSTS)]
         return {
-            "id": self.board_id(number),
-            "memberId": self.member_id(member),
+            "id": self.key(number),
+            "memberId": self.key(of),
             "title": f"{title} #{number}",
             "body": body,
-            "createdAt": self.at(hour),
-            "modifiedAt": self.at(hour),
+            "createdAt": self.at(9),
+            "modifiedAt": self.at(9),
         }

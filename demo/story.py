@@ -1,7 +1,6 @@
 """The story: a post travels from HTTP to the analyst's view, outages lose nothing, and last night corrects a day."""
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,33 +8,25 @@ from typing import Any
 from confluent_kafka import Producer
 
 from demo.airflow_client import AirflowClient, TaskStates
+from demo.chapters import Chapters
 from demo.narrator import Narrator, NotAsTold
 from demo.site import Site
-from demo.warehouse import Warehouse
 from include.adapters.kafka.offsets import OffsetReader
-from include.gateway.client import GatewayClient, GatewayRefused
-from include.settings import Settings
+from include.gateway.client import GatewayRefused
 from stack import control
 
-MEMBERS = 20
 BOARDS = 200
-OUTAGE_BOARDS = 300
 BURST = 4_000
 BURSTS_AT_MOST = 4
 NIGHTLY = "nightly_rebuild"
 
 
-@dataclass
-class Story:
-    """One run of the demo. `next_board` is the first unused number, so that every chapter can count its boards."""
+@dataclass(kw_only=True)
+class Story(Chapters):
+    """One run of the story of board_detail."""
 
-    settings: Settings
-    gateway: GatewayClient
-    warehouse: Warehouse
+    records: Site
     airflow: AirflowClient
-    site: Site
-    narrator: Narrator
-    next_board: int = 0
     _killed_pid: int = 0
 
     def tell(self) -> None:
@@ -60,7 +51,7 @@ class Story:
             f"POST /members → id {member['id']} ({member['keptIn']}), "
             f"POST /boards → id {board['id']} ({board['keptIn']})"
         )
-        row, seconds = tell.until("the post in the view", lambda: self.warehouse.board(board["id"]), bool, 60)
+        row, seconds = tell.until("the post in the view", lambda: self.warehouse.row(board["id"]), bool, 60)
         assert row is not None
         tell.table(
             ("board_id", "nickname", "title", "finality", "kafka_partition", "kafka_offset"),
@@ -68,49 +59,9 @@ class Story:
         )
         tell.check(row["nickname"] == "행복한고양이", f"joined with its author, {seconds:.1f} s after the HTTP answer")
 
-        tell.say(f"now {MEMBERS} members and {BOARDS} posts that carry dates of {self.site.day}, as array calls")
-        members = [self.site.member(number) for number in range(MEMBERS)]
-        # member 0 changes the nickname in the evening: the stream keeps only the newest one, also for morning posts
-        members.append(self.site.member(0, modified_hour=20, nickname="저녁에 바꾼 이름"))
-        self._kept(self.gateway.post_events("member", members))
-        self._kept(self.gateway.post_events("board", self._boards(BOARDS)))
-        self._all_in_view(60)
-
-        late = self.next_board
-        self._kept(self.gateway.post_events("board", [self.site.board(late, member=MEMBERS)]))
-        tell.until(
-            "the post without a member is kept", lambda: self.warehouse.pending(self.site.board_id(late)), bool, 30
-        )
-        tell.say("a post whose author nobody knows yet waits as pending")
-        self._kept(self.gateway.post_events("member", [self.site.member(MEMBERS)]))
-        self.next_board += 1
-        self._all_in_view(60)
-        tell.check(True, "it appeared when its author signed up")
-
-    def the_broker_goes_out(self) -> None:
-        """Chapter 2."""
-        tell = self.narrator
-        tell.chapter("The broker goes out; nothing is lost")
-        control.stop_service("kafka")
-        tell.say("Kafka is stopped; the site goes on posting")
-        results = self.gateway.post_events("board", self._boards(OUTAGE_BOARDS))
-        self._kept(results)
-        where = Counter(result["keptIn"] for result in results)
-        tell.check(where["fallback"] == OUTAGE_BOARDS, f"every post answered 2xx, kept in: {dict(where)}")
-        store = self.gateway.fallback()
-        tell.say(f"GET /fallback → backlog {store['backlog']}, oldest {store['oldestAgeS']:.1f} s")
-        tell.check(store["backlog"] >= OUTAGE_BOARDS, "the messages lie in the fallback store, on disk")
-        tell.say("Kafka starts again")
-        control.start_service("kafka")
-        _, seconds = tell.until(
-            "the drain",
-            lambda: int(self.gateway.fallback()["backlog"]),
-            lambda backlog: backlog == 0,
-            60,
-            lambda backlog: f"backlog {backlog}",
-        )
-        tell.check(True, f"drained by itself in {seconds:.1f} s")
-        self._all_in_view(120)
+        tell.say(f"now {self.table_size} members and {BOARDS} posts with dates of {self.records.day}, as array calls")
+        self.records_arrive(BOARDS, self.records.table_value(0, 20) | {"nickname": "저녁에 바꾼 이름"})
+        self.a_table_record_comes_late()
 
     def the_stream_is_killed(self) -> None:
         """Chapter 3."""
@@ -125,20 +76,20 @@ class Story:
             raise NotAsTold(f"the driver was never caught in mid-batch in {BURSTS_AT_MOST} tries")
         pid = control.wait_until_restarted("stream", self._killed_pid)
         tell.check(True, f"the supervisor started it again, pid {pid}")
-        self._all_in_view(180)
+        self.all_in_view(180)
 
     def bad_records_come(self) -> None:
         """Chapter 4."""
         tell = self.narrator
         tell.chapter("Bad records come")
-        number = self.next_board
+        number = self.next_record
         try:
-            self.gateway.post_event("board", {**self.site.board(number, 0), "memberId": "seven"})
+            self.gateway.post_event("board", {**self.records.stream_value(number, 0), "memberId": "seven"})
         except GatewayRefused as refusal:
             tell.check("/memberId" in str(refusal), f"the gateway refuses: {refusal.where['reason']}")
         else:
             raise NotAsTold("the gateway took a board without a member id")
-        good = self.site.board(number, 0)
+        good = self.records.stream_value(number, 0)
         key = str(good["id"])
         bad = {
             "not JSON": (key, b"{nonsense"),
@@ -158,7 +109,7 @@ class Story:
     def the_night_corrects_the_day(self) -> None:
         """Chapter 5."""
         tell = self.narrator
-        day = self.site.day
+        day = self.records.day
         tell.chapter(f"An operator runs {NIGHTLY} for {day}, as a one-day backfill in Airflow")
         run = self.airflow.backfill_day(NIGHTLY, day.date)
         tell.say(f"run {run.run_id}")
@@ -168,7 +119,7 @@ class Story:
         corrections = self.warehouse.corrections(day)
         tell.say("what the rebuild corrected:")
         tell.table(("class", "boards"), corrections.items())
-        changed = self.warehouse.changed_authors(day, [self.site.board_id(0)])
+        changed = self.warehouse.changed_authors(day, [self.records.key(0)])
         tell.table(("board_id", "the stream had", "the rebuild says"), [row.values() for row in changed])
         tell.check(len(changed) == 1, "the morning's post has the author's name of the morning again")
         tell.check(corrections.get("unexplained", 0) == 0, "no difference is unexplained")
@@ -181,7 +132,7 @@ class Story:
             f"+ {rejected} rejected",
         )
         tell.check(
-            self._in_view() == self.next_board, f"all {self.next_board} boards of this story are in the view, once"
+            self.in_view() == self.next_record, f"all {self.next_record} boards of this story are in the view, once"
         )
 
     def the_analyst_asks(self) -> None:
@@ -189,7 +140,7 @@ class Story:
         tell = self.narrator
         tell.chapter("The analyst asks")
         names = ("board_id", "nickname", "city", "title", "created_at", "finality")
-        rows = self.warehouse.sample(self.site.day, 5)
+        rows = self.warehouse.sample(self.records.day, 5)
         tell.table(names, [[row[name] for name in names] for row in rows])
         tell.check(len(rows) == 5 and all(row["finality"] == "final" for row in rows), "the day's rows are final")
 
@@ -200,36 +151,16 @@ class Story:
         """
         self.airflow.wait_for_dag(NIGHTLY, timeout_s=120)
         self.airflow.unpause(NIGHTLY)  # in case a user has paused it
-        for day in (self.site.day, self.site.day.before()):
+        for day in (self.records.day, self.records.day.before()):
             for run in self.airflow.runs_of_day(NIGHTLY, day.date):
                 if not run.is_finished:
                     self.airflow.wait(run, 600)
-
-    def _boards(self, count: int) -> list[dict[str, Any]]:
-        first = self.next_board
-        self.next_board += count
-        return [self.site.board(number, number % MEMBERS) for number in range(first, first + count)]
-
-    def _kept(self, results: list[dict[str, Any]]) -> None:
-        refused = [result for result in results if result["status"] >= 300]
-        if refused:
-            raise NotAsTold(f"{len(refused)} of {len(results)} events were not kept; the first: {refused[0]}")
-
-    def _in_view(self) -> int:
-        return self.warehouse.count(self.site.board_id(0), self.site.board_id(self.next_board))
-
-    def _all_in_view(self, timeout_s: float) -> None:
-        wanted = self.next_board
-        _, seconds = self.narrator.until(
-            f"{wanted} boards in the view", self._in_view, lambda count: count == wanted, timeout_s
-        )
-        self.narrator.check(True, f"{wanted} of {wanted} boards are in the view, {seconds:.1f} s later")
 
     def _killed_in_mid_batch(self) -> bool:
         offsets = OffsetReader(self.settings.kafka.bootstrap_servers)
         output = self.settings.pipeline.output.name
         before = sum(offsets.ends(output).values())
-        self._kept(self.gateway.post_events("board", self._boards(BURST)))
+        self.keep("board", self.stream_values(BURST))
         self.narrator.until(
             "the join writes", lambda: sum(offsets.ends(output).values()), lambda count: count > before, 60
         )

@@ -18,14 +18,14 @@ class Warehouse:
     def __init__(self, settings: Settings) -> None:
         self._database = settings.database
 
-    def board(self, board_id: int) -> dict[str, Any] | None:
-        """Return the board as an analyst sees it; None if it is not in the view."""
-        rows = self._rows("board", {"board_id": board_id})
+    def row(self, key: int) -> dict[str, Any] | None:
+        """Return the record as an analyst sees it; None if it is not in the view."""
+        rows = self._rows("row", {"key": key})
         return rows[0] if rows else None
 
-    def count(self, first_id: int, end_id: int) -> int:
-        """Count the boards in the view with `first_id <= board_id < end_id`."""
-        return int(self._rows("count", {"first_id": first_id, "end_id": end_id})[0]["count"])
+    def count(self, first: int, end: int, finality: str | None = None) -> int:
+        """Count the rows in the view with `first <= key < end`, those of one finality if it is given."""
+        return int(self._rows("count", {"first": first, "end": end, "finality": finality})[0]["count"])
 
     def sample(self, day: Day, limit: int) -> list[dict[str, Any]]:
         """Return some of the day's rows as an analyst sees them."""
@@ -50,13 +50,13 @@ class Warehouse:
         parameters = {"topics": list(topics), "partitions": list(partitions), "offsets": list(offsets)}
         return self._rows("rejects", parameters, "batch")
 
-    def pending(self, board_id: int) -> bool:
-        """True if the board is pending."""
-        return bool(self._rows("pending", {"board_id": board_id}, "batch"))
+    def pending(self, key: int) -> bool:
+        """True if the record is pending."""
+        return bool(self._rows("pending", {"key": key}, "batch"))
 
-    def pending_count(self, first_id: int, end_id: int) -> int:
-        """Count the pending boards with `first_id <= board_id < end_id`."""
-        return int(self._rows("pending_count", {"first_id": first_id, "end_id": end_id}, "batch")[0]["count"])
+    def pending_count(self, first: int, end: int) -> int:
+        """Count the pending records with `first <= key < end`."""
+        return int(self._rows("pending_count", {"first": first, "end": end}, "batch")[0]["count"])
 
     def reject_count(self) -> int:
         """Count all rejects."""

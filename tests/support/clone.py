@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stack.layout import Layout
 
-_FOLDERS = ("dags", "include", "plugins", "spark_jobs", "stack")
+_FOLDERS = ("dags", "demo", "include", "plugins", "spark_jobs", "stack")
 _FILES = ("Makefile", "requirements-build.lock", "requirements.lock")
 
 

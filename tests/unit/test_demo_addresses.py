@@ -2,6 +2,7 @@ import pytest
 
 from demo.addresses import show_addresses
 from demo.narrator import Narrator
+from include.settings import Settings
 from stack import env_file
 
 
@@ -9,7 +10,7 @@ from stack import env_file
 def test_passwords_are_shown_on_a_terminal_and_in_no_log(tmp_path, capsys, is_terminal):
     env_file.ensure(tmp_path / ".env")
     environment = env_file.read(tmp_path / ".env")
-    show_addresses(environment, Narrator(), is_terminal)
+    show_addresses(environment, Settings.from_environment(environment), Narrator(), is_terminal)
     shown = capsys.readouterr().out
     secrets = [v.name for section in env_file.SECTIONS for v in section.variables if v.make_secret]
     assert ("AIRFLOW_ADMIN_PASSWORD in .env" in shown) is not is_terminal
