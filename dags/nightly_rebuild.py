@@ -23,12 +23,10 @@ those dates (`to` the day after the last one) and let it reprocess completed run
 refused: use `reprocess_days`. Rebuilds wait for each other in the pool `rebuild`.
 """
 
-import datetime as dt
-
 from airflow.sdk import DAG, CronPartitionTimetable, task
 from airflow.utils.types import DagRunType
 
-from include.airflow_support.defaults import default_args, pipeline_timezone
+from include.airflow_support.defaults import dag_arguments, pipeline_timezone
 from include.airflow_support.tasks import (
     RUN_TYPE,
     SETTLE_TIMEOUT,
@@ -40,34 +38,32 @@ from include.airflow_support.tasks import (
     uncertified_days,
     wait_until_settled,
 )
+from include.settings import listed_pipelines
 
 # 04:00 comes once a day in every time zone: clocks are changed between 22:00 and 04:00
 SCHEDULE = "0 4 * * *"
 
-with DAG(
-    dag_id="nightly_rebuild",
-    description="Rebuilds and publishes from raw: yesterday, days that were never published, and dirty days.",
-    doc_md=__doc__,
-    schedule=CronPartitionTimetable(SCHEDULE, timezone=pipeline_timezone(), run_offset=-1, key_format="%Y-%m-%d"),
-    start_date=dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
-    catchup=False,
-    max_active_runs=1,
-    is_paused_upon_creation=False,  # a night that nobody switches on never comes
-    allowed_run_types=[DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB],  # type: ignore[list-item]  # it takes both enums
-    default_args=default_args(),
-    tags=["batch"],
-    params={"settle_timeout_s": SETTLE_TIMEOUT},
-):
+for pipeline in listed_pipelines():
+    with DAG(
+        **dag_arguments("nightly_rebuild", pipeline, __doc__),
+        description="Rebuilds and publishes from raw: yesterday, days that were never published, and dirty days.",
+        schedule=CronPartitionTimetable(
+            SCHEDULE, timezone=pipeline_timezone(pipeline), run_offset=-1, key_format="%Y-%m-%d"
+        ),
+        is_paused_upon_creation=False,  # a night that nobody switches on never comes
+        allowed_run_types=[DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB],  # type: ignore[list-item]  # takes both
+        params={"settle_timeout_s": SETTLE_TIMEOUT},
+    ):
 
-    @task
-    def days(day: str, run_type: str) -> list[str]:
-        """The run's day; of the night's own run also those never published, and the dirty ones."""
-        from include.airflow_support import steps
+        @task
+        def days(pipeline: str, day: str, run_type: str) -> list[str]:
+            """The run's day; of the night's own run also those never published, and the dirty ones."""
+            from include.airflow_support import steps
 
-        return steps.days_of_the_night(day, run_type)
+            return steps.days_of_the_night(pipeline, day, run_type)
 
-    settled = wait_until_settled("{{ params.settle_timeout_s }}")
-    chosen = days("{{ dag_run.partition_key }}", RUN_TYPE)
-    replay_fallback() >> settled >> [archive_raw(), collect_orphans(), chosen]
-    rebuild_group(is_by_hand=False).expand(day=chosen)
-    certify_earlier.expand(day=uncertified_days(chosen, RUN_TYPE))  # type: ignore[arg-type]  # its result
+        settled = wait_until_settled(pipeline, "{{ params.settle_timeout_s }}")
+        chosen = days(pipeline, "{{ dag_run.partition_key }}", RUN_TYPE)
+        replay_fallback(pipeline) >> settled >> [archive_raw(pipeline), collect_orphans(pipeline), chosen]
+        rebuild_group(pipeline, is_by_hand=False).expand(day=chosen)
+        certify_earlier.partial(pipeline=pipeline).expand(day=uncertified_days(pipeline, chosen, RUN_TYPE))  # type: ignore[arg-type]  # its result

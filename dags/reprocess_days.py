@@ -16,48 +16,43 @@ reason in raw, is published with `accept_vanishing` only. Earlier generations ar
 time in the pool `rebuild`, and wait there for a nightly run too.
 """
 
-import datetime as dt
-
 from airflow.sdk import DAG, Param, task
 
-from include.airflow_support.defaults import default_args
+from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.tasks import SETTLE_TIMEOUT, rebuild_group, replay_fallback, wait_until_settled
+from include.settings import listed_pipelines
 
-with DAG(
-    dag_id="reprocess_days",
-    description="Rebuilds days by hand; a dry run publishes nothing.",
-    doc_md=__doc__,
-    schedule=None,
-    start_date=dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
-    catchup=False,
-    max_active_runs=1,
-    is_paused_upon_creation=False,  # nothing starts by itself, and the Integrity page's button must work
-    default_args=default_args(),
-    tags=["batch", "by hand"],
-    params={
-        "from": Param(type="string", format="date", title="From", description="The first day to rebuild."),
-        "to": Param(type="string", format="date", title="To", description="The last day to rebuild, included."),
-        "dry_run": Param(True, type="boolean", title="Dry run", description="Build and verify; publish nothing."),
-        "accept_vanishing": Param(
-            False,
-            type="boolean",
-            title="Accept vanishing rows",
-            description="Publish although readers see rows that the build lacks and raw does not say why. Look first.",
-        ),
-        "reason": Param(
-            type="string", minLength=3, maxLength=500, title="Reason", description="Kept with the generation."
-        ),
-        "settle_timeout_s": SETTLE_TIMEOUT,
-    },
-):
+for pipeline in listed_pipelines():
+    with DAG(
+        **dag_arguments("reprocess_days", pipeline, __doc__, "by hand"),
+        description="Rebuilds days by hand; a dry run publishes nothing.",
+        schedule=None,
+        is_paused_upon_creation=False,  # nothing starts by itself, and the Integrity page's button must work
+        params={
+            "from": Param(type="string", format="date", title="From", description="The first day to rebuild."),
+            "to": Param(type="string", format="date", title="To", description="The last day to rebuild, included."),
+            "dry_run": Param(True, type="boolean", title="Dry run", description="Build and verify; publish nothing."),
+            "accept_vanishing": Param(
+                False,
+                type="boolean",
+                title="Accept vanishing rows",
+                description="Publish although readers see rows that the build lacks and raw does not say why. "
+                "Look first.",
+            ),
+            "reason": Param(
+                type="string", minLength=3, maxLength=500, title="Reason", description="Kept with the generation."
+            ),
+            "settle_timeout_s": SETTLE_TIMEOUT,
+        },
+    ):
 
-    @task
-    def days(first: str, last: str) -> list[str]:
-        """The days asked for, oldest first; refuses what can't be rebuilt."""
-        from include.airflow_support import steps
+        @task
+        def days(pipeline: str, first: str, last: str) -> list[str]:
+            """The days asked for, oldest first; refuses what can't be rebuilt."""
+            from include.airflow_support import steps
 
-        return steps.rebuildable_days(first, last)
+            return steps.rebuildable_days(pipeline, first, last)
 
-    chosen = days("{{ params['from'] }}", "{{ params.to }}")  # first: a wrong form fails at once
-    rebuilt = rebuild_group(is_by_hand=True).expand(day=chosen)
-    chosen >> replay_fallback() >> wait_until_settled("{{ params.settle_timeout_s }}") >> rebuilt
+        chosen = days(pipeline, "{{ params['from'] }}", "{{ params.to }}")  # first: a wrong form fails at once
+        rebuilt = rebuild_group(pipeline, is_by_hand=True).expand(day=chosen)
+        chosen >> replay_fallback(pipeline) >> wait_until_settled(pipeline, "{{ params.settle_timeout_s }}") >> rebuilt

@@ -14,52 +14,50 @@ lost: the undone generation is kept for a redo.
 first what the day shows. Its history is on a shell: `python -m include.integrity history --day …`.
 """
 
-import datetime as dt
 from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from include.airflow_support.defaults import default_args
+from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.tasks import MADE_BY
+from include.settings import listed_pipelines
 
-with DAG(
-    dag_id="undo_day",
-    description="Shows of a day what was shown before; by hand.",
-    doc_md=__doc__,
-    schedule=None,
-    start_date=dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
-    catchup=False,
-    max_active_runs=1,
-    is_paused_upon_creation=False,  # nothing starts by itself
-    default_args=default_args(),
-    tags=["batch", "by hand"],
-    params={
-        "day": Param(type="string", format="date", title="Day", description="The day to point back."),
-        "action": Param("undo", enum=["undo", "redo"], title="Action", description="A redo takes the last undo back."),
-        "to": Param(
-            None,
-            type=["null", "integer"],
-            minimum=0,
-            title="Generation",
-            description="An undo goes to this generation, 0: to the speed layer's rows; empty: to what was before.",
-        ),
-        "reason": Param(
-            type="string", minLength=3, maxLength=500, title="Reason", description="Kept in the day's history."
-        ),
-    },
-):
+for pipeline in listed_pipelines():
+    with DAG(
+        **dag_arguments("undo_day", pipeline, __doc__, "by hand"),
+        description="Shows of a day what was shown before; by hand.",
+        schedule=None,
+        is_paused_upon_creation=False,  # nothing starts by itself
+        params={
+            "day": Param(type="string", format="date", title="Day", description="The day to point back."),
+            "action": Param(
+                "undo", enum=["undo", "redo"], title="Action", description="A redo takes the last undo back."
+            ),
+            "to": Param(
+                None,
+                type=["null", "integer"],
+                minimum=0,
+                title="Generation",
+                description="An undo goes to this generation, 0: to the speed layer's rows; empty: to what was before.",
+            ),
+            "reason": Param(
+                type="string", minLength=3, maxLength=500, title="Reason", description="Kept in the day's history."
+            ),
+        },
+    ):
 
-    @task
-    def undo(day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
-        """Move the day's pointer back, or forth again; once a run, also when it is tried again."""
-        from include.airflow_support import steps
+        @task
+        def undo(pipeline: str, day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
+            """Move the day's pointer back, or forth again; once a run, also when it is tried again."""
+            from include.airflow_support import steps
 
-        return steps.undo(day, to, reason, made_by, action)
+            return steps.undo(pipeline, day, to, reason, made_by, action)
 
-    undo(
-        "{{ params.day }}",
-        "{{ '' if params.to is none else params.to }}",
-        "{{ params.reason }}",
-        MADE_BY,
-        "{{ params.action }}",
-    )
+        undo(
+            pipeline,
+            "{{ params.day }}",
+            "{{ '' if params.to is none else params.to }}",
+            "{{ params.reason }}",
+            MADE_BY,
+            "{{ params.action }}",
+        )

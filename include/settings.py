@@ -283,15 +283,23 @@ def reader_of(pipeline: str, environment: Mapping[str, str]) -> EnvironmentReade
     return EnvironmentReader(environment, prefix_of(pipeline))
 
 
+def listed_pipelines(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names in PIPELINES, separated by commas; else the one in PIPELINE. They are not checked.
+
+    DAG files call it, which open nothing when they are parsed: no definition either.
+    """
+    env = EnvironmentReader(os.environ if environment is None else environment)
+    return [name.strip() for name in env.text("PIPELINES", env.text("PIPELINE", DEFAULT_PIPELINE)).split(",")]
+
+
 def pipeline_names(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Return the pipelines that run side by side: those of PIPELINES, separated by commas; else that of PIPELINE.
+    """Return the pipelines that run side by side, as `listed_pipelines`.
 
     Raises ConfigurationError for a name that is there twice or that has no definition.
     """
     from include.contracts.pipelines import PIPELINES
 
-    env = EnvironmentReader(os.environ if environment is None else environment)
-    names = [name.strip() for name in env.text("PIPELINES", env.text("PIPELINE", DEFAULT_PIPELINE)).split(",")]
+    names = listed_pipelines(environment)
     if len(set(names)) < len(names) or not set(names) <= PIPELINES.keys():
         raise ConfigurationError(
             f"PIPELINES={','.join(names)!r}: not different names of {', '.join(PIPELINES)}, with commas between them"

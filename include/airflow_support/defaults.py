@@ -1,16 +1,21 @@
-"""What every DAG of ours has in common. Imported at parse time: no I/O, no driver, no pyspark."""
+"""What every DAG of ours has in common. Imported at parse time: no I/O, no driver, no pyspark.
+
+Of the environment it takes what a DAG needs when it is parsed; tasks check it when they read the settings.
+"""
 
 import datetime as dt
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
+from include.airflow_support.dag_ids import dag_ids
 from include.errors import PipelineError, Retryable
-from include.settings import DEFAULT_TIMEZONE
+from include.settings import DEFAULT_TIMEZONE, reader_of
 
 log = logging.getLogger(__name__)
 
@@ -21,20 +26,34 @@ REBUILD_JOB = str(ROOT / "spark_jobs" / "rebuild_day.py")
 ARCHIVE_JOB = str(ROOT / "spark_jobs" / "archive_day.py")
 
 
-def log_runbook(context: Mapping[str, Any]) -> None:
+def log_runbook(runbook: str, context: Mapping[str, Any]) -> None:
     """On a task's failure, logs one line: what failed, and which runbook says what to do. Never raises."""
     task = context.get("task_instance")
-    dag_id = getattr(task, "dag_id", "unknown")
     log.error(
         "task %s of %s failed in run %s; what to do: docs/runbooks/%s.md",
         getattr(task, "task_id", "unknown"),
-        dag_id,
+        getattr(task, "dag_id", "unknown"),
         getattr(task, "run_id", "unknown"),
-        dag_id,
+        runbook,
     )
 
 
-def default_args() -> dict[str, Any]:
+def dag_arguments(base: str, pipeline: str, doc: str, *tags: str) -> dict[str, Any]:
+    """Return the arguments of a pipeline's DAG. The documentation names the pipeline's own DAGs."""
+    for each, own in dag_ids(pipeline).items():
+        doc = doc.replace(each, own)
+    return {
+        "dag_id": dag_ids(pipeline)[base],
+        "doc_md": doc,
+        "start_date": dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
+        "catchup": False,
+        "max_active_runs": 1,
+        "default_args": default_args(base),
+        "tags": ["batch", pipeline, *tags],
+    }
+
+
+def default_args(runbook: str) -> dict[str, Any]:
     """Arguments of every task: its owner, how it is tried again, when it is given up, who is told."""
     return {
         "owner": OWNER,
@@ -45,7 +64,7 @@ def default_args() -> dict[str, Any]:
         "max_retry_delay": dt.timedelta(minutes=10),
         "retry_policy": retry_policy(),
         "execution_timeout": dt.timedelta(minutes=30),
-        "on_failure_callback": log_runbook,
+        "on_failure_callback": partial(log_runbook, runbook),
     }
 
 
@@ -59,14 +78,15 @@ def retry_policy() -> ExceptionRetryPolicy:
     )
 
 
-def pipeline_timezone() -> str:
-    """The pipeline's time zone, which the schedule needs at parse time. Tasks check it when they read the settings."""
-    return os.environ.get("PIPELINE_TIMEZONE") or DEFAULT_TIMEZONE
+def pipeline_timezone(pipeline: str) -> str:
+    """The pipeline's time zone, which the schedule needs."""
+    return reader_of(pipeline, os.environ).text("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE)
 
 
-def rebuild_submission() -> dict[str, Any]:
+def rebuild_submission(pipeline: str) -> dict[str, Any]:
     """Arguments of the SparkSubmitOperator that rebuilds a day; what is missing are the job's own arguments."""
-    jars_dir = os.environ.get("SPARK_KAFKA_JARS_DIR") or str(ROOT / ".state" / "jars" / "spark-kafka")
+    env = reader_of(pipeline, os.environ)
+    jars_dir = env.text("SPARK_KAFKA_JARS_DIR", str(ROOT / ".state" / "jars" / "spark-kafka"))
     return {
         "conn_id": "spark_default",
         "application": REBUILD_JOB,
@@ -81,13 +101,13 @@ def rebuild_submission() -> dict[str, Any]:
             "spark.shuffle.compress": "false",
             "spark.shuffle.spill.compress": "false",
         },
-        "driver_memory": os.environ.get("REBUILD_DRIVER_MEMORY") or "2g",
-        "env_vars": {"PYTHONPATH": str(ROOT)},
+        "driver_memory": env.text("REBUILD_DRIVER_MEMORY", "2g"),
+        "env_vars": {"PYTHONPATH": str(ROOT), "PIPELINE": pipeline},
         "pool": REBUILD_POOL,
         "execution_timeout": dt.timedelta(hours=2),
     }
 
 
-def archive_submission() -> dict[str, Any]:
+def archive_submission(pipeline: str) -> dict[str, Any]:
     """Arguments of the SparkSubmitOperator that archives raw: as the rebuild's, whose pool it waits for as well."""
-    return rebuild_submission() | {"application": ARCHIVE_JOB, "name": "archive_day"}
+    return rebuild_submission(pipeline) | {"application": ARCHIVE_JOB, "name": "archive_day"}

@@ -1,6 +1,7 @@
 """What the DAGs' tasks call, one function a task: text in, as Airflow renders it, and a JSON value out, kept as XCom.
 
-Imported inside tasks, never at parse time: it brings drivers with it.
+The first argument names the pipeline: one Airflow runs the DAGs of all. Imported inside tasks, never at parse time: it
+brings drivers with it.
 """
 
 import datetime as dt
@@ -39,81 +40,81 @@ class NotCertified(PipelineError):
     """The day is published, and a person has to look at it before it can be certified."""
 
 
-def replay_fallback() -> dict[str, Any]:
+def replay_fallback(pipeline: str) -> dict[str, Any]:
     """Drain every gateway's store. Blocks for minutes at most; raises FallbackNotDrained, GatewayUnavailable."""
-    report = run("drain")
+    report = run("drain", pipeline=pipeline)
     if report.left:
         raise FallbackNotDrained(left=report.left)
     return asdict(report)
 
 
-def wait_until_settled(timeout_s: float) -> dict[str, Any]:
+def wait_until_settled(pipeline: str, timeout_s: float) -> dict[str, Any]:
     """Wait for the speed layer, at most that long; the answer says whether it caught up."""
-    return asdict(run("settle", timeout_s=timeout_s))
+    return asdict(run("settle", pipeline=pipeline, timeout_s=timeout_s))
 
 
-def days_of_the_night(day: str, run_type: str) -> list[str]:
+def days_of_the_night(pipeline: str, day: str, run_type: str) -> list[str]:
     """The days a run of the night rebuilds: a scheduled one its own and the dirty ones, a backfill its own alone."""
-    settings = batch_settings()
+    settings = batch_settings(pipeline)
     match run_type:
         case "scheduled":
             find_late_members(settings)
             return days.days_to_rebuild(settings, Day.parse(day, settings.timezone))
         case "backfill":
-            return rebuildable_days(day, day)
+            return rebuildable_days(pipeline, day, day)
         case _:
             raise UnknownRunType(run_type=run_type)
 
 
-def days_to_certify(chosen: Collection[str], run_type: str) -> list[str]:
+def days_to_certify(pipeline: str, chosen: Collection[str], run_type: str) -> list[str]:
     """Published days that earlier nights did not certify, without those that this run rebuilds; none in a backfill."""
-    return days.days_to_certify(batch_settings(), chosen) if run_type == "scheduled" else []
+    return days.days_to_certify(batch_settings(pipeline), chosen) if run_type == "scheduled" else []
 
 
-def seconds_left(started_at: dt.datetime) -> float:
+def seconds_left(pipeline: str, started_at: dt.datetime) -> float:
     """For how long a nightly run that started then may begin another day; below 0 when its budget is spent."""
-    budget_s = Settings.from_environment().batch.night_budget_s
+    budget_s = Settings.from_environment(None, pipeline).batch.night_budget_s
     return budget_s - (SystemClock().now() - started_at).total_seconds()
 
 
-def rebuildable_days(first: str, last: str) -> list[str]:
+def rebuildable_days(pipeline: str, first: str, last: str) -> list[str]:
     """The days asked for, oldest first. Raises DayChoiceError and DayNotOver for days that can't be rebuilt now."""
-    settings = batch_settings()
+    settings = batch_settings(pipeline)
     days.dirty_days(settings)  # marks days that boards moved out of, before they are rebuilt
     return days_between(first, last, days.load_window(settings))
 
 
-def verify(day: str, run_id: str) -> dict[str, Any]:
+def verify(pipeline: str, day: str, run_id: str) -> dict[str, Any]:
     """Compare what the run built with what is shown; the answer counts what would change. See `comparison.verify`."""
-    return asdict(run("verify", day, run_id=run_id))
+    return asdict(run("verify", day, pipeline=pipeline, run_id=run_id))
 
 
-def diff(day: str, run_id: str) -> dict[str, Any]:
+def diff(pipeline: str, day: str, run_id: str) -> dict[str, Any]:
     """The same, with rows of each class before and after, personal values hidden. See `comparison.diff`."""
-    return asdict(run("diff", day, run_id=run_id))
+    return asdict(run("diff", day, pipeline=pipeline, run_id=run_id))
 
 
 def publish(
-    day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: bool
+    pipeline: str, day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: bool
 ) -> dict[str, Any]:
     """Show what the run built. A day that a person holds is published by hand only. See `publication.publish`."""
-    return asdict(run("publish", day, run_id=run_id, made_by=made_by, reason=reason or None, automatic=not is_by_hand,
-                      accept_vanishing=accept_vanishing))  # fmt: skip
+    return asdict(run("publish", day, pipeline=pipeline, run_id=run_id, made_by=made_by, reason=reason or None,
+                      automatic=not is_by_hand, accept_vanishing=accept_vanishing))  # fmt: skip
 
 
-def cover(day: str) -> int:
+def cover(pipeline: str, day: str) -> int:
     """Move live rows that the day covers out of the way of readers; returns how many. See `covering.cover`."""
-    settings = batch_settings()
+    settings = batch_settings(pipeline)
     return covering.cover(settings, Day.parse(day, settings.timezone))
 
 
-def certify(day: str) -> dict[str, Any]:
+def certify(pipeline: str, day: str) -> dict[str, Any]:
     """Certify the published day; the answer is its certificate. See `certificate.certify`.
 
     Raises FallbackNotDrained and StreamBehind, which are tried again; NeedsRebuild when nothing but newer records
     stands against the day, which the next night takes; and NotCertified.
     """
-    certificate = certify_if_possible(day)
+    certificate = certify_if_possible(pipeline, day)
     if certificate.fallback_pending:
         raise FallbackNotDrained(certificate.reason or "", day=day)
     if certificate.behind:
@@ -125,25 +126,25 @@ def certify(day: str) -> dict[str, Any]:
     return asdict(certificate)
 
 
-def certify_if_possible(day: str) -> certificates.Certificate:
+def certify_if_possible(pipeline: str, day: str) -> certificates.Certificate:
     """The day's certificate, which says why the day is not certified if it is not. See `certificate.certify`."""
-    certificate: certificates.Certificate = run("certify", day)
+    certificate: certificates.Certificate = run("certify", day, pipeline=pipeline)
     return certificate
 
 
-def collect_orphans() -> list[dict[str, Any]]:
+def collect_orphans(pipeline: str) -> list[dict[str, Any]]:
     """Drop generations that nobody will publish; the answer lists them with why. See `pruning.collect_orphans`."""
-    return [asdict(orphan) for orphan in run("collect")]
+    return [asdict(orphan) for orphan in run("collect", pipeline=pipeline)]
 
 
-def undo(day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
+def undo(pipeline: str, day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
     """Show what was shown before, or take that back. `to` is a generation or empty. See `publication.undo`.
 
     `made_by` names the run: one that finds its own change there has made it already, and changes nothing.
     """
-    mine = [one for one in run("history", day) if (one.made_by, one.action) == (made_by, action)]
+    mine = [one for one in run("history", day, pipeline=pipeline) if (one.made_by, one.action) == (made_by, action)]
     if mine:
         return asdict(mine[0])
     if action == "redo":
-        return asdict(run("redo", day, reason=reason, made_by=made_by))
-    return asdict(run("undo", day, reason=reason, to=int(to) if to else None, made_by=made_by))
+        return asdict(run("redo", day, pipeline=pipeline, reason=reason, made_by=made_by))
+    return asdict(run("undo", day, pipeline=pipeline, reason=reason, to=int(to) if to else None, made_by=made_by))

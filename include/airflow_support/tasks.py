@@ -1,4 +1,7 @@
-"""The tasks that DAGs have in common. Imported at parse time: each calls one function of `steps` when it runs."""
+"""The tasks that DAGs have in common. Imported at parse time: each calls one function of `steps` when it runs.
+
+Every task's first argument names its pipeline; a job has it in its environment.
+"""
 
 import datetime as dt
 from typing import Any
@@ -17,7 +20,7 @@ RUN_TYPE = "{{ dag_run.run_type.value }}"
 REASON = "{{ params.get('reason') or dag.dag_id }}"
 
 ACCEPT_VANISHING = "{{ params.get('accept_vanishing', False) }}"  # a night never accepts it
-DAY_LABEL = "{{ task.op_args[0] }}"  # of a mapped task: Airflow shows it instead of the copy's number
+DAY_LABEL = "{{ task.op_args[1] }}"  # of a mapped task: Airflow shows it instead of the copy's number
 
 SETTLE_TIMEOUT = Param(
     300,
@@ -30,27 +33,27 @@ SETTLE_TIMEOUT = Param(
 
 
 @task
-def replay_fallback() -> dict[str, Any]:
+def replay_fallback(pipeline: str) -> dict[str, Any]:
     """Send what the gateways kept while Kafka was out, so that the rebuild finds it in the topics."""
     from include.airflow_support import steps
 
-    return steps.replay_fallback()
+    return steps.replay_fallback(pipeline)
 
 
 @task
-def wait_until_settled(timeout_s: str) -> dict[str, Any]:
+def wait_until_settled(pipeline: str, timeout_s: str) -> dict[str, Any]:
     """Give the stream time to write what was read, so that the comparison with it is fair."""
     from include.airflow_support import steps
 
-    return steps.wait_until_settled(float(timeout_s))
+    return steps.wait_until_settled(pipeline, float(timeout_s))
 
 
 @task
-def collect_orphans() -> list[dict[str, Any]]:
+def collect_orphans(pipeline: str) -> list[dict[str, Any]]:
     """Drop what builds left behind that nobody will publish: killed ones, and dry runs older than a day."""
     from include.airflow_support import steps
 
-    return steps.collect_orphans()
+    return steps.collect_orphans(pipeline)
 
 
 def skip_in_backfill(context: Context) -> None:
@@ -59,78 +62,80 @@ def skip_in_backfill(context: Context) -> None:
         raise AirflowSkipException("a backfill archives nothing; the next night does")
 
 
-def archive_raw() -> JobSubmitOperator:
+def archive_raw(pipeline: str) -> JobSubmitOperator:
     """Take the new raw records into the archive. It goes before a rebuild that waits for the same pool."""
     return JobSubmitOperator(
         task_id="archive",
         application_args=["--run-id", RUN_ID],
         priority_weight=100,
         pre_execute=skip_in_backfill,
-        **archive_submission(),
+        **archive_submission(pipeline),
     )
 
 
 @task(map_index_template=DAY_LABEL)
-def verify(day: str, build: str) -> dict[str, Any]:
+def verify(pipeline: str, day: str, build: str) -> dict[str, Any]:
     """Compare the new generation with what is shown; fail if its balance does not add up."""
     from include.airflow_support import steps
 
-    return steps.verify(day, build)
+    return steps.verify(pipeline, day, build)
 
 
 # its answer holds rows: they are shown to who may see the run, and are not for the log
 @task.run_if(lambda context: context["params"].get("dry_run", False), "only a dry run shows rows")
 @task(show_return_value_in_logs=False, map_index_template=DAY_LABEL)
-def difference(day: str, build: str) -> dict[str, Any]:
+def difference(pipeline: str, day: str, build: str) -> dict[str, Any]:
     """Show what publishing would change: counts by class, and rows before and after; skipped unless a dry run."""
     from include.airflow_support import steps
 
-    return steps.diff(day, build)
+    return steps.diff(pipeline, day, build)
 
 
 @task.run_if(lambda context: not context["params"].get("dry_run", False), "a dry run publishes nothing")
 @task(map_index_template=DAY_LABEL)
-def publish(day: str, build: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: str) -> dict[str, Any]:
+def publish(
+    pipeline: str, day: str, build: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: str
+) -> dict[str, Any]:
     """Point the view at the new generation; skipped on a dry run."""
     from include.airflow_support import steps
 
-    return steps.publish(day, build, made_by, reason, is_by_hand, accept_vanishing == "True")
+    return steps.publish(pipeline, day, build, made_by, reason, is_by_hand, accept_vanishing == "True")
 
 
 # a store that is not empty needs a moment to drain
 @task(retry_delay=dt.timedelta(minutes=1), map_index_template=DAY_LABEL)
-def certify(day: str) -> dict[str, Any]:
+def certify(pipeline: str, day: str) -> dict[str, Any]:
     """Write the published day's certificate; skipped with publish, and when newer records reached the day meanwhile."""
     from include.airflow_support import steps
 
     try:
-        return steps.certify(day)
+        return steps.certify(pipeline, day)
     except steps.NeedsRebuild as exc:  # no failure of this night: the day is dirty, so the next one rebuilds it
         raise AirflowSkipException(f"not certified: {exc}") from exc
 
 
 @task(map_index_template=DAY_LABEL)
-def cover(day: str) -> int:
+def cover(pipeline: str, day: str) -> int:
     """Move live rows that the published day covers out of the way of readers; skipped with publish."""
     from include.airflow_support import steps
 
-    return steps.cover(day)
+    return steps.cover(pipeline, day)
 
 
 @task
-def uncertified_days(rebuilt: list[str], run_type: str) -> list[str]:
+def uncertified_days(pipeline: str, rebuilt: list[str], run_type: str) -> list[str]:
     """Published days that earlier nights did not certify, without those that this run rebuilds; none in a backfill."""
     from include.airflow_support import steps
 
-    return steps.days_to_certify(rebuilt, run_type)
+    return steps.days_to_certify(pipeline, rebuilt, run_type)
 
 
 @task(map_index_template="{{ task.op_kwargs['day'] }}")
-def certify_earlier(day: str) -> str:
+def certify_earlier(pipeline: str, day: str) -> str:
     """Certify a day that an earlier night published; skipped, with the reason, when something stands against it."""
     from include.airflow_support import steps
 
-    certificate = steps.certify_if_possible(day)
+    certificate = steps.certify_if_possible(pipeline, day)
     if certificate.reason:
         raise AirflowSkipException(f"day {day} is not certified: {certificate.reason}")
     return f"generation {certificate.generation_id} is certified"
@@ -143,14 +148,17 @@ def skip_when_budget_is_spent(context: Context) -> None:
     """
     from include.airflow_support import steps
 
+    job: Any = context["task"]  # the operator whose hook this is
     started_at = context["dag_run"].start_date
-    if context["ti"].try_number > 1 or started_at is None or steps.seconds_left(started_at) > 0:
+    if context["ti"].try_number > 1 or started_at is None:
         return
-    day = getattr(context["task"], "application_args")[1]  # noqa: B009  # the operator's, whose hook this is
+    if steps.seconds_left(job.env_vars["PIPELINE"], started_at) > 0:
+        return
+    day = job.application_args[1]
     raise AirflowSkipException(f"NIGHT_BUDGET_S is spent: day {day} is left for the next night")
 
 
-def rebuild_group(is_by_hand: bool) -> Any:
+def rebuild_group(pipeline: str, is_by_hand: bool) -> Any:
     """The tasks of one day, to be expanded over days: build, verify, show or publish, certify and cover.
 
     By hand it also publishes a day that is held since it was undone, and takes the time that it takes.
@@ -164,11 +172,12 @@ def rebuild_group(is_by_hand: bool) -> Any:
             application_args=rebuild_arguments(day, RUN_ID, REASON),
             map_index_template="{{ task.application_args[1] }}",
             pre_execute=None if is_by_hand else skip_when_budget_is_spent,
-            **rebuild_submission(),
+            **rebuild_submission(pipeline),
         )
-        verified = verify(day, RUN_ID)
+        verified = verify(pipeline, day, RUN_ID)
         rebuild >> verified
-        verified >> difference(day, RUN_ID)
-        verified >> publish(day, RUN_ID, MADE_BY, REASON, is_by_hand, ACCEPT_VANISHING) >> [certify(day), cover(day)]
+        verified >> difference(pipeline, day, RUN_ID)
+        published = publish(pipeline, day, RUN_ID, MADE_BY, REASON, is_by_hand, ACCEPT_VANISHING)
+        verified >> published >> [certify(pipeline, day), cover(pipeline, day)]
 
     return rebuild_day

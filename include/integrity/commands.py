@@ -35,19 +35,22 @@ class Command:
     takes_day: bool | None = True
 
 
-def run(command: str, day: str | None = None, **arguments: Any) -> Any:
-    """Run a step with the settings of the environment; returns its result.
+def run(command: str, day: str | None = None, *, pipeline: str = "", **arguments: Any) -> Any:
+    """Run a step with the settings of the pipeline, see `batch_settings`; returns its result.
 
     Raises its errors, ConfigurationError and the errors of `batch_settings`.
     """
-    settings = batch_settings()
+    settings = batch_settings(pipeline)
     days_taken = [] if day is None else [Day.parse(day, settings.timezone)]
     return COMMANDS[command].call(settings, *days_taken, **arguments)
 
 
-def batch_settings() -> Settings:
-    """Return the settings. Raises ContractMismatch if migrations are missing, DatabaseUnavailable."""
-    settings = Settings.from_environment()
+def batch_settings(pipeline: str = "") -> Settings:
+    """Return the settings of the pipeline: the one named, or else the one that PIPELINE names.
+
+    Raises ContractMismatch if migrations are missing, DatabaseUnavailable.
+    """
+    settings = Settings.from_environment(None, pipeline)
     require_schema(settings.database, "batch")
     return settings
 

@@ -188,7 +188,7 @@ def test_commands_and_tasks_name_a_database_that_is_behind(postgres, tmp_path, m
     settings = migrated(None, postgres, "behind_version", tmp_path)
     rows(settings, "UPDATE alembic_version SET version_num = '0001'", role="pipeline_owner")
     monkeypatch.setattr(Settings, "from_environment", lambda *_: settings)
-    for call in (lambda: steps.days_of_the_night("2026-11-20", "scheduled"), steps.collect_orphans):
+    for step, arguments in ((steps.days_of_the_night, ("2026-11-20", "scheduled")), (steps.collect_orphans, ())):
         with pytest.raises(ContractMismatch, match="the database is behind this version; run the migrations"):
-            call()
+            step("board_detail", *arguments)
     assert command(["status"]) == 78

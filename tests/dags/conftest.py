@@ -13,12 +13,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def dag_bag(tmp_path_factory: pytest.TempPathFactory) -> "DagBag":
-    """The DAGs as the DAG processor reads them. Airflow is imported here: it reads its environment on import."""
+    """The DAGs of two pipelines as the DAG processor reads them. Airflow reads its environment when it is imported."""
     own = {
         "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "PIPELINES": "board_detail,order_detail",
         "PIPELINE_TIMEZONE": "Asia/Seoul",
+        "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York",
+        "ORDER_DETAIL__REBUILD_DRIVER_MEMORY": "3g",
         "SPARK_KAFKA_JARS_DIR": "/jars",
     }
     with pytest.MonkeyPatch.context() as patch:

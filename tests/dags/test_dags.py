@@ -1,19 +1,52 @@
 """What every DAG of ours owes its operator."""
 
 import datetime as dt
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DAG_IDS = ("nightly_rebuild", "reprocess_days", "undo_day")
-REBUILDING = ("nightly_rebuild", "reprocess_days")
+PIPELINES = {"": "board_detail", "_order_detail": "order_detail"}  # by the suffix of their DAGs
+DAG_IDS = tuple(base + suffix for suffix in PIPELINES for base in ("nightly_rebuild", "reprocess_days", "undo_day"))
+REBUILDING = tuple(dag_id for dag_id in DAG_IDS if not dag_id.startswith("undo_day"))
 
 
-def test_every_file_imports_and_holds_the_dag_it_is_named_for(dag_bag):
+def test_every_file_imports_and_holds_the_dag_it_is_named_for_of_each_pipeline(dag_bag):
     assert dag_bag.import_errors == {}
-    assert sorted(dag_bag.dags) == sorted(path.stem for path in (ROOT / "dags").glob("*.py"))
-    assert sorted(dag_bag.dags) == sorted(DAG_IDS)
+    assert {dag_id: Path(dag.fileloc) for dag_id, dag in dag_bag.dags.items()} == {
+        dag_id: ROOT / "dags" / f"{dag_id.removesuffix('_order_detail')}.py" for dag_id in DAG_IDS
+    }
+    assert {path.name for path in (ROOT / "dags").glob("*.py")} == {
+        Path(dag.fileloc).name for dag in dag_bag.dags.values()
+    }
+
+
+@pytest.mark.parametrize("suffix", PIPELINES)
+@pytest.mark.parametrize("base", ["nightly_rebuild", "reprocess_days", "undo_day"])
+class TestEveryDagOfAPipeline:
+    def test_has_its_name_as_a_tag(self, dag_bag, base, suffix):
+        assert set(PIPELINES.values()) & dag_bag.dags[base + suffix].tags == {PIPELINES[suffix]}
+
+    def test_each_of_its_tasks_works_for_the_pipeline(self, dag_bag, base, suffix):
+        for task in dag_bag.dags[base + suffix].tasks:
+            assert pipeline_of(task) == PIPELINES[suffix], task.task_id
+
+    def test_its_documentation_names_no_dag_of_another_pipeline(self, dag_bag, base, suffix):
+        named = re.findall(r"(?:nightly_rebuild|reprocess_days|undo_day)\w*", dag_bag.dags[base + suffix].doc_md)
+
+        assert named
+        assert set(named) <= {each for each in DAG_IDS if each.endswith("_order_detail") == bool(suffix)}
+
+    def test_a_failure_names_the_runbook_of_the_dags_file(self, dag_bag, base, suffix, caplog):
+        for task in dag_bag.dags[base + suffix].tasks:
+            caplog.clear()
+            for callback in callbacks(task):
+                callback({})
+
+            assert caplog.messages[0].endswith(f"docs/runbooks/{base}.md"), task.task_id
+        assert (ROOT / "docs" / "runbooks" / f"{base}.md").is_file()
 
 
 @pytest.mark.parametrize("dag_id", DAG_IDS)
@@ -39,10 +72,7 @@ class TestEveryDag:
             assert task.retries == 3, task.task_id
             assert task.retry_exponential_backoff == 2.0, task.task_id
             assert task.execution_timeout > dt.timedelta(0), task.task_id
-            assert [one.__name__ for one in callbacks(task)] == ["log_runbook"], task.task_id
-
-    def test_has_the_runbook_that_its_failures_name(self, dag_bag, dag_id):
-        assert (ROOT / "docs" / "runbooks" / f"{dag_id}.md").is_file()
+            assert [one.func.__name__ for one in callbacks(task)] == ["log_runbook"], task.task_id
 
     def test_survives_serialisation(self, dag_bag, dag_id):
         from airflow.serialization.serialized_objects import DagSerialization
@@ -88,6 +118,15 @@ class TestDagsThatRebuild:
         assert {"replay_fallback", "wait_until_settled", "days"} <= before
 
 
+class TestSubmissions:
+    @pytest.mark.parametrize("task_id", ["archive", "rebuild_day.rebuild"])
+    def test_a_pipelines_job_has_its_own_memory_and_the_pool_of_all(self, dag_bag, task_id):
+        jobs = [dag_bag.dags[f"nightly_rebuild{suffix}"].get_task(task_id) for suffix in PIPELINES]
+
+        assert [job._driver_memory for job in jobs] == ["2g", "3g"]
+        assert [job.pool for job in jobs] == ["rebuild", "rebuild"]
+
+
 class TestRetryPolicy:
     @pytest.mark.parametrize(
         ("error", "action"),
@@ -111,6 +150,16 @@ def _arguments(task):
     """An operator's arguments, whether it is mapped or not."""
     public = {"conn_id": getattr(task, "_conn_id", None)}
     return public | {name: getattr(task, name) for name in ("application", "name", "jars")}
+
+
+def pipeline_of(task):
+    """The pipeline that a task works for: the first argument of its function, or the environment of its job."""
+    if hasattr(task, "env_vars"):
+        return task.env_vars["PIPELINE"]
+    arguments = dict(task.partial_kwargs) if task.is_mapped else {"op_args": task.op_args, "op_kwargs": task.op_kwargs}
+    signature = inspect.signature(task.python_callable)
+    assert next(iter(signature.parameters)) == "pipeline", task.task_id
+    return signature.bind_partial(*arguments.get("op_args", ()), **arguments["op_kwargs"]).arguments["pipeline"]
 
 
 def callbacks(task):

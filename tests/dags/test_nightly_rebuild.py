@@ -13,10 +13,14 @@ FORM = {"from": DAY, "to": DAY, "reason": "a test"}
 
 @pytest.fixture
 def timetable(dag_bag):
+    return serialised(dag_bag.dags["nightly_rebuild"]).timetable
+
+
+def serialised(dag):
+    """The DAG as the scheduler has it."""
     from airflow.serialization.serialized_objects import DagSerialization
 
-    dag = dag_bag.dags["nightly_rebuild"]
-    return DagSerialization.from_dict(DagSerialization.to_dict(dag)).timetable
+    return DagSerialization.from_dict(DagSerialization.to_dict(dag))
 
 
 def next_run(timetable, earliest):
@@ -32,6 +36,16 @@ def test_run_at_four_in_seoul_is_for_the_day_before(timetable):
     run = next_run(timetable, pendulum.datetime(2026, 11, 20, 19, 0, tz="UTC"))
 
     assert run.run_after == dt.datetime(2026, 11, 20, 19, 0, tzinfo=dt.UTC)  # 04:00 on the 21st in Seoul
+    assert run.partition_key == "2026-11-20"
+
+
+def test_the_night_of_another_pipeline_is_in_its_own_time_zone(dag_bag):
+    import pendulum
+
+    timetable = serialised(dag_bag.dags["nightly_rebuild_order_detail"]).timetable
+    run = next_run(timetable, pendulum.datetime(2026, 11, 20, 19, 0, tz="UTC"))
+
+    assert run.run_after == dt.datetime(2026, 11, 21, 9, 0, tzinfo=dt.UTC)  # 04:00 in New York
     assert run.partition_key == "2026-11-20"
 
 
@@ -119,12 +133,12 @@ def test_a_day_that_newer_records_reached_meanwhile_is_not_green_and_fails_no_ni
 
     from include.airflow_support import steps
 
-    def refuse(day):
+    def refuse(pipeline, day):
         raise steps.NeedsRebuild("2 records reached the day after it was built", day=day)
 
     monkeypatch.setattr(steps, "certify", refuse)
     with pytest.raises(AirflowSkipException, match="not certified: 2 records reached the day"):
-        dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.certify").python_callable(DAY)
+        dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.certify").python_callable("board_detail", DAY)
 
 
 class TestBudget:
@@ -156,6 +170,10 @@ class TestBudget:
 
     def test_a_day_that_was_begun_or_that_a_person_cleared_goes_on(self, begin):
         begin(after_s=4000, try_number=2)
+
+    def test_another_pipeline_has_its_own(self, begin, monkeypatch):
+        monkeypatch.setenv("BOARD_DETAIL__NIGHT_BUDGET_S", "7200")
+        begin(after_s=4000)
 
     def test_by_hand_there_is_none(self, dag_bag):
         task = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.rebuild"), "manual", FORM)

@@ -34,11 +34,12 @@ runpy.run_path(sys.argv[1])
 print(json.dumps({"events": list(events), "modules": sorted(set(sys.modules) - before)}))
 """
 
+PIPELINES = "board_detail,order_detail"
 DRIVERS = {"pyspark", "psycopg2", "confluent_kafka", "asyncpg", "httpx", "fastapi", "sqlalchemy", "jinja2"}
 
 
 def parse(path: Path, home: Path) -> dict[str, list[str]]:
-    environment = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT), "PIPELINES": PIPELINES}
     result = subprocess.run(
         [sys.executable, "-c", PROBE, str(path)], env=environment, cwd=home, capture_output=True, text=True, check=False
     )

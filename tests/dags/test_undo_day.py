@@ -44,7 +44,7 @@ def test_refuses_a_form_without_a_required_value(dag, field):
 
 
 def test_its_task_names_the_run_so_that_trying_again_changes_nothing(dag):
-    day, to, reason, made_by, action = dag.get_task("undo").op_args
+    _, day, to, reason, made_by, action = dag.get_task("undo").op_args
 
     assert (day, reason, action) == ("{{ params.day }}", "{{ params.reason }}", "{{ params.action }}")
     assert to == "{{ '' if params.to is none else params.to }}"

@@ -14,8 +14,10 @@ from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import board, member
+from tests.integration.test_second_pipeline import customer, order
 from tests.servers import wait_until
 from tests.support.certifying import take_everything
+from tests.support.pipeline import rows
 from tests.support.pipeline_processes import batch_side
 
 RUN_DEADLINE_S = 240.0
@@ -91,9 +93,9 @@ def held(pipeline, day):
         return cursor.fetchone()[0]
 
 
-def nights(operator, today):
+def nights(operator, today, dag_id="nightly_rebuild"):
     """The runs that Airflow made by itself for the last nights."""
-    runs = [run for age in range(1, 6) for run in operator.runs_of_day("nightly_rebuild", today.before(age).date)]
+    runs = [run for age in range(1, 6) for run in operator.runs_of_day(dag_id, today.before(age).date)]
     return [run for run in runs if run.run_id.startswith("scheduled__")]
 
 
@@ -210,6 +212,26 @@ def test_a_published_day_is_undone_held_and_redone(pipeline, operator, day):
     operator.wait(redone, RUN_DEADLINE_S)
     assert shown(pipeline, day) == after
     assert held(pipeline, day) is None
+
+
+def test_another_pipeline_has_its_own_night_and_its_own_days(pipeline, operator):
+    orders = pipeline.settings_of("order_detail")
+    today = Day.of(dt.datetime.now(dt.UTC), orders.timezone)
+    day = today.before(3)
+    (night,) = nights(operator, today, "nightly_rebuild_order_detail")
+    assert operator.wait(night, RUN_DEADLINE_S).state == "success"
+    with pipeline.gateway.client() as gateway:
+        gateway.post_event("customer", customer(1, changedAt=noon(day.before(1))))
+        gateway.post_event("order", order(10, orderedAt=noon(day), changedAt=noon(day)))
+    take_everything(orders)
+
+    form = reprocessing(day, dry_run=False)
+    operator.wait(operator.trigger("reprocess_days_order_detail", form), RUN_DEADLINE_S)
+
+    assert rows(orders, "SELECT order_number, customer_name, finality FROM order_detail") == [
+        (10, "Customer 1", "final")
+    ]
+    assert rows(orders, "SELECT day, status FROM day_status WHERE status <> 'provisional'") == [(day.date, "certified")]
 
 
 def test_a_day_that_is_not_over_is_refused_at_once_with_the_remedy(pipeline, operator, today):

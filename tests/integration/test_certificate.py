@@ -271,7 +271,7 @@ def test_the_task_of_a_dirty_day_waits_for_a_rebuild_unless_a_person_has_to_look
         certify = Command(partial(certify_alone, ask_gateways=unsent), "certify")
         monkeypatch.setitem(COMMANDS, "certify", certify)
         with pytest.raises(error, match="1 records reached the day after it was built"):
-            steps.certify(str(DAY))
+            steps.certify("board_detail", str(DAY))
 
 
 def test_a_batch_that_marks_the_day_meanwhile_is_waited_for(settings):

@@ -4,13 +4,17 @@ import datetime as dt
 import itertools
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from include.adapters.kafka.partitioner import partition_of
 from include.clock import epoch_ms
+from include.contracts.pipelines import PIPELINES
 from include.gateway.client import GatewayRefused, GatewayUnavailable, replay_fallback
+from include.integrity import gateways
+from include.settings import Settings
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.broker import PARTITIONS
@@ -215,6 +219,18 @@ def test_replay_on_request_reports(broker, gateway):
     report = replay_fallback(gateway.settings)
     assert (report.left, report.refused) == (0, 0)
     assert replay_fallback(gateway.settings).sent == 0
+
+
+def test_the_nights_of_two_pipelines_drain_at_once_and_send_each_record_once(broker, gateway):
+    broker.freeze()
+    nights = [Settings.from_environment(gateway.environment, pipeline) for pipeline in PIPELINES]
+    assert len(nights) == 2
+    with gateway.client() as client, ThreadPoolExecutor(2) as pool:
+        client.post_events("board", [board(next(board_ids)) for _ in range(30)])
+        drains = [pool.submit(gateways.replay_fallback, night) for night in nights]
+        broker.thaw()
+        assert [(drain.result().left, drain.result().refused) for drain in drains] == [(0, 0), (0, 0)]
+        assert client.fallback()["replayed"] == 30
 
 
 def test_invalid_events_and_strangers_are_told_what_is_wrong(gateway):

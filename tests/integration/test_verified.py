@@ -63,11 +63,11 @@ def test_the_command_refuses_a_build_that_verify_has_not_seen(settings, caplog):
 @pytest.mark.parametrize("is_by_hand", [True, False])
 def test_the_task_refuses_a_build_that_verify_has_not_seen(settings, is_by_hand):
     build(settings, [row(1, 0)], cut=5, run_id="r")
-    task = (str(DAY), "r", "a test", "a test", is_by_hand, is_by_hand)
+    task = ("board_detail", str(DAY), "r", "a test", "a test", is_by_hand, is_by_hand)
     with pytest.raises(PipelineError, match=COMMAND):
         steps.publish(*task)
     assert shown(settings) == []
-    steps.verify(str(DAY), "r")
+    steps.verify("board_detail", str(DAY), "r")
     steps.publish(*task)
     assert shown(settings) == [(1, "v0", "final")]
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
 from include.integrity.settled import Settled
@@ -33,12 +32,13 @@ def certify_alone(
 def take_everything(settings: Settings) -> None:
     """Move the stream's ledgers to the ends of their topics, as if it had taken everything and shown nothing of it."""
     offsets = OffsetReader(settings.kafka.bootstrap_servers)
-    for consumer, topic in (("join", "board"), ("serve", "board-detail")):
+    pipeline = settings.pipeline
+    for consumer, topic in (("join", pipeline.stream.name), ("serve", pipeline.output.name)):
         for partition, end in offsets.high_watermarks(topic).items():
             place = {"consumer": consumer, "topic": topic, "topic_id": offsets.topic_id(topic)}
             rows(
                 settings,
-                query("set_ledger_entry", PIPELINE),
+                query("set_ledger_entry", pipeline),
                 place | {"partition": partition, "to_offset": end},
                 role="stream",
             )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.airflow_client import AirflowClient, AirflowUnavailable
-from include.settings import Settings
+from include.settings import Settings, pipeline_names
+from include.sql.migrate import migrate
 from stack import env_file, leftovers
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.databases import create_databases
@@ -34,8 +35,12 @@ class BatchSide:
 
     @property
     def settings(self) -> Settings:
-        """All of it as the product reads it."""
-        return Settings.from_environment(self.variables)
+        """The settings of the first pipeline as the product reads them."""
+        return self.settings_of("board_detail")
+
+    def settings_of(self, pipeline: str) -> Settings:
+        """The settings of a pipeline as the product reads them."""
+        return Settings.from_environment(self.variables, pipeline)
 
     @property
     def airflow_url(self) -> str:
@@ -66,12 +71,19 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
             "GATEWAY_TOKENS_FILE": str(folder / "gateway-tokens.json"),
             "AIRFLOW_PORT": str(airflow_port),
             "AIRFLOW_HOME": str(layout.airflow),
+            "PIPELINES": "board_detail,order_detail",
+            "ORDER_DETAIL__DATABASE_NAME": "orders",
+            "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York",
+            "ORDER_DETAIL__ARCHIVE_DIR": str(layout.state / "archive-orders"),
         }
         env_file.ensure(layout.env_file)
         variables = {**load_settings(layout), **overrides}
-        create_databases(variables)
-        for module, *arguments in (("include.sql.migrate",), ("include.adapters.kafka.admin", "create-topics")):
-            _run([sys.executable, "-m", module, *arguments], {**os.environ, **variables}, folder / f"{module}.log")
+        for pipeline in pipeline_names(variables):
+            settings = Settings.from_environment(variables, pipeline)
+            create_databases({**variables, "DATABASE_NAME": settings.database.name})
+            migrate(settings)
+        create_topics = [sys.executable, "-m", "include.adapters.kafka.admin", "create-topics"]
+        _run(create_topics, {**os.environ, **variables}, folder / "create-topics.log")
         gateway = GatewayProcess.over(folder, kafka.bootstrap_servers, **variables)
         try:
             gateway.start()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from include.airflow_support.dag_ids import dag_ids
 from include.errors import ConfigurationError
 from include.settings import Settings, pipeline_names
 
@@ -98,3 +99,16 @@ def test_the_pipelines_that_run_side_by_side():
             ConfigurationError, match=r"PIPELINES=.*: not different names of board_detail, order_detail"
         ):
             pipeline_names({"PIPELINES": wrong})
+
+
+def test_further_pipelines_have_their_name_behind_the_ids_of_their_dags(monkeypatch):
+    monkeypatch.setenv("PIPELINE", "order_detail")
+    monkeypatch.setenv("PIPELINES", "")
+    assert dag_ids("order_detail")["undo_day"] == "undo_day"
+    monkeypatch.setenv("PIPELINES", "board_detail,order_detail")
+    assert dag_ids("board_detail")["undo_day"] == "undo_day"
+    assert dag_ids("order_detail") == {
+        "nightly_rebuild": "nightly_rebuild_order_detail",
+        "reprocess_days": "reprocess_days_order_detail",
+        "undo_day": "undo_day_order_detail",
+    }

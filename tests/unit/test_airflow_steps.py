@@ -1,0 +1,26 @@
+"""Every step that a DAG's task calls works with the settings of the pipeline that the task names."""
+
+import inspect
+
+import pytest
+
+from include.airflow_support import steps
+from include.settings import Settings
+
+STEPS = [step for _, step in inspect.getmembers(steps, inspect.isfunction) if step.__module__ == steps.__name__]
+
+
+class Read(Exception):
+    """The settings of the pipeline were read."""
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_a_step_reads_the_settings_of_its_pipeline(step, monkeypatch):
+    def read(_, pipeline):
+        raise Read(pipeline)
+
+    monkeypatch.setattr(Settings, "from_environment", read)
+    others = {name: "scheduled" for name in inspect.signature(step).parameters if name != "pipeline"}
+
+    with pytest.raises(Read, match=r"^order_detail$"):
+        step(pipeline="order_detail", **others | ({"timeout_s": 0.0} if "timeout_s" in others else {}))
