@@ -1,22 +1,27 @@
-"""The Integrity page: how far each day is, and how much it can be trusted. Served inside Airflow's API server."""
+"""The Integrity page: how far each day is, and how much it can be trusted. Served inside Airflow's API server.
+
+Each pipeline has a page: the first one at `/`, every one at `/NAME/`.
+"""
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import psycopg2
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 
+from include.airflow_support.dag_ids import dag_ids
 from include.clock import SystemClock
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.gateway.client import GatewayRefused, GatewayUnavailable
 from include.integrity.gateways import unsent
 from include.integrity.page_model import DayRow, counts_text, load_rows
-from include.settings import Settings
+from include.settings import Settings, listed_pipelines
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +37,18 @@ def airflow_app() -> FastAPI:
     from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
     from airflow.api_fastapi.core_api.security import requires_access_view
 
-    return create_app(requires_access_view(AccessView.WEBSITE), read_rows, read_backlog)
+    authorize = requires_access_view(AccessView.WEBSITE)
+    return create_app(authorize, listed_pipelines(), partial(Settings.from_environment, None), read_rows, read_backlog)
 
 
 def create_app(
-    authorize: Callable[..., Any], read_rows: Callable[[], list[DayRow]], read_backlog: Callable[[], str]
+    authorize: Callable[..., Any],
+    pipelines: Sequence[str],
+    read_settings: Callable[[str], Settings],
+    read_rows: Callable[[Settings], list[DayRow]],
+    read_backlog: Callable[[Settings], str],
 ) -> FastAPI:
-    """The page as an app. `authorize` is a FastAPI dependency that raises for who may not look."""
+    """The pages of the pipelines as an app. `authorize` is a FastAPI dependency that raises for who may not look."""
     # no generated docs: an app's dependencies do not guard them
     app = FastAPI(title="Integrity", dependencies=[Depends(authorize)], docs_url=None, redoc_url=None, openapi_url=None)
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
@@ -46,10 +56,23 @@ def create_app(
     template = environment.get_template("integrity.html")
 
     @app.get("/", response_class=HTMLResponse)
-    def integrity() -> HTMLResponse:
-        """The days as a table; 503 with the reason when the database can't be read."""
+    def first() -> HTMLResponse:
+        """The page of the first pipeline."""
+        return answer(pipelines[0], ".")
+
+    @app.get("/{pipeline}/", response_class=HTMLResponse)
+    def one(pipeline: str) -> HTMLResponse:
+        """The page of a pipeline; 404 for a name that is not listed."""
+        if pipeline not in pipelines:
+            raise HTTPException(404, "no such pipeline")
+        return answer(pipeline, "..")
+
+    def answer(pipeline: str, root: str) -> HTMLResponse:
+        """The days as a table; 503 with the reason when the database can't be read. `root` leads to the first page."""
+        settings = None
         try:
-            rows, problem = read_rows(), None
+            settings = read_settings(pipeline)
+            rows, problem = read_rows(settings), None
         except DatabaseUnavailable as exc:
             log.warning("integrity page: %s", exc)
             rows, problem = [], "The database does not answer."
@@ -60,22 +83,25 @@ def create_app(
             log.warning("integrity page: SQLSTATE %s", exc.pgcode)
             rows, problem = [], f"The database refused the question (SQLSTATE {exc.pgcode})."
         nonce = secrets.token_urlsafe(16)
-        backlog = "" if problem else read_backlog()
-        body = template.render(rows=rows, problem=problem, backlog=backlog, nonce=nonce, now=SystemClock().now())
+        backlog = read_backlog(settings) if settings and not problem else ""
+        body = template.render(
+            pipeline=pipeline, pipelines=pipelines, dags=dag_ids(pipeline), root=root, settings=settings, rows=rows,
+            problem=problem, backlog=backlog, nonce=nonce, now=SystemClock().now(),
+        )  # fmt: skip
         return HTMLResponse(body, status_code=503 if problem else 200, headers=_headers(nonce))
 
     return app
 
 
-def read_rows() -> list[DayRow]:
+def read_rows(settings: Settings) -> list[DayRow]:
     """The page's rows as of now, read as the page's own role. Blocks; errors as `load_rows`, and ConfigurationError."""
-    return load_rows(Settings.from_environment(), "integrity")
+    return load_rows(settings, "integrity")
 
 
-def read_backlog() -> str:
+def read_backlog(settings: Settings) -> str:
     """One sentence on the gateways' fallback stores. Blocks 2 s at most; never raises our own errors."""
     try:
-        held = unsent(Settings.from_environment(), GATEWAY_TIMEOUT_S)
+        held = unsent(settings, GATEWAY_TIMEOUT_S)
     except (GatewayUnavailable, GatewayRefused, ConfigurationError) as exc:
         log.warning("integrity page: %s", exc)
         return "The fallback backlog is not known; the log of the API server says why."

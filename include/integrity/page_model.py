@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from include.adapters.postgres.sessions import connect
+from include.airflow_support.dag_ids import dag_ids
 from include.integrity.days import Window, select_window
 from include.settings import Role, Settings
 from include.sql.named import query
@@ -52,9 +53,15 @@ class DayRow:
     notes: tuple[str, ...] = ()
 
 
-def select_rows(days: list[DayStatus], window: Window) -> list[DayRow]:
-    """The rows, in the order given; a day can be rebuilt when it is over and topics or archive hold it. Pure."""
-    return [_row(status, window) for status in days]
+def select_rows(days: list[DayStatus], window: Window, night: str) -> list[DayRow]:
+    """The rows, in the order given; a day can be rebuilt when it is over and topics or archive hold it. Pure.
+
+    `night` is the id of the pipeline's nightly DAG.
+    """
+    return [
+        DayRow(status, _countdown(status.day, window), status.day in window, _notes(status, window, night))
+        for status in days
+    ]
 
 
 def load_rows(settings: Settings, role: Role, limit: int = 60, day: dt.date | None = None) -> list[DayRow]:
@@ -62,16 +69,13 @@ def load_rows(settings: Settings, role: Role, limit: int = 60, day: dt.date | No
     with connect(settings.database, role, "integrity") as connection, connection.cursor() as cursor:
         window = select_window(cursor, settings)
         cursor.execute(query("select_day_status", cursor), {"limit": limit, "day": day})
-        return select_rows([DayStatus(*row) for row in cursor.fetchall()], window)
+        night = dag_ids(settings.pipeline.name)["nightly_rebuild"]
+        return select_rows([DayStatus(*row) for row in cursor.fetchall()], window, night)
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """Counts by name, as one line: `3 late board, 1 moved board`; empty when there are none."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
-
-
-def _row(status: DayStatus, window: Window) -> DayRow:
-    return DayRow(status, _countdown(status.day, window), status.day in window, _notes(status, window))
 
 
 def _countdown(day: dt.date, window: Window) -> str:
@@ -83,11 +87,11 @@ def _countdown(day: dt.date, window: Window) -> str:
     return f"{left} more {'day' if left == 1 else 'days'}"
 
 
-def _notes(status: DayStatus, window: Window) -> tuple[str, ...]:
+def _notes(status: DayStatus, window: Window, night: str) -> tuple[str, ...]:
     notes = []
     if status.generation_id is None and not status.held_reason and status.day < window.newest:
         # yesterday is the coming night's
-        notes.append("over, and never published: is nightly_rebuild on, and did its last run succeed?")
+        notes.append(f"over, and never published: is {night} on, and did its last run succeed?")
     if unexplained := status.corrections.get("unexplained"):
         notes.append(f"{unexplained:,} unexplained differences")
     if status.held_reason:

@@ -259,14 +259,16 @@ def test_viewer_may_look_but_not_run(pipeline):
 
 class TestIntegrityPage:
     def test_refuses_who_has_no_token(self, pipeline):
-        assert httpx.get(f"{pipeline.airflow_url}/integrity/").status_code == 401
+        for path in ("", "order_detail/"):
+            assert httpx.get(f"{pipeline.airflow_url}/integrity/{path}").status_code == 401
 
-    def test_shows_the_days_to_a_viewer(self, pipeline):
+    @pytest.mark.parametrize(("path", "name"), [("", "board_detail"), ("order_detail/", "order_detail")])
+    def test_shows_the_days_of_each_pipeline_to_a_viewer(self, pipeline, path, name):
         with pipeline.airflow("viewer") as viewer:
-            page = httpx.get(f"{pipeline.airflow_url}/integrity/", headers=viewer.authorization())
+            page = httpx.get(f"{pipeline.airflow_url}/integrity/{path}", headers=viewer.authorization())
 
         assert page.status_code == 200
-        assert "<h1>Integrity</h1>" in page.text
+        assert f"<h1>Integrity: {name}</h1>" in page.text
 
     def test_no_other_site_frames_a_page_of_airflows(self, pipeline):
         for path in ("/", "/api/v2/monitor/health", "/auth/login"):

@@ -1,7 +1,10 @@
 """The Integrity page: what it says of a day, and what it says when it can't."""
 
 import datetime as dt
+import re
+from functools import partial
 
+import httpx
 import pytest
 from fastapi import HTTPException
 from fastapi.testclient import TestClient
@@ -10,10 +13,17 @@ from include.errors import DatabaseUnavailable
 from include.integrity.days import Window
 from include.integrity.page import create_app
 from include.integrity.page_model import DayStatus, select_rows
+from include.settings import Settings
 
 TODAY = dt.date(2026, 11, 21)
 NOW = dt.datetime(2026, 11, 21, 3, tzinfo=dt.UTC)  # noon in Seoul
 WINDOW = Window(NOW, "Asia/Seoul", 14)
+LEAST = {
+    "KAFKA_BOOTSTRAP_SERVERS": "k:9092",
+    "DATABASE_HOST": "db",
+    "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York",
+    "ORDER_DETAIL__DATABASE_NAME": "orders",
+}
 
 
 def day_status(date: str, **changes: object) -> DayStatus:
@@ -34,7 +44,13 @@ def day_status(date: str, **changes: object) -> DayStatus:
 
 
 def page(*days: DayStatus, backlog: str = "") -> TestClient:
-    return TestClient(create_app(lambda: None, lambda: select_rows(list(days), WINDOW), lambda: backlog))
+    return client(lambda _: select_rows(list(days), WINDOW, "nightly_rebuild"), backlog)
+
+
+def client(read_rows, backlog: str = "", authorize=lambda: None, variables=LEAST) -> TestClient:
+    """The pages of two pipelines, whose rows `read_rows` returns of the settings."""
+    settings = partial(Settings.from_environment, variables)
+    return TestClient(create_app(authorize, ("board_detail", "order_detail"), settings, read_rows, lambda _: backlog))
 
 
 class TestRows:
@@ -49,7 +65,7 @@ class TestRows:
         ],
     )
     def test_a_day_can_be_rebuilt_when_over_and_still_in_the_topics(self, date, countdown, can_rebuild):
-        row = select_rows([day_status(date)], WINDOW)[0]
+        row = select_rows([day_status(date)], WINDOW, "night")[0]
 
         assert (row.countdown, row.can_rebuild) == (countdown, can_rebuild)
 
@@ -57,7 +73,7 @@ class TestRows:
         window = Window(NOW, "Asia/Seoul", 14, archived_since=dt.date(2026, 10, 1))
         days = [day_status(date) for date in ("2026-11-20", "2026-10-01", "2026-09-30")]
 
-        assert [(row.countdown, row.can_rebuild) for row in select_rows(days, window)] == [
+        assert [(row.countdown, row.can_rebuild) for row in select_rows(days, window, "night")] == [
             ("archived", True),
             ("archived", True),
             ("no longer", False),
@@ -77,7 +93,7 @@ class TestRows:
             uncertified_reason="3 events wait",
         )
 
-        assert select_rows([status], WINDOW)[0].notes == (
+        assert select_rows([status], WINDOW, "night")[0].notes == (
             "2 unexplained differences",
             "held since it was undone: wrong authors",
             "not certified: 3 events wait",
@@ -97,7 +113,7 @@ class TestRows:
     def test_a_day_that_no_night_published_is_told(self, date, changes, is_told):
         status = day_status(date, **({"status": "provisional", "generation_id": None} | changes))
 
-        told = [note for note in select_rows([status], WINDOW)[0].notes if "is nightly_rebuild on" in note]
+        told = [note for note in select_rows([status], WINDOW, "night")[0].notes if "is night on" in note]
         assert bool(told) == is_told
 
     def test_agrees_with_what_the_form_accepts(self):
@@ -110,7 +126,7 @@ class TestRows:
                 accepted = bool(days_between(str(day), str(day), WINDOW))
             except (DayChoiceError, DayNotOver):
                 accepted = False
-            assert select_rows([day_status(str(day))], WINDOW)[0].can_rebuild == accepted
+            assert select_rows([day_status(str(day))], WINDOW, "night")[0].can_rebuild == accepted
 
 
 class TestPage:
@@ -150,10 +166,10 @@ class TestPage:
         assert "None" not in text
 
     def test_database_down_is_a_503_that_says_so(self):
-        def read() -> list:
+        def read(_) -> list:
             raise DatabaseUnavailable(host="db.internal", reason="secret details")
 
-        answer = TestClient(create_app(lambda: None, read, lambda: "never asked")).get("/")
+        answer = client(read, "never asked").get("/")
 
         assert answer.status_code == 503
         assert "The database does not answer." in answer.text
@@ -176,12 +192,85 @@ class TestPage:
         assert "frame-ancestors 'self'" in policy  # Airflow shows it in a frame
         assert policy != second.headers["content-security-policy"]
 
-    @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])
+    @pytest.mark.parametrize("path", ["/", "/order_detail/", "/orders/", "/docs", "/openapi.json"])
     def test_shows_nothing_to_who_may_not_look(self, path):
         def refuse() -> None:
             raise HTTPException(401)
 
-        answer = TestClient(create_app(refuse, list, str)).get(path)
+        answer = client(lambda _: [], authorize=refuse).get(path)
 
         assert answer.status_code in (401, 404)
         assert "Integrity" not in answer.text
+
+
+class TestPipelines:
+    @pytest.fixture(autouse=True)
+    def pipelines(self, monkeypatch):
+        monkeypatch.setenv("PIPELINES", "board_detail,order_detail")
+
+    @pytest.fixture
+    def pages(self):
+        """The pages; each has a day whose count of rows says which database it is from."""
+        counts = {"pipeline": 111, "orders": 222}
+
+        def read(settings):
+            status = day_status("2026-11-20", row_count=counts[settings.database.name])
+            return select_rows([status], WINDOW, "night")
+
+        return client(read)
+
+    @pytest.mark.parametrize(
+        ("path", "shown", "hidden"),
+        [
+            ("/", ["Integrity: board_detail", ">111<", "<code>member</code>", "<code>created_at</code> in Asia/Seoul"],
+             [">222<", "customer"]),
+            ("/order_detail/", ["Integrity: order_detail", ">222<", "<code>customer</code>",
+                                "<code>ordered_at</code> in America/New_York"], [">111<", "member"]),
+        ],
+    )  # fmt: skip
+    def test_each_has_a_page_with_its_days_and_names(self, pages, path, shown, hidden):
+        text = pages.get(path).text
+
+        assert [each for each in shown if each not in text] == []
+        assert [each for each in hidden if each in text] == []
+
+    @pytest.mark.parametrize(
+        ("path", "suffix"), [("/", ""), ("/board_detail/", ""), ("/order_detail/", "_order_detail")]
+    )
+    def test_links_and_button_lead_to_its_own_dags_from_wherever_the_page_is(self, pages, path, suffix):
+        address = httpx.URL(f"https://airflow.example/base/integrity{path}")
+        found = re.findall(r'(?:href|data-api|data-dag)="([^"]+)"', pages.get(path).text)
+        targets = {address.join(each).path for each in found}
+
+        assert targets == {
+            "/base/integrity/",
+            "/base/integrity/order_detail/",
+            f"/base/dags/nightly_rebuild{suffix}",
+            f"/base/dags/reprocess_days{suffix}",
+            f"/base/dags/undo_day{suffix}",
+            f"/base/api/v2/dags/reprocess_days{suffix}/dagRuns",
+        }
+
+    def test_marks_the_page_that_is_shown(self, pages):
+        for path, name in (("/", "board_detail"), ("/order_detail/", "order_detail")):
+            assert re.findall(r'aria-current="page">(\w+)<', pages.get(path).text) == [name]
+
+    def test_a_single_pipeline_has_no_links_to_others(self):
+        settings = partial(Settings.from_environment, LEAST)
+        alone = create_app(lambda: None, ["board_detail"], settings, lambda _: [], lambda _: "")
+
+        assert "<nav" not in TestClient(alone).get("/").text
+
+    @pytest.mark.parametrize("path", ["/orders/", "/<script>/", "/customer_detail/", "/docs/"])
+    def test_a_name_that_is_not_listed_is_not_found_and_not_repeated(self, pages, path):
+        answer = pages.get(path)
+
+        assert (answer.status_code, answer.json()) == (404, {"detail": "no such pipeline"})
+
+    def test_a_wrong_setting_of_one_leaves_the_other_readable(self):
+        pages = client(lambda _: [], variables={**LEAST, "ORDER_DETAIL__PIPELINE_TIMEZONE": "Asia/Soul"})
+
+        assert pages.get("/").status_code == 200
+        answer = pages.get("/order_detail/")
+        assert answer.status_code == 503
+        assert "ORDER_DETAIL__PIPELINE_TIMEZONE=&#39;Asia/Soul&#39;" in answer.text
