@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test test-unit faults bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all demo load test test-unit test-long faults bench check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -51,11 +51,16 @@ load: up ## send the reference volume and wait until the view holds all of it
 	@$(PY) -m demo.load
 
 # Files go to the two processes in their order: short ones, of tests/unit, come last, so that both end together.
-test: setup ## every test, in two processes, each with servers of its own; one: make test T=file::name
-	@$(PY) -m pytest $(or $(T),-n 2 --dist loadfile --no-loadscope-reorder)
+PYTEST = $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test: setup ## the tests, in two processes, each with servers of its own; one: make test T=file::name
+	@$(if $(T),$(PY) -m pytest $(T),$(PYTEST))
 
 test-unit: setup ## the tests that start no server
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not servers"
+	@$(PYTEST) -m "not servers"
+
+test-long: setup ## the files with tests that `make test` leaves out or shortens, in full
+	@$(PYTEST) --long
 
 faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; nothing may be lost or doubled
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
@@ -77,7 +82,7 @@ check: setup ## format, lint, types, import rules, generated docs, unit tests
 	@$(PY) -m include.contracts.export --check
 	@$(PY) -m include.gateway.openapi --check
 	@$(PY) -m deploy.notice --check
-	@$(PY) -m pytest -q -n 2 --dist loadfile tests/unit
+	@$(PYTEST) -q tests/unit
 
 # Needs no set-up: Python alone, and the network.
 audit: ## known vulnerabilities of the locked packages and jars; needs the network

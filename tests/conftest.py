@@ -1,5 +1,6 @@
 """Servers for every test that asks for one: started when first asked for, once a session."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,19 +11,42 @@ from hypothesis import HealthCheck, settings
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer, ServerProcess, kafka_server, postgres_server
 from tests.support.broker import remove_topics
+from tests.support.examples import LONG_PROFILE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # No test asserts a time: a machine may be slow.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(LONG_PROFILE, settings.get_profile("any machine"))
 settings.load_profile("any machine")
+
+# A JVM that a test starts lives for seconds or minutes: too short for the optimizing compiler to pay off.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 _INTEGRATION, _DAGS = Path(__file__).with_name("integration"), Path(__file__).with_name("dags")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the parts that it needs."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Without `--long`, tests marked long are left out; with it, only files with tests marked long or shortened run."""
+    parser.addoption("--long", action="store_true", help="files with tests marked long or shortened, in full")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the number of examples before a test file is imported."""
+    if config.getoption("long"):
+        settings.load_profile(LONG_PROFILE)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select tests by `--long`, and mark each with the parts that it needs."""
+    left_out = {item for item in items if item.get_closest_marker("long")}
+    if config.getoption("long"):
+        shortened = {item for item in items if item.get_closest_marker("shortened")}
+        files = {item.path for item in left_out | shortened}
+        left_out = {item for item in items if item.path not in files}
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         fixtures = {*getattr(item, "fixturenames", ())}
         if item.path.is_relative_to(_INTEGRATION) or fixtures & {"kafka", "postgres"}:

@@ -34,6 +34,15 @@ _POLL_S = 0.05
 _SUPERUSER_PASSWORD = "test"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
+# CREATE DATABASE copies what is in the template, and not what is said of it.
+_COPY_OF_DATABASE = """
+UPDATE pg_database made SET datdba = template.datdba, datacl = template.datacl
+  FROM pg_database template WHERE made.datname = %(name)s AND template.datname = %(template)s;
+INSERT INTO pg_db_role_setting
+SELECT made.oid, setrole, setconfig
+  FROM pg_db_role_setting JOIN pg_database template ON setdatabase = template.oid, pg_database made
+ WHERE made.datname = %(name)s AND template.datname = %(template)s
+"""
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float, what: str) -> None:
@@ -170,6 +179,7 @@ class PostgresTestServer:
         self._server = PostgresServer(folder / "data", binaries, self._port, _SUPERUSER_PASSWORD)
         health = PostgresHealth(LOOPBACK, self._port, SUPERUSER, _SUPERUSER_PASSWORD)
         self._process = ServerProcess("postgres", folder / "postgres.log", health, signal.SIGINT)
+        self.templates: set[str] = set()  # databases to copy, see `new_database`
 
     @property
     def host(self) -> str:
@@ -205,14 +215,22 @@ class PostgresTestServer:
         """A DSN that connects as the superuser."""
         return f"host={self.host} port={self.port} dbname={database} user={SUPERUSER} password={_SUPERUSER_PASSWORD}"
 
-    def new_database(self, name: str) -> str:
-        """Create an empty database, replacing one of that name, and return the superuser's DSN for it."""
+    def new_database(self, name: str, template: str = "template0") -> str:
+        """Create a database, replacing one of that name, and return the superuser's DSN for it.
+
+        It is empty, or has all that the template has: its owner, privileges and settings too. Nobody may be connected
+        to the template.
+        """
         connection = psycopg2.connect(self.superuser_dsn())
         connection.autocommit = True
         try:
             with connection.cursor() as cursor:
                 cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-                cursor.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+                cursor.execute(
+                    sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+                )
+                if template != "template0":
+                    cursor.execute(_COPY_OF_DATABASE, {"name": name, "template": template})
         finally:
             connection.close()
         return self.superuser_dsn(name)

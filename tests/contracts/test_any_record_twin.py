@@ -8,7 +8,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.arrow_rows import event_ids
@@ -50,6 +50,7 @@ from tests.support.any_record import (
     twisted,
     values,
 )
+from tests.support.examples import examples
 from tests.support.orders import CUSTOMER, ORDER, ORDER_DETAIL, ORDERS
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import opened_store
@@ -94,7 +95,6 @@ def raw(drawn):
 RAW_LISTS = st.one_of(*[st.lists(records(topic), min_size=40, max_size=80) for topic in RAW_TOPICS])
 DETAIL_LISTS = [st.lists(records(topic), min_size=40, max_size=80) for topic in (BOARD_DETAIL, ORDER_DETAIL)]
 LISTS = st.one_of(RAW_LISTS, *DETAIL_LISTS)  # Spark does not read the latter
-MANY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def streamed(spark, table, topic, zone):
@@ -160,8 +160,7 @@ def hold_plain_values_to_be_right_at_first_sight(spark, plain, topic, zone):
 
 
 # No shrinking: an example is a Spark job, and a record that fails is told by itself.
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck),
-          phases=(Phase.reuse, Phase.generate))  # fmt: skip
+@examples(2, 6, phases=(Phase.reuse, Phase.generate))
 @given(drawn=RAW_LISTS, zone=st.sampled_from(ZONES))
 def test_spark_and_the_reader_of_single_records_agree(spark, drawn, zone):
     hold_against_the_reader_of_single_records(spark, drawn, EVERY_TOPIC[drawn[0].topic], zone)
@@ -225,7 +224,7 @@ def test_readers_by_the_column_agree_on_every_twist_of_a_value(topic):
             assert values_of(row, topic) == values_of({topic.key_column: 7, **read.values}, topic)
 
 
-@MANY
+@examples(10, 30)
 @given(drawn=LISTS, zone=st.sampled_from(ZONES))
 def test_readers_by_the_column_are_total_and_agree(drawn, zone):
     topic = EVERY_TOPIC[drawn[0].topic]
@@ -268,7 +267,7 @@ def fragments(draw, topic):
     return [AnyRecord(topic.name, b"%d" % draw(st.sampled_from(ids)), text[first:end]) for first, end in bounds]
 
 
-@settings(max_examples=2_000, deadline=None)
+@examples(200, 2_000)
 @given(drawn=st.sampled_from([BOARD, MEMBER, BOARD_DETAIL, ORDER]).flatmap(fragments))
 def test_records_that_are_broken_do_not_become_right_beside_others(drawn):
     topic = EVERY_TOPIC[drawn[0].topic]
@@ -337,7 +336,7 @@ def pipeline(postgres, tmp_path_factory):
     return migrated(None, postgres, "any_record_twin", tmp_path_factory.mktemp("any-record-twin"))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(4, 12)
 @given(drawn=st.lists(records(BOARD_DETAIL), min_size=1, max_size=60), zone=st.sampled_from(ZONES))
 def test_the_sink_takes_any_record_of_its_topic(pipeline, drawn, zone):
     rows(pipeline, "TRUNCATE detail_live, offset_ledger, reject, day_publication CASCADE")

@@ -92,7 +92,8 @@ class Cluster:
 def java(heap: str, *command: str) -> list[str]:
     home = find_java(os.environ)
     quiet = f"-Dlog4j2.configurationFile={Layout.of().root / 'stack' / 'kafka_log4j2.xml'}"
-    return [str(home / "bin" / "java"), f"-Xmx{heap}", quiet, "-cp", f"{Layout.of().kafka_jars}/*", *command]
+    start = "-XX:TieredStopAtLevel=1"  # without the optimizing compiler: it lives for seconds
+    return [str(home / "bin" / "java"), start, f"-Xmx{heap}", quiet, "-cp", f"{Layout.of().kafka_jars}/*", *command]
 
 
 def read_properties(file: Path) -> dict[str, str]:

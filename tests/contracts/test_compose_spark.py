@@ -147,7 +147,10 @@ def as_airflow(cluster: SparkCluster, script: Path) -> list[str]:
     return [str(BIN / connection["extra"]["spark-binary"]), *options, "--jars", jars, str(script)]
 
 
-@pytest.mark.parametrize(("service", "launch"), [("stream", as_stream), ("airflow-scheduler", as_airflow)])
+@pytest.mark.parametrize(
+    ("service", "launch"),
+    [("stream", as_stream), pytest.param("airflow-scheduler", as_airflow, marks=pytest.mark.long)],
+)
 def test_a_driver_runs_our_code_on_the_workers(
     cluster: SparkCluster,
     bootstrap_servers: str,

@@ -6,7 +6,7 @@ Spark alone says what is right at first sight; with the reader of single records
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
@@ -16,6 +16,7 @@ from spark_jobs.speed.slow_path import read_slow_path
 from spark_jobs.transforms.decode import decode, slow_path
 from spark_jobs.transforms.details import day_of
 from tests.fakes.events import AT, board
+from tests.support.examples import examples
 from tests.support.spark import RawRecord, encoded, raw
 
 LONGS = st.one_of(
@@ -49,7 +50,7 @@ def reasons(spark, values):
     return reasons_of(spark, [RawRecord("board", 0, n, str(v.get("id")), encoded(v)) for n, v in enumerate(values)])
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(2, 8)
 @given(values=st.lists(VALUES, min_size=60, max_size=90))
 def test_both_readers_agree(spark, values):
     for value, reason in zip(values, reasons(spark, values), strict=True):

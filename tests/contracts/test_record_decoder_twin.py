@@ -4,7 +4,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.contracts import headers as h
@@ -16,6 +16,7 @@ from spark_jobs.speed.record_decoder import read_record
 from spark_jobs.speed.table_decoder import TableDecoder
 from spark_jobs.transforms.decode import decode
 from tests.fakes.events import AT, member
+from tests.support.examples import examples
 from tests.support.spark import EPOCH, RawRecord, encoded, raw
 
 IDS = st.one_of(st.integers(1, 5), st.sampled_from([2**63, -1, 1.5, "7", True, None]))
@@ -91,7 +92,7 @@ class Message:
         return None if self.record.accepted_at is None else [(h.ACCEPTED_AT, self.record.accepted_at.encode())]
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(2, 8)
 @given(drawn=st.lists(RECORDS, min_size=60, max_size=90))
 def test_both_readers_agree(spark, drawn):
     records = [

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+DAGS = ("nightly_rebuild", "reprocess_days", "undo_day")
 
 # Airflow itself is imported before the watch begins: what it opens is not ours.
 PROBE = """
-import json, runpy, sys
+import json, os, runpy, sys
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, CronPartitionTimetable, Param, task, task_group
 from airflow.utils.types import DagRunType
@@ -29,38 +30,46 @@ def watch(event, arguments):
     elif event == "open" and not str(arguments[0]).endswith(CODE) and "zoneinfo" not in str(arguments[0]):
         events.append(f"open {arguments[0]}")
 
-sys.addaudithook(watch)
-runpy.run_path(sys.argv[1])
-print(json.dumps({"events": list(events), "modules": sorted(set(sys.modules) - before)}))
+for path in sys.argv[1:]:
+    child = os.fork()  # each file is read by a process that has imported Airflow alone
+    if child == 0:
+        sys.addaudithook(watch)
+        runpy.run_path(path)
+        print(json.dumps({"events": list(events), "modules": sorted(set(sys.modules) - before)}), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, path
 """
 
 PIPELINES = "board_detail,order_detail"
 DRIVERS = {"pyspark", "psycopg2", "confluent_kafka", "asyncpg", "httpx", "fastapi", "sqlalchemy", "jinja2"}
 
 
-def parse(path: Path, home: Path) -> dict[str, list[str]]:
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[str]]]:
+    """What each file opens and imports."""
+    home = tmp_path_factory.mktemp("parsing")
+    bad = home / "bad.py"
+    bad.write_text("import socket\nsocket.socket()\nopen('/etc/hostname').close()\nimport psycopg2\n")
+    paths = [*(ROOT / "dags" / f"{name}.py" for name in DAGS), bad]
     environment = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT), "PIPELINES": PIPELINES}
-    result = subprocess.run(
-        [sys.executable, "-c", PROBE, str(path)], env=environment, cwd=home, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", PROBE, *map(str, paths)]
+    result = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+    found = [line for line in result.stdout.splitlines() if line.startswith('{"events"')]
+    return dict(zip([path.stem for path in paths], map(json.loads, found), strict=True))
 
 
-@pytest.mark.parametrize("name", ["nightly_rebuild", "reprocess_days", "undo_day"])
-def test_reading_a_dag_opens_nothing_and_brings_no_driver(name, tmp_path):
-    seen = parse(ROOT / "dags" / f"{name}.py", tmp_path)
+@pytest.mark.parametrize("name", DAGS)
+def test_reading_a_dag_opens_nothing_and_brings_no_driver(name, parsed):
+    seen = parsed[name]
 
     assert seen["events"] == []
     assert DRIVERS.isdisjoint(module.split(".")[0] for module in seen["modules"])
     assert "include.airflow_support.defaults" in seen["modules"]
 
 
-def test_the_probe_sees_a_dag_that_opens_something(tmp_path):
-    bad = tmp_path / "bad.py"
-    bad.write_text("import socket\nsocket.socket()\nopen('/etc/hostname').close()\nimport psycopg2\n")
-
-    seen = parse(bad, tmp_path)
+def test_the_probe_sees_a_dag_that_opens_something(parsed):
+    seen = parsed["bad"]
 
     assert any(event.startswith("socket.") for event in seen["events"])
     assert "open /etc/hostname" in seen["events"]

@@ -302,7 +302,12 @@ def test_the_job_runs_from_a_shell(archive, kafka, postgres, tmp_path):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "place", ["archive.after_files:kill:1", "archive.before_commit:kill:2", "archive.after_commit:kill:1"]
+    "place",
+    [
+        "archive.before_commit:kill:2",
+        pytest.param("archive.after_files:kill:1", marks=pytest.mark.long),
+        pytest.param("archive.after_commit:kill:1", marks=pytest.mark.long),
+    ],
 )
 def test_a_job_that_is_killed_loses_nothing_and_lists_nothing_twice(archive, kafka, postgres, tmp_path, place):
     archive.send([a_member(7), a_member(8), a_board(1), a_board(2)])

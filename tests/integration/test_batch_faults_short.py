@@ -6,11 +6,13 @@ from tests.faults.batch_parts import parts_in
 from tests.faults.batch_plan import Effect, Fault, Step
 from tests.faults.batch_rounds import Proof
 from tests.faults.batch_verdict import DayVerdict, judge_rows
+from tests.support.examples import is_long
 
+pytestmark = pytest.mark.shortened
 PLANS = {
     0: (),
     1: (
-        Fault(Step.ARCHIVE, Effect.KILLED, "archive.after_files"),
+        *([Fault(Step.ARCHIVE, Effect.KILLED, "archive.after_files")] if is_long() else []),
         Fault(Step.REBUILD, Effect.KILLED, "rebuild.before_finish"),
         Fault(Step.PUBLISH, Effect.BACKENDS_TERMINATED, "point.before_commit"),
         Fault(Step.UNDO, Effect.KILLED, "point.after_pointer"),

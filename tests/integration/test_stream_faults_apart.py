@@ -9,10 +9,12 @@ from tests.faults.stream_parts import parts_in
 from tests.faults.stream_plan import Effect, fault
 from tests.faults.stream_rounds import Proof
 from tests.servers import wait_until
+from tests.support.examples import is_long
 from tests.support.pipeline import produce, rows
 
 OF_JOIN = ((Effect.DRIVER_KILLED, "join.before_ledger"), (Effect.SECOND_DRIVER, "join.before_send"))
 OF_SERVE = ((Effect.DRIVER_KILLED, "serve.after_commit"), (Effect.SECOND_DRIVER, "serve.before_commit"))
+PLANS = [(), OF_JOIN, OF_SERVE] if is_long() else [()]
 ENDED = (
     [(f"killed at {OF_JOIN[0][1]}", -9), ("superseded", 75)],
     [(f"killed at {OF_SERVE[0][1]}", -9), ("superseded", 75)],
@@ -29,14 +31,14 @@ def proof(tmp_path_factory):
 def rounds(proof):
     """The verdict of each round, and what ended the drivers of *join* and of *serve* by then."""
     chance, found = random.Random(11), []
-    for number, plan in enumerate([(), OF_JOIN, OF_SERVE]):
+    for number, plan in enumerate(PLANS):
         verdict = proof.run(number, tuple(fault(chance, *each) for each in plan)).verdict
         found.append((verdict, list(proof.parts.driver.ended), list(proof.parts.serve.ended)))
     return found
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(len(PLANS)))
 def test_nothing_is_lost_or_doubled(rounds, number):
     verdict, *_ = rounds[number]
     assert verdict.faults == {}
@@ -44,6 +46,7 @@ def test_nothing_is_lost_or_doubled(rounds, number):
     assert min(verdict.rows, verdict.pending, verdict.rejects) > 10
 
 
+@pytest.mark.long
 def test_the_driver_of_one_query_is_killed_and_taken_over_and_that_of_the_other_runs_on(rounds):
     assert [endings for _, *endings in rounds] == [[[], []], [ENDED[0], []], [*ENDED]]
 

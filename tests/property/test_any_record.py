@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader
@@ -34,6 +34,7 @@ from tests.fakes.events import board, member
 from tests.property.test_stream import AnyPosition, Driver
 from tests.support.any_record import EDGE_TIMES, ODD_HEADER_VALUES, ODD_KEYS, AnyRecord, Message, records, twisted
 from tests.support.certifying import certify_alone
+from tests.support.examples import examples
 from tests.support.pipeline import rows, with_topics
 from tests.support.publication import publish
 from tests.support.spark import encoded
@@ -148,12 +149,7 @@ def send(pipeline, drawn):
 ANY = st.one_of(records(BOARD), records(BOARD), records(MEMBER), records(BOARD_DETAIL))
 
 
-@settings(
-    max_examples=2,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-)
+@examples(1, 10, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(drawn=st.lists(ANY, min_size=60, max_size=120))
 @example(drawn=of_the_issue())
 @pytest.mark.timeout(600)

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from include.clock import rfc3339
@@ -19,6 +19,7 @@ from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rebuild import build
 from spark_jobs.batch.rows import member_schema
 from tests.fakes.events import board, member
+from tests.support.examples import examples
 from tests.support.oracle import Version, day_of
 from tests.support.pipeline import migrated, rows
 from tests.support.raw_files import Record, file_sources, raw_table
@@ -106,7 +107,7 @@ def rebuilt(spark, pipeline, folder, records, files=1, buckets=None, preloaded=0
     return {row[0]: f"{row[1]}/{row[2]}" for row in texts}, excluded, terms[0], built.content_hash
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(1, 10)
 @given(
     histories=st.lists(histories(), min_size=40, max_size=60), seed=st.integers(0, 9),
     files=st.integers(1, 4), buckets=st.integers(1, 7), preloaded=st.sampled_from([0, 20, ALL]),

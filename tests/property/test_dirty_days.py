@@ -32,6 +32,7 @@ from include.integrity.pruning import collect_orphans
 from include.integrity.publication import UndoRefused, redo, undo
 from tests.support import mutations
 from tests.support.certifying import certify_alone
+from tests.support.examples import is_long
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
@@ -43,7 +44,7 @@ BOARDS = 3
 MEMBERS = 2
 EVENINGS = 10
 NIGHTS = 4  # a night may make another day dirty; not for ever
-MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "2"))
+MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "20" if is_long() else "1"))
 FINDS = {"no-pairs": 503, "late-members-dropped": 607, "no-live-rows": 510, "no-second-search": 500}
 EMPTY = """
 TRUNCATE detail_live, detail_covered, offset_ledger, day_publication, dirty_day, publication, generation,
@@ -299,6 +300,7 @@ def database(postgres, tmp_path_factory):
 
 
 # Uniform choices: one strategy for each of them, which Hypothesis varies, took several times as many examples.
+@pytest.mark.shortened
 @mutations.examples(FINDS)
 @settings(max_examples=MAX_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck),
           phases=(Phase.explicit, Phase.generate), derandomize="SERVING_EXAMPLES" not in os.environ,

@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import os
 import shutil
 import zlib
 from dataclasses import replace
@@ -11,20 +10,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from include.adapters.files import fallback_count, fallback_schema
 from include.errors import ConfigurationError
 from include.gateway.ports import Backlog
 from tests.fakes.events import record
+from tests.support.examples import examples
 from tests.support.stores import store_in
 
 SENT, REFUSED, WAITING = 40, 10, 150
 UNSENT = REFUSED + WAITING
 PAGE = 4096
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a commit is faster there
-EXAMPLES = int(os.environ.get("FALLBACK_DAMAGE_EXAMPLES", "15"))
 AROUND_A_COMMIT = {"killed in a settlement": "_take_off", "killed behind an insertion": "_has_changed"}
 SHAPES = ("killed", "closed", "checkpointed and killed", *AROUND_A_COMMIT)
 LAST = 20  # events that are inserted, or settled, when the gateway is killed
@@ -134,7 +133,7 @@ def damage(path: Path, how: str, where: float, noise: bytes) -> None:
 
 @pytest.mark.parametrize("is_counted", [True, False], ids=["same boot", "after a boot"])
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(5, 100)
 @given(st.sampled_from(["", "", "-wal"]), damages)
 def test_what_damage_takes_is_counted_and_what_it_leaves_is_served(shape, is_counted, part, all_of_it):
     with TemporaryDirectory(dir=MEMORY) as name:

@@ -11,7 +11,7 @@ import itertools
 import threading
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader
@@ -30,6 +30,7 @@ from spark_jobs.speed.rejects import RejectKeeper
 from spark_jobs.speed.serve import Serve
 from tests.fakes.events import board, member
 from tests.servers import wait_until
+from tests.support.examples import examples
 from tests.support.fenced import refuse_unfenced
 from tests.support.oracle import Version, author
 from tests.support.pipeline import produce, rows, with_topics
@@ -272,7 +273,7 @@ def driver(spark, pipeline):
 
 
 # No shrinking: an example takes seconds, and a history that fails is small and told by itself.
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.reuse, Phase.generate))
+@examples(1, 10, phases=(Phase.reuse, Phase.generate))
 @given(drawn=st.lists(histories(), min_size=20, max_size=40), course=courses())
 def test_view_and_pending_are_what_the_rules_say(pipeline, driver, drawn, course):
     of_each = {number: apart(events, number) for number, events in zip(_numbers, drawn, strict=False)}

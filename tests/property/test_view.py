@@ -32,6 +32,7 @@ from include.integrity.replaced_topic import take_out_of_cuts
 from include.integrity.vanishing import RowsWouldVanish
 from include.integrity.verified import NotVerified
 from tests.support import mutations
+from tests.support.examples import is_long
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as
 from tests.support.serving import DAY, NOON, TOPIC_ID, build, exclude, opened_store, pending, row, serve, tombstone
@@ -52,7 +53,7 @@ BY_ID = "SELECT * FROM {} ORDER BY day, board_id"
 POINTER = """
 SELECT generation_id, (cut -> 'board' ->> '0')::bigint FROM day_publication WHERE day = %s AND generation_id IS NOT NULL
 """
-MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "2"))
+MAX_EXAMPLES = int(os.environ.get("SERVING_EXAMPLES", "20" if is_long() else "1"))
 FINDS = {
     "fence-without-left-out": 304, "deletions-forgotten": 303, "covered-unknown": 303, "pending-covered": 338,
     "older-row-stays": 2116, "brought-back-uncompared": 2000, "set-aside-uncompared": 2095,
@@ -423,6 +424,7 @@ SEARCH = settings(
     report_multiple_bugs=False)  # fmt: skip
 
 
+@pytest.mark.shortened
 @mutations.examples(FINDS)
 @SEARCH
 @given(random=st.randoms(use_true_random=True))

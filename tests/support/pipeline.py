@@ -1,5 +1,6 @@
 """Settings, databases and topics for tests that run the pipeline on real servers."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,15 +11,16 @@ from typing import Any
 import psycopg2
 from confluent_kafka import Producer
 
-from include.adapters.kafka.admin import create_topics
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.settings import Role, Settings
 from include.sql.migrate import migrate
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer
+from tests.support.broker import make_pipeline_topics
 from tests.support.database import database_environment
 
 ROOT = Path(__file__).resolve().parents[2]
+_MIGRATED = "migrated"  # the database of each server that those of its tests are copies of
 
 
 def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path) -> dict[str, str]:
@@ -42,16 +44,19 @@ def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, databas
 
 def migrated(kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path) -> Settings:
     """A new database with the pipeline's schema, and the settings that lead to it."""
-    postgres.new_database(database)
     settings = Settings.from_environment(environment(kafka, postgres, database, state))
-    migrate(settings)
+    if _MIGRATED not in postgres.templates:
+        postgres.new_database(_MIGRATED)
+        migrate(dataclasses.replace(settings, database=dataclasses.replace(settings.database, name=_MIGRATED)))
+        postgres.templates.add(_MIGRATED)
+    postgres.new_database(database, _MIGRATED)
     return settings
 
 
 def with_topics(kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path) -> Settings:
     """The same, with the topics made on the broker."""
     settings = migrated(kafka, postgres, database, state)
-    create_topics(settings.kafka)
+    make_pipeline_topics(settings.kafka)
     return settings
 
 
