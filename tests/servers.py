@@ -147,7 +147,7 @@ class KafkaServer:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect."""
+        """The addresses for clients."""
         return self._broker.bootstrap_servers
 
     @property

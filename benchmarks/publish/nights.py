@@ -1,4 +1,4 @@
-"""What a night does outside Spark, after 40 published days and after 400."""
+"""Measures the part of a night outside Spark, after 40 published days and after 400."""
 
 import time
 from collections import defaultdict

@@ -21,7 +21,7 @@ _COUNT = "SELECT count(*) FROM board_detail_masked WHERE day = %s"
 
 @dataclass
 class Counting:
-    """What a reader saw: how many rows how often, and how long each answer took from when it was due."""
+    """The results of a reader: numbers of rows with their frequency, and the latency of each query since it was due."""
 
     seen: Counter[int] = field(default_factory=Counter)
     quiet_s: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Small questions about rows in Arrow's columns, and the types of those columns."""
+"""Helpers for rows in Arrow's columns, and the types of those columns."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def arrow_type(field: Field) -> pa.DataType:
 
 
 def begins_run(values: pa.Array) -> pa.Array:
-    """Which values differ from the one before, the first among them; none of them may be null."""
+    """Return a mask of the values that differ from the one before; the first is true. No value may be null."""
     if not len(values):
         return pa.array([], pa.bool_())
     return pa.concat_arrays([pa.array([True]), pc.not_equal(values[1:], values[:-1])])
@@ -52,7 +52,7 @@ def newest_versions(rows: pa.Table, key: str, order: Sequence[tuple[str, str]] =
 
 
 def first_header(headers: pa.Array, name: str) -> pa.Array:
-    """The first header of that name of each record, as bytes; null where there is none."""
+    """Return the first header of that name of each record, as bytes; null for a record without one."""
     flat = headers.flatten()
     is_it = pc.equal(flat.field("key"), name).fill_null(False)
     owners, found = pc.list_parent_indices(headers).filter(is_it), flat.field("value").filter(is_it)
@@ -64,11 +64,11 @@ def first_header(headers: pa.Array, name: str) -> pa.Array:
 
 
 def event_ids(headers: pa.Array) -> pa.Array:
-    """The event id of each record, as `include.contracts.headers` has it; null where there is none."""
+    """Return the event id of each record, as `include.contracts.headers` defines it; null for a record without one."""
     values = first_header(headers, h.EVENT_ID)
     try:
         found = values.cast(pa.string())
-    except ArrowInvalid:  # one is no UTF-8
+    except ArrowInvalid:  # a value is not UTF-8
         return pa.array([h.event_id(value) for value in values.to_pylist()], pa.string())
     length = pc.utf8_length(found)
     is_one = pc.and_(pc.greater(length, 0), pc.less_equal(length, h.MAX_EVENT_ID_LENGTH))
@@ -77,11 +77,11 @@ def event_ids(headers: pa.Array) -> pa.Array:
 
 
 def numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Partitions (int32) or offsets (int64) that headers give as digits; null for an invalid value."""
+    """Convert partitions (int32) or offsets (int64) that headers have as digits; null for an invalid value."""
     digits = pc.if_else(pc.match_substring_regex(values, _DIGITS[kind]), values, None)
     return digits.cast(pa.string()).cast(kind)
 
 
 def array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column in one piece."""
+    """Return the column as one chunk."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,4 +1,4 @@
-"""Which days a person may ask for. Pure: the window is an argument."""
+"""Checks the days that a person requests. The window is an argument."""
 
 import datetime as dt
 

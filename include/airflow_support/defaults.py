@@ -1,6 +1,6 @@
-"""What every DAG of ours has in common. Imported at parse time: no I/O, no driver, no pyspark.
+"""Defaults of every DAG. Imported at parse time: no I/O, no driver, no pyspark.
 
-Of the environment it takes what a DAG needs when it is parsed; tasks check it when they read the settings.
+DAG files read from the environment only what they need when they are parsed. Tasks validate the settings.
 """
 
 import datetime as dt

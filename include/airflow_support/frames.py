@@ -1,4 +1,4 @@
-"""Who may show Airflow's pages in a frame."""
+"""The origins that may show Airflow's pages in a frame."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -1,4 +1,4 @@
-"""What the DAGs' tasks call, one function a task: text in, as Airflow renders it, and a JSON value out, kept as XCom.
+"""The functions of the DAGs' tasks, one per task: arguments are text, as Airflow renders it, and results JSON.
 
 The first argument names the pipeline: one Airflow runs the DAGs of all. Imported inside tasks, never at parse time: it
 brings drivers with it.

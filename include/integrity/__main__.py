@@ -1,11 +1,11 @@
 """The batch layer from a shell: `python -m include.integrity COMMAND --help`.
 
-A day by hand: `drain`, `settle`, `rebuild`, `diff`, `publish`, `certify`. What went wrong: `status`, `history`, `undo`.
+A day by hand: `drain`, `settle`, `rebuild`, `diff`, `publish`, `certify`. To investigate: `status`, `history`, `undo`.
 Settings come from the environment, as for every process of the pipeline (`set -a; . ./.env; set +a`).
-The answer is on standard output, for people or with --json for programs; the log is on standard error.
+The result is printed on standard output, as text or with --json as JSON; the log on standard error.
 
-Exit codes: 0 done; 1 refused, trying again will not help; 2 wrong arguments; 3 done, but a person has to look: there
-are unexplained differences, or the day is not certified; 75 a server is out or the day is busy, try again later; 78 a
+Exit codes: 0 done; 1 refused, a retry will not help; 2 wrong arguments; 3 done, but a person has to look: differences
+are unexplained, or the day is not certified; 75 a server is unavailable or the day is busy, try again later; 78 a
 setting is missing or wrong.
 """
 
@@ -25,7 +25,7 @@ from include.integrity.report import text_of
 
 @as_command
 def main(argv: list[str] | None = None) -> int:
-    """One command, its result on standard output; one line on standard error when it cannot be done."""
+    """Run one command and print its result; an error is one line on standard error."""
     given = vars(_parser().parse_args(argv))
     name, is_json = given.pop("command"), given.pop("json")
     if "made_by" in given:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 AskGateways = Callable[[Settings], Mapping[str, Unsent]]
 CatchUp = Callable[[Settings], Settled]
 
-# Term, its query, what it means. A query's last column is the term. Their order is that of a certificate.
+# Term, its query, its meaning. A query's last column is the term. The certificate has the terms in this order.
 COUNTED = (
     ("recorded", "term_recorded", "boards of the day in the system of record; those sent as events are not in it"),
     ("raw_distinct", "term_raw_distinct", "distinct boards in raw up to the cut, as the rebuild counted them"),
@@ -43,7 +43,8 @@ COUNTED = (
     ),
     ("unexplained", "term_unexplained", "differences that nobody can explain; a certified day has none"),
 )
-# Counted last, with the day locked: a batch of the stream that marks the day is in it, or comes after the certificate.
+# Counted last, with the day locked: a batch of the stream that marks the day is counted, or commits after the
+# certificate.
 SINCE = (
     ("dirty", "term_dirty", "what reached the day since its build; none when it was certified"),
     ("unread", "term_unread", "boards shown from records that no build can read any more; a certified day has none"),
@@ -53,7 +54,7 @@ SINCE = (
 
 @dataclass(frozen=True)
 class Term:
-    """One line of a certificate. `value` is a count or the hash, as text; `query` counts it again."""
+    """One line of a certificate. `value` is a count or the hash, as text; `query` computes it again."""
 
     name: str
     value: str
@@ -63,7 +64,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of a published day's rows. `reason` says why the day is not certified; None when it is."""
+    """The counted terms of a published day. `reason` says why the day is not certified; None if it is certified."""
 
     day: str
     generation_id: int
@@ -105,12 +106,12 @@ class Certificate:
 
     @property
     def behind(self) -> int:
-        """Records that the speed layer had not taken: what they say of the day is not known."""
+        """Records that the speed layer had not processed; any of them may belong to the day."""
         return self.count("behind")
 
     @property
     def needs_only_rebuild(self) -> bool:
-        """True if only newer records stand against the day: the remedy is its rebuild, which the night does."""
+        """True if only newer records keep the day from being certified. The next night's rebuild includes them."""
         others = ("fallback_pending", "behind", "unaccounted", "unexplained", "unread")
         return any(map(self.count, ("dirty", "unchecked"))) and not any(map(self.count, others))
 
@@ -118,22 +119,21 @@ class Certificate:
 def certify(
     settings: Settings, day: Day, ask_gateways: AskGateways = unsent, catch_up: CatchUp = catch_up
 ) -> Certificate:
-    """Count the published day's terms and keep them as its certificate. Certified is what nothing speaks against.
+    """Count the terms of the published day, save them as its certificate, and return it.
 
-    That is: the balance adds up, no store of a gateway holds or lost events, no difference is unexplained, neither the
-    system of record nor the stream knows a board of which raw does not speak, and nothing that was accepted before the
-    call has reached the day since it was built: the members' topic is searched and the stream has caught up, so both
-    have marked the day. A record that comes later makes the certified day dirty.
+    The day is certified if all of these are true: the balance adds up; no gateway's store holds events or lost any; no
+    difference is unexplained; every board that the system of record or the stream has is in raw; no record accepted
+    before the call reached the day after its build. For the last one, the members' topic is searched and the stream
+    has caught up, so both have marked the day. A later record makes the certified day dirty.
 
-    Can run twice: the newest count replaces the one before, and the day's status follows it. Blocks on every gateway,
-    up to a minute on a stream that is behind, and as long as reading the members' topic and the day's rows takes; the
-    stream waits only while the certificate is saved. Raises DayNotOver; NothingBuilt when the day is not published;
-    StaleRun when it was published or undone meanwhile; BalanceBroken when the terms do not add up or the rows are not
-    those that were built; GatewayUnavailable, BrokerUnavailable, TopicChanged and DatabaseUnavailable, which are
-    Retryable.
+    Can run twice: the new certificate replaces the earlier one, and the day's status follows it. Blocks on every
+    gateway, up to a minute on a stream that is behind, and while the members' topic and the day's rows are read; the
+    stream waits only while the certificate is saved. Raises DayNotOver; NothingBuilt if the day is not published;
+    StaleRun if it was published or undone meanwhile; BalanceBroken if the terms do not add up or the rows differ from
+    those built; GatewayUnavailable, BrokerUnavailable, TopicChanged and DatabaseUnavailable, which are Retryable.
     """
     day.require_over(SystemClock().now())
-    # before the transaction, for both may let us wait; what a gateway sends after its answer, the topics have
+    # before the transaction, because both may block; events that a gateway sends after its answer are in the topics
     held = ask_gateways(settings)
     settled = catch_up(settings)
     check_day(settings, day.date)
@@ -172,14 +172,14 @@ def certify(
 
 
 def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unsent]) -> list[Term]:
-    place = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
-    counted = _counted_terms(cursor, COUNTED, place)
+    params = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
+    counted = _counted_terms(cursor, COUNTED, params)
     values = {term.name: term.value for term in counted}
     backlog = sum(each.total for each in held.values())
     accepted = Term(
         "accepted",
         str(int(values["raw_distinct"]) + backlog),
-        _text(cursor, query("term_accepted", cursor), place),
+        _text(cursor, query("term_accepted", cursor), params),
         "raw_distinct + fallback_pending: what was accepted up to the cut is in raw, or in a gateway's store",
     )
     fallback = Term(
@@ -203,12 +203,12 @@ def _behind(settled: Settled) -> Term:
 
 
 def _text(cursor: Cursor, statement: str, parameters: Mapping[str, object]) -> str:
-    """The statement with its literals filled in, for people to run."""
+    """Return the statement with its literals filled in, for people to run."""
     return bytes(cursor.mogrify(statement, parameters)).decode().strip()
 
 
-def _counted_terms(cursor: Cursor, terms: Sequence[tuple[str, str, str]], place: Mapping[str, object]) -> list[Term]:
-    return [_counted(cursor, name, _text(cursor, query(file, cursor), place), note) for name, file, note in terms]
+def _counted_terms(cursor: Cursor, terms: Sequence[tuple[str, str, str]], params: Mapping[str, object]) -> list[Term]:
+    return [_counted(cursor, name, _text(cursor, query(file, cursor), params), note) for name, file, note in terms]
 
 
 def _counted(cursor: Cursor, name: str, statement: str, note: str) -> Term:
@@ -255,12 +255,12 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
 
 
 def _save(cursor: Cursor, day: Day, certificate: Certificate) -> None:
-    place = {"day": day.date, "generation_id": certificate.generation_id}
-    cursor.execute(query("delete_certificate", cursor), place)
+    params = {"day": day.date, "generation_id": certificate.generation_id}
+    cursor.execute(query("delete_certificate", cursor), params)
     rows = [
         (day.date, certificate.generation_id, term.name, number, term.value, term.query, term.note)
         for number, term in enumerate(certificate.terms)
     ]
     execute_values(cursor, query("insert_certificate", cursor), rows)
-    cursor.execute(query("save_objection", cursor), place | {"reason": certificate.reason})
-    cursor.execute(query("certify_day", cursor), place | {"is_certified": certificate.reason is None})
+    cursor.execute(query("save_objection", cursor), params | {"reason": certificate.reason})
+    cursor.execute(query("certify_day", cursor), params | {"is_certified": certificate.reason is None})

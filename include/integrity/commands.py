@@ -1,4 +1,4 @@
-"""The steps of the batch layer: one table, for the command line (`python -m include.integrity`) and for the DAGs."""
+"""The steps of the batch layer, in one table for the command line (`python -m include.integrity`) and the DAGs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ from include.integrity.runs import newest_run
 from include.settings import Settings
 
 LOOK = 3  # exit code: done, but a person has to look
-Arguments = Mapping[str, Mapping[str, Any]]  # flag → what argparse takes; the flag's name is the function's argument
+Arguments = Mapping[str, Mapping[str, Any]]  # flag → options of argparse; the flag's name is the function's argument
 
 
 @dataclass(frozen=True)
 class Command:
     """A step: a function of the settings, of the day if it takes one, and of its arguments.
 
-    `takes_day` None: it takes a day, and does without.
+    `takes_day` None: the day is optional.
     """
 
     call: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""What a built generation changes of what is shown: every difference as a row with its class and both values."""
+"""Compares a built generation with the rows that readers see: each difference is a row with class and both values."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from include.sql.named import COORDINATES, query
 
 log = logging.getLogger(__name__)
 
-LISTED_ROWS = 10_000  # of a day that was not shown at all, no more than this are listed one by one
+LISTED_ROWS = 10_000  # more rows of a day that was never shown are counted, not listed one by one
 SHOWN_TEXT = 60
 
 
@@ -36,13 +36,13 @@ class Generation:
 
     @property
     def is_balanced(self) -> bool:
-        """Is every distinct board in raw a row, pending or rejected?"""
+        """True if every distinct board in raw is a row, pending or rejected."""
         return self.raw_distinct == self.row_count + self.pending_count + self.rejected_count
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a rebuilt day changes of what is shown, counted by class."""
+    """The differences between a built generation and the rows that readers see, counted by class."""
 
     day: str
     generation: Generation
@@ -50,15 +50,15 @@ class Report:
 
     @property
     def unexplained(self) -> int:
-        """Differences without an explanation: someone must look before the day is trusted."""
+        """Differences without an explanation, which a person must investigate."""
         return self.corrections.get("unexplained", 0)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One difference: the columns that change, before and after; None where the board has no row.
+    """One difference: the columns that change, before and after; None if the board has no row.
 
-    Texts are cut, and personal columns say only that they change.
+    Texts are truncated, and values of personal columns are hidden.
     """
 
     correction: str
@@ -76,12 +76,12 @@ class Differences:
 
 
 def verify(settings: Settings, day: Day, run_id: str | None = None) -> Report:
-    """Compare the built generation (of the run, or the newest) with what is shown; every difference becomes a row.
+    """Compare the built generation (of the run, or the newest) with the shown rows, and save each difference as a row.
 
-    A generation that is published already is not compared again: its corrections tell what it corrected then. The
-    generation keeps what it was compared with, and only then it can be published (`verified`). Blocks on PostgreSQL.
-    Raises NothingBuilt; BalanceBroken when a board of the day got lost on the way; DatabaseUnavailable, also when the
-    generation is verified or published by somebody else at the same time.
+    A published generation is not compared again; its saved corrections are returned. Only a compared generation can be
+    published: it records what it was compared with (`verified`). Blocks on PostgreSQL. Raises NothingBuilt;
+    BalanceBroken if the build lost a board of the day; DatabaseUnavailable, also if another session verifies or
+    publishes the generation at the same time.
     """
     with connect(settings.database, "batch", "verify") as connection, connection.cursor() as cursor:
         cursor.execute(query("begin_comparison", cursor))
@@ -102,7 +102,7 @@ def verify(settings: Settings, day: Day, run_id: str | None = None) -> Report:
 
 
 def diff(settings: Settings, day: Day, run_id: str | None = None, per_class: int = 5) -> Differences:
-    """What `verify` says, with up to that many rows of each class. Publishes nothing. Errors as `verify`."""
+    """Return the report of `verify`, with up to `per_class` rows of each class. Raises as `verify`."""
     report = verify(settings, day, run_id)
     with connect(settings.database, "batch", "diff") as connection, connection.cursor() as cursor:
         cursor.execute(
@@ -117,7 +117,7 @@ def diff(settings: Settings, day: Day, run_id: str | None = None, per_class: int
 
 
 def select_generation(cursor: Cursor, day: Day, run_id: str | None) -> Generation:
-    """The run's built or published generation of the day, or the newest one. Raises NothingBuilt."""
+    """Return the run's built or published generation of the day, or the newest one. Raises NothingBuilt."""
     cursor.execute(query("select_generation", cursor), {"day": day.date, "run_id": run_id})
     row = cursor.fetchone()
     if row is None:
@@ -127,17 +127,17 @@ def select_generation(cursor: Cursor, day: Day, run_id: str | None) -> Generatio
 
 
 def _compare(cursor: Cursor, day: Day, generation: Generation) -> None:
-    place = {"generation_id": generation.generation_id, "day": day.date}
-    cursor.execute(query("delete_corrections", cursor), place)
-    cursor.execute(query("select_is_shown", cursor), place)
+    params = {"generation_id": generation.generation_id, "day": day.date}
+    cursor.execute(query("delete_corrections", cursor), params)
+    cursor.execute(query("select_is_shown", cursor), params)
     shown_id, is_live = cursor.fetchone()
     save_verified(cursor, generation.generation_id, shown_id)
     if generation.row_count > LISTED_ROWS and shown_id is None and not is_live:
         log.info("day %s: nothing of it was shown before; its rows are counted, not listed one by one", day)
         cursor.execute(query("begin_unlisted", cursor))
-        cursor.execute(query("save_unlisted", cursor), place)
+        cursor.execute(query("save_unlisted", cursor), params)
         return
-    cursor.execute(query("compare_rows", cursor), place | {"shown_id": shown_id})
+    cursor.execute(query("compare_rows", cursor), params | {"shown_id": shown_id})
     if cursor.rowcount:
         insert_corrections(cursor, day, generation.generation_id)
 
@@ -152,7 +152,7 @@ def _sample(
 ) -> Sample:
     columns = [*pipeline.relational_columns, *COORDINATES]
     if shown is None or rebuilt is None:
-        columns.append("copies")  # of a duplicate; it is no column of a row
+        columns.append("copies")  # the number of copies of a duplicate; rows have no such column
     else:
         columns = [name for name in columns if shown.get(name) != rebuilt.get(name)]
 

@@ -1,7 +1,7 @@
-"""Live rows that a published day covers, moved out of the way of readers, and back before an undo.
+"""Moves live rows that a published generation covers to `detail_covered`, and back before an undo.
 
-The view leaves such rows out wherever they are, so moving them changes nothing that anybody sees. It goes in small
-transactions: a batch of the speed layer that writes into the day waits for one of them only.
+The view hides such rows in either table, so readers see no change. Rows move in small transactions: a batch of the
+speed layer that writes into the day waits for one of them at most.
 """
 
 import logging
@@ -23,27 +23,27 @@ _BELOW_ALL_KEYS = -(2**63)
 
 
 def cover(settings: Settings, day: Day) -> int:
-    """Set aside the live rows that the published generation of the day covers; returns how many.
+    """Move the live rows that the published generation of the day covers to `detail_covered`; returns the number.
 
-    Broken off anywhere, another call goes on. Raises DayBusy, DatabaseUnavailable.
+    After an interruption, another call continues. Raises DayBusy, DatabaseUnavailable.
     """
     return _moved(settings, day, "cover_live", None)
 
 
 def uncover(settings: Settings, day: Day, target: Shown) -> int:
-    """Bring back covered rows that the target does not cover, before the day shows it; returns how many.
+    """Move rows that the target does not cover back to the live table, before the day shows it; returns the number.
 
-    What the day shows now covers them still, so they stay hidden until the pointer moves. Raises DayBusy,
+    The generation that the day shows now covers them, so they stay hidden until the pointer moves. Raises DayBusy,
     DatabaseUnavailable.
     """
     return _moved(settings, day, "uncover_live", target)
 
 
 def _moved(settings: Settings, day: Day, statement: str, target: Shown) -> int:
-    place = {"day": day.date, "generation_id": target, "limit": ROWS_A_TRANSACTION}
+    params = {"day": day.date, "generation_id": target, "limit": ROWS_A_TRANSACTION}
     total, count, after = 0, ROWS_A_TRANSACTION, _BELOW_ALL_KEYS
     while count == ROWS_A_TRANSACTION:
-        step = partial(_move_some, query(statement, settings.pipeline), place | {"after": after})
+        step = partial(_move_some, query(statement, settings.pipeline), params | {"after": after})
         count, after = in_turn(settings, day, step, "cover")
         total += count
     if total:
@@ -51,7 +51,7 @@ def _moved(settings: Settings, day: Day, statement: str, target: Shown) -> int:
     return total
 
 
-def _move_some(statement: str, place: Mapping[str, object], cursor: Cursor, _: DayShows) -> tuple[int, int]:
-    cursor.execute(statement, place)
+def _move_some(statement: str, params: Mapping[str, object], cursor: Cursor, _: DayShows) -> tuple[int, int]:
+    cursor.execute(statement, params)
     count, last = cursor.fetchone()
     return count, last

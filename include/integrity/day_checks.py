@@ -1,8 +1,8 @@
-"""Published days that show what they should not: boards that moved to another day, authors whose versions came late.
+"""Finds published days with boards that moved to another day, or with authors whose versions came late.
 
-A day is checked each time its pointer moves or its marks are cleared: the transaction that does so enters it into
-`unchecked_day`, so a check that is missed is made up for by the next night. Days found wrong are marked dirty. A mark
-too many does no harm, the day's rebuild clears it; one that is missing would never be noticed.
+A day is checked each time its pointer moves or its marks are cleared: that transaction inserts the day into
+`unchecked_day`, so the next night does a check that was missed. Days with such boards are marked dirty. A superfluous
+mark costs one rebuild, which clears it; nothing would detect a missing one.
 """
 
 import datetime as dt
@@ -26,7 +26,7 @@ Ends = Sequence[int | None]  # of a topic's partitions; None for one that the cu
 
 
 class _Shown(NamedTuple):
-    """What a day shows: up to where of the topics it was built, and the keys that its rows lie between."""
+    """The generation that a day shows: the ends of its cut, and the first and last key of its rows."""
 
     day: dt.date
     generation_id: int
@@ -37,12 +37,12 @@ class _Shown(NamedTuple):
 
 
 def request_check(cursor: Cursor, day: dt.date) -> None:
-    """Have the day checked after this transaction, which moves its pointer or clears its marks."""
+    """Insert the day into `unchecked_day`, in the transaction that moves its pointer or clears its marks."""
     cursor.execute(query("request_check", cursor), {"day": day})
 
 
 def check_after_move(settings: Settings, day: dt.date) -> None:
-    """Check the day now; what fails is logged, and left to the next night."""
+    """Check the day now; an error is logged, and the next night repeats the check."""
     try:
         check_days(settings, day)
     except PipelineError as exc:
@@ -50,17 +50,17 @@ def check_after_move(settings: Settings, day: dt.date) -> None:
 
 
 def check_day(settings: Settings, day: dt.date) -> None:
-    """Mark the day if boards left it, and check it if it is entered. Raises DatabaseUnavailable."""
+    """Mark the day dirty if boards left it, and check it if it is in `unchecked_day`. Raises DatabaseUnavailable."""
     mark_left_days(settings, day)
     check_days(settings, day)
 
 
 def check_days(settings: Settings, day: dt.date | None = None) -> None:
-    """Check the days entered into `unchecked_day`, or only that one if it is among them.
+    """Check the days in `unchecked_day`, or only the given one if it is among them.
 
-    A day whose pointer moved is compared with the published days that may show its boards: with neighbours alone where
-    ids grow with time. One that late versions may concern is compared with these alone: an old version concerns all
-    days since. Locks on 16 days' tables are held at a time. Raises DatabaseUnavailable.
+    A day whose pointer moved is compared with the published days that may show its boards: only its neighbours, if ids
+    grow with time. A day that late versions may concern is compared with these versions only, because an old version
+    concerns all days since. At most 16 tables of days are locked at a time. Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
         cursor.execute(query("select_unchecked_days", cursor), {"day": day})
@@ -72,9 +72,9 @@ def check_days(settings: Settings, day: dt.date | None = None) -> None:
 
 
 def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
-    """Mark published days with boards of which the speed layer knows a newer version that is of another day.
+    """Mark published days, or the given one, whose boards have a newer version of another day in the speed layer.
 
-    All of them, or only that one. Raises DatabaseUnavailable.
+    Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
         cursor.execute(query("select_days_left", cursor), {"day": day})
@@ -85,7 +85,10 @@ def mark_left_days(settings: Settings, day: dt.date | None = None) -> None:
 
 
 def _check(cursor: Cursor, requests: Mapping[dt.date, int], has_moved: bool = False) -> None:
-    """Mark the days and cross them out. Marks come after the last look, whose end lets go of locks and marks."""
+    """Mark the days dirty and delete their checks.
+
+    Marks are written after the last day was read: releasing the locks rolls back to a savepoint, and would undo them.
+    """
     if not requests:
         return
     days = _shown(cursor, [*requests])
@@ -111,13 +114,13 @@ def _compare(cursor: Cursor, shown: _Shown) -> None:
 
 
 def _shown(cursor: Cursor, days: Sequence[dt.date]) -> list[_Shown]:
-    """What those of the days show that are published, the newest first."""
+    """Return the generations that the published ones of the days show, newest day first."""
     cursor.execute(query("select_shown", cursor), {"days": list(days)})
     return [_Shown(*row) for row in cursor.fetchall()]
 
 
 def _goes_beyond(newer: Ends, older: Ends) -> bool:
-    """Was one built from records that the other was not built from?"""
+    """True if the newer cut has records that the older one lacks."""
     known = [*older, *[None] * len(newer)]
     return any((end or 0) > (before or 0) for end, before in zip(newer, known, strict=False))
 
@@ -128,7 +131,7 @@ def _count(cursor: Cursor, statement: str, parameters: Mapping[str, object]) -> 
 
 
 def mark_days_dirty(cursor: Cursor, cause: str, counts: Mapping[dt.date, int]) -> None:
-    """Mark the days that something of that cause reached; a count of 0 marks nothing."""
+    """Mark the days dirty for that cause; a count of 0 marks nothing."""
     counts = {day: count for day, count in counts.items() if count}
     if counts:
         cursor.execute(

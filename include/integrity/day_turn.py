@@ -1,4 +1,4 @@
-"""One transaction that has a day to itself. docs/architecture/serving.md says in which order all take their locks."""
+"""A transaction with exclusive access to a day. docs/architecture/serving.md has the order of all locks."""
 
 import datetime as dt
 import logging
@@ -19,8 +19,8 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-# A batch of the speed layer that writes into the day may take as long as the lock; a process that stands still lets go
-# of the day.
+# The lock's limit is longer than a batch of the speed layer that writes into the day. The limit of an idle transaction
+# releases the day if the process is suspended.
 LIMITS = SessionLimits(statement_s=HOUR_S, lock_s=60.0, idle_in_transaction_s=30.0)
 PUBLISH = "publish"  # the application that moves the pointer
 _TRIES = 5
@@ -40,10 +40,11 @@ class DayShows:
 def in_turn(
     settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result], application: str = PUBLISH
 ) -> Result:
-    """The step in one transaction that has the day to itself; once more when PostgreSQL broke off a deadlock.
+    """Run the step in a transaction with exclusive access to the day, and return its result.
 
-    Waits for a batch of the speed layer that writes into the day, never for readers. Raises DayBusy when somebody holds
-    the day for a minute; DatabaseUnavailable.
+    A transaction that PostgreSQL cancels because of a deadlock is repeated. Waits for a batch of the speed layer that
+    writes into the day, never for readers. Raises DayBusy if another session holds the day for a minute;
+    DatabaseUnavailable.
     """
     for _ in range(_TRIES):
         try:

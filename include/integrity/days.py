@@ -1,4 +1,4 @@
-"""Which days need to be rebuilt or certified, and until when they can be."""
+"""Days that need to be rebuilt or certified, and the window in which a rebuild is possible."""
 
 import datetime as dt
 import logging
@@ -17,9 +17,9 @@ from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
-NEAR_DAYS = 3  # so many days before its end, a day's window is spoken of
-MANY_RUNS = 3  # so many runs began a day and none published it: it makes room for the others
-MAX_DAYS = 100  # of one night; Airflow expands a task over 1,024 at most
+NEAR_DAYS = 3  # a warning is logged if a day can be rebuilt for so many days or fewer
+MANY_RUNS = 3  # a day that so many runs began and none published comes after the others
+MAX_DAYS = 100  # per night; Airflow expands a task over 1,024 at most
 LookUp = Callable[[Settings, Sequence[Day]], Collection[dt.date]]
 
 
@@ -55,7 +55,7 @@ class Window:
         return self.oldest <= day <= self.newest
 
     def days_left(self, day: dt.date) -> int | None:
-        """For how many days the day can still be rebuilt; 0 when it is too late, None for ever: the archive has it."""
+        """Days for which the day can still be rebuilt; 0 if it no longer can, None if the archive has it for ever."""
         if self.archived_since is not None and day >= self.archived_since:
             return None
         return max(0, (day + dt.timedelta(days=self.retention_days) - self.today).days)
@@ -63,7 +63,7 @@ class Window:
 
 @dataclass(frozen=True)
 class DirtyDay:
-    """A published day that something reached afterwards: how many records, by cause."""
+    """A published day that records reached afterwards: their number, by cause."""
 
     day: dt.date
     causes: Mapping[str, int]
@@ -71,13 +71,13 @@ class DirtyDay:
 
 
 def load_window(settings: Settings, role: Role = "batch") -> Window:
-    """The window as of now. Blocks on PostgreSQL; raises DatabaseUnavailable."""
+    """Return the window as of now. Blocks on PostgreSQL; raises DatabaseUnavailable."""
     with connect(settings.database, role, "window") as connection, connection.cursor() as cursor:
         return select_window(cursor, settings)
 
 
 def select_window(cursor: Cursor, settings: Settings) -> Window:
-    """The window as of now, read by the caller's transaction."""
+    """Return the window as of now, read by the caller's transaction."""
     cursor.execute(query("select_archive_start", cursor), {"topic": settings.pipeline.stream.name})
     batches, missing_until = cursor.fetchone()
     archived_since = _archived_since(batches, missing_until, settings)
@@ -94,11 +94,11 @@ def _archived_since(batches: int, missing_until: dt.datetime | None, settings: S
 
 
 def dirty_days(settings: Settings) -> list[DirtyDay]:
-    """Published days that something reached afterwards, newest first.
+    """Return the published days that records reached afterwards, newest first.
 
-    Looks also for boards that moved from a published day to another, and marks the day that still shows them; days
-    whose pointer moved are checked. Blocks for seconds when the speed layer holds many rows, and for minutes when many
-    days are to be checked; raises DatabaseUnavailable.
+    First marks published days whose boards moved to another day, and checks the days in `unchecked_day`. Blocks for
+    seconds if the speed layer holds many rows, and for minutes if many days are to be checked; raises
+    DatabaseUnavailable.
     """
     mark_left_days(settings)
     check_days(settings)
@@ -108,20 +108,20 @@ def dirty_days(settings: Settings) -> list[DirtyDay]:
 
 
 def days_in_topic(settings: Settings, days: Sequence[Day]) -> set[dt.date]:
-    """Those of the days in which Kafka took a record of the stream's topic. Blocks; raises BrokerUnavailable."""
+    """Return the days in which Kafka received a record of the stream's topic. Blocks; raises BrokerUnavailable."""
     offsets, topic = OffsetReader(settings.kafka.bootstrap_servers), settings.pipeline.stream.name
     return {day.date for day in days if offsets.at(topic, day.start) != offsets.at(topic, day.end)}
 
 
 def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topic) -> list[str]:
-    """The days a night rebuilds, in order: those never published, the soonest to expire first, then the dirty ones.
+    """Return the days that a night rebuilds, in order: unpublished ones, the soonest to expire first, then dirty ones.
 
-    Those that several runs began and none published come last, so that none keeps the others from being built. `day` is
-    the night's own. It is rebuilt when it is published already too; an own day of which nothing is known has nothing to
-    rebuild. Days that a person holds are left alone. Days that can't be rebuilt any more, and those that soon can't be,
-    are logged. A day whose rebuild changes nothing is dirty no more, so none comes back every night; one that is dirty
-    only by records that nothing holds any more is left alone.
-    Raises DayNotOver for an own day that is not over; BrokerUnavailable, DatabaseUnavailable.
+    `day` is the night's own day. It is rebuilt even if it is published already, but not if it has no known record.
+    Days that several runs began and none published come last, so that they do not keep the others from being built.
+    Days held by a person are left out, and so are days that are dirty only because of records that no rebuild can read.
+    Days that can no longer be rebuilt, or soon cannot, are logged. A rebuild that changes nothing clears the marks, so
+    a day does not come back every night. Raises DayNotOver if `day` is not over; BrokerUnavailable,
+    DatabaseUnavailable.
     """
     window = load_window(settings)
     day.require_over(window.now)
@@ -139,7 +139,7 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
                     one, held[one])  # fmt: skip
     first = dict.fromkeys(unpublished, "was never published") | dict.fromkeys(own, "is the run's own")
     then = {one: f"is dirty ({_causes(dirty[one])})" for one in dirty if one not in first}
-    # no rebuild takes it away: an accepted gap of the archive has the records
+    # no rebuild clears this mark: the records are in an accepted gap of the archive
     unread = f"unread {settings.pipeline.stream.name}"
     for one in [one for one in then if dirty[one].causes.keys() <= {unread}]:
         log.warning("day %s %s and is left alone: no rebuild can read these records, see docs/runbooks/archive.md",
@@ -155,9 +155,9 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
 
 
 def days_to_certify(settings: Settings, chosen: Collection[str]) -> list[str]:
-    """Published days without a certificate that are not held, dirty or among the chosen ones, newest first.
+    """Return published days without a certificate that are not held, dirty or among the chosen ones, newest first.
 
-    Their own night could not certify them, or ended before; what stood against it may be over.
+    Their own night could not certify them, or ended before; the reason may be gone by now.
     """
     with connect(settings.database, "batch", "uncertified days") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_uncertified_days", cursor))
@@ -166,7 +166,7 @@ def days_to_certify(settings: Settings, chosen: Collection[str]) -> list[str]:
 
 
 def _unpublished(settings: Settings, window: Window, look_up: LookUp) -> set[dt.date]:
-    """Days over and without a published generation, of which a record is known to anybody."""
+    """Return past days in the window that have records and no published generation."""
     days = [Day(window.newest - dt.timedelta(days=age), window.zone) for age in range(window.retention_days - 1)]
     with connect(settings.database, "batch", "unpublished days") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_unpublished_days", cursor), {
@@ -179,7 +179,7 @@ def _unpublished(settings: Settings, window: Window, look_up: LookUp) -> set[dt.
 
 
 def _rebuildable(days: Mapping[dt.date, str], held: Collection[dt.date], window: Window) -> list[dt.date]:
-    """Those of the days that can be rebuilt: the soonest to expire first, then archived ones, newest first."""
+    """Return the days that can be rebuilt: the soonest to expire first, then archived ones, newest first."""
     chosen = []
     for day in sorted(days.keys() - held, key=lambda one: _urgency(one, window)):
         left = window.days_left(day)

@@ -1,4 +1,4 @@
-"""Every gateway's fallback store: what waits or was set aside there, or lost, is in no topic, so no rebuild has it."""
+"""Asks every gateway for the events in its fallback store. They are in no topic, so no rebuild has them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,9 +15,10 @@ _ASKED_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Unsent:
-    """Events that a gateway answered 2xx and that are in no topic.
+    """Numbers of events that a gateway answered with 2xx and that are in no topic.
 
-    `waiting` will be; `set_aside` was refused by Kafka; `lost` was taken by damage and not acknowledged by a person.
+    `waiting`: to be sent. `set_aside`: refused by Kafka. `lost`: destroyed by damage of the store, and not yet
+    acknowledged by a person.
     """
 
     waiting: int
@@ -26,21 +27,21 @@ class Unsent:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of the three."""
         return self.waiting + self.set_aside + self.lost
 
 
 def gateways(settings: Settings) -> list[GatewaySettings]:
-    """The settings of each gateway: GATEWAY_URL may name several, separated by commas. They share their tokens."""
+    """Return the settings of each gateway: GATEWAY_URL may name several, separated by commas. They share the tokens."""
     urls = [url.strip().rstrip("/") for url in settings.gateway.url.split(",") if url.strip()]
     return [dataclasses.replace(settings.gateway, url=url) for url in dict.fromkeys(urls)]
 
 
 def unsent(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, Unsent]:
-    """The events of each gateway that are in no topic, by its address.
+    """Return the events of each gateway that are in no topic, by its address.
 
-    Asks them at once, and blocks up to the timeout. Raises GatewayUnavailable, and ConfigurationError without an admin
-    token.
+    Asks all gateways at once, and blocks up to the timeout. Raises GatewayUnavailable, and ConfigurationError without
+    an admin token.
     """
     if not settings.gateway.admin_token:
         raise ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it")
@@ -63,7 +64,7 @@ def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:
-    """Have every gateway drain its store, one after the other; the counts are those of all. See the client's own."""
+    """Have the gateways drain their stores, one after the other; returns the sums. See `client.replay_fallback`."""
     reports = [replay_one(dataclasses.replace(settings, gateway=gateway), timeout_s) for gateway in gateways(settings)]
     return ReplayReport(
         sent=sum(report.sent for report in reports),

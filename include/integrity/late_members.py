@@ -1,6 +1,6 @@
-"""Versions of members that came late: boards of days built before may read otherwise since.
+"""Finds versions of members that came late: with them, boards of days built before would have another author.
 
-They are kept as long as a generation is that was built without them, shown or not: a day may show it later.
+A late version is kept as long as a generation that was built without it, shown or not: a day may show it later.
 """
 
 import datetime as dt
@@ -35,7 +35,7 @@ _EVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
 class LateMember(NamedTuple):
-    """A version of a member that came after the cut of a generation which has boards as new."""
+    """A version of a member that came after the cut of a generation, and is not newer than a board of it."""
 
     topic_id: str
     partition: int
@@ -45,7 +45,7 @@ class LateMember(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A generation that its day shows or may show yet, and whether it was searched for before."""
+    """A generation that its day shows or may show later. `is_searched`: an earlier search included it."""
 
     generation_id: int
     day: dt.date
@@ -55,12 +55,12 @@ class Kept(NamedTuple):
     is_shown: bool
 
     def end(self, partition: int) -> int:
-        """The cut of a partition; one that the topic did not have yet was read from its start."""
+        """Return the end of the cut in a partition; 0 for a partition that the topic did not have yet."""
         return (self.table_ends[partition] or 0) if partition < len(self.table_ends) else 0
 
 
 class Lateness:
-    """Which versions are late for any of the generations."""
+    """The versions that are late for any of the generations."""
 
     def __init__(self, kept: Iterable[Kept], partitions: Iterable[int]) -> None:
         ordered = sorted(kept, key=lambda one: one.newest_version_at or _EVER)
@@ -77,14 +77,14 @@ class Lateness:
 
 
 def find_late_members(settings: Settings) -> int:
-    """Keep the versions of members that came late, and have the days checked that they may change; returns how many.
+    """Save late versions of members, and request a check of the days that they may change; returns their number.
 
-    Reads the members' topic from where the last call ended, and for each generation that was begun since, from its cut.
-    No transaction is open meanwhile: versions are saved as they come, and the place moves in a transaction after the
-    last one, which also has the days checked. A call that ends before is made up for by the next; several may search
-    at once. Versions that only decide while a board's author is unknown are not looked for. Records that are gone from
+    Reads the members' topic from the offsets at which the last call ended, and from the cut of each generation that was
+    begun since. No transaction is open meanwhile: versions are saved as they come. A last transaction requests the
+    checks and advances the offsets, so the next call repeats a call that was interrupted. Several calls may search at
+    once. Versions that only matter for a board without a known author are not searched for. Records that are gone from
     the topic are logged, and mark the days that show a generation without them: a rebuild reads them from the archive.
-    Blocks as long as reading takes; raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
+    Blocks while the topic is read; raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
     topic = settings.pipeline.table.name
     reader = OffsetReader(settings.kafka.bootstrap_servers)
@@ -97,9 +97,9 @@ def find_late_members(settings: Settings) -> int:
             return 0  # nothing is built that could lack them
         open_partitions(cursor, CONSUMER, topic, topic_id, {p: min(one.end(p) for one in kept) for p in earliest})
         cursor.execute(query("select_ledger", cursor), {"consumer": CONSUMER, "topic_id": topic_id})
-        places: Offsets = dict(cursor.fetchall())
+        offsets: Offsets = dict(cursor.fetchall())
     new = [one for one in kept if not one.is_searched]
-    starts = {partition: min([place, *(one.end(partition) for one in new)]) for partition, place in places.items()}
+    starts = {partition: min([offset, *(one.end(partition) for one in new)]) for partition, offset in offsets.items()}
     gone = _gone(topic, kept, starts, earliest)
     late_of = Lateness(kept, ends)
     count, found = 0, dict[int, LateMember]()
@@ -110,19 +110,19 @@ def find_late_members(settings: Settings) -> int:
             if late:
                 reader.require_ids({topic: topic_id})
             count += _save(settings, late)
-            for one in late:  # of each partition the last offset, with the oldest version
+            for one in late:  # the last offset per partition, with the oldest version
                 before = found.get(one.partition, one)
                 found[one.partition] = one._replace(version_at=min(one.version_at, before.version_at))
     reader.require_ids({topic: topic_id})
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
         mark_days_dirty(cursor, f"unread {topic}", gone)
         _request_checks(cursor, [*found.values()])
-        # another search may have moved the place, and found what lies before it
+        # another search may have advanced the offsets, and saved the versions before them
         cursor.execute(query("lock_ledger", cursor), {"consumer": CONSUMER, "topic_id": topic_id})
-        places = dict(cursor.fetchall())
+        offsets = dict(cursor.fetchall())
         cursor.execute(query("insert_searched", cursor), {"ids": [one.generation_id for one in new]})
         cursor.execute(query("forget_late_members", cursor))
-        move_partitions(cursor, CONSUMER, topic, topic_id, places, ends)
+        move_partitions(cursor, CONSUMER, topic, topic_id, offsets, ends)
     log.info("%d versions of members came after the cut of a generation that has boards as new", count)
     return count
 
@@ -130,7 +130,7 @@ def find_late_members(settings: Settings) -> int:
 def _gone(
     topic: str, kept: Sequence[Kept], starts: Mapping[int, int], earliest: Mapping[int, int]
 ) -> dict[dt.date, int]:
-    """Days that show a generation without records that are gone, and how many offsets."""
+    """Return the days that show a generation without records that are gone, each with the number of offsets."""
     gone: dict[dt.date, int] = {}
     for one in kept:
         count = sum(max(0, earliest[p] - max(start, one.end(p))) for p, start in starts.items())
@@ -155,7 +155,7 @@ def _versions(messages: Iterable[Message], table: Topic, topic_id: str, ends: Of
 
 
 def _version_at(message: Message, table: Topic) -> dt.datetime | None:
-    """The version as the join has it; None for what breaks the contract: no board takes it."""
+    """Return the version that the join uses; None if the record violates the contract, so that no board gets it."""
     if message.value() is None:
         text = accepted_at(next((value for name, value in message.headers() or () if name == ACCEPTED_AT), None))
         return parse_timestamp(text) if text is not None else instant_of(message.timestamp()[1] * 1000)
@@ -163,11 +163,11 @@ def _version_at(message: Message, table: Topic) -> dt.datetime | None:
 
 
 def _save(settings: Settings, late: Sequence[LateMember]) -> int:
-    """Keep them; returns how many were not kept before."""
+    """Save the versions; returns the number of new ones."""
     if not late:
         return 0
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
-        # in one order: searches at once must not wait for each other's rows
+        # sorted: searches at the same time must not deadlock on each other's rows
         execute_values(cursor, query("insert_late_member", cursor), sorted(late), page_size=len(late))
         return int(cursor.rowcount)
 

@@ -1,4 +1,4 @@
-"""What the Integrity page and the status command say of each day: read from views, decided without I/O."""
+"""The rows of the Integrity page and of the status command: read from views, decided without I/O."""
 
 import datetime as dt
 from collections.abc import Mapping

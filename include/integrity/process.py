@@ -1,4 +1,4 @@
-"""The rebuild's Spark job as a child process, for people at a shell."""
+"""Runs the rebuild's Spark job as a child process, for the command line."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ JOB = ROOT / "spark_jobs" / "rebuild_day.py"
 
 
 class RebuildFailed(PipelineError):
-    """The rebuild failed; its log above says why. The exit code is the job's, if it is one of ours."""
+    """The rebuild failed; its log above says why. The exit code is the job's if that is 75 or 78, else 1."""
 
     def __init__(self, job_code: int, day: Day, run_id: str) -> None:
         super().__init__(day=day, run=run_id, exit_code=job_code)
@@ -26,7 +26,7 @@ def rebuild_arguments(day: str, run_id: str, reason: str | None) -> list[str]:
 
 
 def rebuild(day: Day, run_id: str, reason: str | None, source: str = "auto") -> None:
-    """Run the job to its end, its log on standard error. It dies with this process. Raises RebuildFailed.
+    """Run the job to its end, its log on standard error. It ends with this process. Raises RebuildFailed.
 
     Blocks as long as the rebuild takes. Success means that a generation is built; nothing is published.
     """

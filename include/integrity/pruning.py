@@ -1,4 +1,4 @@
-"""Generations that nobody needs any more: superseded for long, never published, or left behind by a dead driver."""
+"""Removes generations that were superseded long ago, never published, or left behind by a dead driver."""
 
 import logging
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ BUILT_KEPT_H = 24
 
 @dataclass(frozen=True)
 class Orphan:
-    """A generation that was given up, and why."""
+    """A discarded generation, and the reason."""
 
     generation_id: int
     day: str
@@ -81,7 +81,7 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
 
 
 def _expire_runs(settings: Settings) -> None:
-    """Builds that were given up go with their corrections, which hold values of people; what a day showed is kept."""
+    """Delete old discarded builds with their corrections, which have personal values; keep those that a day showed."""
     age = {"days": settings.batch.run_retention_days}
     with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
         cursor.execute(query("expire_corrections", cursor), age)
@@ -93,7 +93,7 @@ def _expire_runs(settings: Settings) -> None:
 
 
 def _give_up(settings: Settings, generation_id: int, day: Day, status: str) -> bool:
-    """Discard it, unless it is not what it was, or a driver is at work on the day."""
+    """Discard the generation; False if its status has changed, or a driver is building the day."""
     # the session's lock goes with the connection
     with connect(settings.database, "batch", f"orphans {day}") as connection, connection.cursor() as cursor:
         if status == "building":

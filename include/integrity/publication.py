@@ -1,8 +1,8 @@
-"""Which generation a day shows: publish one, undo, redo. Readers see the day before or after, whole, and never wait.
+"""Publish, undo and redo: they choose the generation that a day shows. Readers see the change at once, and never wait.
 
 A publication points the day at a generation, or at none (the speed layer's rows alone), in one transaction. The view
-hides live rows that the cut of the generation covers, so nothing else has to move with the pointer. `covering` moves
-such rows out of the way later, and back before an undo; no reader sees either.
+hides live rows that the cut of the generation covers, so no rows have to move with the pointer. `covering` moves them
+later, and back before an undo, without a change for readers.
 """
 
 import datetime as dt
@@ -31,23 +31,23 @@ from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)
 
-SPEED_LAYER = 0  # the speed layer's rows alone, where a generation is asked for
+SPEED_LAYER = 0  # the argument that means the speed layer's rows alone
 NOT_SAID = "not said"
 
 
 class DayHeld(PipelineError):
-    """A person undid the day's last publication: it is published by hand only."""
+    """A person undid the day's last publication, so only a person may publish it."""
 
 
 class UndoRefused(PipelineError):
-    """The day cannot show that."""
+    """The day cannot show the requested generation."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the day shows, and how many live rows that took out of the view: the cut covers them.
+    """The generation that the day shows, and the number of live rows that its cut covers.
 
-    `was_identical`: the day showed the same already, so the new build was given up and the pointer stays.
+    `was_identical`: the day showed the same rows already, so the new build was discarded and the pointer stays.
     """
 
     generation_id: int
@@ -68,7 +68,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class PublicationRow:
-    """One change of what a day shows, as table `publication` has it. Generation None: the speed layer's rows alone."""
+    """One publication, undo or redo: a row of table `publication`. Generation None: the speed layer's rows alone."""
 
     publication_id: int
     day: dt.date
@@ -93,11 +93,11 @@ def publish(
 ) -> Published:
     """Point the day at its built generation (of the run, or the newest). Running it again changes nothing.
 
-    A generation with the content that the day shows anyway is given up: the day is then known to be whole up to the
-    later cut, and no longer dirty. By hand it ends a hold; `automatic` respects it. Waits for a batch of the speed
+    A generation with the same content as the shown one is discarded; the shown one gets the later cut, and the day is
+    no longer dirty. `automatic`: refuse a day held by a person; otherwise the hold ends. Waits for a batch of the speed
     layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; NotVerified unless `verify` has
-    compared the build with what the day shows; StaleRun when the day was published by another run meanwhile; DayHeld;
-    BalanceBroken; RowsWouldVanish unless `accept_vanishing`; DayBusy when somebody holds the day for a minute;
+    compared the build with the rows that the day shows; StaleRun if another run published the day meanwhile; DayHeld;
+    BalanceBroken; RowsWouldVanish unless `accept_vanishing`; DayBusy if another session holds the day for a minute;
     DatabaseUnavailable.
     """
     day.require_over(SystemClock().now())
@@ -108,16 +108,16 @@ def publish(
              published.covered)  # fmt: skip
     try:
         prune(settings, day)
-    except PipelineError as exc:  # it is published all the same
+    except PipelineError as exc:  # the day is published nevertheless
         log.warning("day %s: old generations are left to the next `collect`: %s", day, exc)
     return published
 
 
 def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_by: str = NOT_SAID) -> Moved:
-    """Show again what the day showed before its last publication, or the kept generation `to`, or SPEED_LAYER.
+    """Point the day back at its previous generation, or at the kept generation `to`, or at SPEED_LAYER.
 
-    Holds the day: no automatic run publishes it until somebody does by hand, or redoes. Called twice, it goes back
-    twice. Raises UndoRefused when there is nothing to go back to, or it is not kept any more; DayBusy;
+    Holds the day: no automatic run publishes it until a person publishes or redoes it. Two calls go back two
+    publications. Raises UndoRefused if there is nothing to go back to, or it is no longer kept; DayBusy;
     DatabaseUnavailable.
     """
 
@@ -153,13 +153,13 @@ def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> 
 
 
 def history(settings: Settings, day: Day) -> list[PublicationRow]:
-    """Every change of what the day shows, oldest first. Raises DatabaseUnavailable."""
+    """Return the publications, undos and redos of the day, oldest first. Raises DatabaseUnavailable."""
     with connect(settings.database, "batch", "history") as connection, connection.cursor() as cursor:
         return _history(cursor, day)
 
 
 def _in_turn_and_checked(settings: Settings, day: Day, step: Callable[[Cursor, DayShows], Result]) -> Result:
-    """The step, which moves the pointer or clears marks; then other days and late members are looked at again."""
+    """Run the step, which moves the pointer or clears marks, and check the day afterwards."""
 
     def requesting(cursor: Cursor, shows: DayShows) -> Result:
         result = step(cursor, shows)
@@ -182,14 +182,14 @@ def _publish(
     if row is None:
         raise NothingBuilt("rebuild the day first", day=day, run=run_id or "any")
     generation_id, status, base_id, identical_to = row
-    place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
+    params = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     if status == "built":
         published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason, accept_vanishing)
         cursor.execute(query("forget_attempts", cursor), {"day": day.date})
     elif shows.generation_id == (shown := identical_to or generation_id):
         published = Published(shown, 0, was_identical=identical_to is not None)
     else:
-        raise StaleRun("what it built was undone or replaced since; redo, or rebuild the day", **place)
+        raise StaleRun("what it built was undone or replaced since; redo, or rebuild the day", **params)
     if not automatic:
         cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": None})
     return published
@@ -199,8 +199,8 @@ def _publish_built(
     cursor: Cursor, shows: DayShows, day: Day, generation_id: int, base_id: Shown, made_by: str, reason: str | None,
     accept_vanishing: bool,
 ) -> Published:  # fmt: skip
-    place = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
-    cursor.execute(query("select_is_of_replaced", cursor), place)
+    params = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
+    cursor.execute(query("select_is_of_replaced", cursor), params)
     if cursor.fetchone()[0]:
         raise StaleRun("topic board or member was made again since this build began, or the stream still has to be "
                        "repaired (python -m spark_jobs.repair); then rebuild the day",
@@ -208,18 +208,18 @@ def _publish_built(
     if base_id != shows.generation_id:
         raise StaleRun("what the day shows changed after this build began; rebuild it to publish",
                        day=day, generation=generation_id, shown=shows.generation_id, base=base_id)  # fmt: skip
-    cursor.execute(query("select_is_behind", cursor), place)
+    cursor.execute(query("select_is_behind", cursor), params)
     if cursor.fetchone()[0]:
         raise StaleRun("what the day shows was built from records that this build did not read: it began earlier, or "
                        "they are in an accepted gap of the archive; rebuild the day, and in a gap keep what is shown",
                        day=day, generation=generation_id, shown=shows.generation_id)  # fmt: skip
     verified = require_verified(cursor, day, generation_id, shows.generation_id)
     if shows.generation_id is not None:
-        cursor.execute(query("select_is_identical", cursor), place)
+        cursor.execute(query("select_is_identical", cursor), params)
         if cursor.fetchone()[0]:
             for step in ("extend_cut", "discard_identical"):
-                cursor.execute(query(step, cursor), place)
-            cursor.execute(query("count_on_top", cursor), place)
+                cursor.execute(query(step, cursor), params)
+            cursor.execute(query("count_on_top", cursor), params)
             _mark_dirty(cursor, day, cursor.fetchone()[0], causes=None)
             return Published(shows.generation_id, 0, was_identical=True)
     compare_served_since(cursor, day, generation_id, shows.generation_id, verified)
@@ -252,33 +252,33 @@ def _move_back(
 def _point(
     cursor: Cursor, shows: DayShows, day: Day, action: Action, target: Shown, reason: str | None, made_by: str
 ) -> tuple[Moved, int]:
-    """Move the pointer; returns also how many live rows stay on top. The day and the tombstones are held."""
-    place = {"day": day.date, "generation_id": target, "shown_id": shows.generation_id}
+    """Move the pointer; returns also the number of live rows on top. The caller holds the day and the tombstones."""
+    params = {"day": day.date, "generation_id": target, "shown_id": shows.generation_id}
     _refuse_broken(cursor, day, target)
     if target is not None and not is_attached(cursor, target):
         raise UndoRefused("the generation's table is gone; rebuild the day", day=day, generation=target)
-    cursor.execute(query("restore_covered", cursor), place)
-    cursor.execute(query("unpoint_day" if target is None else "point_day", cursor), place)
+    cursor.execute(query("restore_covered", cursor), params)
+    cursor.execute(query("unpoint_day" if target is None else "point_day", cursor), params)
     if cursor.rowcount != 1:
-        raise StaleRun("the generation cannot be shown; rebuild the day", **place)
+        raise StaleRun("the generation cannot be shown; rebuild the day", **params)
     failpoint("point.after_pointer")
     if target is not None:
-        cursor.execute(query("place_live_tombstones", cursor), place)
-    cursor.execute(query("count_settled", cursor), place)
+        cursor.execute(query("place_live_tombstones", cursor), params)
+    cursor.execute(query("count_settled", cursor), params)
     covered, restored, on_top, keys = cursor.fetchone()
     if keys:
-        cursor.execute(query("set_aside_known", cursor), place | {"keys": array(keys)})
+        cursor.execute(query("set_aside_known", cursor), params | {"keys": array(keys)})
         known = cursor.fetchone()[0]
         covered, on_top = covered + known, on_top - known
-    cursor.execute(query("mark_published", cursor), place)
+    cursor.execute(query("mark_published", cursor), params)
     cursor.execute(query("insert_publication", cursor), {
-        **place, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,
+        **params, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,
     })  # fmt: skip
     return Moved(action, shows.generation_id, target, covered, restored), on_top
 
 
 def _refuse_broken(cursor: Cursor, day: Day, target: Shown) -> None:
-    """Raise BalanceBroken for a generation that lost a board on the way: it is shown by no way in."""
+    """Raise BalanceBroken for a generation that lost a board: no command may show it."""
     cursor.execute(query("select_broken_balance", cursor), {"generation_id": target})
     row = cursor.fetchone()
     if row is not None:
@@ -288,7 +288,7 @@ def _refuse_broken(cursor: Cursor, day: Day, target: Shown) -> None:
 
 
 def _mark_dirty(cursor: Cursor, day: Day, on_top: int, causes: list[str] | None) -> None:
-    """Count again what is on top of what the day shows; other causes than these stay, None: none does."""
+    """Replace the marks of these causes (None: of all) with the count of live rows on top of the shown generation."""
     cursor.execute(query("clear_dirty_day", cursor), {"day": day.date, "causes": causes})
     cursor.execute(query("count_unread", cursor), {"day": day.date})
     (unread,) = cursor.fetchone()
@@ -309,7 +309,7 @@ def _target(candidates: tuple[Shown, ...], to: int | None, day: Day, otherwise: 
 
 
 def _left_at(cursor: Cursor, day: Day, target: Shown) -> dt.datetime | None:
-    """When the day last stopped showing it; None when it never showed it, as far as is known."""
+    """Return the time at which the day last stopped showing the target; None if no row says that it showed it."""
     if target is not None:
         cursor.execute(query("select_kept", cursor), {"day": day.date, "generation_id": target})
         row = cursor.fetchone()

@@ -1,4 +1,4 @@
-"""The generations that a day showed, in order, and its place among them: where an undo and a redo lead."""
+"""The generations that a day showed, in order, and the targets of an undo and a redo."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Shown = int | None  # a generation; None: the speed layer's rows alone
 
 
 class Move(NamedTuple):
-    """One change of what the day shows."""
+    """One publication, undo or redo."""
 
     action: Action
     from_generation_id: Shown
@@ -25,7 +25,7 @@ class PublicationHistory:
 
     @classmethod
     def of(cls, moves: Iterable[Move], now: Shown) -> "PublicationHistory":
-        """The history after these moves, oldest first, of a day that shows `now`."""
+        """Return the history after these moves, oldest first, of a day that shows `now`."""
         moves = list(moves)
         history = cls((moves[0].from_generation_id if moves else now,))
         for move in moves:

@@ -1,8 +1,8 @@
-"""A topic that was deleted and made again: its offsets begin anew, so cuts of the old one cover nothing any more.
+"""Handles a topic that was deleted and created again: its offsets start at 0, so cuts of the old one are void.
 
-A row does not have the id of its topic. So of `board`, rows that a cut covers are moved away first, the topic is taken
-out of the cut, and all rows get coordinates that no cut covers. From then on versions alone say what a generation
-knows: of the rows, of deletions and of boards that moved.
+A row does not have the id of its topic. For the stream's topic, rows that a cut covers are therefore moved away first,
+the topic is removed from the cut, and all rows get coordinates that no cut covers. From then on only versions decide
+whether a generation knows a row, a deletion or a moved board.
 """
 
 import datetime as dt
@@ -25,10 +25,10 @@ _MARKS = ("mark_covered_of_replaced", "mark_live_of_replaced")  # in the order o
 
 
 def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]:
-    """Take the topic out of all cuts but those of this id, and mark published days dirty; returns the days.
+    """Remove the topic from all cuts except those with this id, and mark published days dirty; returns the days.
 
-    Of `board`, all rows of the speed layer are marked as those of a former topic: nothing may be served from the new
-    one before. Broken off anywhere, another call goes on. Raises DayBusy, DatabaseUnavailable.
+    For the stream's topic, also marks all rows of the speed layer as rows of a former topic: nothing may be served from
+    the new topic before. After an interruption, another call continues. Raises DayBusy, DatabaseUnavailable.
     """
     replaced = {"topic": topic, "topic_id": topic_id}
     marks = _MARKS if topic == settings.pipeline.stream.name else ()
@@ -49,7 +49,7 @@ def take_out_of_cuts(settings: Settings, topic: str, topic_id: str) -> list[Day]
         log.info("day %s: topic %s was made again, and is taken out of its cuts", day, topic)
     if marks:
         with connect(settings.database, "batch", "replaced topic") as connection, connection.cursor() as cursor:
-            cursor.execute(query("hold_tombstones", cursor))  # those whose day is not known
+            cursor.execute(query("hold_tombstones", cursor))  # rows of tombstones whose day is not known
             cursor.execute(query("mark_live_of_replaced", cursor), {"day": None})
     return days
 

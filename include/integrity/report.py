@@ -1,4 +1,4 @@
-"""Results of the commands as text for people. Pure."""
+"""Formats the results of the commands as text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SPEED_LAYER = "the speed layer's rows alone"
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A day that was rebuilt and, where that was asked for and nothing is unexplained, published."""
+    """A day that was rebuilt and, if requested and no difference is unexplained, published."""
 
     report: Report
     published: Published | None
@@ -28,7 +28,7 @@ class Rebuilt:
 
 @singledispatch
 def text_of(result: Any) -> str:
-    """The result as lines. Raises NotImplementedError for what no command returns."""
+    """Return the result as lines. Raises NotImplementedError for a type that no command returns."""
     raise NotImplementedError(f"{type(result).__name__} has no text")
 
 

@@ -1,4 +1,4 @@
-"""How far the builds of a day are."""
+"""The progress of a day's builds."""
 
 import datetime as dt
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from include.sql.named import query
 
 @dataclass(frozen=True)
 class Run:
-    """The newest build of a day: its phase, and how much of its work is done."""
+    """The newest build of a day, its phase and its progress."""
 
     generation_id: int
     run_id: str
@@ -25,7 +25,7 @@ class Run:
 
 
 def newest_run(settings: Settings, day: Day) -> list[Run]:
-    """The newest build of the day; empty when it was never built. Blocks; raises DatabaseUnavailable."""
+    """Return the newest build of the day; empty if it was never built. Blocks; raises DatabaseUnavailable."""
     with connect(settings.database, "batch", "status") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_run", cursor), {"day": day.date})
         return [Run(*row) for row in cursor.fetchall()]

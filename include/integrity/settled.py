@@ -1,4 +1,4 @@
-"""Has the speed layer caught up with what is in Kafka? Only then a rebuild compares fairly, and a day is certified."""
+"""Waits for the speed layer to catch up with Kafka. Until then a comparison counts its lag as missing rows."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ CATCH_UP_S = 60.0
 
 @dataclass(frozen=True)
 class Settled:
-    """Whether the speed layer caught up, and how many records it was behind when last looked at."""
+    """The lag of the speed layer when last polled. `is_settled`: it had caught up."""
 
     is_settled: bool
     join_lag: int
@@ -26,12 +26,12 @@ class Settled:
 
     @property
     def behind(self) -> int:
-        """Boards and details that the speed layer has not taken."""
+        """Records of both topics that the speed layer has not processed."""
         return self.join_lag + self.serve_lag
 
 
 def catch_up(settings: Settings) -> Settled:
-    """Learn what the topics say of published days: find late members, and wait up to a minute for the speed layer.
+    """Find late members, and wait up to a minute for the speed layer, so that both have marked published days.
 
     Raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
@@ -40,10 +40,10 @@ def catch_up(settings: Settings) -> Settled:
 
 
 def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
-    """Wait until both queries took what stood in their topics when called, at most that long.
+    """Wait until both queries have processed the records that were in their topics at the call, at most `timeout_s`.
 
-    A speed layer that is down does not stop a rebuild, which reads raw alone: the answer then says `is_settled` false,
-    and boards it did not serve are counted as missing. Raises BrokerUnavailable, DatabaseUnavailable.
+    A speed layer that is down does not stop a rebuild, which reads raw only: `is_settled` is then false, and boards
+    that it did not serve are counted as missing. Raises BrokerUnavailable, DatabaseUnavailable.
     """
     deadline = time.monotonic() + timeout_s
     offsets = OffsetReader(settings.kafka.bootstrap_servers)
@@ -51,12 +51,12 @@ def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
         offsets.topic_id(settings.pipeline.stream.name),
         offsets.topic_id(settings.pipeline.output.name),
     )
-    # records behind an open transaction were accepted too, and nobody has read them
+    # high watermarks: records after an open transaction were accepted too, and no consumer can read them yet
     boards = offsets.high_watermarks(settings.pipeline.stream.name)
     has_said = False
     while True:
         join_lag = _behind(boards, _ledger(settings, "join", stream_id))
-        # taken after the join's ledger, which moves after its acknowledgements: what it sent by then is counted
+        # read after the join's ledger, which advances after the acknowledgements: records sent until then are counted
         details = offsets.high_watermarks(settings.pipeline.output.name)
         serve_lag = _behind(details, _ledger(settings, "serve", output_id))
         if join_lag == 0 and serve_lag == 0:

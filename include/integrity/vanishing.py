@@ -1,8 +1,8 @@
-"""Rows that go, or come back, although nothing in raw says why: only a person may publish such a build.
+"""Refuses builds that lose or restore rows without a record in raw that explains it. Only a person may publish them.
 
-A log that was cut short unseen leaves such rows. Readers see them and the build lacks them: raw does not say that the
-boards were deleted, moved or refused. It does not speak of them. Or the build has boards again that PostgreSQL knows as
-deleted or moved: raw lost the record that said so.
+A topic that lost records unnoticed causes such rows. Either readers see a row that the build lacks, and raw has no
+record that deleted, moved or broke the board. Or the build has a board again that PostgreSQL knows as deleted or moved,
+and raw lost the record of that.
 """
 
 from psycopg2.extensions import cursor as Cursor
@@ -13,11 +13,11 @@ from include.sql.named import query
 
 
 class RowsWouldVanish(PipelineError):
-    """Rows would vanish or come back, and raw does not say why."""
+    """Rows would vanish or come back, and no record in raw explains it."""
 
 
 def refuse_vanishing_rows(cursor: Cursor, day: Day, generation_id: int) -> None:
-    """Raise RowsWouldVanish when the comparison found such rows; the message says how to look and what to do."""
+    """Raise RowsWouldVanish if the comparison found such rows; the message has the remedy."""
     cursor.execute(query("count_vanishing", cursor), {"generation_id": generation_id})
     count, samples = cursor.fetchone()
     if count:

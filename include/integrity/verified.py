@@ -1,7 +1,7 @@
-"""What a generation was compared with, and the comparison of what was served since: a publication takes both.
+"""Records what a generation was compared with, and compares rows served since then. A publication needs both.
 
-The generation keeps which generation the day showed, and how far the speed layer had served. A live row names the
-record that it was made from, so the rows that came later are known.
+The generation has the id of the generation that the day showed, and the offsets that the speed layer had served. A live
+row has the coordinates of its record, so the rows that were served later are known.
 """
 
 import json
@@ -21,20 +21,20 @@ from include.sql.named import COORDINATES, pipeline_of, query
 Position = Mapping[str, Mapping[str, int]]  # topic id → partition → next offset
 
 CONSUMER = "serve"
-LOOKED_FOR = 1_000  # on other days: so many boards have not moved
-# With the table's columns: they may differ between two rows of one version of the stream's record.
+LOOKED_FOR = 1_000  # absent boards searched on other days; more than that have not moved
+# Together with the table's columns, these may differ between two rows of one version of the stream's record.
 APART = (*COORDINATES, "generation_id", "day", "replayed", "finality", "shown_since")
 
 
 class Verified(NamedTuple):
-    """How far the speed layer had served then; and were the differences counted, and not listed one by one?"""
+    """The offsets served at the comparison. `is_counted`: its differences were counted, not listed one by one."""
 
     position: Position
     is_counted: bool
 
 
 class NotVerified(PipelineError):
-    """The build was not compared with what readers see now."""
+    """The build was not compared with the rows that readers see now."""
 
     def __init__(self, why: str, day: Day, generation_id: int, **where: object) -> None:
         remedy = f"run `python -m include.integrity verify --day {day}`, or clear the task `verify`"
@@ -42,14 +42,14 @@ class NotVerified(PipelineError):
 
 
 def save_verified(cursor: Cursor, generation_id: int, shown_id: Shown) -> None:
-    """Keep that the generation is compared with what the day shows in this transaction's snapshot."""
+    """Record that the generation is compared with the rows that the day shows in this transaction's snapshot."""
     cursor.execute(query("save_verified", cursor), {
         "generation_id": generation_id, "shown_id": shown_id, "position": json.dumps(_served(cursor)),
     })  # fmt: skip
 
 
 def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
-    """A row for each key of `changed_key` that reads otherwise once the generation is published."""
+    """Insert one row per key of `changed_key` whose row changes if the generation is published."""
     cursor.execute(query("select_absent_boards", cursor), {"day": day.date, "limit": LOOKED_FOR + 1})
     absent = [board for (board,) in cursor.fetchall()]
     elsewhere = shown_elsewhere(cursor, day.date, absent) if len(absent) <= LOOKED_FOR else set()
@@ -60,7 +60,7 @@ def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
 
 
 def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown) -> Verified:
-    """What the generation was compared with: what the day shows. Raises NotVerified."""
+    """Return the saved comparison with the generation that the day shows. Raises NotVerified if there is none."""
     cursor.execute(query("select_verified", cursor), {"generation_id": generation_id})
     verified_at, verified_shown_id, position, is_counted = cursor.fetchone()
     if verified_at is None:
@@ -76,15 +76,15 @@ def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Sho
 
 
 def compare_served_since(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown, verified: Verified) -> None:
-    """Compare again the boards that were served since. Nothing may be served into the day meanwhile."""
+    """Compare again the boards that were served since. The caller keeps the speed layer from writing into the day."""
     if _served(cursor) == verified.position:
         return
-    place = {"generation_id": generation_id, "day": day.date, "shown_id": shown_id}
-    cursor.execute(query("compare_served", cursor), place | {"since": _by_partition(verified.position)})
+    params = {"generation_id": generation_id, "day": day.date, "shown_id": shown_id}
+    cursor.execute(query("compare_served", cursor), params | {"since": _by_partition(verified.position)})
     if cursor.rowcount:
-        cursor.execute(query("delete_compared_again", cursor), place)
+        cursor.execute(query("delete_compared_again", cursor), params)
         if verified.is_counted:
-            cursor.execute(query("save_unlisted", cursor), place)
+            cursor.execute(query("save_unlisted", cursor), params)
         insert_corrections(cursor, day, generation_id)
 
 
@@ -96,9 +96,9 @@ def _served(cursor: Cursor) -> Position:
 
 
 def _by_partition(position: Position) -> list[int]:
-    """Element 0 is partition 0. A partition without a place had not been served."""
+    """Return the offsets as a list: element 0 is partition 0. A partition without an offset had not been served."""
     known: dict[int, int] = {}
-    for places in position.values():
-        for partition, offset in places.items():
+    for offsets in position.values():
+        for partition, offset in offsets.items():
             known[int(partition)] = min(offset, known.get(int(partition), offset))
     return [known.get(partition, 0) for partition in range(max(known, default=-1) + 1)]

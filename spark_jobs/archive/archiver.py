@@ -118,7 +118,7 @@ class _Run:
                       taken_at, wanted.gap)  # fmt: skip
         files = [file for each in written for file in each.files]
         self._folder.require_files(files)  # a task on another machine may have written to that machine's own disk
-        batch_id = self._store.add(self._run_id, batch, files, position.places)
+        batch_id = self._store.add(self._run_id, batch, files, position.ends)
         failpoint("archive.after_commit")
         log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files), ends)
         return replace(batch, id=batch_id)
@@ -149,7 +149,7 @@ def range_of(
     the ledger is ahead of the topic. A gap before the first batch is recorded and needs no acceptance.
     """
     # a partition that was added since the last batch is archived from offset 0
-    committed = {partition: position.places.get(partition, 0 if position.places else earliest[partition])
+    committed = {partition: position.ends.get(partition, 0 if position.ends else earliest[partition])
                  for partition in ends}  # fmt: skip
     beyond = {p: (offset, ends[p]) for p, offset in committed.items() if offset > ends[p]}
     if beyond:
@@ -158,12 +158,12 @@ def range_of(
             "see docs/runbooks/archive.md",
             topic=topic, ledger_and_end=beyond)  # fmt: skip
     starts = {partition: max(offset, earliest[partition]) for partition, offset in committed.items()}
-    before = committed if position.places else dict.fromkeys(ends, 0)
+    before = committed if position.ends else dict.fromkeys(ends, 0)
     lost = {p: (before[p], start) for p, start in starts.items() if start > before[p]}
-    was_replaced = not position.places and position.last_taken_at is not None
+    was_replaced = not position.ends and position.last_taken_at is not None
     if not lost and not was_replaced:
         return Range(starts, ends, None)
-    if position.places and accept_gap is None:
+    if position.ends and accept_gap is None:
         raise RangeExpired(
             "Kafka removed records before they were archived; look for them elsewhere (a replica, a mirror), or run "
             "again with --accept-gap and the reason to go on without them",
@@ -173,7 +173,7 @@ def range_of(
     until = max([times.get(partition, now) for partition in lost] or [min(times.values(), default=now)])
     if position.last_taken_at and until <= position.last_taken_at:
         until = now  # a replay carries old timestamps, but the missing records came after the last batch
-    if position.places and accept_gap:
+    if position.ends and accept_gap:
         return Range(starts, ends, Gap(lost, position.last_taken_at, until, accept_gap))
     return Range(starts, ends, Gap(lost, None, until, TOPIC_REPLACED if was_replaced else NO_ARCHIVE_BEFORE))
 

@@ -98,7 +98,7 @@ LISTS = st.one_of(RAW_LISTS, *DETAIL_LISTS)  # Spark does not read the latter
 
 
 def streamed(spark, table, topic, zone):
-    """What the stream's transforms make of the records, all of them: by offset, with every column that there is."""
+    """Return the result of the stream's transforms for each record, by offset, with every column."""
     decoded = decode(spark.createDataFrame(table), topic)
     definition = PIPELINES[topic]
     if topic is definition.stream:

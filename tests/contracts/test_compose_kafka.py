@@ -46,7 +46,7 @@ class Cluster:
 
     @property
     def settings(self) -> KafkaSettings:
-        """What the deployment's services read, with the addresses of this cluster."""
+        """Return the deployment's settings, with the addresses of this cluster."""
         kafka = Settings.from_environment(self.compose.environment("topics")).kafka
         return replace(kafka, bootstrap_servers=self.moved(kafka.bootstrap_servers))
 

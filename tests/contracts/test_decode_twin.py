@@ -126,7 +126,7 @@ def test_no_instant_outside_the_contract_leaves_decode(spark, text, zone):
 
 @pytest.mark.parametrize("number", range(3))
 def test_an_everyday_value_is_right_at_first_sight(spark, number):
-    """However long the slow path would make it: a record in a thousand may go there, not each."""
+    """The fast path accepts it: the slow path is meant for one record in a thousand, not for each."""
     texts = ["t", "1.50", "true", "[notice]", '{"a": 1}', '"body": 5', "\\u0041", "\t\r\n", "Infinity", "010-1234"]
     value = board(1, title=texts[number], body="".join(texts), extra={"a": [1, 1.5, None, "x"]})
     form = [json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1), " " + json.dumps(value) + "\n"][number]

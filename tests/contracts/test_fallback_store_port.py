@@ -1,4 +1,4 @@
-"""What ports.FallbackStore promises, asked of the real one on a disk and of the fake."""
+"""The contract of ports.FallbackStore, tested on the real one on a disk and on the fake."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What ports.Producer promises, asked of the real one before a real broker and of the fake."""
+"""The contract of ports.Producer, tested on the real one with a real broker and on the fake."""
 
 import asyncio
 import itertools

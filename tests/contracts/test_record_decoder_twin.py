@@ -69,7 +69,7 @@ RECORDS = st.one_of(
 
 @dataclass(frozen=True)
 class Message:
-    """What the client library gives of a record."""
+    """A record as the client library returns it."""
 
     record: RawRecord
 

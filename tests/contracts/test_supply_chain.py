@@ -1,4 +1,4 @@
-"""What is downloaded is named, with its hash, before it runs."""
+"""Every download has its hash in a lock file, and is verified before it runs."""
 
 import re
 from itertools import pairwise

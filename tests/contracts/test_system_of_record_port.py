@@ -1,4 +1,4 @@
-"""What ports.SystemOfRecord promises, asked of the real one and of the fake."""
+"""The contract of ports.SystemOfRecord, tested on the real one and on the fake."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What every DAG of ours owes its operator."""
+"""Rules that hold for every DAG."""
 
 import datetime as dt
 import inspect
@@ -163,6 +163,6 @@ def pipeline_of(task):
 
 
 def callbacks(task):
-    """What is called when the task fails; a mapped task has it as it was given."""
+    """Return the callbacks of a failed task; a mapped task has them as they were given."""
     found = task.on_failure_callback
     return found if isinstance(found, list) else [found]

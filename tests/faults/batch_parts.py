@@ -73,7 +73,7 @@ class Parts:
 
     @property
     def log(self) -> Path:
-        """What all steps wrote."""
+        """The file with the log of all steps."""
         return self.folder / "steps.log"
 
     def run(
@@ -117,7 +117,7 @@ class Parts:
         ]  # fmt: skip
 
     def digest(self, day: Day) -> Digest:
-        """What the view shows of the day, in two numbers."""
+        """Return the number of rows that the view shows of the day, and their hash."""
         count, total = rows(self.settings, _DIGEST, (day.date,), "batch")[0]
         return int(count), int(total)
 
@@ -127,7 +127,7 @@ class Parts:
         return found[0][0] if found else None
 
     def generation(self, generation_id: int) -> Generation:
-        """What a build says of itself."""
+        """Return a generation with its excluded boards and corrections."""
         terms = rows(self.settings, _GENERATION, (generation_id,), "batch")[0]
         excluded = "SELECT kind, board_id FROM generation_excluded WHERE generation_id = %s"
         corrections = "SELECT board_id, class FROM detail_correction WHERE generation_id = %s AND class <> %s"

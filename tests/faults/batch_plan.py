@@ -1,4 +1,4 @@
-"""Which faults a round of the batch layer has, at which step: by chance, and the same again for the same seed."""
+"""The plan of a round of the batch layer: random faults at its steps, the same for the same seed."""
 
 import random
 from collections.abc import Iterator, Sequence, Set
@@ -9,7 +9,7 @@ from include.failpoints import ARCHIVE_FAILPOINTS, POINT_FAILPOINTS, REBUILD_FAI
 
 
 class Step(StrEnum):
-    """What a night or a person does to a day."""
+    """A step that a night or a person runs for a day."""
 
     ARCHIVE = "archive"
     REBUILD = "rebuild"
@@ -20,7 +20,7 @@ class Step(StrEnum):
 
 
 class Effect(StrEnum):
-    """What happens meanwhile. The step is run again afterwards, as a retry would.
+    """A fault during a step. The step is run again afterwards, as a retry would.
 
     A file of the archive is missing or truncated during the step, and back afterwards. A night that is missed does not
     archive, and the next one must take its day. Topic `board` is made again when the day is published: its boards
@@ -56,7 +56,7 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """What it is, without its time."""
+        """The fault's name, without its time."""
         return f"{self.step}: {self.effect}" + (f" at {self.place}" if self.place else "")
 
 

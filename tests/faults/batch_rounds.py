@@ -89,7 +89,7 @@ class Proof:
         return Round(number, day, plan, verdict, watch.looks, time.monotonic() - began)
 
     def judge_left_behind(self) -> list[str]:
-        """What is left of builds that died, after it was collected."""
+        """Run `collect`, and return the leftovers of builds that died."""
         self.parts.run(["-m", "include.integrity", "collect"])
         return self.parts.left_behind()
 

@@ -30,7 +30,7 @@ class DayRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Generation:
-    """What a build says of itself, with the boards it left out, as (kind, board), and its corrections by board."""
+    """A generation with its excluded boards, as (kind, board), and its corrections by board."""
 
     id: int
     content_hash: str
@@ -44,7 +44,7 @@ class Generation:
 
 @dataclass
 class DayVerdict(Promises):
-    """What was found. Each list is one promise that was broken, with where."""
+    """The findings. Each list has the violations of one promise."""
 
     rows: int = 0
     corrections: int = 0

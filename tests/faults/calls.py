@@ -43,7 +43,7 @@ class Call:
         return len(self.settled) == len(self.events)
 
     def learn(self, answer: Answer) -> list[Entry]:
-        """What the answer newly tells: entries of events that are settled by it, and of answers that are wrong."""
+        """Return the new entries from the response: events whose outcome it settles, and wrong responses."""
         new = []
         for index, (status, result) in enumerate(self._results(answer)):
             entry = self._entry(index, status, result)

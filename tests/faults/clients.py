@@ -167,7 +167,7 @@ def _round(paying: Paying, kinds: tuple[Kind, ...], seed: str) -> dict[str, list
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> float:
-    """How many times as long a call takes beside hostile clients: the median over pairs of windows."""
+    """Return the slowdown of a call beside hostile clients, as a factor: the median over pairs of windows."""
     return statistics.median(beside_s / max(quiet_s, _P99_FLOOR_S) for quiet_s, beside_s in pairs)
 
 

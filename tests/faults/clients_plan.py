@@ -1,11 +1,11 @@
-"""Which kinds of hostile clients a round has: none, each alone, then some together by chance, and all of them."""
+"""The kinds of hostile clients of each round: none, each alone, random combinations, then all."""
 
 import random
 from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a client does over and over."""
+    """The behaviour that a client repeats."""
 
     SILENT = "silent"
     SLOW = "slow"

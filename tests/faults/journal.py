@@ -1,4 +1,4 @@
-"""What senders were answered, on the disk before it counts: the one witness of what must be in the topic."""
+"""The journal of responses to senders. Written to disk first; it determines which events must be in the topic."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ Outcome = Literal["kept", "refused", "unknown", "odd"]
 
 
 class Entry(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What became of one event, as its sender saw it.
+    """The outcome of one event, as its sender saw it.
 
     kept: answered 2xx. refused: answered 4xx as it deserved. unknown: no answer, and no key to ask again with.
     odd: an answer that the gateway must not give, told in `problem`.

@@ -25,7 +25,7 @@ _END_TIMEOUT_S = 60.0
 
 
 class Summary(msgspec.Struct):
-    """What the load saw: answers by status, calls without one by what broke, and the slowest answer."""
+    """The results of the load: responses by status, failed calls by cause, and the slowest response."""
 
     answers: dict[int, int]
     unanswered: dict[str, int]

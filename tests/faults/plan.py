@@ -1,4 +1,4 @@
-"""Which faults a round has and when: by chance, and the same again for the same seed."""
+"""The plan of a round: random faults at random times, the same for the same seed."""
 
 import random
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """What may happen to the parts."""
+    """The faults."""
 
     GATEWAY_KILLED = "gateway killed"
     BROKER_KILLED = "broker killed"

@@ -1,4 +1,4 @@
-"""What a verdict's promises have in common: each is a list, of where it was broken."""
+"""The base of verdicts: each promise is a list of its violations."""
 
 from dataclasses import dataclass, fields
 

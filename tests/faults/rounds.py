@@ -133,7 +133,7 @@ class Proof:
             yield number, self._judge(number)
 
     def _held(self) -> Held:
-        """What the gateway holds when its store is drained: no day is certified until a person gives it up."""
+        """Return the events that the drained store still holds, and give them up: no day is certified before."""
         held = self.parts.wait_until_drained()
         reason = certify_alone(self.parts.settings, DAY, unsent).reason
         assert (reason is None) == (held.total == 0), f"{held}: {reason}"

@@ -61,7 +61,7 @@ class Driver:
 
     @property
     def log(self) -> Path:
-        """What all drivers wrote."""
+        """The file with the log of all drivers."""
         return self._folder / "stream.log"
 
     @property

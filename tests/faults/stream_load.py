@@ -149,7 +149,7 @@ class Load:
             self.stop()
 
     def _go_on_from(self, earlier: "Load") -> None:
-        """What comes a round later: members that boards wait for, and changes of what had settled."""
+        """Send the records that arrive a round later: members that boards wait for, and changes of settled boards."""
         for person in self._some(earlier.strangers, 0.5):
             self._say(person)
         for person in self._some(earlier._people, 0.2):

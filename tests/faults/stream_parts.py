@@ -83,7 +83,7 @@ class Parts:
         return {p: end for p, end in ends.items() if end != ledger.get(p, 0)} == {}
 
     def look(self) -> Seen:
-        """What the tables hold now."""
+        """Return the present content of the tables."""
         view = [
             Row(board, member, (bp, bo), (mp, mo), (kp, ko), content("board", {"title": title, "body": body}),
                 content("member", {"nickname": nickname, "city": city, "phone": phone}))

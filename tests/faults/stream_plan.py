@@ -1,4 +1,4 @@
-"""Which faults a round has, where and when: by chance, and the same again for the same seed."""
+"""The plan of a round: random faults at random points and times, the same for the same seed."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from include.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS
 
 
 class Effect(StrEnum):
-    """What may happen to the parts."""
+    """The faults."""
 
     DRIVER_KILLED = "driver killed"
     PYTHON_KILLED = "driver's Python killed"
@@ -48,7 +48,7 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """What it is, without its times."""
+        """The fault's name, without its times."""
         return f"{self.effect} at {self.place}" if self.place else str(self.effect)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the topics hold, read by a consumer that shares nothing with Spark, and understood without it."""
+"""Reads and interprets the topics with a consumer that shares no code with Spark."""
 
 import contextlib
 import datetime as dt
@@ -26,7 +26,7 @@ _DEADLINE_S = 120.0
 
 
 class Place(NamedTuple):
-    """Where a record is."""
+    """The coordinates of a record."""
 
     topic: str
     partition: int

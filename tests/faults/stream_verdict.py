@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What the tables hold. `pending` by board, as (partition, offset) of its records."""
+    """The content of the tables. `pending`: (partition, offset) of the pending records, by board."""
 
     rows: Sequence[Row]
     pending: Mapping[int, set[tuple[int, int]]]
@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass
 class Verdict(Promises):
-    """What was found. Each list is one promise that was broken, with where."""
+    """The findings. Each list has the violations of one promise."""
 
     boards: int = 0
     rows: int = 0

@@ -34,11 +34,11 @@ class Topics:
         return offset
 
     def next_of(self, topic, offset):
-        """Where the next record of the topic is."""
+        """Set the offset of the topic's next record."""
         self._next[topic] = offset
 
     def detail(self, key, stream_offset, table_offset=None):
-        """What the join sends for a board record."""
+        """Add the record that the join sends for a board record."""
         headers = {
             "board-partition": 0,
             "board-offset": stream_offset,

@@ -1,4 +1,4 @@
-"""What a topic holds, read on from where the last reading ended."""
+"""Reads a topic, each time from the offsets at which the last read ended."""
 
 import time
 from collections.abc import Callable

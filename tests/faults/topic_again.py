@@ -47,7 +47,7 @@ class TopicAgain:
                    f"the driver refuses the topic, see {self._driver.log}")  # fmt: skip
 
     def send_again(self, records: Sequence[Record]) -> None:
-        """What the former topic had, as a mirror has it: partition, order, headers and time of each stay."""
+        """Send the former topic's records as a mirror would: partition, order, headers and timestamps stay."""
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:

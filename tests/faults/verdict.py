@@ -20,7 +20,7 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found; serials in the lists, with what is wrong about them."""
+    """The findings: lists of serials, each with its fault."""
 
     kept: int
     kept_in_fallback: int

@@ -1,4 +1,4 @@
-"""What live tests share."""
+"""Fixtures that live tests share."""
 
 import sys
 

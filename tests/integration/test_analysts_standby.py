@@ -270,7 +270,7 @@ def test_logical_replication_is_refused(primary):
 
 
 def test_a_subscriber_would_see_empty_days(postgres, tmp_path):
-    """What is refused: the generation's table is not replicated, nor are its rows, and the day shows it."""
+    """The reason why subscribers are refused: neither a generation's table nor its rows are replicated."""
     with postgres_server(tmp_path, {"wal_level": "logical"}) as publisher:
         settings = migrated(None, publisher, "published", tmp_path)
         subscriber = migrated(None, postgres, "subscribed", tmp_path)

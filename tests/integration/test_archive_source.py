@@ -78,7 +78,7 @@ def first_nights(archive):
 
 
 def emit(archive, copies=1):
-    """What the speed layer would write for the boards: their places are what matters."""
+    """Write records like those of the speed layer for the boards, with their coordinates."""
     places = [(m.partition(), m.offset(), int(m.key())) for m in messages(archive) if m.key().isdigit() and m.value()]
     archive.send([
         (OUTPUT, board_id, {"boardId": board_id, "createdAt": at(0)}, made_from(partition, offset))
@@ -126,7 +126,7 @@ def test_a_day_from_the_archive_is_the_day_from_the_topics(archive):
 
 
 def a_night(chance):
-    """What may come in a night, in any order: boards of several days, changed and moved, deleted, again, nonsense."""
+    """Records of a night in any order: boards of several days, changed, moved, deleted, repeated, and invalid ones."""
     sent = []
     for _ in range(chance.randint(20, 60)):
         board_id, hours = chance.randint(1, 25), chance.uniform(-40, 40)

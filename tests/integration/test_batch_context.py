@@ -1,4 +1,4 @@
-"""What a batch job's Python workers begin with, and partitions that are not sent to them."""
+"""The Python workers of a batch job: the modules that they begin with, and partitions that are not sent to them."""
 
 import json
 import re

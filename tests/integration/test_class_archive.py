@@ -35,7 +35,7 @@ def jars(tmp_path_factory):
 
 
 def run_session(jars, loaded):
-    """What a driver printed; the classes that its JVM loaded, and from where, are in the file."""
+    """Return the output of a driver; the file has the classes that its JVM loaded, and their sources."""
     log = f"-Xlog:class+load:file={loaded}"
     variables = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": log}
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Which days a night rebuilds and certifies, on a real PostgreSQL: all that can be and may be."""
+"""The days that a night rebuilds and certifies, on a real PostgreSQL."""
 
 import datetime as dt
 
@@ -44,7 +44,7 @@ def archived(settings, missing_until):
 
 
 def opened(settings, *days, generation=False, status="provisional", held=None):
-    """What the stream leaves of a day with rows; with a generation, what a publication does."""
+    """Open the days as the stream does; with `generation`, as published ones."""
     for day in days:
         rows(settings, "INSERT INTO day_publication (day, status, held_reason) VALUES (%s, %s, %s)",
              (day.date, status, held))  # fmt: skip

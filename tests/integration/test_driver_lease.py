@@ -258,7 +258,7 @@ def test_short_transactions_that_follow_each_other_without_a_gap_do_not_keep_it_
 
 
 class TestStores:
-    """What the stream keeps in PostgreSQL is written by the holder of the lease, or not at all."""
+    """Only the holder of the lease writes the stream's tables."""
 
     WRITES = (
         ("rejects", lambda s, lease: PendingStore(s.database, lease).save_rejects([REJECT], "join")),

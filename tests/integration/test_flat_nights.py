@@ -24,7 +24,7 @@ BOARDS = 9_000_000  # of the night's day, beyond those of all others
 
 @pytest.fixture(scope="module")
 def nights(postgres, tmp_path_factory):
-    """What each command cost, by the number of published days before it."""
+    """The cost of each command, by the number of published days before it."""
     found = {}
     for days in (FEW, MANY):
         name = f"nights_{days}"

@@ -1,4 +1,4 @@
-"""How fresh the view is, since when a row is shown, and how many rows a day shows: as the analyst reads it."""
+"""The analyst's view of freshness: the lag, the time since which a row is shown, and the rows of a day."""
 
 import datetime as dt
 from contextlib import closing

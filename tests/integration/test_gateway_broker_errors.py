@@ -102,7 +102,7 @@ def of_partition(gateway: Gateway, partition: int, event_id: str = "e", start: i
 
 @dataclass(frozen=True)
 class Dealt:
-    """What came of an event whose produce was answered with an error."""
+    """The outcome of an event whose produce request was answered with an error."""
 
     outcome: Outcome
     kinds: set[str]

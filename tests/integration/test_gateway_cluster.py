@@ -33,7 +33,7 @@ def is_at_home(process):
 
 
 def post(process, ids):
-    """Where the events were kept, by event id."""
+    """Post events; returns where each was stored, by event id."""
     with process.client() as client:
         answers = client.post_events("board", [board(number) for number in ids])
     return {one["eventId"]: one["keptIn"] for one in answers}

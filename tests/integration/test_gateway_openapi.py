@@ -50,7 +50,7 @@ expected-statuses = ["2xx", 401, 404]
 
 @dataclass(frozen=True)
 class Fuzz:
-    """What a run of the fuzzer found and saw."""
+    """The findings and the output of a run of the fuzzer."""
 
     exit_code: int
     output: str

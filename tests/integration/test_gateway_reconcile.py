@@ -67,7 +67,7 @@ def reconcile(environment):
 
 
 def changed(database, scenario):
-    """What a scenario of changes to the tables returns."""
+    """Run a scenario of changes to the tables, and return its result."""
 
     async def main():
         rows = PostgresSystemOfRecord(database, 5)

@@ -1,4 +1,4 @@
-"""What the fallback store may die of, on a real disk."""
+"""Faults of the fallback store on a real disk."""
 
 import asyncio
 import contextlib

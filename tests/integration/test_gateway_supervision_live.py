@@ -1,4 +1,4 @@
-"""What Kafka refuses, lacks or does not answer: the real gateway before a real broker with an authorizer."""
+"""The real gateway and a real broker with an authorizer: refused requests, missing topics, missing responses."""
 
 import base64
 import contextlib

@@ -326,7 +326,7 @@ def test_board_detail_by_key_takes_a_thousand_keys(settings):
 
 
 def told(settings: Settings, user: str, statement: str) -> str:
-    """What the statement returns, or the error's text."""
+    """Return the rows of the statement, or the error's text."""
     with contextlib.closing(login(settings, user)) as connection, connection.cursor() as cursor:
         try:
             cursor.execute(statement)

@@ -1,4 +1,4 @@
-"""Whoever takes several locks of the serving tables takes them in one order: read out of what each transaction does."""
+"""All transactions lock the serving tables in one order, as observed from the locks that each one takes."""
 
 import contextlib
 import datetime as dt

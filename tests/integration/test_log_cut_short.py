@@ -37,7 +37,7 @@ def archive(kafka, postgres, spark, tmp_path):
 
 
 def places(archive):
-    """Where the day's boards are that the topic still has: {(partition, offset)}."""
+    """Return the coordinates of the day's boards that the topic still has: {(partition, offset)}."""
     with closing(TopicTail(archive.log.bootstrap_servers, STREAM)) as tail:
         tail.begin(archive.offsets.earliest(STREAM))
         records = tail.read_to(archive.offsets.ends(STREAM))

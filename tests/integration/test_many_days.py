@@ -213,7 +213,7 @@ def test_a_comparison_looks_for_a_board_on_the_days_that_may_show_it(settings, m
 
 
 def locks_of(settings, application):
-    """How many locks on relations the sessions of that name hold."""
+    """Return the number of locks on relations that the sessions of that name hold."""
     ((count,),) = rows(settings, "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)"
                        " WHERE locktype = 'relation' AND application_name = %s", (application,))  # fmt: skip
     return count

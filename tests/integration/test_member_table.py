@@ -45,7 +45,7 @@ def ids(request):
 
 
 def names(table, ids):
-    """What a join would find: nickname by id, None for a deleted member."""
+    """Return the nickname that a join would find by id, None for a deleted member."""
     versions = table.relations()[0]
     for relation in table.relations()[1:]:
         versions = versions.union(relation)

@@ -1,4 +1,4 @@
-"""What the speed layer shows of itself, on a real PostgreSQL, a real broker and real streaming queries."""
+"""Health, progress and metrics of the speed layer, on a real PostgreSQL, a real broker and real streaming queries."""
 
 import json
 import os

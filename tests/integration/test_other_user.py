@@ -94,7 +94,7 @@ def test_nobody_else_has_blocks_of_a_drivers_ports(spark):
 
 
 class Function:
-    """What the JVM calls for each batch."""
+    """A function that the JVM calls for each batch."""
 
     def __init__(self):
         self.calls = []

@@ -1,4 +1,4 @@
-"""Where queries begin, on a real broker and a real PostgreSQL, and what is refused."""
+"""The offsets at which queries begin, on a real broker and a real PostgreSQL, and ledgers that are refused."""
 
 import itertools
 import re
@@ -138,7 +138,7 @@ class TestStart:
 def test_a_partition_added_while_a_query_runs_is_read_from_its_beginning(
     begin, log, ledger, settings, spark, topic, tmp_path
 ):
-    """What join and serve rely on: Spark's source finds it, and the ledger takes its first advance from 0."""
+    """Spark's source finds the partition, and the ledger accepts its first advance from 0."""
     lease, topic_id = taken_lease(settings), log.offsets.topic_id(topic)
     places = dict(starting_position(ledger, log.offsets, "serve", topic, lease))
     seen = []

@@ -1,4 +1,4 @@
-"""What readers see, and what they wait for, while days are published, undone and pruned."""
+"""Readers see whole days and wait for nothing while days are published, undone and pruned."""
 
 import os
 import subprocess

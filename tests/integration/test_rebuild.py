@@ -59,7 +59,7 @@ def detail(settings, partition, offset, copies):
 
 
 def place(settings, board_id):
-    """Where the board's record is in its topic."""
+    """Return the coordinates of the board's record in its topic."""
     for split in sources(settings).boards:
         for records in read_split(split, settings.kafka.bootstrap_servers):
             for record in records.to_pylist():

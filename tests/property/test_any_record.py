@@ -90,7 +90,7 @@ class Chain(Driver):
                           range_.end)  # fmt: skip
 
     def night(self, run_id):
-        """What Airflow does with the day, and the page that shows it; what the commands print."""
+        """Run the day's steps as Airflow does; render the page and the output of the commands."""
         settings, context = self._pipeline, lambda: self._spark.sparkContext
         archive_topics(context, settings, PIPELINE, run_id)
         find_late_members(settings)

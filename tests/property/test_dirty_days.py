@@ -260,7 +260,7 @@ class Nights:
         assert sorted(rows(self.database, SHOWN, (day.date,))) == expected
 
     def _built(self, day):
-        """What a build makes of raw: the newest version of each board of the day, its rows, and what it leaves out."""
+        """Model a build: the newest version of each board of the day, its rows, and the boards it leaves out."""
         first = {}
         for event in self.raw:  # one record an event: its first copy
             first.setdefault(event.event_id, event)

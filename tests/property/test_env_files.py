@@ -99,7 +99,7 @@ def changed(lines: list[str], changes: list[tuple[str, str, str]]) -> list[str]:
 
 
 def make_everything(found: dict[str, str]) -> None:
-    """What is made of settings before anything runs; none of it may fail on a value."""
+    """Generate everything that is made from settings before a process starts; no value may make it fail."""
     made = Settings.from_environment(found)
     for seconds in (made.gateway.delivery_timeout_s, made.stream.trigger_interval_s, made.batch.night_budget_s):
         assert dt.timedelta(seconds=seconds) >= dt.timedelta()

@@ -1,4 +1,4 @@
-"""Whatever is damaged of a fallback store's files between two starts: what is not there any more is counted as lost."""
+"""Damage to a fallback store's files between two starts: records missing afterwards are counted as lost."""
 
 import asyncio
 import atexit
@@ -86,7 +86,7 @@ async def put(store, events):
 
 
 async def look(folder: Path) -> tuple[Backlog, list[str], list[str]]:
-    """What the store holds, the events that wait and are whole, and those that are not."""
+    """Return the store's counts, the intact waiting events, and the damaged ones."""
     store = store_in(folder)
     store.open()
     try:

@@ -56,7 +56,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """What happens around each batch, which has nothing to do with what is in it."""
+    """The events around each batch, which are independent of its records."""
 
     restarts: list[bool]  # the driver dies after it sent the batch, and sends it again
     resolves: list[bool]
@@ -157,7 +157,7 @@ def accepted(event):
 
 
 def told(events, course):
-    """What happened to a history, for whoever has to find out why it came out otherwise."""
+    """Return the steps of a history as text, to explain a wrong result."""
     lines = [
         f"batch {event.batch}: {v.topic} {v.key} at {v.at:%H} offset {v.offset} {v.name}"
         f"{f' of member {v.member}' if v.topic == 'board' else ''}{' deleted' * v.deleted}{' broken' * event.is_broken}"
@@ -167,7 +167,7 @@ def told(events, course):
 
 
 class AnyPosition:
-    """Where the join is, for batches that come from no topic."""
+    """A position of the join for batches that come from no topic."""
 
     def set_progress(self, ends):
         pass

@@ -97,7 +97,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What a build knows of its day's boards: the version of each, unless it waits for its member."""
+    """A build's version of each board of its day, without pending ones."""
 
     known: dict[int, Event]
     waiting: set[int]
@@ -213,7 +213,7 @@ class Serving:
             self.lost = first, self.random.randint(first + 1, served)
 
     def _read_raw(self):
-        """What a build reads, and its cut."""
+        """Return the records that a build reads, and its cut."""
         first, end = self.lost or (len(self.raw), len(self.raw))
         return [event for event in self.raw if not first <= event.offset < end], first
 

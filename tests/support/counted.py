@@ -1,4 +1,4 @@
-"""What commands cost the database: sessions, statements, locks at a time, and rows that they read."""
+"""Counts the cost of commands in the database: sessions, statements, simultaneous locks, and rows read."""
 
 from collections import Counter
 from collections.abc import Iterator

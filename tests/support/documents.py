@@ -1,4 +1,4 @@
-"""What the documents tell an operator to type: commands and SQL, as written."""
+"""Extracts commands and SQL from the documents, as an operator would type them."""
 
 import re
 import shlex
@@ -54,7 +54,7 @@ def commands(document: Path) -> list[tuple[str, ...]]:
 
 
 def sql(document: Path, role: str) -> list[Sql]:
-    """What is run on the database: as the role, unless the line above says `as role …`."""
+    """Return the SQL statements, each with its role: `role`, unless the line above says `as role …`."""
     found = []
     for before, block in fenced(document, "sql"):
         statements = tuple(one.strip() for one in block.split(";\n") if STATEMENT.match(one))

@@ -22,7 +22,7 @@ async def filled(*event_ids: str, board_id: int = 1) -> FakeGateway:
 
 
 async def with_backlog(count: int, *keys: int) -> FakeGateway:
-    """That many records in batches of ten, of these keys in turn."""
+    """Return a gateway with so many stored records, sent in batches of ten, with these keys in turn."""
     gateway = FakeGateway().start()
     gateway.services.drain._pace = SmallBatches(1e9)
     for number, key in zip(range(count), itertools.cycle(keys), strict=False):

@@ -140,7 +140,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 
 
 def by_h11(data: bytes) -> Framed:
-    """How h11 frames a stream that ends after these bytes."""
+    """Return h11's framing of a stream that ends after these bytes."""
     frames, starts = list[Frame](), [0]
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=LIMITS.max_head_bytes)
     connection.receive_data(data)
@@ -185,7 +185,7 @@ STRICTER = {
 
 
 def why_stricter(request: bytes) -> list[str]:
-    """Which of the rules above a request that h11 takes breaks."""
+    """Return the names of the rules above that the request violates."""
     return [name for name, rule in STRICTER.items() if rule.search(request)]
 
 
@@ -222,7 +222,7 @@ class RunningServer:
     port: int
 
     def frame(self, pieces: Sequence[bytes], is_ended: bool) -> Framed:
-        """How it frames a stream. `is_ended`: shut the sending side behind it."""
+        """Return the server's framing of a stream. `is_ended`: shut down the sending side afterwards."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=_TIMEOUT_S) as client:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with contextlib.suppress(OSError):  # it may have refused the first of them, and closed
@@ -294,7 +294,7 @@ def running_server() -> Iterator[RunningServer]:
 
 
 def disagreement(server: RunningServer, pieces: Sequence[bytes]) -> str | None:
-    """How the server and h11 disagree about a stream; None when they do not."""
+    """Return the difference between the server and h11 for a stream; None if they agree."""
     data = b"".join(pieces)
     reference = by_h11(data)
     found = server.frame(pieces, is_ended=reference.refusal is None)

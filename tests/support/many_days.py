@@ -93,7 +93,7 @@ def age(settings: Settings, first: Day, end: Day) -> None:
 
 
 def locks_held(connection: psycopg2.extensions.connection) -> int:
-    """How many locks the connection's transaction holds on relations."""
+    """Return the number of locks on relations that the connection's transaction holds."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation'")
         return int(cursor.fetchone()[0])

@@ -24,7 +24,7 @@ def operation_of(document, method, path):
 
 
 def breaches(document, response, method, path):
-    """How a response differs from what the document says; empty when it does not."""
+    """Return the differences between a response and the document; empty if there are none."""
     responses = operation_of(document, method, path)["responses"]
     if str(response.status_code) not in responses:
         return [f"{response.status_code} is not documented"]

@@ -67,7 +67,7 @@ def stream_authors(board: Version, members: Sequence[Version], known_until: int 
 
 
 def day_of(events: Sequence[Version], day: Day) -> Expected:
-    """What the rebuild of the day must give."""
+    """Return the expected result of the day's rebuild."""
     boards = first_copies([e for e in events if e.topic == "board"])
     members = [e for e in events if e.topic == "member"]
     newest: dict[int, Version] = {}

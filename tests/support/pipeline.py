@@ -63,7 +63,7 @@ def with_topics(kafka: KafkaServer, postgres: PostgresTestServer, database: str,
 def rows(
     settings: Settings, statement: str, parameters: Any = None, role: Role = "pipeline_owner"
 ) -> list[tuple[Any, ...]]:
-    """What a statement returns, as that role."""
+    """Return the rows of a statement, run as that role."""
     database = settings.database
     connection = psycopg2.connect(
         host=database.host, port=database.port, dbname=database.name, user=role,

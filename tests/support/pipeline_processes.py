@@ -28,7 +28,7 @@ START_DEADLINE_S = 120.0
 
 @dataclass(frozen=True)
 class BatchSide:
-    """Where everything is, with the settings that the local stack would have."""
+    """The batch layer and a gateway, with the settings of the local stack."""
 
     variables: Mapping[str, str]
     gateway: GatewayProcess
@@ -44,7 +44,7 @@ class BatchSide:
 
     @property
     def airflow_url(self) -> str:
-        """Where Airflow's API server answers."""
+        """The address of Airflow's API server."""
         return f"http://127.0.0.1:{self.variables['AIRFLOW_PORT']}"
 
     def airflow(self, user: str = "operator") -> AirflowClient:

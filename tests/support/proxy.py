@@ -29,7 +29,7 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self._listener.getsockname()[1])
 
     def fall_silent(self) -> None:

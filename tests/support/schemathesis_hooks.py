@@ -1,4 +1,4 @@
-"""What the fuzz of the gateway's calls (tests/integration/test_gateway_openapi.py) adds to schemathesis."""
+"""Hooks for schemathesis, used by the fuzz of the gateway's calls (tests/integration/test_gateway_openapi.py)."""
 
 import itertools
 import re

@@ -51,7 +51,7 @@ def row(board_id: int, offset: int, **fields: Any) -> dict[str, Any]:
 
 
 def tombstone(board_id: int, offset: int, at: dt.datetime = NOON) -> dict[str, Any]:
-    """What the speed layer serves for a deleted board: no day, no content, the version of the deletion."""
+    """Return the record that is served for a deleted board: no day, no content, the version of the deletion."""
     nothing = dict.fromkeys(("member_id", "nickname", "city", "title", "body", "created_at", "day"))
     return row(board_id, offset, **nothing, modified_at=at, deleted=True)
 
@@ -161,7 +161,7 @@ class Writing:
 
     @property
     def waits_for(self) -> str:
-        """What the query says it waits for."""
+        """Return the reason for which the query waits, as it reports it."""
         waiting = self.state.waiting_for("serve")
         return waiting[0] if waiting else ""
 

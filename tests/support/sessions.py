@@ -66,7 +66,7 @@ def terminate(settings: Settings, application: str) -> int:
 
 
 def execute(settings: Settings, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-    """What a statement returns, as the superuser."""
+    """Return the rows of a statement, run as the superuser."""
     connection = session(settings)
     try:
         with connection, connection.cursor() as cursor:

@@ -52,7 +52,7 @@ class TopicLog:
         self._wait_for_leaders(topic, total)
 
     def delete_before(self, topic, partition, offset):
-        """What retention does, at once."""
+        """Delete records as retention does, at once."""
         # a client that saw a former topic of that name finds no leader
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         place = TopicPartition(topic, partition, offset)

@@ -1,4 +1,4 @@
-"""Which days a person may ask for, with the 21st as today and 14 days in the topics."""
+"""The days that a person may request, with the 21st as today and 14 days in the topics."""
 
 import datetime as dt
 

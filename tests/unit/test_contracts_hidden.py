@@ -1,4 +1,4 @@
-"""What no value may hold, wherever it is: control characters, lone surrogates, endless nesting."""
+"""No value may have control characters, lone surrogates or excessive nesting, at any depth."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What must wait holds up nothing else and is not overtaken: the drain, over fakes."""
+"""The drain over fakes: a record that must wait delays no other keys, and is not overtaken."""
 
 import asyncio
 

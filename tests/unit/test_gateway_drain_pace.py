@@ -1,4 +1,4 @@
-"""How fast the drain goes, and what it says of it."""
+"""The pace of the drain, and its log."""
 
 import asyncio
 import itertools

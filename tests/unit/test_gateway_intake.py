@@ -1,4 +1,4 @@
-"""What becomes of an event, over fakes."""
+"""The outcomes of an event, over fakes."""
 
 import asyncio
 import dataclasses

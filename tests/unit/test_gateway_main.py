@@ -1,4 +1,4 @@
-"""What the entrypoint refuses, and the client's pieces."""
+"""The settings that the entrypoint refuses, and the parts of the client."""
 
 import dataclasses
 

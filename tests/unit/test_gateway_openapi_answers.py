@@ -153,7 +153,7 @@ async def until(condition):
 
 
 async def answer_to(port, sent):
-    """What comes back for these bytes, until the server closes the connection."""
+    """Return the response to these bytes, up to the server's close."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")

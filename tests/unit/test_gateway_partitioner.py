@@ -1,4 +1,4 @@
-"""Where Kafka puts a key, against values published with Kafka's sources."""
+"""The partition of a key, against values published with Kafka's sources."""
 
 import pytest
 

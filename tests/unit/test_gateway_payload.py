@@ -1,4 +1,4 @@
-"""What a body may consist of: counted in its bytes, before any value is made of it."""
+"""The limits of a body, counted in its bytes before it is decoded."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What reconciling sends, and what it does when Kafka does not take it."""
+"""The records that reconcile sends, and its behaviour if Kafka refuses them."""
 
 import asyncio
 import datetime as dt

@@ -11,7 +11,7 @@ VERSIONS = sorted((Path(__file__).parents[2] / "include/sql/migrations/versions"
 
 @pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.stem)
 def test_a_migration_is_literal_text(path):
-    """What it imports or computes could change later, and a fresh database would differ from one that was upgraded."""
+    """An imported or computed value could change later, and a new database would differ from an upgraded one."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     assert imported == ["from alembic import op"]

@@ -1,4 +1,4 @@
-"""How far behind: from where a topic ended when, and from where its records are taken next."""
+"""The lag, from the ends of a topic over time and the next offsets of the query."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""What is made of the driver at one instant: health, rows for PostgreSQL, metrics."""
+"""The view of the driver at one instant: health, rows for PostgreSQL, metrics."""
 
 import dataclasses
 import datetime as dt

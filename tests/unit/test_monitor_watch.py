@@ -38,7 +38,7 @@ class FakeQuery:
         return self.progress
 
     def did(self, batch_id, start, end, duration_ms=100, rows=0):
-        """What Spark tells of a batch from `start` to `end`."""
+        """Set Spark's progress report to a batch from `start` to `end`."""
         source = {name: at and {"board": {str(p): o for p, o in at.items()}}
                   for name, at in (("startOffset", start), ("endOffset", end))}  # fmt: skip
         progress = {"batchId": batch_id, "batchDuration": duration_ms, "numInputRows": rows, "sources": [source],

@@ -1,4 +1,4 @@
-"""Where a query begins, given the ledger and the topic; and what is refused, with the repair."""
+"""The offsets at which a query begins, given the ledger and the topic; refused ledgers and their repairs."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Which drivers of this machine still run, by locks that end with their processes."""
+"""Finds running drivers of this machine by locks that end with their processes."""
 
 import os
 import subprocess

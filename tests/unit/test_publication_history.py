@@ -1,4 +1,4 @@
-"""What undo and redo lead to, without a database: as an editor's."""
+"""The targets of undo and redo, without a database: as in an editor."""
 
 from include.integrity.publication_history import Move, PublicationHistory
 

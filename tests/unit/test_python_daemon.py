@@ -1,4 +1,4 @@
-"""Which daemon Python workers are forked from, however PySpark is installed."""
+"""The daemon from which Python workers are forked, for each kind of PySpark installation."""
 
 import os
 import subprocess

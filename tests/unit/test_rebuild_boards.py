@@ -1,4 +1,4 @@
-"""Which boards of a day count, by the column: edges of days, copies, versions, rejects, wrong clocks."""
+"""The boards of a day, selected by the column: bounds of days, copies, versions, rejects, wrong clocks."""
 
 import datetime as dt
 import json

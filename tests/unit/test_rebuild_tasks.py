@@ -1,4 +1,4 @@
-"""What tasks of a rebuild send to one another: how large, and in how many blobs."""
+"""The blobs that tasks of a rebuild send to one another: their sizes and numbers."""
 
 from collections import Counter
 

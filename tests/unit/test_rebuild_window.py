@@ -1,4 +1,4 @@
-"""What a rebuild reads; a day that the topic may no longer hold is refused, not rebuilt from what is left."""
+"""The ranges that a rebuild reads. A day that the topic may no longer have is refused, not rebuilt from the rest."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""What is known of a batch before PostgreSQL is asked."""
+"""The preparation of a batch, before PostgreSQL is involved."""
 
 import datetime as dt
 
@@ -11,7 +11,7 @@ from include.adapters.postgres.served_batch import (
     marked_of_replaced,
     newest_rows,
     newest_timestamp,
-    not_taken,
+    not_below,
     rejected_rows,
     repeated_sources,
     valid_rows,
@@ -32,8 +32,8 @@ def test_ends_are_one_beyond_the_last_record_of_each_partition():
 
 def test_only_records_at_or_beyond_the_ledger_are_taken():
     records = batch([row(1, 4), row(2, 5), row(3, 2, kafka_partition=5), row(4, 6)])
-    assert offsets(not_taken(records, {0: 5, 5: 3})) == [5, 6]
-    assert not_taken(records, {0: 4, 5: 0, 7: 9}) is records
+    assert offsets(not_below(records, {0: 5, 5: 3})) == [5, 6]
+    assert not_below(records, {0: 4, 5: 0, 7: 9}) is records
 
 
 def test_rejects_and_valid_rows_are_told_apart_by_their_reason():

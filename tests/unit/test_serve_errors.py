@@ -1,4 +1,4 @@
-"""What a failure of PostgreSQL means for a batch."""
+"""The classification of PostgreSQL's errors for a batch."""
 
 from types import SimpleNamespace
 

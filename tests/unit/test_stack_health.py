@@ -1,4 +1,4 @@
-"""Who answers at a port, and services whose supervisor is gone: real sockets and processes."""
+"""The owner of a port, and services whose supervisor is gone: real sockets and processes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What `make status` shows of the stream."""
+"""The lines of `make status` about the stream."""
 
 from pathlib import Path
 

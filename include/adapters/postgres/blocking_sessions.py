@@ -1,4 +1,4 @@
-"""Sessions that another one waits for: PostgreSQL tells of them only while it waits."""
+"""Finds sessions that block another one. PostgreSQL reports them only while that session waits."""
 
 import datetime as dt
 import threading
@@ -15,7 +15,7 @@ _LOOK_EVERY_S = 0.2
 
 
 class Blocking(NamedTuple):
-    """A session that is waited for, and the table. Without a right to see it, its state is not known."""
+    """A blocking session, and the table. `state` and `since` are None if the role may not see the session."""
 
     pid: int
     application: str
@@ -31,15 +31,15 @@ class Blocking(NamedTuple):
 
 @contextmanager
 def blocking_sessions(database: DatabaseSettings, role: Role, application: str, pid: int) -> Iterator[list[Blocking]]:
-    """The sessions that backend `pid` waited for last, kept up to date until the end of the block."""
+    """Yield the sessions that backend `pid` waited for last; the list is updated until the end of the block."""
     seen: list[Blocking] = []
     is_over = threading.Event()
 
     def look() -> None:
         connection = KeptConnection(database, role, application)
-        with suppress(DatabaseUnavailable):  # the caller has an error of its own then
+        with suppress(DatabaseUnavailable):  # the caller gets the same error from its own connection
             while not is_over.wait(_LOOK_EVERY_S):
-                with connection.transaction() as cursor:  # another one each time: within one the answer stays
+                with connection.transaction() as cursor:  # a new one each time: within one the result never changes
                     cursor.execute(query("select_blocking_sessions", cursor), {"pid": pid})
                     seen[:] = map(Blocking._make, cursor.fetchall()) if cursor.rowcount else seen
         connection.close()

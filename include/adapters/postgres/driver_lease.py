@@ -1,4 +1,4 @@
-"""One driver a query at a time: the later one takes the lease, the older one finds out before it writes again."""
+"""The lease of a query: one driver holds it at a time. A later driver takes it, and the older one can't write again."""
 
 import datetime as dt
 import logging
@@ -17,15 +17,15 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 QUERIES = ("join", "serve")
-TAKE_S = 10.0  # for a transaction of the older driver to come to its end
+TAKE_S = 10.0  # how long a transaction of the older driver may continue
 
 
 class LeaseTaken(PipelineError):
-    """Another driver took the lease in between."""
+    """Another driver took the lease in the meantime."""
 
 
 class Holder(NamedTuple):
-    """Who has the lease. `seen_at` is its last sign of life, `age_s` ago: it took the lease, or its loop came round."""
+    """The driver that has the lease. It took the lease or wrote a heartbeat last at `seen_at`, `age_s` ago."""
 
     epoch: int
     driver_id: str
@@ -36,12 +36,12 @@ class Holder(NamedTuple):
 
 
 class DriverLease:
-    """This driver's right to write for its queries. Taking it ends the right of every driver that had one of them."""
+    """This driver's right to write for its queries. Taking it revokes the right of each driver that had one of them."""
 
     def __init__(
         self, database: DatabaseSettings, driver_id: str, queries: Sequence[str] = QUERIES, take_s: float = TAKE_S
     ) -> None:
-        """`queries`: each has a lease of its own, and this driver has all of these or none."""
+        """Each of `queries` has a lease of its own; this driver takes all of them or none."""
         self.queries = sorted(queries)  # the order in which all drivers lock them
         self.driver_id = driver_id
         self.epoch = 0
@@ -54,12 +54,12 @@ class DriverLease:
             return {row[0]: Holder(*row[1:]) for row in cursor.fetchall()}
 
     def take(self, after: Mapping[str, int] | None = None) -> int:
-        """Become the driver of all its queries; returns the new epoch.
+        """Take the leases of all its queries; returns the new epoch.
 
-        `after`: only if each query's lease is still of that epoch (0: if no driver ever had it), else LeaseTaken is
-        raised and no lease is taken.
-        Waits for a transaction of the older driver that is under way, for `take_s`. Then its session is ended, and the
-        transaction has no effect: a driver that is frozen, or whose host is gone, would keep the lease.
+        `after`: the epoch that each query's lease must still have (0: no driver ever had it). If one differs,
+        LeaseTaken is raised and no lease is taken.
+        Waits for an open transaction of the older driver for `take_s`. Then its session is terminated and the
+        transaction has no effect, because a driver that is frozen, or whose host is gone, would keep the lease.
         """
         try:
             return self._take(after)
@@ -79,17 +79,17 @@ class DriverLease:
         held = {row[0]: row[1:] for row in cursor.fetchall()}
         for name in self.queries:
             epoch, driver_id, host = held.get(name, (None, None, None))
-            # a database that was restored gives an epoch a second time, to another driver
+            # a restored database assigns an epoch a second time, to another driver
             if (epoch, driver_id) != (self.epoch, self.driver_id):
                 raise DriverSuperseded(query=name, epoch=self.epoch, later=epoch and f"{epoch} on {host}")
 
     def check(self) -> None:
-        """Look whether the lease is still this driver's. Raises DriverSuperseded, DatabaseUnavailable."""
+        """Raise DriverSuperseded if another driver has the lease. Raises DatabaseUnavailable."""
         with self._connection.transaction() as cursor:
             self.hold(cursor)
 
     def release(self) -> None:
-        """Let go of it, so that the next driver need not wait until this one has been silent for long enough."""
+        """Release the leases, so that the next driver need not wait until this one's heartbeat is old enough."""
         with self._connection.transaction() as cursor:
             cursor.execute(query("end_driver_lease", cursor), self._parameters())
         self._connection.close()

@@ -1,4 +1,4 @@
-"""What the database holds of one member, removed in one transaction; and who was removed."""
+"""Removes a member's data from the database in one transaction, and records which members were removed."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from include.settings import DatabaseSettings
 from include.sql.named import query
 
 # Tables with data of a member, in the order of locks: the name in the report, and the statement that removes the rows.
-_PLACES = {
+_STATEMENTS = {
     "pending_record": "forget_pending",
     "detail_covered": "forget_covered_of_member",
     "detail_live": "forget_live",
@@ -28,16 +28,16 @@ _PLACES = {
 
 
 class ForgottenStore:
-    """Works as the owner of the tables, who alone may remove from all of them. Raises DatabaseUnavailable."""
+    """Works as the owner of the tables, the only role that may delete from all of them. Raises DatabaseUnavailable."""
 
     def __init__(self, database: DatabaseSettings, definition: Definition) -> None:
         self._database = database
         self._topics = {"member_topic": definition.table.name, "board_topic": definition.stream.name}
 
     def open(self, member_id: int, reason: str, made_by: str, board_ids: Sequence[int] = ()) -> list[int]:
-        """Note the member and boards of theirs; returns all of their boards that are known.
+        """Record the member and the given boards; returns all known boards of the member.
 
-        A rebuild that begins later leaves the member out. Raises DayBusy while one that began before is under way.
+        A rebuild that begins later omits the member. Raises DayBusy while a rebuild that began before is running.
         """
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
             found = sorted({*board_ids, *self._boards(cursor, member_id)})
@@ -53,24 +53,24 @@ class ForgottenStore:
         return boards
 
     def boards(self, member_id: int) -> list[int]:
-        """The member's boards that the tables know."""
+        """Return the ids of the member's boards in the tables."""
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
             return self._boards(cursor, member_id)
 
     def remove(self, member_id: int, board_ids: Sequence[int], dry_run: bool) -> Mapping[str, int]:
-        """Remove the member from every table; returns how many rows, by table. A dry run rolls back."""
+        """Remove the member from every table; returns the number of rows by table. A dry run rolls back."""
         which = {"member_id": member_id, "board_ids": list(board_ids), **self._topics}
         removed: dict[str, int] = {}
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
-            cursor.execute(query("forget_final", cursor), which)  # reads all history, and nobody waits for these rows
+            cursor.execute(query("forget_final", cursor), which)  # reads all generations; nobody waits for these rows
             by_generation = Counter(int(row[0]) for row in cursor.fetchall())
             removed["detail_final"] = by_generation.total()
             counted = [_counted(cursor, generation_id) for generation_id in sorted(by_generation)]
             cursor.execute(query("hold_tombstones", cursor))
             cursor.execute(query("lock_days_of_member", cursor), which | {"generation_ids": [*by_generation]})
-            for place, name in _PLACES.items():
+            for table, name in _STATEMENTS.items():
                 cursor.execute(query(name, cursor), which)
-                removed[place] = cursor.rowcount
+                removed[table] = cursor.rowcount
             for count in counted:
                 for name in ("recount_generation", "recount_shown_day", "delete_certificate"):
                     cursor.execute(query(name, cursor), count)
@@ -79,7 +79,7 @@ class ForgottenStore:
         return removed
 
     def close(self, member_id: int, removed: Mapping[str, int]) -> None:
-        """Keep what was removed, in numbers."""
+        """Save the numbers of removed rows."""
         with connect(self._database, "pipeline_owner", "forget member") as connection, connection.cursor() as cursor:
             cursor.execute(
                 query("save_forgotten", cursor), {"member_id": member_id, "removed": json.dumps(dict(removed))}
@@ -91,7 +91,7 @@ class ForgottenStore:
 
 
 def _counted(cursor: Cursor, generation_id: int) -> Mapping[str, object]:
-    """The rows of a build that are left, and their hash: its balance is made of these."""
+    """Return the count and the hash of a generation's remaining rows, for its balance."""
     cursor.execute(sql.SQL(query("measure_generation", cursor)).format(table=table_name(generation_id)))
     row_count, *_, content_hash = cursor.fetchone()
     return {"generation_id": generation_id, "row_count": row_count, "content_hash": content_hash}

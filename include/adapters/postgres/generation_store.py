@@ -1,4 +1,4 @@
-"""Generations of a day: made, loaded, attached, measured. Used by the rebuild's driver and by its executors."""
+"""Creates, loads, attaches and measures generations. Used by the rebuild's driver and by its executors."""
 
 import datetime as dt
 import json
@@ -29,7 +29,7 @@ PAGE = 1_000
 
 
 class Excluded(NamedTuple):
-    """A board of the day that is not a row: pending, rejected, deleted or moved; of these two also the version."""
+    """A board of the day without a row: pending, rejected, deleted or moved. `version_at` is set for the last two."""
 
     kind: str
     identity: str
@@ -41,7 +41,7 @@ class Excluded(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A board whose record stands more than once in board-detail."""
+    """A board whose record is more than once in the output topic."""
 
     board_id: int
     copies: int
@@ -49,7 +49,7 @@ class Duplicate(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """The terms of a day's balance, each counted on its own."""
+    """The terms of a day's balance, each counted separately."""
 
     raw_distinct: int
     pending: int
@@ -58,15 +58,15 @@ class Counts:
     misplaced: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
-        """The terms of both together."""
+        """Return the sums of the terms."""
         return Counts(*(getattr(self, term.name) + getattr(other, term.name) for term in fields(self)))
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a task saves of a generation, in one transaction: rows by `copy`, and what they do not show.
+    """The part of a generation that a task saves in one transaction: rows by `copy`, excluded boards, duplicates.
 
-    `number` is the part's own, the same when the task is tried again: from 0 on for rows, below for decisions.
+    `number` identifies the part and is the same in a retry of the task: from 0 on for rows, negative for decisions.
     """
 
     number: int
@@ -103,7 +103,7 @@ class GenerationStore:
 
     @contextmanager
     def hold(self, day: Day) -> Iterator[None]:
-        """Hold the day for this process until the block ends. Raises DayBusy when another one has it."""
+        """Hold the day for this process until the block ends. Raises DayBusy if another process holds it."""
         connection = open_connection(self._database, "batch", f"rebuild {day}")
         try:
             connection.autocommit = True
@@ -116,12 +116,12 @@ class GenerationStore:
             connection.close()
 
     def count_attempt(self, day: Day, run_id: str) -> None:
-        """Note that the run begins to build the day, whatever becomes of it; its publication forgets it."""
+        """Record that the run begins to build the day. A publication of the day deletes these records."""
         with self._transaction() as cursor:
             cursor.execute(query("count_attempt", cursor), {"day": day.date, "run_id": run_id})
 
     def known_offsets(self, day: Day, topic: str) -> tuple[Mapping[int, int], Mapping[int, int]]:
-        """First offsets of the day's records that are known already: of the raw topic, and of the output topic."""
+        """Return the first offsets of the day's known records, in the raw topic and in the output topic."""
         raw: dict[int, int] = {}
         output: dict[int, int] = {}
         with self._transaction() as cursor:
@@ -133,20 +133,20 @@ class GenerationStore:
         return raw, output
 
     def taken_offsets(self, topic: str, topic_id: str) -> dict[int, tuple[int, dt.datetime]]:
-        """How far the stream has taken the raw topic: the next offset, and when it last moved, a partition."""
+        """Return the stream's next offset in the raw topic, and the time of its last advance, per partition."""
         with self._transaction() as cursor:
             cursor.execute(query("select_ledger_entries", cursor), {"consumer": "join", "topic": topic})
             return {partition: (offset, at) for found_id, partition, offset, at in cursor.fetchall()
                     if found_id == topic_id}  # fmt: skip
 
     def replaced_until(self, output_id: str) -> dict[int, int]:
-        """Up to where the output topic was made from a topic that was replaced since, a partition."""
+        """Return, per partition, the end of the output topic's records that come from a topic replaced since."""
         with self._transaction() as cursor:
             cursor.execute(query("select_ledger", cursor), {"consumer": REPLACED, "topic_id": output_id})
             return dict(cursor.fetchall())
 
     def forgotten(self) -> frozenset[int]:
-        """Members whose data were removed on request."""
+        """Return the ids of members whose data was removed on request."""
         with self._transaction() as cursor:
             cursor.execute(query("select_forgotten", cursor))
             return frozenset(int(row[0]) for row in cursor.fetchall())
@@ -155,10 +155,10 @@ class GenerationStore:
         self, day: Day, run_id: str, reason: str | None, cut: Cut, topic_ids: Mapping[str, str],
         starts: Cut | None = None, unread: Mapping[str, Mapping[int, Sequence[tuple[int, int]]]] = MappingProxyType({}),
     ) -> int:  # fmt: skip
-        """Open a generation with a table of its own; drop what an earlier try of this run left behind.
+        """Create a generation and its table, and drop those of an earlier try of this run; returns the id.
 
-        The cut is kept with the ids of its topics: an offset says nothing of another topic of that name. With it are
-        the ranges that nobody can read any more; the cut ends before them.
+        The cut is saved with the ids of its topics, because an offset means nothing in another topic of that name. It
+        is also saved with the `unread` ranges, which no build can read any more; the cut ends before them.
         """
         with self._transaction() as cursor:
             cursor.execute(query("discard_unfinished", cursor), {"day": day.date, "run_id": run_id})
@@ -177,9 +177,9 @@ class GenerationStore:
             return generation_id
 
     def save_part(self, generation_id: int, day: Day, part: Part) -> bool:
-        """Save a part, once: a retried task finds it claimed and saves nothing. Returns whether it saved.
+        """Save a part, once; False if an earlier try of the task has saved it.
 
-        Raises StaleRun when the generation was discarded meanwhile.
+        Raises StaleRun if the generation was discarded meanwhile.
         """
         claim = {"generation_id": generation_id, "part": part.number, "row_count": part.row_count}
         with connect(self._database, "batch", "rebuild load") as connection, connection.cursor() as cursor:
@@ -200,16 +200,16 @@ class GenerationStore:
             return True
 
     def save_rejects(self, rejects: Iterable[Reject]) -> None:
-        """Keep records that break their contract; those that are kept already stay as they are."""
+        """Save records that violate their contract; records saved before stay unchanged."""
         rows = [reject._replace(rejected_by="rebuild") for reject in rejects]
         if rows:
             with self._transaction() as cursor:
                 execute_values(cursor, query("insert_rejects", cursor), rows, page_size=PAGE)
 
     def finish(self, generation_id: int, day: Day, counts: Counts) -> Built:
-        """Give the generation's table its key, count and hash it, attach it. Raises StaleRun when the run lost its day.
+        """Index, count, hash and attach the generation's table. Raises StaleRun if the run no longer holds its day.
 
-        The key is made on one connection while another one counts and hashes: each reads all of the table. The
+        One connection creates the key while another one counts and hashes, because each reads the whole table. The
         bounds of its rows become a CHECK.
         """
         with ThreadPoolExecutor(1, "measure") as executor:
@@ -232,10 +232,10 @@ class GenerationStore:
         return Built(generation_id, found.row_count, found.content_hash)
 
     def _index(self, generation_id: int) -> None:
-        for name in ("index_generation", "analyze_generation"):  # the two locks do not go together
+        for name in ("index_generation", "analyze_generation"):  # two transactions: their locks conflict
             with self._transaction() as cursor:
                 cursor.execute(query(name, cursor), {"generation_id": generation_id})
-        # before it is attached: no reader marks its rows, and no vacuum has to read it later
+        # before it is attached: readers then set no hint bits, and no later vacuum has to read it
         with closing(open_connection(self._database, "batch", "rebuild")) as connection, own_errors(self._database):
             connection.autocommit = True  # VACUUM runs in no transaction
             with connection.cursor() as cursor:
@@ -268,5 +268,5 @@ def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates:
 
 
 def table_name(generation_id: int) -> sql.Identifier:
-    """The table that holds a generation's rows."""
+    """Return the name of the table with a generation's rows."""
     return sql.Identifier("generations", f"detail_final_g{generation_id}")

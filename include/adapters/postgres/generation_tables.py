@@ -1,4 +1,4 @@
-"""The tables of generations that nobody needs any more: dropped without making a reader wait for long."""
+"""Drops tables of discarded generations, without making a reader wait for long."""
 
 import logging
 import time
@@ -15,23 +15,23 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 _LIMITS = SessionLimits(statement_s=20.0, lock_s=2.0)
-# The drop of attached tables waits for all who read the view, and those who come meanwhile wait behind it.
+# Dropping attached tables waits for all readers of the view, and new readers queue behind it.
 _WAITS = (*("200ms",) * 5, "2s")
 _PAUSE_S = 0.3
 
 
 def is_attached(cursor: Cursor, generation_id: int) -> bool:
-    """Is the generation's table part of the view?"""
+    """True if the generation's table is part of the view."""
     cursor.execute(query("select_attached", cursor), {"table": f"generations.detail_final_g{generation_id}"})
     return cursor.fetchone() is not None
 
 
 def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[int]:
-    """Drop the tables of discarded and unknown generations, of a day or of all; returns the generations.
+    """Drop the tables of discarded and unknown generations, of a day or of all days; returns the generations.
 
-    A day's tables are dropped where they were never attached, so that nobody who reads the view waits. Without a day
-    all are: the attached ones at once, which waits for readers that began before, and new readers wait for it, 0.2 s,
-    five times, and once 2 s. Then they are left to the next call. Raises DatabaseUnavailable.
+    With a day, only tables that were never attached are dropped, so no reader of the view waits. Without a day, all
+    are. The attached ones are dropped together, which waits for earlier readers and makes new ones wait: up to 0.2 s
+    five times, then up to 2 s. After that they are left to the next call. Raises DatabaseUnavailable.
     """
     connection = open_connection(database, "batch", "prune", _LIMITS)
     removed: list[int] = []
@@ -52,7 +52,7 @@ def remove_tables(database: DatabaseSettings, day: Day | None = None) -> list[in
 
 
 def _drop(cursor: Cursor, generation_ids: Sequence[int]) -> bool:
-    """Drop the tables, all or none; False when a lock was not had in any of the waits."""
+    """Drop the tables, all or none; False if a lock could not be acquired in any of the tries."""
     for wait in _WAITS:
         try:
             cursor.execute(query("drop_generation_tables", cursor), {"ids": list(generation_ids), "lock_timeout": wait})

@@ -1,4 +1,4 @@
-"""The time zone that days were filed under. Rows, generations and files of one zone are wrong in another."""
+"""The time zone in which days were counted. Rows, generations and files of one zone are wrong in another."""
 
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
@@ -10,9 +10,9 @@ from include.sql.named import query
 
 
 def keep_zone(cursor: Cursor, zone: str) -> None:
-    """Write down the zone when nothing is filed yet, and make it the database's, for whoever asks by `created_at`.
+    """Save the zone if none is saved yet, and make it the database's, for queries by `created_at`.
 
-    Raises ConfigurationError when days are filed under another one.
+    Raises ConfigurationError if another zone is saved.
     """
     cursor.execute(query("keep_zone", cursor), {"zone": zone})
     _refuse_other(cursor, zone)
@@ -21,7 +21,7 @@ def keep_zone(cursor: Cursor, zone: str) -> None:
 
 
 def require_zone(settings: Settings, role: Role) -> None:
-    """Raise ConfigurationError when the days of this database were filed under another zone. Blocks on PostgreSQL."""
+    """Raise ConfigurationError if the database's days were counted in another zone. Blocks on PostgreSQL."""
     with connect(settings.database, role, "zone") as connection, connection.cursor() as cursor:
         _refuse_other(cursor, settings.timezone)
 

@@ -1,4 +1,4 @@
-"""Rows into the live table, within the caller's transaction: newest version wins, published days are respected."""
+"""Writes rows to the live table in the caller's transaction: the newest version wins, published days stay correct."""
 
 import contextlib
 import time
@@ -24,12 +24,12 @@ from include.contracts.reject import Reject
 from include.failpoints import failpoint
 from include.sql.named import pipeline_of, query
 
-KNOWN_SHARE = 4  # from a quarter on, the whole batch is staged: looking for the rest costs more than it saves
+KNOWN_SHARE = 4  # if a quarter of the boards or more are known, all rows are staged: further lookups do not pay
 
 
 @dataclass
 class Applied:
-    """What a batch changed. `duplicates` are records made from a board record that was served before."""
+    """The changes of a batch. `duplicates` counts records made from a stream record that was served before."""
 
     written: int = 0
     duplicates: int = 0
@@ -49,13 +49,13 @@ class Applied:
 def write_rows(
     cursor: Cursor, rows: pa.Table, applied: Applied, refused: Callable[[pa.Table, psycopg2.Error], Reject]
 ) -> None:
-    """Write the rows; where PostgreSQL refuses a value, halve them until the row is found that has it: a reject.
+    """Write the rows. If PostgreSQL refuses a value, bisect them until the row with it is found: it becomes a reject.
 
-    The parts are written in the order of the log, and the newest version wins between them as within one.
+    The parts are written in the order of the topic, and the newest version wins between them as within one.
     """
     if placeless(rows):
         cursor.execute(query("share_tombstones", cursor))
-    # before any row, for all parts: a publication that has the day would wait for the rows of an earlier part
+    # lock the days of all parts before any row: a publication that has a day could wait for rows of an earlier part
     _write_part(cursor, rows, _locked_days(cursor, day_numbers(rows)), applied, refused)
 
 
@@ -84,10 +84,10 @@ def _write_part(
 
 
 def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], applied: Applied) -> tuple[int, int]:
-    """How many rows were written, and how many stand there already, made by another record.
+    """Write the rows; returns the number written, and the number already present from another record.
 
-    Boards that nothing is known of go straight into the live table: that takes half the time of staging and upserting
-    them. No other session adds rows there while the lease is held, so what was looked up stays true.
+    Unknown boards are copied into the live table directly, in half the time of staging and upserting them. No other
+    session adds rows there while the lease is held, so the result of the lookup stays valid.
     """
     pipeline = pipeline_of(cursor)
     key, columns = pipeline.key_column, live_columns(pipeline)
@@ -97,7 +97,7 @@ def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], appli
         known = _known_boards(cursor, newest[key].to_pylist())
         new, others = split(newest, are_new(newest, key, known, set(published)))
     with applied.timed("copy"):
-        # in order: half the index work
+        # sorted by key, which halves the work of the index
         copy_rows(cursor, query("copy_live", cursor), new.sort_by(key).select(columns))
         copy_rows(cursor, query("copy_stage_detail", cursor), others.select(columns))
     failpoint("serve.after_copy")
@@ -110,9 +110,9 @@ def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], appli
 
 def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) -> tuple[int, int]:
     if placeless(rows):
-        # after rows of earlier parts, perhaps: no publication is under way while the tombstones are held
+        # possibly after rows of earlier parts: no publication can run while the tombstones are held
         published = {**published, **_hold_days(cursor, place_tombstones(cursor), published)}
-    # before the fence: a board that the published day shows waits no longer either
+    # before the fence: a board that the published day shows is no longer pending either
     stream = {"topic": pipeline_of(cursor).stream.name}
     cursor.execute(query("lock_served_pending", cursor), stream)
     if cursor.rowcount:
@@ -136,7 +136,7 @@ def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) 
 
 
 def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
-    """Those of the boards that have a row or are pending; all of them when these are many."""
+    """Return the boards that have a row or are pending; all keys if these are a quarter or more."""
     limit = len(keys) // KNOWN_SHARE + 1
     # as one text: psycopg2 would write an expression of so many numbers
     cursor.execute(query("select_known_boards", cursor), {"keys": "{" + ",".join(map(str, keys)) + "}", "limit": limit})
@@ -145,9 +145,9 @@ def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
 
 
 def _hold_days(cursor: Cursor, days: set[int], held: Mapping[int, int | None]) -> dict[int, int]:
-    """Keep the days as they are until the end of the transaction; returns the generation of each published one.
+    """Lock the days until the end of the transaction; returns the generation of each published one.
 
-    `held`: those that are kept already. A day that is not there yet is opened.
+    `held`: the days that are locked already. A day without a row gets one.
     """
     if more := days - held.keys():
         cursor.execute(query("open_days", cursor), {"days": sorted(more)})

@@ -1,4 +1,4 @@
-"""The live table and its offset ledger: one transaction a batch, so that every record takes effect once."""
+"""Writes the live table and its offset ledger in one transaction per batch, so every record takes effect once."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from include.adapters.postgres.served_batch import (
     ends_of,
     instant,
     marked_of_replaced,
-    not_taken,
+    not_below,
     rejected_rows,
     repeated_sources,
     valid_rows,
@@ -65,31 +65,31 @@ class LiveTableSink:
 
     @property
     def committed_offsets(self) -> dict[int, int]:
-        """The next offsets by partition as of the last commit; before that as `begin` was told."""
+        """The next offset of each partition as of the last commit; before the first, those given to `begin`."""
         return dict(self._committed_offsets)
 
     def begin(self, start: Offsets) -> None:
-        """Know where the query begins: a ledger that is found below was set back, and is refused."""
+        """Set the offsets at which the query begins. A ledger that is found below them was set back, and is refused."""
         self._committed_offsets = dict(start)
 
     def apply(self, records: pa.Table) -> Applied:
         """Write one batch and advance the ledger to its ends, in one transaction, or nothing.
 
-        Records below the ledger are passed over, so a batch whose commit was not answered can be given again. A row
-        that PostgreSQL refuses becomes a reject; the others are written. Raises BatchInterrupted (a
-        DatabaseUnavailable) when giving it again may succeed; LedgerConflict when another writer advanced the ledger
-        or it was set back; DriverSuperseded; BatchRefused. Blocks as long as the session's limits let it.
+        Records below the ledger are skipped, so a batch whose commit was not answered can be applied again. A row that
+        PostgreSQL refuses becomes a reject; the others are written. Raises BatchInterrupted (a DatabaseUnavailable) if
+        a retry may succeed; LedgerConflict if another writer advanced the ledger or it was set back; DriverSuperseded;
+        BatchRefused. Blocks up to the session's limits.
         """
         ends = ends_of(records)
         applied = Applied()
         with self._transaction() as cursor:
             self._lease.hold(cursor)
             ledger = self._ledger(cursor)
-            added = {p: 0 for p in ends if p not in ledger}  # a partition that is new begins at 0, as in Spark
+            added = {p: 0 for p in ends if p not in ledger}  # a new partition begins at 0, as in Spark
             ledger |= added
-            wanted = not_taken(records, ledger)
-            rows = marked_of_replaced(valid_rows(wanted), self._replaced_until)
-            applied.rejects += rejected_rows(wanted, self.topic, self._consumer)
+            remaining = not_below(records, ledger)
+            rows = marked_of_replaced(valid_rows(remaining), self._replaced_until)
+            applied.rejects += rejected_rows(remaining, self.topic, self._consumer)
             if rows.num_rows:
                 applied.duplicates += repeated_sources(rows)
                 write_rows(cursor, rows, applied, self._refused)
@@ -106,23 +106,23 @@ class LiveTableSink:
         return applied
 
     def cancel(self) -> None:
-        """Break off the statement under way, if there is one; its batch is then not written."""
+        """Cancel the running statement, if there is one; its batch is then not written."""
         connection = self._connection
         if connection is not None:
-            with contextlib.suppress(psycopg2.Error):  # closed meanwhile, or the server is gone: nothing is under way
+            with contextlib.suppress(psycopg2.Error):  # closed meanwhile, or the server is gone: no statement runs
                 connection.cancel()
 
     def close(self) -> None:
-        """Let go of the connection; a transaction that is open ends without effect."""
+        """Close the connection; an open transaction is rolled back."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Cursor]:
-        """A cursor whose transaction the block commits. After any failure the next one has another connection.
+        """Yield a cursor whose transaction the block commits. After any error the next call opens another connection.
 
-        A session that saw a failure may be bound to what caused it: to a server that is read-only by now, for one.
+        A session that saw an error may be bound to its cause, for example a server that has become read-only.
         """
         connection = self._connection
         is_done = False
@@ -134,7 +134,7 @@ class LiveTableSink:
             is_done = True
         except psycopg2.Error as exc:
             is_lost = connection is None or bool(connection.closed)
-            # PostgreSQL's own text may quote a row: it goes no further
+            # without the cause: PostgreSQL's own text may quote a row
             raise as_own(exc, is_lost, host=self._database.host, port=self._database.port) from None
         finally:
             if not is_done:
@@ -146,21 +146,22 @@ class LiveTableSink:
             with connection, connection.cursor() as cursor:
                 cursor.execute(query("create_stage_detail", cursor))
                 cursor.execute(query("select_ledger", cursor), {"consumer": REPLACED, "topic_id": self._topic_id})
-                self._replaced_until = dict(cursor.fetchall())  # who moves it takes the lease
+                self._replaced_until = dict(cursor.fetchall())  # it changes only under another driver's lease
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _ledger(self, cursor: Cursor) -> dict[int, int]:
-        """The next offsets to take."""
+        """Return the next offset of each partition. Raises LedgerConflict if the ledger was set back."""
         cursor.execute(query("select_ledger", cursor), {"consumer": self._consumer, "topic_id": self._topic_id})
         ledger: dict[int, int] = dict(cursor.fetchall())
-        # Spark goes on after what it gave last: with a database that was restored meanwhile, all between were lost
+        # Spark continues after the last batch, so with a database restored meanwhile the records between would be lost
         set_back = {p: (at, ledger.get(p)) for p, at in self._committed_offsets.items() if ledger.get(p, -1) < at}
         if set_back:
-            raise LedgerConflict("The offset ledger was set back, as a restored database is; start again to go on from "
-                                 "it", consumer=self._consumer, topic=self.topic, was_and_is=set_back)  # fmt: skip
+            raise LedgerConflict("the offset ledger was set back, as by a restored database; restart the driver to "
+                                 "continue from the ledger", consumer=self._consumer, topic=self.topic,
+                                 was_and_is=set_back)  # fmt: skip
         return ledger
 
     def _refused(self, row: pa.Table, error: psycopg2.Error) -> Reject:

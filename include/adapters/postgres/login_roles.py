@@ -1,4 +1,4 @@
-"""Roles that log in, and their passwords."""
+"""Creates roles that log in, and sets their passwords."""
 
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
@@ -9,9 +9,9 @@ from include.sql.named import query
 
 
 def save_login_role(cursor: Cursor, role: str, password: str, attribute: str = "") -> None:
-    """Create the role, or renew its password; `attribute` is one more of SQL's, such as CREATEROLE.
+    """Create the role, or set its password; `attribute` is a further role attribute, such as CREATEROLE.
 
-    The statement has the SCRAM verifier of the password: PostgreSQL writes statements into its log, whole.
+    The statement has the SCRAM verifier instead of the password, because PostgreSQL may log whole statements.
     """
     cursor.execute(query("select_role", cursor), {"role": role})
     verb = "ALTER" if cursor.fetchone() else "CREATE"

@@ -1,4 +1,4 @@
-"""The offset ledger: the next offset that a consumer takes of each partition of a topic. It decides where to begin."""
+"""The offset ledger: a consumer's next offset in each partition of a topic, at which the consumer starts."""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,11 @@ from include.errors import LedgerConflict
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
-REPLACED = "replaced"  # a consumer: before its place the output was made from a stream's topic that was replaced
+REPLACED = "replaced"  # a consumer: records of the output before its offsets come from a stream's topic since replaced
 
 
 class Entry(NamedTuple):
-    """One partition's place, and when it was last moved. Another topic id is another topic of the same name."""
+    """The next offset of a partition, and the time of its last change. Topics of one name have different ids."""
 
     topic_id: str
     partition: int
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 class Move(NamedTuple):
-    """An entry that a person moves. `from_offset` is None where there was none."""
+    """A change of an entry by a person. `from_offset` is None if there was no entry."""
 
     partition: int
     from_topic_id: str
@@ -36,7 +36,7 @@ class Move(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The output topic, and where it ends."""
+    """The output topic and its end offsets."""
 
     topic: str
     topic_id: str
@@ -44,47 +44,47 @@ class Output(NamedTuple):
 
 
 class OffsetLedger:
-    """Each call is one short transaction over a connection that is kept. Safe for several threads.
+    """Each call is one short transaction over a kept connection. Thread-safe.
 
-    Raises DatabaseUnavailable; a call repeated after that does no harm.
+    Raises DatabaseUnavailable; the call can then be repeated.
     """
 
     def __init__(self, database: DatabaseSettings) -> None:
         self._connection = KeptConnection(database, "stream", "ledger")
 
     def entries(self, consumer: str, topic: str) -> list[Entry]:
-        """All entries of the consumer for topics of that name, those moved last first."""
+        """Return the consumer's entries for all topics of that name, the last changed first."""
         with self._connection.transaction() as cursor:
             return select_entries(cursor, consumer, topic)
 
     def open(self, consumer: str, topic: str, topic_id: str, start: Offsets, lease: DriverLease) -> Offsets:
-        """The ledger of this topic; a partition that has no entry yet gets one at its `start`.
+        """Return the topic's next offsets; a partition without an entry gets one at its `start`.
 
         Raises DriverSuperseded.
         """
         with self._connection.transaction() as cursor:
             lease.hold(cursor)
             open_partitions(cursor, consumer, topic, topic_id, start)
-            return _places(cursor, consumer, topic_id)
+            return _next_offsets(cursor, consumer, topic_id)
 
     def advance(
         self, consumer: str, topic: str, topic_id: str, expected: Offsets, ends: Mapping[int, int], lease: DriverLease
     ) -> Offsets:
-        """Move these partitions to `ends`, from `expected` (0 for one that was added since). Returns their new places.
+        """Advance these partitions from `expected` (0 for a partition added since) to `ends`, and return `ends`.
 
-        A place between the two is taken for an earlier advance of this driver whose commit was not answered: only
-        the holder of the lease moves the ledger. Raises LedgerConflict for any other place, DriverSuperseded.
+        An offset between the two is from an earlier advance of this driver whose commit was not answered: only the
+        holder of the lease advances the ledger. Raises LedgerConflict for any other offset, DriverSuperseded.
         """
         with self._connection.transaction() as cursor:
             lease.hold(cursor)
             open_partitions(cursor, consumer, topic, topic_id, {p: 0 for p in ends if p not in expected})
-            places = _places(cursor, consumer, topic_id)
+            present = _next_offsets(cursor, consumer, topic_id)
             for partition, end in ends.items():
-                wanted, place = expected.get(partition, 0), places.get(partition)
-                if place is None or not wanted <= place <= end:
-                    raise LedgerConflict(consumer=consumer, topic=topic, partition=partition, ledger=place,
-                                         expected=wanted, next_offset=end)  # fmt: skip
-            move_partitions(cursor, consumer, topic, topic_id, places, ends)
+                start, offset = expected.get(partition, 0), present.get(partition)
+                if offset is None or not start <= offset <= end:
+                    raise LedgerConflict(consumer=consumer, topic=topic, partition=partition, ledger=offset,
+                                         expected=start, next_offset=end)  # fmt: skip
+            move_partitions(cursor, consumer, topic, topic_id, present, ends)
         return dict(ends)
 
     def repair(
@@ -99,25 +99,25 @@ class OffsetLedger:
         send_pending_again: bool = False,
         made_from_replaced: Output | None = None,
     ) -> None:
-        """Move entries as a person decided, and keep what was moved.
+        """Change entries as a person decided, and record the changes.
 
-        Entries of a replaced topic go; pending boards and rejects that came from it are kept under its name and id.
+        Entries of a replaced topic are deleted; its pending boards and rejects are kept under its name and id.
 
-        `send_pending_again`: boards that had waited and were sent count as not sent, for their details may be lost.
-        `made_from_replaced`: all that the output topic has by now was made from the replaced one, served or not.
-        Raises LedgerConflict when the ledger is not as it was seen, DriverSuperseded.
+        `send_pending_again`: mark pending boards that were sent as not sent, because their details may be lost.
+        `made_from_replaced`: all present records of the output topic come from the replaced one, served or not.
+        Raises LedgerConflict if the ledger differs from `seen`, DriverSuperseded.
         """
         where = {"consumer": consumer, "topic": topic, "topic_id": topic_id}
         with self._connection.transaction() as cursor:
             lease.hold(cursor)
             if sorted(select_entries(cursor, consumer, topic)) != sorted(seen):
-                raise LedgerConflict("The ledger moved since it was looked at; look again", **where)
+                raise LedgerConflict("the ledger has changed since it was read; run the command again", **where)
             if send_pending_again:
                 cursor.execute(query("forget_sent_pending", cursor))
             for replaced in {move.from_topic_id for move in moves} - {topic_id}:
                 cursor.execute(query("set_aside_pending", cursor), where | {"from_topic_id": replaced})
                 cursor.execute(query("set_aside_rejects", cursor), where | {"from_topic_id": replaced})
-            for move in moves:  # the ledger last, as a batch takes it
+            for move in moves:  # the ledger's lock last, in the order of a batch
                 cursor.execute(query("set_ledger_entry", cursor), where | move._asdict())
                 cursor.execute(
                     query("insert_ledger_repair", cursor), where | move._asdict() | {"repaired_by": repaired_by}
@@ -132,25 +132,25 @@ class OffsetLedger:
                     )
 
     def close(self) -> None:
-        """Let go of the connection. The next call opens another."""
+        """Close the connection. The next call opens another."""
         self._connection.close()
 
 
 def open_partitions(cursor: Cursor, consumer: str, topic: str, topic_id: str, start: Mapping[int, int]) -> None:
-    """Give partitions that have no entry one at their start; an entry that is there stays as it is."""
+    """Insert entries at their start for partitions that have none; existing entries stay unchanged."""
     for partition, offset in start.items():
         cursor.execute(query("open_ledger", cursor), {"consumer": consumer, "topic": topic, "topic_id": topic_id,
                                               "partition": partition, "next_offset": offset})  # fmt: skip
 
 
 def move_partitions(
-    cursor: Cursor, consumer: str, topic: str, topic_id: str, places: Mapping[int, int], ends: Mapping[int, int]
+    cursor: Cursor, consumer: str, topic: str, topic_id: str, present: Mapping[int, int], ends: Mapping[int, int]
 ) -> None:
-    """Compare and set, in one statement: partitions whose end is beyond their place. Raises LedgerConflict."""
-    moved = [partition for partition, end in ends.items() if end > places[partition]]
+    """Advance the partitions whose end is beyond their present offset, by compare and set. Raises LedgerConflict."""
+    moved = [partition for partition, end in ends.items() if end > present[partition]]
     if not moved:
         return
-    expected, next_offsets = [places[partition] for partition in moved], [ends[partition] for partition in moved]
+    expected, next_offsets = [present[partition] for partition in moved], [ends[partition] for partition in moved]
     cursor.execute(query("advance_ledger", cursor), {"consumer": consumer, "topic_id": topic_id, "partitions": moved,
                                              "expected": expected, "next_offsets": next_offsets})  # fmt: skip
     if cursor.rowcount != len(moved):
@@ -158,11 +158,11 @@ def move_partitions(
 
 
 def select_entries(cursor: Cursor, consumer: str, topic: str) -> list[Entry]:
-    """All entries of the consumer for topics of that name, those moved last first."""
+    """Return the consumer's entries for all topics of that name, the last changed first."""
     cursor.execute(query("select_ledger_entries", cursor), {"consumer": consumer, "topic": topic})
     return [Entry._make(row) for row in cursor.fetchall()]
 
 
-def _places(cursor: Cursor, consumer: str, topic_id: str) -> Offsets:
+def _next_offsets(cursor: Cursor, consumer: str, topic_id: str) -> Offsets:
     cursor.execute(query("select_ledger", cursor), {"consumer": consumer, "topic_id": topic_id})
     return dict(cursor.fetchall())

@@ -1,4 +1,4 @@
-"""What the join keeps in PostgreSQL: pending boards and rejects."""
+"""The join's tables in PostgreSQL: pending records and rejects."""
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ PAGE_BYTES = 4 << 20
 
 
 class PendingBoard(NamedTuple):
-    """A board whose member is not known yet, whole."""
+    """A whole record of the stream whose key in the table is not known yet."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class PendingBoard(NamedTuple):
 
 
 class Coordinates(NamedTuple):
-    """Where a record is."""
+    """The coordinates of a record."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ BEFORE_ALL = Coordinates("", -1, -1)
 
 
 class StoredBoard(NamedTuple):
-    """A pending board as it is kept: its record."""
+    """A pending record as read back, to be joined again."""
 
     topic: str
     partition: int
@@ -58,9 +58,9 @@ class StoredBoard(NamedTuple):
 
 
 class PendingStore:
-    """Each call is one short transaction, so that a call repeated after a crash changes nothing.
+    """Each call is one short transaction over a kept connection; a call repeated after a crash changes nothing.
 
-    Over a connection that is kept; threads take turns. Raises DatabaseUnavailable; a call that writes DriverSuperseded.
+    Thread-safe. Raises DatabaseUnavailable; calls that write also raise DriverSuperseded.
     """
 
     def __init__(self, database: DatabaseSettings, lease: DriverLease) -> None:
@@ -68,67 +68,65 @@ class PendingStore:
         self._lease = lease
 
     def save_rejects(self, rejects: Iterable[Reject], rejected_by: str) -> int:
-        """Keep the records with their reasons; one kept already stays as it is. Returns how many were given."""
+        """Save the records with their reasons; a record saved before stays unchanged. Returns their number."""
         rows = (reject._replace(rejected_by=rejected_by) for reject in rejects)
         return self._insert("insert_rejects", rows)
 
-    def save_pending(self, boards: Iterable[PendingBoard]) -> int:
-        """Keep the boards until their member comes. Returns how many were given."""
-        return self._insert("insert_pending", boards)
+    def save_pending(self, records: Iterable[PendingBoard]) -> int:
+        """Save the records until their row of the table arrives. Returns their number."""
+        return self._insert("insert_pending", records)
 
     def members_waited_for(self, after: int | None, limit: int) -> list[int]:
-        """The first members that boards wait for, in the order of their ids, after this one when there is one."""
+        """Return the first keys of the table that records wait for, in order, after `after` if it is given."""
         with self._connection.transaction() as cursor:
             cursor.execute(query("select_members_waited_for", cursor), {"after": after, "limit": limit})
-            return [member_id for (member_id,) in cursor.fetchall()]
+            return [key for (key,) in cursor.fetchall()]
 
-    def pending_of(self, member_ids: Sequence[int], after: Coordinates, limit: int) -> list[tuple[Coordinates, int]]:
-        """The first pending boards of these members after this one, in the order of the log, with their bytes."""
+    def pending_of(self, table_keys: Sequence[int], after: Coordinates, limit: int) -> list[tuple[Coordinates, int]]:
+        """Return the first records that wait for these keys, after `after`, by coordinates, with their bytes."""
         # as one text: psycopg2 would write an expression of so many numbers
-        members = "{" + ",".join(map(str, member_ids)) + "}"
+        keys = "{" + ",".join(map(str, table_keys)) + "}"
         with self._connection.transaction() as cursor:
-            cursor.execute(
-                query("select_pending_places", cursor), {"members": members, **after._asdict(), "limit": limit}
-            )
-            return [(Coordinates(*place), size) for *place, size in cursor.fetchall()]
+            cursor.execute(query("select_pending_places", cursor), {"members": keys, **after._asdict(), "limit": limit})
+            return [(Coordinates(*coordinates), size) for *coordinates, size in cursor.fetchall()]
 
-    def pending_at(self, places: Sequence[Coordinates]) -> list[StoredBoard]:
-        """Those of these boards that still wait, in the order of the log."""
+    def pending_at(self, coordinates: Sequence[Coordinates]) -> list[StoredBoard]:
+        """Return the records at these coordinates that still wait, by coordinates."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_pending", cursor), _columns(places))
+            cursor.execute(query("select_pending", cursor), _columns(coordinates))
             return [
                 StoredBoard._make(bytes(v) if isinstance(v, memoryview) else v for v in row)
                 for row in cursor.fetchall()
             ]
 
-    def reject_pending(self, board: Coordinates, reason: str) -> None:
-        """Make a reject of a pending board, whole; it waits no longer."""
-        self._execute("reject_pending", {**board._asdict(), "reason": reason})
+    def reject_pending(self, record: Coordinates, reason: str) -> None:
+        """Turn a pending record into a reject."""
+        self._execute("reject_pending", {**record._asdict(), "reason": reason})
 
     def reject_by_hand(self, record: Reject) -> None:
-        """Keep a record that a person rejects; if it is a pending board, it waits no longer."""
+        """Save a record that a person rejects; it is no longer pending."""
         self._execute("reject_by_hand", record._asdict())
 
     def rejected_by_hand(self, topic: str) -> list[tuple[int, int]]:
-        """Partition and offset of the records of a topic that a person rejected."""
+        """Return partition and offset of the records of a topic that a person rejected."""
         with self._connection.transaction() as cursor:
             cursor.execute(query("select_rejected_by_hand", cursor), {"topic": topic})
             return [(partition, offset) for partition, offset in cursor.fetchall()]
 
     def is_pending(self, topic: str, partition: int, offset: int) -> bool:
-        """True if the board waits for its member."""
+        """True if the record is pending."""
         with self._connection.transaction() as cursor:
             cursor.execute(
                 query("select_is_pending", cursor), {"topic": topic, "partition": partition, "offset": offset}
             )
             return bool(cursor.fetchone()[0])
 
-    def mark_sent(self, places: Sequence[tuple[str, int, int]]) -> None:
-        """Boards by (topic, partition, offset) were sent; they go when their details are served."""
-        self._execute("mark_pending_sent", _columns(places))
+    def mark_sent(self, coordinates: Sequence[tuple[str, int, int]]) -> None:
+        """Mark the records at these coordinates as sent. They are deleted when *serve* has written their details."""
+        self._execute("mark_pending_sent", _columns(coordinates))
 
     def forget_superseded(self) -> None:
-        """Forget boards that wait although a newer version of theirs, or they themselves, were served meanwhile."""
+        """Delete pending records of which the same or a newer version was served meanwhile."""
         self._execute("delete_superseded_pending", {})
 
     def _execute(self, name: str, parameters: dict[str, object]) -> None:
@@ -150,13 +148,13 @@ class PendingStore:
         return count
 
 
-def _columns(places: Sequence[tuple[str, int, int]]) -> dict[str, object]:
-    topics, partitions, offsets = zip(*places, strict=True)
+def _columns(coordinates: Sequence[tuple[str, int, int]]) -> dict[str, object]:
+    topics, partitions, offsets = zip(*coordinates, strict=True)
     return {"topics": list(topics), "partitions": list(partitions), "offsets": list(offsets)}
 
 
 def _pages(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
-    """The rows in pages: each becomes one statement, a text that has every byte twice."""
+    """Yield the rows in pages. Each becomes one statement, whose text has two characters per byte of a value."""
     page: list[tuple[object, ...]] = []
     size = 0
     for row in rows:

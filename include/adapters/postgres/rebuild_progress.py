@@ -1,4 +1,4 @@
-"""How far a rebuild is: one row a generation, and a line in the log."""
+"""Reports the progress of a rebuild: one row per generation, and lines in the log."""
 
 import logging
 import socket
@@ -21,23 +21,23 @@ _LONGEST_ERROR = 2_000
 
 
 class RebuildProgress:
-    """Keeps the row up to date from a thread of its own while `running`; the load itself never waits for it."""
+    """Updates the row from a thread of its own while `running`, so the load never waits for it."""
 
     def __init__(
         self, database: DatabaseSettings, generation_id: int, day: Day, records_read: Callable[[], int]
     ) -> None:
-        """`records_read` says how many records tasks have read so far."""
+        """`records_read` returns the number of records that tasks have read so far."""
         self._connection = KeptConnection(database, "batch", f"rebuild progress {day}")
         self._generation_id = generation_id
         self._day = day
         self._records_read = records_read
         self._phase: Phase = "reading"
-        self._told: tuple[int, ...] = ()
+        self._logged: tuple[int, ...] = ()
         self._ended = threading.Event()
 
     @contextmanager
     def running(self, run_id: str, source: str, records_total: int, parts_total: int) -> Iterator["RebuildProgress"]:
-        """The row is there from now on; `built` at the end of the block, `failed` with the error when it raises."""
+        """Insert the row, and update it until the end of the block: then to `built`, or to `failed` with the error."""
         where = {"generation_id": self._generation_id, "day": self._day.date, "run_id": run_id, "source": source,
                  "host": socket.gethostname(), "records_total": records_total, "parts_total": parts_total}  # fmt: skip
         with self._connection.transaction() as cursor:
@@ -56,7 +56,7 @@ class RebuildProgress:
             self._connection.close()
 
     def enter(self, phase: Phase) -> None:
-        """Say what the rebuild does from now on."""
+        """Set the present phase."""
         self._phase = phase
 
     def _follow(self) -> None:
@@ -74,11 +74,11 @@ class RebuildProgress:
         try:
             with self._connection.transaction() as cursor:
                 cursor.execute(query("update_rebuild_run", cursor), values)
-                told = cursor.fetchone()
+                counts = cursor.fetchone()
         except DatabaseUnavailable as exc:
-            log.warning("day %s: its progress is not written down: %s", self._day, exc)
+            log.warning("day %s: the rebuild's progress is not saved: %s", self._day, exc)
             return
-        if told is not None and told != self._told:
-            self._told = told
+        if counts is not None and counts != self._logged:
+            self._logged = counts
             log.info("day %s: generation %d, %s: %d of %d records read, %d of %d parts loaded, %d rows", self._day,
-                     self._generation_id, phase, *told)  # fmt: skip
+                     self._generation_id, phase, *counts)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether the database has the schema that this version was written for."""
+"""Checks that the database has the schema of this version."""
 
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ _REMEDY = "run the migrations: python -m include.sql.migrate"
 
 @cache
 def newest_revision() -> str:
-    """The newest migration of this version. Files are named for their revision."""
+    """Return the newest migration of this version. Files are named for their revision."""
     return max(path.name[:4] for path in _VERSIONS.glob("[0-9]*.py"))
 
 

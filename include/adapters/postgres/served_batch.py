@@ -1,4 +1,4 @@
-"""A batch of the output topic as one Arrow table: what can be known of it before PostgreSQL is asked.
+"""Prepares a batch of the output topic, as one Arrow table, for PostgreSQL.
 
 Columns, in `records_schema`: those of the live table, `day`, `deleted`, then `reason` (null for a valid record),
 `record_key` and `record_value` (of rejects only) and `kafka_timestamp`.
@@ -24,13 +24,13 @@ REPLACED_BY = 10**17  # as in the function ordered_offset of PostgreSQL
 
 @cache
 def live_columns(pipeline: Definition) -> tuple[str, ...]:
-    """The columns of table `detail_live` that a batch fills, in the order of COPY."""
+    """Return the columns of table `detail_live` that a batch fills, in the order of COPY."""
     return (*pipeline.relational_columns, *COORDINATES, "day", "deleted")
 
 
 @cache
 def records_schema(pipeline: Definition) -> pa.Schema:
-    """The columns of a batch."""
+    """Return the columns of a batch."""
     return pa.schema([
         *((pipeline.column_name(each), arrow_type(pipeline.output.field(each.output))) for each in pipeline.columns),
         *COORDINATE_TYPES.items(),
@@ -40,46 +40,46 @@ def records_schema(pipeline: Definition) -> pa.Schema:
 
 
 def ends_of(records: pa.Table) -> dict[int, int]:
-    """The offset after the last record, a partition."""
+    """Return the offset after the last record of each partition."""
     last = records.group_by("kafka_partition").aggregate([("kafka_offset", "max")])
     return {p: o + 1 for p, o in zip(last["kafka_partition"].to_pylist(), last["kafka_offset_max"].to_pylist(),
                                      strict=True)}  # fmt: skip
 
 
-def not_taken(records: pa.Table, ledger: Mapping[int, int]) -> pa.Table:
-    """The records that are not below the ledger: a batch that is written again finds its records taken."""
+def not_below(records: pa.Table, ledger: Mapping[int, int]) -> pa.Table:
+    """Return the records that are not below the ledger. Those below it were written by an earlier try of the batch."""
     first = records.group_by("kafka_partition").aggregate([("kafka_offset", "min")])
     partitions = first["kafka_partition"].combine_chunks()
     next_offsets = pa.array([ledger[p] for p in partitions.to_pylist()], pa.int64())
     if pc.all(pc.greater_equal(first["kafka_offset_min"], next_offsets)).as_py():
         return records  # as nearly always
-    wanted = next_offsets.take(pc.index_in(records["kafka_partition"].combine_chunks(), value_set=partitions))
-    return records.filter(pc.greater_equal(records["kafka_offset"], wanted))
+    least = next_offsets.take(pc.index_in(records["kafka_partition"].combine_chunks(), value_set=partitions))
+    return records.filter(pc.greater_equal(records["kafka_offset"], least))
 
 
 def holds_record(partitions: pa.ChunkedArray, offsets: pa.ChunkedArray, partition: int, offset: int) -> bool:
-    """Is that record among those of these partitions and offsets?"""
+    """True if the record is among those with these partitions and offsets."""
     return bool(pc.any(pc.and_(pc.equal(partitions, partition), pc.equal(offsets, offset))).as_py())
 
 
 def valid_rows(records: pa.Table) -> pa.Table:
-    """The rows without a reason to reject them."""
+    """Return the rows without a reason to reject them."""
     if records["reason"].null_count == records.num_rows:
         return records
     return records.filter(pc.is_null(records["reason"]))
 
 
 def marked_of_replaced(rows: pa.Table, until: Mapping[int, int]) -> pa.Table:
-    """The rows; those below `until` get the coordinates that no cut covers, since their topic was replaced.
+    """Return the rows; those below `until` get coordinates that no cut covers, since their topic was replaced.
 
-    `until`: where board-detail begins to be made from the topic that is there, by partition.
+    `until`: per partition of the output, the first offset made from the present topic.
     """
     if not until:
         return rows  # as nearly always
     partitions = pc.index_in(rows["kafka_partition"], value_set=pa.array([*until], pa.int32()))
     begins = pa.array([*until.values()], pa.int64()).take(partitions.combine_chunks())
     is_old = pc.less(rows["kafka_offset"], pc.fill_null(begins, 0))
-    is_old = pc.and_(is_old, pc.greater_equal(rows["stream_partition"], 0))  # it waited, and has them already
+    is_old = pc.and_(is_old, pc.greater_equal(rows["stream_partition"], 0))  # negative: was pending, marked already
     for name, marked in (
         ("stream_partition", pc.subtract(pa.scalar(-1, pa.int32()), rows["stream_partition"])),
         ("stream_offset", pc.subtract(rows["stream_offset"], REPLACED_BY)),
@@ -89,7 +89,7 @@ def marked_of_replaced(rows: pa.Table, until: Mapping[int, int]) -> pa.Table:
 
 
 def rejected_rows(records: pa.Table, topic: str, consumer: str) -> list[Reject]:
-    """The rows with a reason, as table `reject` keeps them."""
+    """Return the rows with a reason, as rows of table `reject`."""
     if records["reason"].null_count == records.num_rows:
         return []
     broken = records.filter(pc.is_valid(records["reason"]))
@@ -123,44 +123,44 @@ def newest_rows(rows: pa.Table, pipeline: Definition) -> pa.Table:
 
 
 def placeless(rows: pa.Table) -> bool:
-    """Is there a tombstone among the rows whose day is not known?"""
+    """True if the rows have a tombstone whose day is not known."""
     return bool(rows["day"].null_count)
 
 
 def repeated_sources(rows: pa.Table) -> int:
-    """How many rows come from a stream record that an earlier row of the batch was made from already."""
+    """Return the number of rows made from the same stream record as an earlier row of the batch."""
     distinct = rows.group_by(["stream_partition", "stream_offset"]).aggregate([])
     return int(rows.num_rows - distinct.num_rows)
 
 
 def day_numbers(rows: pa.Table) -> set[int]:
-    """The days of the rows, counted from 1970-01-01: PostgreSQL knows days that Python has no date for."""
+    """Return the days of the rows, counted from 1970-01-01: PostgreSQL has dates that Python does not have."""
     return set(pc.unique(rows["day"].combine_chunks().cast(pa.int32()).drop_null()).to_pylist())
 
 
 def are_new(rows: pa.Table, key: str, known: set[int], published: set[int]) -> pa.Array:
-    """A mask: true for rows whose key, in that column, is not known, and whose day is not published."""
+    """Return a mask of the rows whose key, in that column, is not known, and whose day is not published."""
     is_known = pc.is_in(rows[key], value_set=pa.array(known, pa.int64()))
     is_published = pc.is_in(rows["day"].cast(pa.int32()), value_set=pa.array(published, pa.int32()))
     return pc.invert(pc.or_(pc.or_(is_known, is_published), pc.is_null(rows["day"])))
 
 
 def split(rows: pa.Table, which: pa.Array) -> tuple[pa.Table, pa.Table]:
-    """Those of the rows, and the others."""
+    """Return the rows for which the mask is true, and the others."""
     return rows.filter(which), rows.filter(pc.invert(which))
 
 
 def newest_timestamp(records: pa.Table) -> dt.datetime | None:
-    """The newest timestamp of the records in Kafka."""
+    """Return the newest Kafka timestamp of the records."""
     return instant(pc.max(records["kafka_timestamp"]))
 
 
 def instant(timestamp: pa.Scalar) -> dt.datetime | None:
-    """The timestamp; None for one that Python has no date for: any producer may write any number there."""
+    """Return the timestamp; None if Python has no such date: a producer may write any number."""
     return None if timestamp.value is None else instant_of(timestamp.value)
 
 
 def _scalars(rows: pa.Table) -> Iterator[dict[str, pa.Scalar]]:
-    """Row by row, for few rows."""
+    """Yield the rows as dicts of scalars; slow, for few rows."""
     for number in range(rows.num_rows):
         yield {name: rows[name][number] for name in rows.column_names}

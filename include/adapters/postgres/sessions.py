@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: the only place of the product that opens one, so that none is without its limits."""
+"""Opens connections to PostgreSQL. No other module does, so every session has its limits."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,9 +22,9 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """After how long a session is given up: by the client while it connects, by PostgreSQL afterwards.
+    """Time limits of a session: of the client while it connects, of PostgreSQL afterwards.
 
-    A session that stands still in a transaction keeps its locks: those of a frozen process, or of a host that is gone.
+    Without them, the session of a frozen process or a lost host would keep its transaction's locks.
     """
 
     statement_s: float = 60.0
@@ -46,15 +46,15 @@ _OF_ROLE: Mapping[Role, SessionLimits] = {
     "integrity": SessionLimits(),
     "analyst": SessionLimits(),
 }
-# Both ends notice within seconds that the other host is gone, and not after hours.
+# Both ends detect within seconds, not hours, that the other host is gone.
 _CLIENT_KEEPALIVES = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
 }  # fmt: skip
-# libpq would send the password in the clear to any program that holds the port and asks for it
+# without it, libpq would send the password in clear text to any program on the port that asks for it
 AUTHENTICATION = "scram-sha-256"
 _SERVER_KEEPALIVES = {
     "tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3, "tcp_user_timeout": 20_000,
-    "client_connection_check_interval": 1_000,  # the statement of a client that was killed ends, and frees its locks
+    "client_connection_check_interval": 1_000,  # ends the statement of a killed client, and frees its locks
 }  # fmt: skip
 
 
@@ -73,11 +73,10 @@ def open_session(
     """Return an open connection, which the caller closes. Raises DatabaseUnavailable.
 
     `settings` are further settings of PostgreSQL. Named statements need the `pipeline` to whose database it connects.
-    A server that asks for the password by any other method than SCRAM is refused before it has it.
-    Blocks up to the limit of connecting. A statement can block for longer than its limit only while PostgreSQL itself
-    is frozen.
+    A server that asks for the password by any method other than SCRAM is refused without sending it.
+    Blocks up to `connect_s`. A statement can block for longer than its limit only while PostgreSQL itself is frozen.
     """
-    wanted = {
+    parameters = {
         "timezone": "UTC",
         "statement_timeout": _milliseconds(limits.statement_s),
         "lock_timeout": _milliseconds(limits.lock_s),
@@ -95,7 +94,7 @@ def open_session(
             require_auth=AUTHENTICATION,
             application_name=application,
             connect_timeout=limits.connect_s,
-            options=" ".join(f"-c {name}={value}" for name, value in wanted.items()),
+            options=" ".join(f"-c {name}={value}" for name, value in parameters.items()),
             connection_factory=PipelineConnection,
             **_CLIENT_KEEPALIVES,
         )
@@ -113,7 +112,7 @@ def open_connection(
     limits: SessionLimits | None = None,
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> Connection:
-    """`open_session` for a role, with the role's limits unless others are given."""
+    """Return an open connection of a role, with the role's limits unless others are given. See `open_session`."""
     return open_session(
         host=database.host, port=database.port, database=database.name, user=role, password=database.password(role),
         application=application or role, limits=limits or _OF_ROLE[role], settings=settings,
@@ -125,9 +124,9 @@ def open_connection(
 def connect(
     database: DatabaseSettings, role: Role, application: str = "", limits: SessionLimits | None = None
 ) -> Iterator[Connection]:
-    """A connection whose block is one transaction: committed at its end, rolled back on an error, closed always.
+    """Yield a connection for one transaction: committed at the end, rolled back on an error, then closed.
 
-    Raises DatabaseUnavailable when the server is out, goes away, or gives the session up; its cause says which.
+    Raises DatabaseUnavailable if the server is unavailable, goes away, or ends the session; its cause says which.
     """
     connection = open_connection(database, role, application, limits)
     try:
@@ -138,9 +137,9 @@ def connect(
 
 
 class KeptConnection:
-    """One connection kept open between transactions; after a failure the next transaction opens another.
+    """One connection kept open between transactions; after an error the next transaction opens another.
 
-    Threads take turns.
+    Thread-safe: one transaction at a time.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class KeptConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[Cursor]:
-        """A cursor whose block is one transaction. Raises DatabaseUnavailable when the server is out or goes away."""
+        """Yield a cursor for one transaction. Raises DatabaseUnavailable if the server is unavailable or goes away."""
         with self._lock:
             if self._connection is None or self._connection.closed:
                 self._connection = open_connection(self._database, self._role, self._application, self._limits)
@@ -167,7 +166,7 @@ class KeptConnection:
                 raise
 
     def close(self) -> None:
-        """Let go of the connection, unless it is in use and stays so for 5 s. The next transaction opens another."""
+        """Close the connection, unless it stays in use for 5 s. The next transaction opens another."""
         if self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
             try:
                 self._let_go()
@@ -182,7 +181,7 @@ class KeptConnection:
 
 @contextmanager
 def own_errors(database: DatabaseSettings) -> Iterator[None]:
-    """Raise DatabaseUnavailable for what psycopg2 raises when the server is out, goes away, or gives the session up."""
+    """Raise DatabaseUnavailable for errors of a server that is unavailable, goes away or ends the session."""
     try:
         yield
     except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:

@@ -1,4 +1,4 @@
-"""Boards by id in the published days: only generations whose keys may include one are read, a few days at a time."""
+"""Finds boards by id in the published days. Reads only generations whose keys may include one, a few days at a time."""
 
 import datetime as dt
 from bisect import bisect_left, bisect_right
@@ -9,7 +9,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.sql.named import query
 
-_DAYS_A_LOOK = 16  # so many days' tables are locked at once
+_DAYS_LOCKED = 16  # at most so many days' tables at once
 _EPOCH = dt.date(1970, 1, 1)
 
 Of = TypeVar("Of")
@@ -24,28 +24,28 @@ class Look(NamedTuple):
 
 
 def a_few_at_a_time(cursor: Cursor, days: Sequence[Of]) -> Iterator[Of]:
-    """What is given, one for each day; locks that the caller takes meanwhile are let go after every few of them.
+    """Yield the given days. After every 16, and at the end, roll back to a savepoint, which releases the locks.
 
-    So is all that the caller writes meanwhile.
+    That also undoes everything that the caller wrote meanwhile.
     """
     cursor.execute(query("begin_look", cursor))
     for number, day in enumerate(days, 1):
         yield day
-        if number % _DAYS_A_LOOK == 0 or number == len(days):
+        if number % _DAYS_LOCKED == 0 or number == len(days):
             cursor.execute(query("end_look", cursor))
 
 
 def looks(cursor: Cursor, keys: Sequence[int]) -> Iterator[Look]:
-    """The generations that may have some of the keys, which are in order."""
+    """Yield the shown generations that may have some of the keys, with these keys. `keys` must be sorted."""
     cursor.execute(query("select_shown_generations", cursor))
     for day_number, generation_id, first_key, last_key in cursor.fetchall():
-        wanted = [*keys[bisect_left(keys, first_key) : bisect_right(keys, last_key)]]
-        if wanted:
-            yield Look(day_number, generation_id, wanted)
+        within = [*keys[bisect_left(keys, first_key) : bisect_right(keys, last_key)]]
+        if within:
+            yield Look(day_number, generation_id, within)
 
 
 def shown_elsewhere(cursor: Cursor, day: dt.date, keys: Sequence[int]) -> set[int]:
-    """Those of the boards that readers see on another day. The keys are in order."""
+    """Return the keys of boards that readers see on another day. `keys` must be sorted."""
     cursor.execute(query("select_live_days", cursor), {"keys": array(keys)})
     days = {one for (one,) in cursor.fetchall()}
     days |= {_EPOCH + dt.timedelta(days=look.day_number) for look in looks(cursor, keys)}
@@ -57,6 +57,6 @@ def shown_elsewhere(cursor: Cursor, day: dt.date, keys: Sequence[int]) -> set[in
 
 
 def array(numbers: Iterable[int]) -> str:
-    """The numbers as PostgreSQL writes an array."""
+    """Return the numbers as an array literal of PostgreSQL."""
     # as one text: psycopg2 would write an expression of so many numbers
     return "{" + ",".join(map(str, numbers)) + "}"

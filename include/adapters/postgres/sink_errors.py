@@ -1,4 +1,4 @@
-"""What a failure of PostgreSQL means for a batch: wait and write it again, look for a bad row, or give up."""
+"""Classifies errors of PostgreSQL while a batch is written: retry the batch, search for a bad row, or stop."""
 
 import re
 
@@ -17,7 +17,7 @@ _COPIED_COLUMN = re.compile(r"COPY \w+, line \d+, column (\w+)")
 
 
 class BatchInterrupted(DatabaseUnavailable):
-    """PostgreSQL broke off the batch; nothing of it is written, and it will be written again."""
+    """PostgreSQL ended the transaction of the batch; nothing of it is written, and a retry may succeed."""
 
 
 class BatchRefused(PipelineError):
@@ -25,13 +25,13 @@ class BatchRefused(PipelineError):
 
 
 def is_of_a_row(error: psycopg2.Error) -> bool:
-    """Is a value the reason, so that other rows can be written without that one?"""
+    """True if a value of one row is the cause, so the other rows can be written without it."""
     code = error.pgcode or ""
     return code.startswith(_ROW_CLASSES) or code == _INDEX_ROW_TOO_LARGE
 
 
 def as_own(error: psycopg2.Error, is_connection_lost: bool, host: str, port: int) -> PipelineError:
-    """The error as one of ours, without what a row holds: PostgreSQL's own text may quote it."""
+    """Return the error as BatchInterrupted or BatchRefused, without PostgreSQL's own text, which may quote a row."""
     code = error.pgcode
     if code is None:
         is_passing = is_connection_lost or isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError)
@@ -44,14 +44,14 @@ def as_own(error: psycopg2.Error, is_connection_lost: bool, host: str, port: int
 
 
 def reason_of_refusal(error: psycopg2.Error) -> str:
-    """Why a row is refused: PostgreSQL's code, and the column or constraint where it is known; no value."""
+    """Return the reason for a reject: PostgreSQL's code, and the column or constraint if it is known; no value."""
     diagnostics = error.diag
     copied = _COPIED_COLUMN.match(diagnostics.context or "")
-    places = {
+    objects = {
         "column": diagnostics.column_name or (copied.group(1) if copied else None),
         "constraint": diagnostics.constraint_name,
     }
-    named = "".join(f", {kind} {name}" for kind, name in places.items() if name)
+    named = "".join(f", {kind} {name}" for kind, name in objects.items() if name)
     return (
         f"PostgreSQL refuses the row: SQLSTATE {error.pgcode}{named}; the record stands in the topic until it expires"
     )

@@ -1,4 +1,4 @@
-"""What the streaming queries show of themselves in PostgreSQL: a row each, which is also the driver's heartbeat."""
+"""The progress of the streaming queries in PostgreSQL: one row per query, which is also the driver's heartbeat."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +14,16 @@ from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role
 from include.sql.named import query
 
-# a table that another session locks must not stop the heartbeat for good
+# a table locked by another session must not block the heartbeat for ever
 LIMITS = SessionLimits(statement_s=5.0, lock_s=5.0, idle_in_transaction_s=5.0)
 
 Result = TypeVar("Result")
 
 
 class Progress(NamedTuple):
-    """One query. `batch_id`, `input_rows`, `duration_ms` and `phases` (seconds) are of its last batch that had records.
+    """One query. `batch_id`, `input_rows`, `duration_ms` and `phases` (seconds) are of its last batch with records.
 
-    None where nothing is known yet; `metrics` are counts since the start of the driver.
+    Unknown values are None. `metrics` are counts since the start of the driver.
     """
 
     query: str
@@ -44,34 +44,34 @@ class Progress(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A query's progress, and how long ago its driver wrote it."""
+    """A query's progress, and the seconds since its driver wrote it."""
 
     progress: Progress
     age_s: float
 
 
 class Pending(NamedTuple):
-    """The boards that wait for their member, and for how long the first of them has."""
+    """The number of pending boards, and for how long the oldest one has been pending."""
 
     boards: int
     oldest_s: float
 
 
 class StreamProgressStore:
-    """Keeps its connections open between calls, and opens others after a failure. Safe for several threads.
+    """Keeps its connections open between calls, and opens others after an error. Thread-safe.
 
-    Each call blocks up to 5 s, and 5 s more when it has to connect; longer only while the server itself is frozen.
-    Raises DatabaseUnavailable, or ContractMismatch when the tables are not those of this version.
+    Each call blocks up to 5 s, and 5 s more if it has to connect; longer only while the server itself is frozen.
+    Raises DatabaseUnavailable, or ContractMismatch if the tables are not those of this version.
     """
 
     def __init__(self, database: DatabaseSettings, role: Role = "stream", lease: DriverLease | None = None) -> None:
-        """`lease` is the writer's; who reads has none."""
+        """`lease` is the driver's, for `save`; readers need none."""
         self._lease = lease
         self._connection = KeptConnection(database, role, "stream-progress", LIMITS)
-        self._counting = KeptConnection(database, role, "stream-pending", LIMITS)  # never before a heartbeat
+        self._counting = KeptConnection(database, role, "stream-pending", LIMITS)  # its own, to delay no heartbeat
 
     def save(self, rows: Sequence[Progress]) -> None:
-        """Record what the queries did and that their driver is alive. Raises DriverSuperseded."""
+        """Save the progress of the queries, which is also their driver's heartbeat. Raises DriverSuperseded."""
         assert self._lease is not None, "only a driver writes here"
         lease, plain = self._lease, [tuple(_as_json(value) for value in row) for row in rows]
 
@@ -82,7 +82,7 @@ class StreamProgressStore:
         self._run(save)
 
     def count_pending(self) -> Pending:
-        """How many boards wait now."""
+        """Return the number and age of pending boards."""
 
         def look(cursor: Cursor) -> Pending:
             cursor.execute(query("count_pending", cursor))
@@ -92,7 +92,7 @@ class StreamProgressStore:
         return self._run(look, self._counting)
 
     def read(self) -> list[Seen]:
-        """What every query last recorded, by name."""
+        """Return the last saved progress of every query, by name."""
 
         def look(cursor: Cursor) -> list[Seen]:
             cursor.execute(query("select_progress", cursor))
@@ -101,7 +101,7 @@ class StreamProgressStore:
         return self._run(look)
 
     def close(self) -> None:
-        """Let go of the connection, unless it is in use and stays so. The next call opens another."""
+        """Close the connections, unless they stay in use. The next call opens others."""
         self._connection.close()
         self._counting.close()
 

@@ -1,4 +1,4 @@
-"""Where a query of the stream does not come further, and how often it failed there; known to the next driver too."""
+"""Offsets at which a query of the stream fails, with the number of failures. They survive a restart of the driver."""
 
 import json
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from include.sql.named import query
 
 
 class Trial(NamedTuple):
-    """A place where a query begins, and how far it comes from there.
+    """The tries of a query to process the records from certain offsets on.
 
-    `at` names the place, as the batch has it. `size` is how many records are tried at a time, None for whole batches.
-    `failures` counts those of the present step, or drivers that began here; `rejected` counts records in a row that
-    became rejects.
+    `at` has the offsets, in the batch's form. `size` is the number of records per try, None for whole batches.
+    `failures` counts failures of the present step, or drivers that began here; `rejected` counts consecutive records
+    that became rejects.
     """
 
     at: Any
@@ -29,20 +29,20 @@ class StreamTrials:
 
     def __init__(self, database: DatabaseSettings, lease: DriverLease, consumer: str, topic_id: str) -> None:
         self._lease = lease
-        self._place = {"consumer": consumer, "topic_id": topic_id}
+        self._key = {"consumer": consumer, "topic_id": topic_id}
         self._connection = KeptConnection(database, "stream", f"{consumer} trials")
 
     def load(self) -> Trial | None:
-        """The trial as it was last saved; None when there never was one."""
+        """Return the last saved trial; None if there never was one."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_stream_trial", cursor), self._place)
+            cursor.execute(query("select_stream_trial", cursor), self._key)
             row = cursor.fetchone()
         return None if row is None else Trial._make(row)
 
     def save(self, trial: Trial) -> None:
-        """Remember the trial in the place of the last one. Raises DriverSuperseded."""
+        """Save the trial, in place of the last one. Raises DriverSuperseded."""
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
             cursor.execute(
-                query("save_stream_trial", cursor), self._place | trial._asdict() | {"at": json.dumps(trial.at)}
+                query("save_stream_trial", cursor), self._key | trial._asdict() | {"at": json.dumps(trial.at)}
             )

@@ -1,4 +1,4 @@
-"""Members and boards in PostgreSQL: the member in columns, the board as a document."""
+"""The system of record in PostgreSQL: a member in columns, a board as a document."""
 
 import asyncio
 import datetime as dt
@@ -29,9 +29,9 @@ from include.sql.named import query
 log = logging.getLogger(__name__)
 
 _THREADS = 8
-_MAX_WAITING = 256  # beyond it the database is too slow to be waited for: say so at once
+_MAX_WAITING = 256  # with more the database is too slow: further requests fail at once
 _CONNECT_S = 5.0  # see open_connection
-_RETRY_LIMIT = 3  # time-outs of a statement, for a whole change: the server keeps them, unless it hangs
+_STATEMENTS_TIMED = 3  # a change takes at most so many statement timeouts, unless the server hangs
 _FORGET_EVERY_S = 10.0
 _FORGET_BATCH = 1000
 
@@ -49,10 +49,10 @@ Result = TypeVar("Result")
 
 
 class PostgresSystemOfRecord:
-    """Keeps the promises of `ports.SystemOfRecord`: one transaction a change, committed before it is told.
+    """Implements `ports.SystemOfRecord`: one transaction per change, committed before the call returns.
 
-    `timeout_s` bounds a statement, its wait for a lock, and a change's wait for its turn; connecting can take 5 s more.
-    Keys are good for `key_window_s`.
+    `timeout_s` limits a statement, its wait for a lock, and a change's wait in the queue; connecting can take 5 s more.
+    Keys are kept for `key_window_s`.
     """
 
     def __init__(self, database: DatabaseSettings, timeout_s: float, key_window_s: float = 86_400.0) -> None:
@@ -60,7 +60,7 @@ class PostgresSystemOfRecord:
         self._timeout_s = timeout_s
         self._key_window_s = key_window_s
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="system-of-record")
-        self._idle: deque[Connection] = deque()  # the newest first, so that the others rest
+        self._idle: deque[Connection] = deque()  # used last in, first out, so that surplus connections stay idle
         self._waiting = 0
         self._forget_at_s = 0.0
 
@@ -115,15 +115,15 @@ class PostgresSystemOfRecord:
         return saved
 
     def _claim(self, cursor: Cursor, topic: Topic, key: ChangeKey) -> Saved | None:
-        place = {"scope": key.scope, "key": key.key}
-        claim = {**place, "fingerprint": key.fingerprint, "topic": topic.name, "window_s": self._key_window_s}
+        change_key = {"scope": key.scope, "key": key.key}
+        claim = {**change_key, "fingerprint": key.fingerprint, "topic": topic.name, "window_s": self._key_window_s}
         cursor.execute(query("claim_change_key", cursor), claim)
         if cursor.fetchone() is not None:
             return None
-        cursor.execute(query("select_change_key", cursor), place)
+        cursor.execute(query("select_change_key", cursor), change_key)
         row = cursor.fetchone()
         if row is None:  # it expired and was deleted between the two statements
-            raise DatabaseUnavailable("the key was forgotten at this moment", table="change_key")
+            raise DatabaseUnavailable("the key expired during the call", table="change_key")
         fingerprint, row_id, created_at, modified_at, value = row
         if bytes(fingerprint) != key.fingerprint:
             raise KeyReused(table=topic.name)
@@ -146,7 +146,7 @@ class PostgresSystemOfRecord:
         def forget_in_thread() -> None:
             try:
                 if self._transaction(forget, []) == _FORGET_BATCH:
-                    self._forget_at_s = 0.0  # more wait: with the next change, so that they never outrun us
+                    self._forget_at_s = 0.0  # there are more: the next change deletes again, so they cannot pile up
             except DatabaseUnavailable as exc:
                 log.warning("expired keys not deleted, a later change tries again: %s", exc)
 
@@ -160,13 +160,13 @@ class PostgresSystemOfRecord:
 
         def in_thread() -> Result:
             if time.monotonic() > began_s + self._timeout_s:
-                # not begun, so nothing is half done; a queue of requests must not wait for one time-out after another
+                # not started, so nothing is half done; queued requests must not wait for one timeout after another
                 raise DatabaseUnavailable("the database is too slow for the requests that wait for it")
             return self._transaction(work, held)
 
         self._waiting += 1
         try:
-            async with asyncio.timeout(_CONNECT_S + _RETRY_LIMIT * self._timeout_s):
+            async with asyncio.timeout(_CONNECT_S + _STATEMENTS_TIMED * self._timeout_s):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, in_thread)
         except TimeoutError as exc:
             for connection in held:
@@ -176,8 +176,8 @@ class PostgresSystemOfRecord:
             self._waiting -= 1
 
     def _transaction(self, work: Callable[[Cursor], Result], held: list[Connection]) -> Result:
-        # In a thread of the pool. A connection that idled may have died with the server: work that failed before its
-        # commit was sent has changed nothing and may be tried again, a failed commit may not.
+        # Runs in a thread of the pool. An idle connection may be dead since a restart of the server. Work that failed
+        # before its commit was sent has changed nothing and is repeated; a failed commit is not.
         while True:
             connection, is_new = self._connection()
             held[:] = [connection]
@@ -210,7 +210,7 @@ class PostgresSystemOfRecord:
 
 
 def saved_row(topic: Topic, row: Row) -> Saved:
-    """A row as the statements of a topic return it: the columns of a member, or id, document and time of a board."""
+    """Convert a row that a topic's statements return: the columns of a member, or id, document and time of a board."""
     if topic is BOARD:
         row_id, document, modified_at = row
         value = {field.name: document.get(field.name) for field in topic.fields}
@@ -231,8 +231,7 @@ def _saved(topic: Topic, change: str, row: Row) -> Saved:
 
 
 def _cut(connection: Connection) -> None:
-    # The thread that waits for a silent server wakes up with an error. Closing the connection would wait for the
-    # thread.
+    # Wakes the thread that waits for a silent server with an error. Closing the connection would wait for the thread.
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
             duplicate.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Which day a staged tombstone hides its board in: a tombstone carries no day of its own."""
+"""Assigns days to staged tombstones: a tombstone has no day, and must hide its board in the day that shows it."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from include.sql.named import query
 
 
 def place_tombstones(cursor: Cursor) -> set[int]:
-    """Give the staged tombstones the day that shows their board; returns these days, counted from 1970-01-01.
+    """Set the day of staged tombstones to the day that shows their board; returns these days, counted from 1970-01-01.
 
-    A board that several published days show is hidden in the one that has its newest version. Only generations whose
-    keys may include a tombstone's are read, and few at a time: locks on their tables are let go in between. The caller
-    holds the tombstones (`share_tombstones`), so that what the days show stays.
+    A board that several published days show is hidden in the one with its newest version. Reads only generations whose
+    keys may include a tombstone's, a few at a time, and releases the locks on their tables in between. The caller holds
+    the tombstones (`share_tombstones`), so no day changes its generation meanwhile.
     """
     cursor.execute(query("select_placeless_tombstones", cursor))
     keys = [key for (key,) in cursor.fetchall()]
-    newest: dict[int, tuple[list[Any], int]] = {}  # board: its newest version that is shown, and the day
+    newest: dict[int, tuple[list[Any], int]] = {}  # key → its newest shown version, and the day
     for look in a_few_at_a_time(cursor, [*looks(cursor, keys)]):
         cursor.execute(query("select_shown_boards", cursor), look._asdict() | {"keys": array(look.keys)})
         for key, *version in cursor.fetchall():

@@ -1,4 +1,4 @@
-"""Rows of the system of record whose newest version is not published, found by the database."""
+"""Finds rows of the system of record whose newest version is not published."""
 
 import datetime as dt
 import io
@@ -19,29 +19,29 @@ from include.gateway.ports import Saved
 from include.sql.named import query
 
 _BATCH = 10_000
-_FETCH = 100  # a document can be large, and the producer's buffer must take them all
+_FETCH = 100  # small, because a document can be large and all of them must fit into the producer's buffer
 _SELECT = {MEMBER.name: "select_unpublished_members", BOARD.name: "select_unpublished_boards"}
 
 
 @dataclass(frozen=True, slots=True)
 class UnpublishedRow:
-    """A row as its record must carry it, and the sender's key of the change that made this version, if it is known."""
+    """A row to publish. `key` is the client's key of the change that made this version, if it is known."""
 
     saved: Saved
     key: str | None
 
 
 class UnpublishedRows:
-    """Compares the tables with published versions, in a temporary table: memory stays bounded whatever their size.
+    """Compares the tables with published versions in a temporary table, so memory is bounded.
 
-    Every method blocks and raises DatabaseUnavailable. `connection` is the gateway role's, the caller's to close.
+    Every method blocks and raises DatabaseUnavailable. `connection` is the gateway role's; the caller closes it.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def settled_until(self, min_age_s: float) -> dt.datetime:
-        """The instant before which a change is old enough to be published, by the clock that made the versions."""
+        """Return the instant before which changes should be published by now, by the clock that made the versions."""
         with self._transaction(), self._connection.cursor() as cursor:
             cursor.execute(query("select_settled_until", cursor), {"min_age_s": min_age_s})
             [until] = cursor.fetchone()
@@ -49,13 +49,13 @@ class UnpublishedRows:
             return until
 
     def begin(self) -> None:
-        """Forget the published versions of the topic before."""
+        """Delete the published versions of the previous topic."""
         with self._transaction(), self._connection.cursor() as cursor:
             cursor.execute(query("create_published_version", cursor))
             cursor.execute(query("truncate_published_version", cursor))
 
     def add(self, versions: Iterable[PublishedVersion]) -> int:
-        """Take note of published versions; tells how many."""
+        """Add published versions; returns their number."""
         count, remaining = 0, iter(versions)
         while batch := list(islice(remaining, _BATCH)):
             lines = "".join(f"{one.row_id},{one.modified_at.isoformat() if one.modified_at else ''}\n" for one in batch)
@@ -67,7 +67,7 @@ class UnpublishedRows:
     def iter_rows(
         self, topic: Topic, since: dt.datetime | None, until: dt.datetime
     ) -> Generator[list[UnpublishedRow], None, None]:
-        """Batches of rows modified in [since, until) whose version is missing, the oldest change first."""
+        """Yield batches of rows modified in [since, until) whose version is not published, the oldest change first."""
         window = {"since": since or dt.datetime.min.replace(tzinfo=dt.UTC), "until": until}
         with self._transaction(), self._connection.cursor(f"unpublished_{topic.name}") as cursor:
             cursor.itersize = _FETCH
