@@ -8,7 +8,7 @@ day that is over and was never published, and the *dirty* days: published days t
 records, drops builds that nobody will publish, and for each day builds a new generation with Spark, verifies it, points
 the view at it, and certifies the day's balance. The run's partition key is its day: the run at 04:00 on 2026-11-21 has
 the key `2026-11-20`. The task `days` lists what is rebuilt: days that were never published, the soonest to expire
-first, then the dirty days that can still be rebuilt. So a night that was missed is made up for by the next one. Once
+first, then the dirty days that can still be rebuilt. So the next night rebuilds a day whose night was missed. Once
 `NIGHT_BUDGET_S` seconds are over, no other day is begun: `rebuild` of the days that are left is skipped, and the next
 night takes them. Days that a person has undone are *held*, and left alone. A backfill rebuilds its day alone.
 `certify_earlier` certifies days that an earlier night published and could not certify.

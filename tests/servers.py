@@ -236,7 +236,7 @@ class PostgresTestServer:
         return self.superuser_dsn(name)
 
     def with_password(self, password: str) -> PostgresServer:
-        """The same server as somebody with another password in `.env` would start it."""
+        """Return the same server as started with another password in `.env`."""
         return dataclasses.replace(self._server, superuser_password=password)
 
     def with_major(self, major: int) -> PostgresServer:

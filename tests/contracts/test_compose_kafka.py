@@ -165,7 +165,7 @@ def check_health(cluster: Cluster, name: str, address: str, timeout_s: float = D
 
 
 def produced(cluster: Cluster, timeout_s: float) -> bool:
-    """Is one record in each partition of a topic acknowledged?"""
+    """True if one record in each partition of a topic is acknowledged."""
     errors: list[KafkaError | None] = []
     producer = Producer(
         {

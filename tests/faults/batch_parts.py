@@ -95,11 +95,11 @@ class Parts:
         raise AssertionError(f"{' '.join(line)} fails; see {self.log}")
 
     def is_refused(self, line: Sequence[str]) -> bool:
-        """Does the step end without having done anything?"""
+        """True if the step ends without having done anything."""
         return self._start(line).wait(_STEP_S) not in _DONE
 
     def is_caught_up(self, reader: TopicReader) -> bool:
-        """Has the stream taken all that is in its topics, and has no board to send that waited?"""
+        """True if the stream has processed its topics, and no pending board is left to send."""
         ledger = {(c, t, p): offset for c, t, p, offset in rows(self.settings, _LEDGER)}
         return all(
             ledger.get((consumer, topic, partition), 0) == end
@@ -143,7 +143,7 @@ class Parts:
         return self.generation(rows(self.settings, newest, (run,), "batch")[0][0])
 
     def left_behind(self) -> list[str]:
-        """Tables of generations that are none, and generations without their table."""
+        """Return tables of unknown generations, and generations without their table."""
         tables = {
             name
             for (name,) in rows(
@@ -198,7 +198,7 @@ class Parts:
         return came
 
     def _without_file(self, line: Sequence[str], effect: Effect) -> bool:
-        """The step must not go on with an archive that lacks a file, or a part of one. False when there is none yet."""
+        """Remove or truncate a file of the archive, which the step must detect. False if there is no file yet."""
         found = rows(self.settings, _FILE, role="batch")
         if not found:
             return False

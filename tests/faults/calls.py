@@ -125,7 +125,7 @@ class Caller:
         return Call(self._events(1), [201], False, key, self._token)
 
     def is_repeated(self) -> bool:
-        """Shall a call that was answered be made again, as by a sender that missed the answer?"""
+        """True if an answered call is to be repeated, as by a sender that missed the response."""
         return self._random.random() < 0.03
 
     def _events(self, count: int) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ class Driver:
         return process.wait(_ENDS_S)
 
     def is_healthy(self) -> bool:
-        """Does the newest driver say that its queries run?"""
+        """True if the newest driver reports that its queries run."""
         self._check()
         url = self._urls.get(self.pid) if self._processes else None
         try:

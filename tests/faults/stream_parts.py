@@ -73,7 +73,7 @@ class Parts:
                 self.felt.add(fault.name)
 
     def is_caught_up(self, reader: TopicReader) -> bool:
-        """Has each query taken all that is in its topic, as the ledger says?"""
+        """True if each query has processed its topic, according to the ledger."""
         return all(self.has_taken(consumer, reader) for consumer in _CONSUMERS)
 
     def has_taken(self, consumer: str, reader: TopicReader) -> bool:

@@ -166,7 +166,7 @@ class TopicReader:
             del self._next[place]
 
     def ends(self, topic: str) -> dict[int, int]:
-        """The offset after the last record, a partition. Raises AssertionError when the broker does not answer."""
+        """Return the offset after the last record of each partition. Raises AssertionError without a response."""
         with _consumer(self._bootstrap_servers) as consumer:
             return _ends(consumer, topic, self._partitions)
 

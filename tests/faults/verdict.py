@@ -104,7 +104,7 @@ def _foreign(kept: dict[str, Entry], by_serial: dict[str, list[Copy]]) -> Iterab
 
 
 def _merged(by_serial: dict[str, list[Copy]]) -> Iterable[str]:
-    """Events that whoever drops copies takes for copies of another."""
+    """Return events that a consumer that drops copies would take for copies of another."""
     first: dict[str, str] = {}
     for serial, found in by_serial.items():
         for event_id in {copy.event_id for copy in found}:

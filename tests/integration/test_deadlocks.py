@@ -54,7 +54,7 @@ PAUSE = "CREATE TRIGGER pause BEFORE INSERT OR UPDATE OR DELETE ON {} FOR EACH R
 
 
 class Slow(PipelineConnection):
-    """Stands still for up to 3 ms before each statement, and knows those that PostgreSQL broke off as deadlocks."""
+    """Sleeps for up to 3 ms before each statement, and records statements that PostgreSQL cancels as deadlocks."""
 
     broken_off: ClassVar[list[str]] = []
 

@@ -44,7 +44,7 @@ def event_ids(broker):
 
 
 def is_refused(process):
-    """Does the gateway say that another cluster answers?"""
+    """True if the gateway reports that another cluster answers."""
     with process.client() as client:
         return "another Kafka cluster" in " ".join(client.fallback()["degraded"])
 

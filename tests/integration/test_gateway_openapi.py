@@ -67,7 +67,7 @@ class Fuzz:
         )
 
     def was_let_in(self, call):
-        """Was the call made, with its token and by its method?"""
+        """True if the call was made, with its token and its method."""
         path = re.compile(re.sub(r"\{[^}]+\}", "[^/]+", call.path))
         return any(
             exchange["request"]["method"] == call.method.upper()

@@ -90,7 +90,7 @@ def start(broker, admin, tmp_path):
 
 
 def in_kafka(client, topic, value):
-    """Has the event gone to Kafka?"""
+    """True if the event went to Kafka."""
     return client.post_event(topic, value)["keptIn"] == "kafka"
 
 

@@ -43,7 +43,7 @@ def analyst(settings):
 
 
 class Writer:
-    """Locks the day over and over, as batches of the stream do; PostgreSQL breaks off a wait beyond the limit."""
+    """Locks the day repeatedly, as batches of the stream do; PostgreSQL cancels a wait beyond the limit."""
 
     LIMITS = SessionLimits(lock_s=migration.STEP.lock_s + 3.0)
 

@@ -231,7 +231,7 @@ class Followed:
         return float(found[0]) if found else None
 
     def shows(self, query, condition):
-        """Does the query's row fulfil the condition?"""
+        """True if the query's row fulfils the condition."""
         found = rows(self.settings, f"SELECT {condition} FROM stream_progress WHERE query = %s", (query,))
         return found == [(True,)]
 

@@ -65,7 +65,7 @@ def settings(server, tmp_path) -> Settings:
 
 
 def is_superuser(server, settings: Settings, role: str, trap: str, schema: str) -> bool:
-    """Does the role become one when the superuser works with tables in which the role has set the trap?"""
+    """True if the role becomes superuser when a superuser works with tables in which the role has set the trap."""
     ((table,),) = rows(settings, "SELECT inhrelid::regclass::text FROM pg_inherits"
                        " WHERE inhparent = 'detail_final'::regclass")  # fmt: skip
     with contextlib.closing(open_as(settings, role)) as session, session.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Publishers that are killed, stand still or come at the same time, and generations that somebody left behind."""
+"""Publishers that are killed, suspended or concurrent, and generations left behind by dead builds."""
 
 import contextlib
 import dataclasses

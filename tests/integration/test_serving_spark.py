@@ -85,7 +85,7 @@ def process(serve, spark, records, number):
 
 
 def written(serve):
-    """Has the last batch been written? Raises what its writing raised."""
+    """True if the last batch was written. Raises the error of its writing."""
     serve.check()
     return not serve.is_writing
 

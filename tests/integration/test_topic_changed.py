@@ -33,7 +33,7 @@ def make_again(archive, topic):
 
 @pytest.fixture
 def changes_after(archive, monkeypatch):
-    """Has a topic made again as soon as it was asked for what the method tells."""
+    """Deletes and creates a topic again just after the method was called."""
 
     def when(method, topic):
         told = getattr(OffsetReader, method)

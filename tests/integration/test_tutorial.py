@@ -27,7 +27,7 @@ def steps(text):
 
 
 def is_shown(shown, printed):
-    """Are the lines the same, but for what `…` stands for?"""
+    """True if the lines are the same, apart from the text that `…` stands for."""
     return re.fullmatch("[^\n]*".join(map(re.escape, shown.split("…"))), printed) is not None
 
 

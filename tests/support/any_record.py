@@ -35,7 +35,7 @@ class AnyRecord(NamedTuple):
 
     @property
     def accepted(self) -> str | None:
-        """The first `accepted-at` as text; None when there is none."""
+        """Return the first `accepted-at` as text; None if there is none."""
         found = [value for name, value in self.headers if name == h.ACCEPTED_AT]
         return None if not found or found[0] is None else found[0].decode(errors="replace")
 

@@ -43,7 +43,7 @@ class SmallDisk:
 
     @property
     def is_real(self) -> bool:
-        """A file system of its own? Else only a limit on the processes."""
+        """True for a file system of its own, false for a limit on the processes only."""
         return self._holder is not None
 
     def run(self, command: Sequence[str], *, cwd: Path = ROOT, **options: Any) -> subprocess.Popen[bytes]:

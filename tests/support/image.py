@@ -77,7 +77,7 @@ def _logical_lines(text: str) -> list[str]:
 
 
 def is_ignored(path: str, rules: list[str]) -> bool:
-    """Does .dockerignore keep this path out of the build? The last rule that fits it or a folder above it decides."""
+    """True if .dockerignore excludes this path. The last rule that matches it or a folder above it decides."""
     ignored = False
     parts = path.split("/")
     prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]

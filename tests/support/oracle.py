@@ -89,7 +89,7 @@ def day_of(events: Sequence[Version], day: Day) -> Expected:
 
 
 def in_day(board: Version, day: Day) -> bool:
-    """Does the board's creation lie in the day?"""
+    """True if the board was created in the day."""
     assert board.created is not None
     return day.start <= board.created < day.end
 

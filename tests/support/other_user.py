@@ -58,7 +58,7 @@ def no_secret_on_command_lines(secrets: Collection[str]) -> Iterator[None]:
 
 
 def fetch_block(port: int, block: str) -> bytes:
-    """The answer of a port of Spark's to somebody without a secret who asks for a block: its bytes, or a refusal."""
+    """Return the response of a port of Spark to a request for a block without the secret: its bytes, or a refusal."""
     names = [b"any", b"any"]
     body = bytes([_OPEN_BLOCKS]) + b"".join(struct.pack("!i", len(name)) + name for name in names)
     body += struct.pack("!ii", 1, len(block)) + block.encode()

@@ -49,12 +49,12 @@ def held_up(
 
 
 def is_waiting(settings: Settings, application: str) -> bool:
-    """Does a session of the application wait for a lock?"""
+    """True if a session of the application waits for a lock."""
     return bool(_activity(settings, "application_name = %s AND wait_event_type = 'Lock'", (application,)))
 
 
 def is_connected(settings: Settings, application: str) -> bool:
-    """Has the application a session?"""
+    """True if the application has a session."""
     return bool(_activity(settings, "application_name = %s", (application,)))
 
 

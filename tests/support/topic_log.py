@@ -76,7 +76,7 @@ def taken_lease(settings: Settings) -> DriverLease:
 
 
 def advance(settings: Settings, log: TopicLog, topic: str, ends: dict[int, int], consumer: str = "serve") -> None:
-    """Have the consumer take the topic up to these offsets, from where its ledger is."""
+    """Advance the consumer's ledger for the topic to these offsets."""
     ledger, topic_id = OffsetLedger(settings.database), log.offsets.topic_id(topic)
     expected = {entry.partition: entry.next_offset for entry in ledger.entries(consumer, topic)}
     lease = taken_lease(settings)

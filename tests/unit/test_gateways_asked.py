@@ -1,4 +1,4 @@
-"""Every gateway's backlog is asked for at once, whatever one of them does."""
+"""All gateways are asked for their backlogs at once, even if one of them hangs or fails."""
 
 import json
 import socket

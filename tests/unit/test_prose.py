@@ -45,6 +45,13 @@ RULES = (
         "open with the subject: 'Records that …', 'A day whose …'",
         (DOCUMENT,),
     ),
+    Rule(r"\A(?:Is|Are|Was|Were|Does|Do|Has|Have|Had|Shall|Can)\b[^\n]*\?", "'True if …'", (DOCSTRING,)),
+    Rule(r", an? (?:partition|day|topic|query|batch|board|key)(?=[.;])", "'per partition'", (DOCSTRING, COMMENT)),
+    Rule(
+        r"(?i)\b(?:made up for|comes? round|came round|br(?:eaks?|oken?|eaking) off)\b",
+        "'repeated', 'runs', 'cancelled', 'interrupted'",
+        PROSE,
+    ),
     Rule(r"(?i)(?<!im)patien(?:t|ce|tly)(?![a-z])", "timeout, limit, retry"),
     Rule(r"(?i)misfit", "mismatch"),
     Rule(r"(?i)offsetter", "offset reader"),

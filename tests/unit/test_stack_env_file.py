@@ -105,8 +105,8 @@ def test_a_setting_that_this_version_added_has_its_default(tmp_path: Path) -> No
     text = layout.env_file.read_text()
     layout.env_file.write_text(text.replace("UNDO_RETENTION_DAYS=7\n", ""))
     assert load_settings(layout)["UNDO_RETENTION_DAYS"] == "7"
-    layout.env_file.write_text(re.sub(r"GATEWAY_(URL|PORT)=.*\n", "", text) + "GATEWAY_PORT=18085\n")
-    assert load_settings(layout)["GATEWAY_URL"] == "http://127.0.0.1:18085"  # a default that uses another variable
+    layout.env_file.write_text(re.sub(r"GATEWAY_(URL|PORT)=.*\n", "", text) + "GATEWAY_PORT=18079\n")
+    assert load_settings(layout)["GATEWAY_URL"] == "http://127.0.0.1:18079"  # a default that uses another variable
 
 
 def test_reads_quotes_comments_references_and_export(tmp_path: Path) -> None:
