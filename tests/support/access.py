@@ -1,4 +1,4 @@
-"""Rights on a broker with an authorizer, taken and given back."""
+"""Revokes and restores rights on a broker with an authorizer."""
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -17,18 +17,18 @@ AUTHORIZER = {
 
 
 class Access:
-    """Denies what it is told to; everything else is allowed."""
+    """Denies the given operations; everything else is allowed."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._client = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def deny(self, topic: str) -> None:
-        """Everybody may see the topic, nobody may write to it."""
+        """Deny writes to the topic; describing it stays allowed."""
         self._rule(ResourceType.TOPIC, topic, AclOperation.WRITE, AclPermissionType.DENY)
         self._rule(ResourceType.TOPIC, topic, AclOperation.DESCRIBE, AclPermissionType.ALLOW)
 
     def deny_cluster(self) -> None:
-        """Nobody may produce idempotently; whoever may write to some topic may, so that is denied too."""
+        """Deny idempotent writes, and writes to topics, because a right to write to a topic implies them."""
         self._rule(ResourceType.BROKER, "kafka-cluster", AclOperation.ALL, AclPermissionType.ALLOW)
         self._rule(ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE, AclPermissionType.DENY)
         self.deny("*")

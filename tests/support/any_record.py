@@ -1,4 +1,4 @@
-"""Any record that a producer can put into a topic: nearly right, at the edge of what a type holds, or no record at all.
+"""Generates any record that a producer can write: valid, nearly valid, at the limits of a type, or nonsense.
 
 One place for all tests that ask whether something is total: readers, tables, archive, rebuild, pages.
 """
@@ -179,7 +179,7 @@ ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "utf-8-sig", "utf-7", "cp949", "ut
 
 
 def with_field(text: bytes, field: bytes) -> bytes:
-    """The text of an object with one more field."""
+    """Return the text of an object with one more field."""
     return text[:-1] + b", " + field + b"}"
 
 
@@ -192,7 +192,7 @@ _EDGES: dict[str, tuple[Any, ...]] = {
 
 @cache
 def twists(topic: Topic) -> list[Callable[[bytes], bytes]]:
-    """All that can be done to the text of a value that is right; what comes out may be right all the same."""
+    """Return changes of a valid value's text; some of the results are valid too."""
     made: list[Callable[[bytes], bytes]] = [
         lambda text: text + text,
         lambda text: text + b"\n" + text,
@@ -244,7 +244,7 @@ def _twisted_fields(topic: Topic) -> list[Field]:
 
 
 def with_token(text: bytes, name: bytes, token: bytes) -> bytes:
-    """The text of a plain object with something else for a field's value."""
+    """Return the text of a plain object with another token for a field's value."""
     start = text.index(b'"%s": ' % name) + len(name) + 4
     end = re.compile(rb'"(?:[^"\\]|\\.)*"|[^,}]*').match(text, start).end()  # type: ignore[union-attr]
     return text[:start] + token + text[end:]
@@ -313,7 +313,7 @@ def twisted(
 
 @st.composite
 def values(draw: st.DrawFn, topic: Topic) -> tuple[object, bytes | None]:
-    """The id that the value names, if any, and its bytes; None for a tombstone."""
+    """Draw the id that the value has, if any, and its bytes; None for a tombstone."""
     kind = draw(st.integers(0, 11))
     number = draw(st.integers(1, 30))
     if kind == 0:
@@ -333,7 +333,7 @@ def values(draw: st.DrawFn, topic: Topic) -> tuple[object, bytes | None]:
 
 
 def header_values() -> st.SearchStrategy[bytes | None]:
-    """Right for one header or another, or for none."""
+    """Values that are valid for some header, or for none."""
     return st.one_of(
         TIMES.map(str.encode),
         st.sampled_from(ODD_HEADER_VALUES),

@@ -1,4 +1,4 @@
-"""An archive on real servers: topics of a test's own, filled and archived, and what is in its files."""
+"""An archive on real servers: fills topics of its own, archives them and reads the files."""
 
 import dataclasses
 import datetime as dt
@@ -57,7 +57,7 @@ class Archive:
 
     @property
     def offsets(self) -> OffsetReader:
-        """A new one: a client that saw a former topic of that name finds no leader."""
+        """A new reader: a client that saw a former topic of that name finds no leader."""
         return OffsetReader(self.log.bootstrap_servers)
 
     @property
@@ -86,7 +86,7 @@ class Archive:
         assert failed == []
 
     def rows(self, topic: str, kind: str = "records") -> pa.Table:
-        """Everything that is listed of a topic, by place."""
+        """Return all listed records of a topic, in the order of their coordinates."""
         batches = {batch.id for batch in self.store.batches(topic) if batch.topic_id == self.topic_id(topic)}
         files = [file for file in self.store.all_files() if file.kind == kind and file.batch_id in batches]
         tables = []

@@ -1,4 +1,4 @@
-"""The test broker, seen by a test of the gateway: its topics, what is in them, and how it may fail."""
+"""The test broker for tests of the gateway: its topics, their records, and its failures."""
 
 import contextlib
 import os
@@ -75,14 +75,14 @@ class Broker:
             future.result()
 
     def kill(self) -> None:
-        """As a crash."""
+        """SIGKILL it, as a crash does."""
         self.server.kill()
 
     def start(self) -> None:
         self.server.start()
 
     def freeze(self) -> None:
-        """Connected, and silent: what is sent to it may be appended later."""
+        """Freeze it: connections stay open, and requests may be processed later."""
         assert self.server.pid is not None
         freeze([self.server.pid])
 
@@ -91,13 +91,13 @@ class Broker:
         os.kill(self.server.pid, signal.SIGCONT)
 
     def mend(self) -> None:
-        """Make it run again, however a failed test left it."""
+        """Make it run again, in any state that a failed test left."""
         if self.server.pid is None:
             self.start()
         self.thaw()
 
     def messages(self, topic: str) -> list[Message]:
-        """Everything in the topic now, in the order of each partition."""
+        """Return the topic's present records, in the order of each partition."""
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap_servers, "group.id": "test", "enable.auto.commit": False}
         )

@@ -1,4 +1,4 @@
-"""Certifying where no gateway, broker or stream runs."""
+"""Certifies without a gateway, broker or stream."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ def all_is_known(_settings: Settings) -> Settled:
 def certify_alone(
     settings: Settings, day: Day, ask_gateways: AskGateways = nothing_waits, catch_up: CatchUp = all_is_known
 ) -> Certificate:
-    """Certify the day; what is not given, speaks not against it."""
+    """Certify the day, as if the gateways were drained and the stream had caught up, unless given otherwise."""
     return certify(settings, day, ask_gateways, catch_up)
 
 

@@ -1,4 +1,4 @@
-"""Makes processes stand still."""
+"""Suspends processes."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ _WITHIN_S = 30.0
 
 
 def freeze(pids: Iterable[int]) -> None:
-    """Stop the processes. Returns when every thread of theirs stands still, which is some time after the signal."""
+    """Stop the processes, and return when every thread is stopped, which is some time after the signal."""
     pids = list(pids)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

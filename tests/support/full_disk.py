@@ -62,7 +62,7 @@ class SmallDisk:
         return made
 
     def fill(self) -> None:
-        """Take all that is left. What was written stays; a file may still be overwritten where it has its bytes."""
+        """Fill the free space. Files stay, and their existing bytes can be overwritten."""
         self._is_full = True
         if not self.is_real:
             self._limit()
@@ -72,7 +72,7 @@ class SmallDisk:
                 ballast.write(bytes(4096))
 
     def free(self) -> None:
-        """Give it back."""
+        """Free the space again."""
         self._is_full = False
         if self.is_real:
             (self._seen / _BALLAST).unlink(missing_ok=True)
@@ -96,7 +96,7 @@ class SmallDisk:
             self._remount("rw")
 
     def copy_to(self, target: Path) -> Path:
-        """Copy what lies on the disk, but for the ballast, to a new folder; tells that folder."""
+        """Copy the disk's files, except the ballast, to a new folder; returns that folder."""
         shutil.copytree(self._seen, target, ignore=shutil.ignore_patterns(_BALLAST))
         return target
 

@@ -22,7 +22,7 @@ TOKENS = {"GATEWAY_TOKEN": "data-token", "GATEWAY_ADMIN_TOKEN": "admin-token"}  
 
 @dataclass
 class GatewayProcess:
-    """One gateway over one folder; may be killed and started again on the same."""
+    """One gateway and its folder; it can be killed and restarted."""
 
     environment: dict[str, str]
     log: Path
@@ -80,13 +80,13 @@ class GatewayProcess:
             return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self) -> None:
-        """As a crash."""
+        """SIGKILL it, as a crash does."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM, and return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=30)

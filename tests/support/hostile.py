@@ -1,4 +1,4 @@
-"""Clients that a server meets sooner or later: those that send too much, too little or nothing, or never read."""
+"""Hostile clients: they send too much, too little or nothing, or never read."""
 
 import contextlib
 import selectors
@@ -110,7 +110,7 @@ class Hostile:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process that is resident and its own (PSS)."""
+    """Return the proportional set size (PSS) of a process."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10

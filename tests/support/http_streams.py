@@ -1,4 +1,4 @@
-"""Byte streams of pipelined requests, right and wrong, and how h11 and the gateway's server frame them."""
+"""Generates streams of pipelined requests, valid and invalid, and frames them with h11 and the gateway's server."""
 
 import asyncio
 import contextlib
@@ -95,7 +95,7 @@ _ODD_CHUNKS = _chunked(_CHUNK_HEADS, _ENDS, _TRAILERS)
 
 @st.composite
 def _plain_request(draw: st.DrawFn) -> bytes:
-    """A request that is right, or wrong in one thing alone: what lets that thing through has nothing to hide behind."""
+    """A request that is valid, or has exactly one fault, so no other fault can cause its refusal."""
     method, odd = draw(st.sampled_from([b"GET", b"POST", b"PUT"])), draw(_ODDITIES)
     first, second = draw(_ODD_SPACES) if odd == "space" else b" ", draw(_ODD_SPACES) if odd == "gap" else b" "
     head = method + first + b"/a" + second + b"HTTP/1.1\r\nHost: a\r\n"

@@ -23,7 +23,7 @@ class Copy:
 
 @dataclass
 class Stage:
-    """One FROM and what follows it."""
+    """One FROM with its instructions."""
 
     base: str
     name: str

@@ -1,4 +1,4 @@
-"""The pipeline's rules once more, in plain Python and without Spark: what the tables must hold for given events."""
+"""A second implementation of the pipeline's rules, in plain Python: the expected tables for given events."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Expected:
 
 
 def author(board: Version, members: Sequence[Version]) -> Version | None:
-    """The member version that a board takes, or None while it is pending."""
+    """Return the member version that a board takes; None while it is pending."""
     known = sorted((m for m in members if m.key == board.member), key=lambda m: m.version)
     not_newer = [m for m in known if m.at <= board.at]
     if not_newer:
@@ -47,7 +47,7 @@ def author(board: Version, members: Sequence[Version]) -> Version | None:
 
 
 def stream_authors(board: Version, members: Sequence[Version], known_until: int = -1) -> set[Version | None]:
-    """Whom the stream may show for the board, once it has taken everything; None: it may wait.
+    """Return the authors that the stream may show for the board once it has caught up; None: it may be pending.
 
     The stream holds each member's newest version only, and joins the board at some moment after it has read the
     member's log up to `known_until`: every version that was held from then on is right. A board that waited is joined

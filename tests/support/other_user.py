@@ -1,4 +1,4 @@
-"""Another local user of the machine: what they can read, and what they can have from a port of Spark's."""
+"""Another local user of the machine: the files they can read, and the blocks they can fetch from Spark's ports."""
 
 import os
 import socket

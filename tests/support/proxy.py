@@ -1,4 +1,4 @@
-"""A TCP proxy that may fall silent, as if the other host were gone, lose answers, hold requests, and lead elsewhere."""
+"""A TCP proxy that can go silent, as if the other host were lost, drop responses, hold requests, and switch servers."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """Passes on what comes to a port of its own. `fall_silent` concerns the connections that are open then.
+    """Forwards connections to a port of its own. `fall_silent` affects the connections that are open then.
 
     While it loses answers, what clients send arrives, and nobody hears what came of it. What they send while it holds
     requests arrives later, whatever they think of it by then.
@@ -33,25 +33,25 @@ class Proxy:
         return int(self._listener.getsockname()[1])
 
     def fall_silent(self) -> None:
-        """Pass on nothing more of what is open now, not even that an end closes. New connections are served."""
+        """Stop forwarding on the connections that are open now, including their close. New connections are served."""
         with self._lock:
             self._silent += self._open
             self._open = []
 
     def forget(self) -> None:
-        """Close the connections that are silent, which both ends hear."""
+        """Close the silent connections, on both ends."""
         with self._lock:
             silent, self._silent = self._silent, []
         for each in silent:
             _close(each)
 
     def lose_answers(self) -> None:
-        """Drop what servers say, on every connection that is open or made from now on."""
+        """Drop the servers' responses, on every connection that is open or opened from now on."""
         with self._lock:
             self._loses_answers = True
 
     def bring_answers(self) -> None:
-        """Pass on again what servers say; connections that missed some of it are closed, which both ends hear."""
+        """Forward responses again; connections that missed some are closed, on both ends."""
         with self._lock:
             self._loses_answers = False
             deaf, self._deaf = self._deaf, []
@@ -59,15 +59,15 @@ class Proxy:
             _close(each)
 
     def hold_requests(self) -> None:
-        """Keep what clients send, until it is let go."""
+        """Hold the clients' requests until `let_requests_go`."""
         self._lets_requests_go.clear()
 
     def let_requests_go(self) -> None:
-        """Pass on what was held, and what comes."""
+        """Forward the held requests, and new ones."""
         self._lets_requests_go.set()
 
     def lead_to(self, host: str, port: int) -> None:
-        """Serve new connections by another server; those that are open are closed, which both ends hear."""
+        """Forward new connections to another server; open ones are closed, on both ends."""
         with self._lock:
             self._target = (host, port)
             former, self._open = self._open, []

@@ -1,4 +1,4 @@
-"""Every session that a database saw, with its limits: PostgreSQL itself writes them down when one logs in."""
+"""Records every session of a database with its limits, by a login event trigger of PostgreSQL."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Other sessions of PostgreSQL that get in the way: they hold locks, end backends, and see who waits."""
+"""Other sessions of PostgreSQL: they hold locks, terminate backends, and look for waiting sessions."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

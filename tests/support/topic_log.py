@@ -1,4 +1,4 @@
-"""Topics on a real broker, and what befalls them: deleted and made again, extended, cut off at the front."""
+"""Topics on a real broker that a test deletes and creates again, extends, or truncates at the front."""
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -12,7 +12,7 @@ from tests.servers import wait_until
 
 
 class TopicLog:
-    """Topics on the broker, and what a test does to them."""
+    """Topics on the broker."""
 
     def __init__(self, bootstrap_servers):
         self.bootstrap_servers = bootstrap_servers
@@ -27,7 +27,7 @@ class TopicLog:
         self._wait_for_leaders(topic, partitions)
 
     def remove(self, topic):
-        """No topic of that name."""
+        """Delete the topic, if it exists."""
         self._admin.delete_topics([topic])[topic].result(30)
         wait_until(lambda: topic not in self._admin.list_topics(timeout=10).topics, 30, f"{topic} is gone")
 
@@ -69,7 +69,7 @@ class TopicLog:
 
 
 def taken_lease(settings: Settings) -> DriverLease:
-    """The lease, taken by the test."""
+    """Return a lease that the test has taken."""
     lease = DriverLease(settings.database, "test")
     lease.take()
     return lease

@@ -24,7 +24,7 @@ class TwoClusters:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address on which the one or the other answers."""
+        """The address on which one of the clusters answers."""
         return f"{LOOPBACK}:{self.proxy.port}"
 
     def swap(self) -> None:
