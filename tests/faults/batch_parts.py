@@ -59,7 +59,7 @@ Digest = tuple[int, int]
 
 @dataclass
 class Parts:
-    """Real ones. A step that met its fault is run again until it succeeds, as a retry would."""
+    """The real parts. A step that met its fault is run again until it succeeds, as a retry would."""
 
     broker: Broker
     postgres: PostgresTestServer
@@ -108,7 +108,7 @@ class Parts:
         )
 
     def day(self, day: Day) -> list[DayRow]:
-        """The view's rows of the day."""
+        """Return the view's rows of the day."""
         return [
             DayRow(board, member, content("member", {"nickname": nickname, "city": city, "phone": phone}),
                    content("board", {"title": title, "body": body}), finality)
@@ -122,7 +122,7 @@ class Parts:
         return int(count), int(total)
 
     def published(self, day: Day) -> int | None:
-        """The generation that the day shows."""
+        """Return the generation that the day shows."""
         found = rows(self.settings, "SELECT generation_id FROM day_publication WHERE day = %s", (day.date,), "batch")
         return found[0][0] if found else None
 
@@ -138,7 +138,7 @@ class Parts:
         )
 
     def newest_of(self, run: str) -> Generation:
-        """The run's last build."""
+        """Return the run's last build."""
         newest = "SELECT max(id) FROM generation WHERE run_id = %s"
         return self.generation(rows(self.settings, newest, (run,), "batch")[0][0])
 
@@ -162,7 +162,7 @@ class Parts:
         return sorted(tables ^ kept)  # fmt: skip
 
     def _with_fault(self, line: Sequence[str], fault: Fault, twin: Sequence[str]) -> bool:
-        """Returns whether the fault met the step: a step may be over before its time comes."""
+        """True if the fault met the step: a step may end before the fault's time."""
         if fault.place is not None and fault.effect is Effect.KILLED:
             return self._start(line, {VARIABLE: f"{fault.place}:kill:1"}).wait(_STEP_S) not in _DONE
         if fault.place is not None:
@@ -215,7 +215,7 @@ class Parts:
         return True
 
     def _cut_log_short(self) -> None:
-        """Half of the partitions lose all that they had and that is archived."""
+        """Delete all archived records from half of the partitions."""
         admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})
         archived = {p: end for consumer, topic, p, end in rows(self.settings, _LEDGER)
                     if (consumer, topic) == ("archive", "board")}  # fmt: skip
@@ -259,7 +259,7 @@ class Parts:
 
 
 class Watch:
-    """Looks at a day all the time, as analysts would."""
+    """Reads a day repeatedly, as analysts would."""
 
     def __init__(self, parts: Parts, day: Day) -> None:
         self.seen: set[Digest] = set()
@@ -290,7 +290,7 @@ class Watch:
 
 @contextlib.contextmanager
 def parts_in(folder: Path) -> Iterator[Parts]:
-    """The parts, running and healthy, with their logs in the folder; gone at the end."""
+    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end."""
     for name in ("kafka", "postgres", "driver", "steps"):
         (folder / name).mkdir(parents=True)
     with (

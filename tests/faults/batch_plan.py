@@ -43,7 +43,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """An effect at a named place of the step's process, or so many seconds after its start."""
+    """An effect at a failpoint of the step's process, or so many seconds after its start."""
 
     step: Step
     effect: Effect
@@ -125,14 +125,14 @@ def plans(seed: int, rounds: int, named: str = "") -> Iterator[Plan]:
 
 
 class _Pool:
-    """Gives each kind once before any comes again."""
+    """Draws each kind once before any of them again."""
 
     def __init__(self, chance: random.Random, kinds: Sequence[_Kind]) -> None:
         self._chance, self._kinds = chance, kinds
         self._left: list[_Kind] = []
 
     def draw(self, taken: Set[Step]) -> _Kind | None:
-        """None when all there are have one of these steps."""
+        """Return a kind; None if all of them have one of these steps."""
         fitting = [kind for kind in self._left if kind[0] not in taken]
         if not fitting and len(self._left) <= len(self._kinds):
             more = self._chance.sample(self._kinds, len(self._kinds))

@@ -48,7 +48,7 @@ class Proof:
         self.reader = TopicReader(self.parts.broker.bootstrap_servers, self.parts.settings.kafka.partitions)
 
     def run(self, number: int, plan: Plan) -> Round:
-        """One round and its verdict. Raises AssertionError when a step does not succeed after its fault."""
+        """Run one round and return its verdict. Raises AssertionError if a step does not succeed after its fault."""
         began = time.monotonic()
         self._load(number)
         day = self._day(number)
@@ -110,7 +110,7 @@ class Proof:
         self._read_all()
 
     def _read_all(self) -> None:
-        """When the stream has taken all."""
+        """Read the topics once the stream has caught up."""
         wait_until(lambda: self.parts.is_caught_up(self.reader), _CAUGHT_UP_S,
                    f"everything is taken, see {self.parts.driver.log}")  # fmt: skip
         time.sleep(_SETTLED_S)  # boards that waited are sent after the boards were taken
@@ -145,7 +145,7 @@ class Proof:
         self.parts.felt.add(fault.name)
 
     def _day(self, number: int) -> Day:
-        """The day that the round's load falls into."""
+        """Return the day of the round's load."""
         created = next(v.created for v in reversed(self.log.boards[max(self.log.boards)]) if v.created is not None)
         day = Day.of(created, self.parts.settings.timezone)
         assert day.end <= SystemClock().now(), f"round {number} makes boards of a day that is not over"

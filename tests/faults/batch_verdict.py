@@ -1,4 +1,4 @@
-"""Holds a rebuilt day against what the raw topics say, and its corrections against what changed. Pure."""
+"""Compares a rebuilt day with the raw topics, and its corrections with the changes. Pure."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class DayRow(NamedTuple):
 
     @property
     def content(self) -> str:
-        """As the oracle writes it."""
+        """The row's content in the oracle's form."""
         return f"{self.author_content}/{self.board_content}"
 
 

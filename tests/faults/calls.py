@@ -59,7 +59,7 @@ class Call:
         return new
 
     def give_up(self) -> list[Entry]:
-        """Entries of what is not settled and cannot be asked again."""
+        """Return entries of unsettled events whose call cannot be repeated."""
         new = {n: Entry("unknown", e["serial"]) for n, e in enumerate(self.events) if n not in self.settled}
         self.settled |= new
         return list(new.values())
@@ -100,7 +100,7 @@ class Caller:
         self._number = self._calls = 0
 
     def next_call(self) -> Call:
-        """A call at random."""
+        """Return a random call."""
         [kind] = self._random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
         self._calls += 1
         key = f"{self._round}.{self._client // 2}.{self._calls}"  # two senders have the same keys

@@ -1,4 +1,4 @@
-"""One kept-alive HTTP connection, as thin as a load generator needs it."""
+"""One kept-alive HTTP connection with little overhead, for a load generator."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class Unanswered(Exception):
-    """No answer came: the call may or may not have been carried out."""
+    """No response arrived: the call may or may not have been carried out."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Answer:
 
 
 class Connection:
-    """Makes one call after the other; connects when it is not connected."""
+    """Makes one call after the other, and connects if needed."""
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:
         self._host = host
@@ -28,15 +28,15 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
 
     async def post(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-        """The answer. Raises Unanswered when the connection breaks or the time is over; it is closed then."""
+        """Return the response. If the connection breaks or times out, closes it and raises Unanswered."""
         return await self.call("POST", path, body, headers)
 
     async def get(self, path: str) -> Answer:
-        """The answer of a GET. Raises as `post` does."""
+        """Return the response of a GET. Raises as `post`."""
         return await self.call("GET", path, b"", {})
 
     async def call(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
-        """The answer of any method. Raises as `post` does."""
+        """Return the response of any method. Raises as `post`."""
         length = {"Content-Length": str(len(body))} if method != "GET" else {}
         fields = {"Host": f"{self._host}:{self._port}", **length, **headers}
         head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items())

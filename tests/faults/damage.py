@@ -51,7 +51,7 @@ def _size(path: Path) -> int:
 
 
 def main() -> int:
-    """Do it."""
+    """Damage the file as the arguments say."""
     parser = argparse.ArgumentParser(description="Damages a fallback store's file.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("kind", type=Fault, choices=OF_THE_FILE)

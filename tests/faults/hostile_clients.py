@@ -42,7 +42,7 @@ class Client:
         self._random = random.Random(seed)
 
     async def run(self, behaviour: "Behaviour") -> None:
-        """Behave so until cancelled."""
+        """Repeat the behaviour until cancelled."""
         while True:
             with contextlib.suppress(OSError, EOFError):
                 reader, writer = await asyncio.open_connection(self._host, self._port, limit=_READ)

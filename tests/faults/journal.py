@@ -39,7 +39,7 @@ class Journal:
         self._writing: asyncio.Task[None] | None = None
 
     async def write(self, entries: Iterable[Entry]) -> None:
-        """Returns once they are on the disk."""
+        """Write the entries; returns once they are on disk."""
         lines = b"".join(_encode(entry) + b"\n" for entry in entries)
         if not lines:
             return
@@ -73,5 +73,5 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """All entries in the order of writing."""
+    """Return all entries in the order of writing."""
     return [_decoder.decode(line) for line in path.read_bytes().splitlines()]

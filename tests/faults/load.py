@@ -50,7 +50,7 @@ class Load:
         self._is_stopping = True
 
     async def run(self, callers: list[Caller], stopped: asyncio.Event) -> Summary:
-        """Until stopped; then until all calls are answered."""
+        """Run until stopped, then until all calls are answered."""
         clients = [asyncio.create_task(self._client(caller)) for caller in callers]
         stop = asyncio.create_task(stopped.wait())
         await asyncio.wait({stop, *clients}, return_when=asyncio.FIRST_COMPLETED)
@@ -73,7 +73,7 @@ class Load:
         connection.close()
 
     async def _settle(self, connection: Connection, call: Call) -> None:
-        """Make the call until each of its events is settled; at once over without a key to make it again with."""
+        """Repeat the call until each of its events is settled; a call without a key is made once."""
         while True:
             await self._once(connection, call)
             if call.is_settled:
@@ -97,7 +97,7 @@ class Load:
 
 
 async def main() -> int:
-    """See above."""
+    """Run the load until standard input ends."""
     parser = argparse.ArgumentParser(description="Posts events and keeps what was answered. Ends with its input.")
     parser.add_argument("--url", required=True)
     parser.add_argument("--journal", type=Path, required=True)

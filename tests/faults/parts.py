@@ -46,13 +46,13 @@ class Held:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of both."""
         return self.set_aside + self.lost
 
 
 @dataclass
 class Parts:
-    """Real ones. Whatever ends the gateway, it is started again, as a supervisor would.
+    """The real parts. A gateway that has ended is started again, as by a supervisor.
 
     The gateway speaks to the broker through the proxy, everybody else does not.
     """
@@ -70,16 +70,16 @@ class Parts:
 
     @property
     def broker(self) -> Broker:
-        """The one that the gateway's events belong to."""
+        """The broker of the cluster that the gateway's events belong to."""
         return self.clusters.own
 
     @property
     def proxy(self) -> Proxy:
-        """Between the gateway and whichever broker answers."""
+        """The proxy between the gateway and the brokers."""
         return self.clusters.proxy
 
     def suffer(self, faults: Plan) -> None:
-        """Live through all faults of a round; healthy again on return. Raises AssertionError if it is not."""
+        """Apply all faults of a round, and wait until healthy. Raises AssertionError if that fails."""
         broker = [span for span in faults if span.fault in OF_THE_BROKER]
         disk = [span for span in faults if span.fault is Fault.DISK_FULL]
         kills = [span for span in faults if span.fault in (Fault.GATEWAY_KILLED, *OF_THE_FILE)]
@@ -105,11 +105,11 @@ class Parts:
         self.gateway.start()
 
     def wait_until_healthy(self) -> None:
-        """Until the gateway answers and sends to Kafka."""
+        """Wait until the gateway answers and sends to Kafka."""
         wait_until(lambda: self._answer().get("circuit") == "closed", _HEALTHY_S, "the gateway sends to Kafka again")
 
     def wait_until_drained(self) -> Held:
-        """Until nothing waits in the store; tells what is set aside in it and was lost to damage."""
+        """Wait until no record waits in the store; returns the events set aside, and those lost to damage."""
         wait_until(lambda: self._answer().get("backlog") == 0, _DRAINED_S, "the store is drained")
         found = self._fallback()
         return Held(int(found["refused"]), int(found["lost"]))
@@ -121,7 +121,7 @@ class Parts:
         self.gateway.start()
 
     def reconcile(self, since: dt.datetime) -> int:
-        """Run the command once, over all rows however young; its exit code. It does not see the proxy."""
+        """Run the command once over all rows, and return its exit code. It bypasses the proxy."""
         settings = {"KAFKA_BOOTSTRAP_SERVERS": self.broker.bootstrap_servers}
         command = [sys.executable, "-m", "include.gateway.reconcile", "--min-age-s", "0", "--since", since.isoformat()]
         with self.gateway.log.open("ab") as log:
@@ -132,7 +132,7 @@ class Parts:
 
     @property
     def settings(self) -> Settings:
-        """The gateway's, with the passwords of its database."""
+        """The gateway's settings, with the passwords of its database."""
         return self.gateway.settings
 
     def _live_through(self, spans: list[Span], began: float) -> None:
@@ -147,7 +147,7 @@ class Parts:
                 self._end(span.fault)
 
     def _reconcile_before_requests_arrive(self) -> None:
-        """So that it finds rows unpublished whose records the gateway has sent."""
+        """Reconcile while requests are held, so that it finds unpublished rows whose records the gateway has sent."""
         self.proxy.hold_requests()
         try:
             self.reconciled += self.reconcile(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)) == 0
@@ -185,7 +185,7 @@ class Parts:
                 self.disk.free()
 
     def _tend_gateway(self, kills: list[Span], cuts: list[Span], began: float, ended: threading.Event) -> None:
-        """Kill it as planned, and start it again whenever it is not there, until the others have ended too."""
+        """Kill the gateway as planned, and restart it whenever it has ended, until the other tasks have ended."""
         replayed = None
         while kills or cuts or not ended.is_set():
             process = self.gateway.process
@@ -228,7 +228,7 @@ class Parts:
         return self._fallback()
 
     def _fallback(self) -> dict[str, Any]:
-        """GET /fallback; nothing when there is no answer."""
+        """Return the response of GET /fallback; empty without a response."""
         try:
             with self.gateway.client() as client:
                 return client.fallback()
@@ -242,7 +242,7 @@ def _sleep_until(moment: float) -> None:
 
 @contextlib.contextmanager
 def parts_in(folder: Path, postgres: PostgresTestServer) -> Iterator[Parts]:
-    """The parts, running and healthy, with their logs in the folder; gone at the end."""
+    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end."""
     gateway = folder / "gateway"
     gateway.mkdir(parents=True)
     migrated(postgres, _DATABASE)

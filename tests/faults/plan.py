@@ -84,7 +84,7 @@ def themes(seed: int, rounds: int, fault: Fault | None = None) -> list[tuple[Fau
 
 
 def plan(seed: int, number: int, theme: tuple[Fault, ...]) -> Plan:
-    """When each fault of the round's theme begins and ends. Faults of one part do not overlap, others may."""
+    """Return the spans of the round's faults. Faults of one part do not overlap, others may."""
     chance = random.Random(f"{seed}-{number}")
     spans: list[Span] = []
     broker = [fault for fault in OF_THE_BROKER if fault in theme]

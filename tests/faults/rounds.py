@@ -88,7 +88,7 @@ class Proof:
         publish(settings, DAY, "faults")
 
     def run(self, number: int, theme: tuple[Fault, ...]) -> Round:
-        """One round and its verdict. Raises AssertionError when the parts do not become healthy again."""
+        """Run one round and return its verdict. Raises AssertionError if the parts do not become healthy again."""
         parts, began, began_at = self.parts, time.monotonic(), dt.datetime.now(dt.UTC)
         exits, damages, cuts, reconciled = len(parts.exits), len(parts.damages), parts.cuts, parts.reconciled
         faults = plan(self.seed, number, theme)
@@ -127,7 +127,7 @@ class Proof:
         return Round(number, faults, self._judge(number), summary, held, done, reconciled, cuts, ended, took_s)
 
     def judge_again(self) -> Iterator[tuple[int, Verdict]]:
-        """Every round's verdict over all that is in the topic by now."""
+        """Yield each round's verdict over all present records of the topic."""
         self._read_topic()
         for number in self.entries:
             yield number, self._judge(number)

@@ -46,7 +46,7 @@ class RowLoad:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, when the calls under way are answered. Raises AssertionError if they are not."""
+        """Stop once the calls in flight are answered. Raises AssertionError if they are not."""
         self._is_stopping.set()
         self._thread.join(_ENDS_S)
         assert not self._thread.is_alive(), "calls for rows stayed without an answer"
@@ -87,14 +87,14 @@ class RowLoad:
 
 
 def saved(database: DatabaseSettings) -> list[Version]:
-    """The newest version of each row of the system of record."""
+    """Return the newest version of each row of the system of record."""
     with connect(database, "gateway", "faults") as connection, connection.cursor() as cursor:
         cursor.execute(_ROWS)
         return [Version(row_id, rfc3339(modified_at)) for row_id, modified_at in cursor.fetchall()]
 
 
 def version_of(message: Message) -> Version:
-    """The version that a record of the topic is."""
+    """Return the version of a record of the topic."""
     headers = dict(message.headers() or [])
     value: dict[str, Any] = msgspec.json.decode(message.value() or b"{}")
     at = value.get("modifiedAt") or (headers[ACCEPTED_AT] or b"").decode()
@@ -102,7 +102,7 @@ def version_of(message: Message) -> Version:
 
 
 def missing_versions(answered: Iterable[Version], copies: Iterable[Version]) -> list[str]:
-    """The answered versions that are not in the topic."""
+    """Return the acknowledged versions that are not in the topic."""
     published = {(row_id, at) for row_id, at, _ in copies}
     return [
         f"member {row_id} of {at}, answered with {event_id}"

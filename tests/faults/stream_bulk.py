@@ -1,4 +1,4 @@
-"""Loads that are large: in bytes, in boards that wait, in members. They go straight into the topics, all at once."""
+"""Large loads, in bytes, pending boards or members, produced to the topics at once."""
 
 import itertools
 from collections.abc import Sequence

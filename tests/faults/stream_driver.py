@@ -1,4 +1,4 @@
-"""The real driver under a supervisor: whatever ends it, it is started again."""
+"""The real driver under a supervisor, which restarts it after any end."""
 
 import contextlib
 import os
@@ -66,16 +66,16 @@ class Driver:
 
     @property
     def pid(self) -> int:
-        """Of the driver that was started last."""
+        """The pid of the driver that was started last."""
         return self._processes[-1].pid
 
     def start(self, deadline_s: float = 180.0) -> None:
-        """Have it run from now on. Returns when it is healthy."""
+        """Start the driver, and return when it is healthy."""
         self._supervision = self._lane.submit(self._supervise)
         wait_until(self.is_healthy, deadline_s, f"the driver is healthy, see {self.log}")
 
     def close(self) -> None:
-        """End it; nothing of it is left."""
+        """Stop it with all its processes."""
         self._stopping.set()
         if self._supervision is not None:
             self._supervision.result()
@@ -86,7 +86,7 @@ class Driver:
             process.wait()
 
     def terminate(self) -> int:
-        """SIGTERM, and no other is started. Returns its exit code."""
+        """Send SIGTERM without a restart afterwards, and return the exit code."""
         assert self._supervision is not None
         process = self._processes[-1]
         self._stopping.set()
@@ -116,7 +116,7 @@ class Driver:
                 os.kill(pid, signal.SIGKILL)
 
     def start_second(self) -> None:
-        """Start another beside it: the older one must stop itself."""
+        """Start a second driver: the older one must stop itself."""
         self._done[self._processes[-1].pid] = "superseded"
         self._arguments = ["--take-over"]
         self._wanted.set()
@@ -130,14 +130,14 @@ class Driver:
         return process.pid
 
     def thaw(self, pid: int) -> None:
-        """Let it go on."""
+        """Resume it."""
         for each in self._tree(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGCONT)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """It stands still meanwhile."""
+        """Suspend it for the block."""
         pid = self.pid
         freeze(self._tree(pid))
         try:
@@ -146,13 +146,13 @@ class Driver:
             self.thaw(pid)
 
     def start_standby(self) -> None:
-        """Start another beside it, which waits for its turn."""
+        """Start a second driver as a standby."""
         self._arguments = []
         self._wanted.set()
         wait_until(lambda: not self._wanted.is_set(), _ENDS_S, "another driver is started")
 
     def run_broken(self, **variables: str) -> int:
-        """A second driver that cannot run, which wants to take over. Returns its exit code."""
+        """Run a second driver that tries to take over and cannot start. Returns its exit code."""
         (port,) = unused(1)
         environment = {**self._variables, **variables, **dict.fromkeys(_PORTS, str(port))}
         environment.pop(VARIABLE)
@@ -167,7 +167,7 @@ class Driver:
         (self._points / EXHAUST).touch()
 
     def lose_host(self) -> None:
-        """SIGKILL it, and say that its host is lost."""
+        """SIGKILL it, and record that its host is lost."""
         self.kill()
         self._done[self.pid] = "host lost"
 
@@ -175,29 +175,29 @@ class Driver:
         return [*descendants(pid), *([pid] if python else [])]
 
     def wait_until_ended(self) -> None:
-        """Until every driver that something was done to has ended."""
+        """Wait until every driver that met a fault has ended."""
         waited = [process for process in self._processes if process.pid in self._done and process.poll() is None]
         wait_until(lambda: all(process.poll() is not None for process in waited), _ENDS_S,
                    f"all have ended of {[self._done[process.pid] for process in waited]}; see {self.log}")  # fmt: skip
 
     def arm_kill(self, place: str) -> None:
-        """Have the next driver that comes to the place kill itself there."""
+        """Make the next driver that reaches the failpoint kill itself there."""
         self._doing = f"killed at {place}"
         (self._points / f"{place}.kill").touch()
 
     def arm_record(self, place: str, action: str, record: str) -> None:
-        """Have every driver fail, or kill itself, whenever it takes this record (topic/partition/offset) there."""
+        """Make every driver fail, or kill itself, each time it processes this record (topic/partition/offset) there."""
         with (self._points / f"{place}.{action}").open("a") as armed:
             armed.write(f"{record}\n")
 
     def disarm_records(self) -> None:
-        """No record ends a driver any more: its place may be another one's by now."""
+        """Disarm all records: their coordinates may be those of others by now."""
         for place in RECORD_FAILPOINTS:
             for action in RECORD_ACTIONS:
                 (self._points / f"{place}.{action}").unlink(missing_ok=True)
 
     def is_killed_at(self, place: str) -> bool:
-        """Wait for that. False when none comes there in time."""
+        """Wait for it. False if no driver reaches the failpoint in time."""
         armed = self._points / f"{place}.kill"
         if not _within(_REACHED_S, lambda: not armed.exists()):
             armed.unlink(missing_ok=True)
@@ -207,18 +207,18 @@ class Driver:
         return True
 
     def arm_pause(self, place: str) -> None:
-        """Have the next driver that comes to the place stand still there, until `go_on`."""
+        """Make the next driver that reaches the failpoint pause there until `go_on`."""
         (self._points / f"{place}.pause").touch()
 
     def is_paused_at(self, place: str) -> bool:
-        """Wait for that. False when none comes there in time."""
+        """Wait for it. False if no driver reaches the failpoint in time."""
         if _within(_REACHED_S, (self._points / f"{place}.paused").exists):
             return True
         (self._points / f"{place}.pause").unlink(missing_ok=True)
         return (self._points / f"{place}.paused").exists()
 
     def go_on(self, place: str) -> None:
-        """Let the driver go on, if there still is one that stands there."""
+        """Resume the paused driver, if there still is one."""
         (self._points / f"{place}.paused").unlink(missing_ok=True)
 
     def kill_workers(self, lasts_s: float) -> None:

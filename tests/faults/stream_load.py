@@ -1,4 +1,4 @@
-"""The load of the speed layer: members and boards straight into the topics, seeded, with ids of its own each round."""
+"""The load of the speed layer: members and boards produced to the topics, seeded, with new ids in each round."""
 
 import contextlib
 import datetime as dt
@@ -72,15 +72,15 @@ class Load:
         self._kinds: Iterator[str] = iter(lambda: self._random.choices(kinds, weights)[0], "")
 
     def stop(self) -> None:
-        """Make no more, and let `run` come to its end."""
+        """Produce no more records, and let `run` end."""
         self._stopping.set()
 
     def stop_after(self, count: float) -> None:
-        """Make that many and no more."""
+        """Stop after that many records."""
         self._most = count
 
     def run(self) -> None:
-        """Until stopped. Raises AssertionError when a record could not be delivered."""
+        """Produce until stopped. Raises AssertionError if a record could not be delivered."""
         self._open()
         self._people = [self._new_person() for _ in range(MEMBERS)]
         if self.earlier is not None:
@@ -101,7 +101,7 @@ class Load:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing is made meanwhile, and all that was made is in the topics."""
+        """Suspend the load for the block, with all its records in the topics."""
         self._wanted_still.set()
         assert self._is_still.wait(_FLUSH_S), "the load does not stand still"
         try:
@@ -238,12 +238,12 @@ class Load:
         self._send_board(value, person)
 
     def _replay(self, value: dict[str, Any]) -> None:
-        """An older version, which must not come back."""
+        """Send an older version again, which must not replace the newer one."""
         person = self._random.choice([*self._people, *self.strangers])
         self._send_board({**value, "title": "alt", "modifiedAt": self._past(), "memberId": person.id}, person)
 
     def _copy(self, value: dict[str, Any]) -> None:
-        """The same version once more, as a replay of the gateway's would send it."""
+        """Send the same version again, as a replay of the gateway's would."""
         self._send("board", value["id"], dict(value))
 
     def _delete(self, value: dict[str, Any]) -> None:
@@ -294,7 +294,7 @@ class Load:
         return self._random.choice(("서울", "부산", None))
 
     def _now(self) -> str:
-        """A time of its own for each version: of two, the later made is the newer."""
+        """Return a unique time for each version, so that a later version is newer."""
         self._clock += 1
         return rfc3339(_EPOCH + dt.timedelta(hours=self.number, milliseconds=self._clock))
 

@@ -66,7 +66,7 @@ class Parts:
     poison: set[Place] = field(default_factory=set)  # records that cannot be taken
 
     def suffer(self, plan: Plan) -> None:
-        """Live through the faults; what is running on return may still be starting."""
+        """Apply the faults; on return, a part may still be starting."""
         for fault in plan:
             time.sleep(fault.after_s)
             if self.executor.submit(self._with_driver_at(fault)._live_through, fault).result():
@@ -77,7 +77,7 @@ class Parts:
         return all(self.has_taken(consumer, reader) for consumer in _CONSUMERS)
 
     def has_taken(self, consumer: str, reader: TopicReader) -> bool:
-        """The same of one query."""
+        """True if the query has processed its topic, according to the ledger."""
         ledger = dict(rows(self.settings, _LEDGER, (consumer,)))
         ends = reader.ends(_CONSUMERS[consumer])
         return {p: end for p, end in ends.items() if end != ledger.get(p, 0)} == {}
@@ -96,12 +96,12 @@ class Parts:
         return Seen(view, pending, rejects)
 
     def _with_driver_at(self, fault: Fault) -> "Parts":
-        """The same parts, with the driver that comes to the fault's place."""
+        """Return the same parts, with the driver that reaches the fault's failpoint."""
         is_of_serve = fault.place is not None and fault.place.startswith("serve.")
         return replace(self, driver=self.serve) if self.serve is not None and is_of_serve else self
 
     def _live_through(self, fault: Fault) -> bool:
-        """False when the driver never came to the fault's place."""
+        """Apply a fault; False if the driver never reached its failpoint."""
         place = fault.place
         if place is not None and fault.effect in OF_A_RECORD:
             self._poison(place, "fail" if fault.effect is Effect.RECORD_FAILS else "kill")
@@ -191,7 +191,7 @@ class Parts:
             self.driver.thaw(frozen)
 
     def _lose_host(self) -> None:
-        """PostgreSQL hears nothing of it, and holds its sessions; the next one leads all the same."""
+        """PostgreSQL keeps the lost host's sessions; the next driver leads nevertheless."""
         before = self._epoch()
         self.proxy.fall_silent()
         try:
@@ -227,7 +227,7 @@ class Parts:
     def _away(
         self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float, place: str | None = None
     ) -> None:
-        """A driver that stands at a place goes on while the server is away."""
+        """Stop the server while a driver pauses at a failpoint, and let the driver continue."""
         try:
             begin()
             if place is not None:
@@ -251,7 +251,7 @@ class Parts:
             return False
 
     def _crash_postgres(self) -> None:
-        """Nothing is written out, and it recovers when it is started again."""
+        """Stop PostgreSQL without a checkpoint; it recovers at its next start."""
         assert self.postgres.pid is not None
         os.kill(self.postgres.pid, signal.SIGQUIT)
         self.postgres.stop()
@@ -278,7 +278,7 @@ class Parts:
 
 @contextlib.contextmanager
 def parts_in(folder: Path, is_apart: bool = False) -> Iterator[Parts]:
-    """The parts, running and healthy, with their logs in the folder; gone at the end.
+    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end.
 
     `is_apart`: each query in a process of its own.
     """

@@ -21,7 +21,7 @@ SELECT 1 FROM pending_record
 
 
 class Poison:
-    """One such record, for a place of `include.failpoints.RECORD_FAILPOINTS`."""
+    """One such record, for a failpoint of `include.failpoints.RECORD_FAILPOINTS`."""
 
     def __init__(self, settings: Settings, place: str) -> None:
         self._settings = settings
@@ -30,7 +30,7 @@ class Poison:
         self._author = new_id()
 
     def send(self) -> Place:
-        """Send it with its neighbours; returns where it is."""
+        """Send it with its neighbours; returns its coordinates."""
         before, after = self._boards(), self._boards()
         if not self._must_wait:
             self._send_author()
@@ -43,7 +43,7 @@ class Poison:
         return at
 
     def release(self, at: Place) -> None:
-        """If it is a board that must wait, send its member once it does."""
+        """If it is a pending board, send its member."""
         if self._must_wait:
             wait_until(lambda: rows(self._settings, _IS_PENDING, at._asdict()) != [], _PENDING_S, f"{at} waits")
             self._send_author()

@@ -54,7 +54,7 @@ class Proof:
         self._duplicates = 0
 
     def run(self, number: int, plan: Plan) -> Round:
-        """One round and its verdict. Raises AssertionError when the driver does not catch up."""
+        """Run one round and return its verdict. Raises AssertionError if the driver does not catch up."""
         began, endings = time.monotonic(), len(self.parts.driver.ended)
         load = Load(self.parts.broker.bootstrap_servers, self.seed, number, _RATE, self._last)
         running = self._loads.submit(load.run)
@@ -81,7 +81,7 @@ class Proof:
                      time.monotonic() - began)  # fmt: skip
 
     def judge(self) -> Verdict:
-        """The verdict over what is there now."""
+        """Return the verdict over the present content."""
         self._read(*_RAW, _OUTPUT)
         self.seen = self.parts.look()
         return judge(self.log, self.seen, self.settled)

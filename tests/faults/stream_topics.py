@@ -123,7 +123,7 @@ def _replaced(at: tuple[int, int]) -> tuple[int, int]:
 
 
 def understood(record: Record) -> Version | None:
-    """The record as a version of its member or board; None when it breaks the contract."""
+    """Return the record as a version of its member or board; None if it violates the contract."""
     topic, partition, offset = record.place
     key = record_id(record.key)
     event_id = record.headers.get(h.EVENT_ID) or f"{topic}:{partition}:{offset}"
@@ -161,7 +161,7 @@ class TopicReader:
         self._next: dict[tuple[str, int], int] = {}
 
     def begin_again(self, topic: str) -> None:
-        """The topic is another one by now: the next call reads it from its beginning."""
+        """Let the next call read the topic from its beginning, since it was created again."""
         for place in [place for place in self._next if place[0] == topic]:
             del self._next[place]
 
@@ -171,7 +171,7 @@ class TopicReader:
             return _ends(consumer, topic, self._partitions)
 
     def read_on(self, *topics: str) -> Iterator[Record]:
-        """Everything appended since the last call. Raises AssertionError when it cannot all be read."""
+        """Return the records since the last call. Raises AssertionError if they cannot all be read."""
         with _consumer(self._bootstrap_servers) as consumer:
             ends = {(topic, p): end for topic in topics for p, end in _ends(consumer, topic, self._partitions).items()}
             waiting = {place: end for place, end in ends.items() if end > self._next.get(place, 0)}

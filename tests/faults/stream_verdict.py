@@ -1,4 +1,4 @@
-"""Holds what PostgreSQL shows against what the raw topics say. Pure."""
+"""Compares the tables in PostgreSQL with the raw topics. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class Verdict(Promises):
 
 
 def judge(log: Log, seen: Seen, before: Mapping[int, Row]) -> Verdict:
-    """The verdict over all boards. `before`: rows that were settled once, by board."""
+    """Return the verdict over all boards. `before`: rows that were settled once, by board."""
     verdict = Verdict(
         boards=len(log.boards),
         rows=len(seen.rows),
@@ -112,7 +112,7 @@ def _judge_board(board: int, rows: Sequence[Row], pending: set[tuple[int, int]],
 
 
 def authors(version: Version, log: Log) -> set[Version | None]:
-    """The member's versions that the board may show; None: it may wait."""
+    """Return the member's versions that the board may show; None: it may be pending."""
     assert version.member is not None
     known_until = log.known.get((version.key, version.partition, version.offset), -1)
     return stream_authors(version, log.members.get(version.member, []), known_until)

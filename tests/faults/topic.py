@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 
 
 class TopicReader(Generic[Found]):
-    """Reads committed and uncommitted alike: what any consumer could see."""
+    """Reads committed and uncommitted records."""
 
     def __init__(self, bootstrap_servers: str, topic: str, read: Callable[[Message], Found]) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -36,7 +36,7 @@ class TopicReader(Generic[Found]):
         self._next = dict.fromkeys(range(PARTITIONS), 0)
 
     def read_on(self) -> list[Found]:
-        """Everything appended since the last call. Raises AssertionError when it cannot all be read."""
+        """Return the records since the last call. Raises AssertionError if they cannot all be read."""
         consumer = Consumer(
             {"bootstrap.servers": self._bootstrap_servers, "group.id": "faults", "enable.auto.commit": False}
         )
@@ -67,7 +67,7 @@ class TopicReader(Generic[Found]):
 
 
 def copy_of(message: Message) -> Copy:
-    """The record of an event of the load."""
+    """Return the record of an event of the load."""
     value = _decoder.decode(message.value() or b"")
     headers = dict(message.headers() or [])
     event_id = (headers.get(EVENT_ID) or b"").decode()

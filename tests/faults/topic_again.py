@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again beneath the running stream, and what an operator does then."""
+"""Deletes and creates a topic again under the running stream, and repairs the stream as an operator would."""
 
 import gc
 import os
@@ -33,7 +33,7 @@ class TopicAgain:
         self._ended = 0
 
     def make(self) -> str:
-        """Delete it, and make it as the contract says. Returns the id of the one that was deleted."""
+        """Delete the topic and create it again. Returns the id of the deleted one."""
         former_id = OffsetReader(self._settings.kafka.bootstrap_servers).topic_id("board")
         self._ended = len(self._driver.ended)
         TopicLog(self._settings.kafka.bootstrap_servers).remove("board")
@@ -42,7 +42,7 @@ class TopicAgain:
         return former_id
 
     def wait_until_refused(self) -> None:
-        """No driver reads it."""
+        """Wait until the driver refuses the topic."""
         wait_until(lambda: any(code == MISCONFIGURED for _, code in self._driver.ended[self._ended :]), _DEADLINE_S,
                    f"the driver refuses the topic, see {self._driver.log}")  # fmt: skip
 
@@ -65,7 +65,7 @@ class TopicAgain:
         assert not failed, failed[:3]
 
     def repair(self) -> None:
-        """As the driver's log says; returns when the stream goes on."""
+        """Repair the stream as the driver's log says; returns when it continues."""
         wait_until(self._is_repaired, _DEADLINE_S, f"the repair succeeds, see {self._log}")
         wait_until(self._driver.is_healthy, _DEADLINE_S, f"the stream goes on, see {self._driver.log}")
 

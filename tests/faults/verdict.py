@@ -1,4 +1,4 @@
-"""Holds what was answered against what is in the topic. Pure."""
+"""Compares the responses with the topic's records. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
