@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.generation_indexes import complete_tables
 from include.adapters.postgres.generation_tables import remove_tables
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
@@ -51,8 +50,7 @@ def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[in
 def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> list[Orphan]:
     """Give up builds whose driver is dead and builds that nobody published for a day; prune all days, drop tables.
 
-    Live rows that published days cover are moved out of the way of readers, and tables of an earlier release get what
-    new ones are made with.
+    Live rows that published days cover are moved out of the way of readers.
 
     A build under way is left alone: its driver holds the day. Raises DatabaseUnavailable.
     """
@@ -75,7 +73,6 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
             orphans.append(Orphan(generation_id, str(day), "superseded, and not kept for undo any more"))
     for generation_id in remove_tables(settings.database):
         log.warning("the table of generation %d is dropped: it was given up, or is unknown", generation_id)
-    complete_tables(settings.database)
     _expire_runs(settings)
     return orphans
 

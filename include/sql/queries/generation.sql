@@ -115,36 +115,6 @@ SELECT substring(c.relname FROM '[0-9]+$')::bigint, i.inhrelid IS NOT NULL AS is
 -- Attached ones take the lock that all readers of the view wait behind: it is waited for as long as the first says.
 SELECT set_config('lock_timeout', %(lock_timeout)s, true), generations.drop_table(id) FROM unnest(%(ids)s::bigint[]) id
 
--- name: index_table_key
-SELECT generations.index_table_key(%(generation_id)s)
-
--- name: add_bounds
-SELECT generations.add_bounds(%(generation_id)s)
-
--- name: validate_bounds
-SELECT generations.validate_bounds(%(generation_id)s)
-
--- name: select_incomplete
--- Attached tables of generations that lack the index of members, the CHECK of their bounds, or the check of that. A
--- generation without rows has no bounds.
-SELECT *
-  FROM (SELECT g.id,
-               NOT EXISTS (SELECT 1 FROM pg_index x
-                             JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
-                            WHERE x.indrelid = c.oid AND a.attname = '{{table_key}}') AS index_table_key,
-               b.is_valid IS NULL AND g.row_count > 0 AS add_bounds,
-               NOT COALESCE(b.is_valid, true) AS validate_bounds
-          FROM pg_inherits h
-          JOIN pg_class c ON c.oid = h.inhrelid
-          JOIN generation g ON c.relname = 'detail_final_g' || g.id
-          LEFT JOIN LATERAL (SELECT bool_or(k.convalidated) AS is_valid FROM pg_constraint k
-                               JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)
-                              WHERE k.conrelid = c.oid AND k.contype = 'c' AND a.attname = '{{key}}') b ON true
-         WHERE h.inhparent = 'detail_final'::regclass AND NOT h.inhdetachpending
-           AND g.status <> 'discarded') found
- WHERE index_table_key OR add_bounds OR validate_bounds
- ORDER BY id DESC
-
 -- name: fail_lost_rebuild_runs
 -- Runs whose driver is gone: the day is held by this one, so none of them goes on.
 UPDATE rebuild_run
