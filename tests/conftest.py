@@ -67,11 +67,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def spark() -> Iterator["SparkSession"]:
     """One real Spark for all tests, with the Kafka connector. It takes seconds to start."""
     from include.settings import SparkSettings
-    from spark_jobs.connectors.python_daemon import daemon_configuration
     from spark_jobs.connectors.session import BATCH_CONFIGURATION, STREAM_CONFIGURATION, open_session
 
     settings = SparkSettings("local[2]", Layout.of().spark_jars)
-    both = STREAM_CONFIGURATION | BATCH_CONFIGURATION | dict(daemon_configuration())
+    both = STREAM_CONFIGURATION | BATCH_CONFIGURATION
     session = open_session(settings, "tests", "1g", both, shuffle_partitions=2)
     yield session
     session.stop()

@@ -34,7 +34,7 @@ from spark_jobs.archive.source import ArchiveSource, archive_sources
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Blob, Kind, identity_partitioner, packed, steps
 from spark_jobs.batch.member_preload import MemberPreload, PreloadedMembers
-from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
+from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions
 from spark_jobs.batch.sources import Known, Sources, Taken, refuse_lost_range
 from spark_jobs.batch.splits import ColumnsFile, Split, TopicSplit
 
@@ -176,10 +176,10 @@ def _run(
     records_read.add(preloaded_members.records)
     # broadcast, not shuffled: a shuffle would have to read the members once more
     held = context.broadcast(_in_one(preloaded_members, rebuild))
-    both = side_by_side(raw, chosen, partitions, identity_partitioner)
+    both = raw.union(chosen)  # keeps the partitions: the partitioner of both is the same
     if rebuild.reads_members:
         found = map_some_partitions(both, finding, find).partitionBy(partitions, identity_partitioner)
-        both = side_by_side(both, found, partitions, identity_partitioner)
+        both = both.union(found)
     counts: list[Counts] = map_some_partitions(both, loading, load).collect()
     return reduce(Counts.__add__, counts)
 

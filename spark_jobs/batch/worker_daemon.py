@@ -5,8 +5,6 @@ ends with 0.1 s of scanning modules.
 """
 
 import gc
-import logging
-import runpy
 import socket
 import sys
 from collections.abc import Sequence
@@ -37,7 +35,6 @@ import pyarrow as pa  # noqa: E402
 from pyspark import daemon  # noqa: E402
 
 import spark_jobs.batch.tasks  # noqa: E402, F401
-from spark_jobs.connectors.python_daemon import SPARKS, difference  # noqa: E402
 
 
 class _NoPandas:
@@ -76,11 +73,7 @@ def acknowledge_at_once() -> None:
 
 
 if __name__ == "__main__":
-    if found := difference():  # the executor's PySpark differs from the driver's
-        logging.warning("running Spark's own daemon instead of the preloaded one: %s", found)
-        runpy.run_module(SPARKS, run_name="__main__", alter_sys=True)
-    else:
-        acknowledge_at_once()
-        hide_pandas_from_pyarrow()
-        gc.freeze()  # a worker collects garbage after each task, and would traverse all modules
-        daemon.manager()  # type: ignore[no-untyped-call]
+    acknowledge_at_once()
+    hide_pandas_from_pyarrow()
+    gc.freeze()  # a worker collects garbage after each task, and would traverse all modules
+    daemon.manager()  # type: ignore[no-untyped-call]

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from include.errors import ConfigurationError
 from include.settings import SparkSettings
 from spark_jobs.connectors.callbacks import require_token
-from spark_jobs.connectors.python_daemon import daemon_configuration
 from spark_jobs.connectors.scratch import make_scratch
 
 PR_SET_PDEATHSIG = 1
@@ -47,6 +46,7 @@ QUICK_OPTIONS = "-XX:TieredStopAtLevel=1"
 BATCH_CONFIGURATION = {
     "spark.shuffle.compress": "false",  # blobs live for seconds, and CPU is scarcer than disk
     "spark.shuffle.spill.compress": "false",
+    "spark.python.daemon.module": "spark_jobs.batch.worker_daemon",
 }
 # A JVM that ran out of memory could go on for hours in a broken state. So it exits, and the supervisor restarts it.
 EXIT_OPTION = "-XX:+ExitOnOutOfMemoryError"
@@ -117,7 +117,6 @@ def open_context(spark: SparkSettings, name: str, driver_memory: str) -> SparkCo
     every = {
         **_configuration(spark, name, driver_memory),
         **BATCH_CONFIGURATION,
-        **daemon_configuration(),
         "spark.driver.extraJavaOptions": options,
     }
     context = SparkContext.getOrCreate(SparkConf().setAll(list(every.items())))

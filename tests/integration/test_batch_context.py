@@ -1,16 +1,13 @@
 """The Python workers of a batch job: the modules that they begin with, and partitions that are not sent to them."""
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
-import pyspark
 import pytest
 
 from spark_jobs.batch.blobs import identity_partitioner
-from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions, side_by_side
+from spark_jobs.batch.partitions import compute_shuffle, map_some_partitions
 from stack.layout import Layout
 from tests.support.pipeline import ROOT
 
@@ -47,31 +44,11 @@ def test_workers_are_forked_from_a_daemon_that_has_all_loaded():
     assert [entry for entry in first["path"] if "pyspark" in entry] == []  # no archive to be looked through
 
 
-def test_spark_runs_its_own_daemon_when_that_has_changed(tmp_path):
-    """Another PySpark before the installed one on the path: the same, with a daemon whose functions are renamed."""
-    package = Path(pyspark.__file__).parent
-    other = tmp_path / "pyspark"
-    other.mkdir()
-    for each in package.iterdir():
-        if each.name not in ("daemon.py", "__pycache__"):
-            (other / each.name).symlink_to(each)
-    renamed = re.sub(r"\bworker\(", "run_worker(", (package / "daemon.py").read_text(encoding="utf-8"))
-    (other / "daemon.py").write_text(renamed, encoding="utf-8")
-    python_path = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
-    ran = subprocess.run([sys.executable, "-c", JOB, str(Layout.of().spark_jars)], cwd=ROOT, env=python_path,
-                         capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    first, _ = json.loads(ran.stdout.splitlines()[-1])
-    assert not first["tasks"]  # it was not forked from ours
-    assert "Spark's own daemon of Python workers is used" in ran.stderr
-    assert "pyspark.daemon has no worker(sock, authenticated)" in ran.stderr
-
-
-def test_partitions_that_spark_does_not_keep_together_are_shuffled(spark, caplog):
-    one, other = (spark.sparkContext.parallelize([(n % 3, n) for n in range(first, 30, 2)], 2) for first in (0, 1))
-    both = side_by_side(one, other, 3, identity_partitioner)
-    assert both.mapPartitionsWithIndex(lambda at, pairs: [{at} == {key for key, _ in pairs}]).collect() == [True] * 3
-    assert "does not keep the partitioning" in caplog.text
+def test_partitions_of_one_partitioner_stay_together(spark):
+    pairs = [spark.sparkContext.parallelize([(n % 3, n) for n in range(first, 30, 2)], 2) for first in (0, 1)]
+    one, other = (each.partitionBy(3, identity_partitioner) for each in pairs)
+    both = one.union(other).mapPartitionsWithIndex(lambda at, pairs: [sorted((at, *pair) for pair in pairs)]).collect()
+    assert both == [[(at, at, n) for n in range(at, 30, 3)] for at in range(3)]
 
 
 def test_of_the_other_partitions_nothing_is_read(spark):

@@ -13,7 +13,6 @@ from include.clock import rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from spark_jobs.batch import partitions
 from spark_jobs.batch.member_preload import PreloadedMembers
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rebuild import build
@@ -166,14 +165,3 @@ def test_rejects_are_counted_unless_a_valid_record_of_the_board_exists(spark, pi
     assert terms == (3, 1, 0, 2)
     rejected = rows(pipeline, 'SELECT "offset" FROM reject WHERE topic = %s ORDER BY 1', ("board",))
     assert [offset for (offset,) in rejected] == [1, 2, 3, 4]
-
-
-def test_a_rebuild_goes_on_when_parts_of_spark_have_changed(spark, pipeline, tmp_path, monkeypatch, caplog):
-    records = [Record("member", 0, "7", encoded(member(7)), at(-5))]
-    records += [Record("board", key, str(key), encoded(board(key)), at(5)) for key in range(1, 40)]
-    expected = rebuilt(spark, pipeline, tmp_path, records)
-    monkeypatch.setattr(partitions, "_PRUNING", "org.apache.spark.rdd.RenamedRDD")
-    monkeypatch.setattr(partitions, "_COUNT", "renamed")
-    assert rebuilt(spark, pipeline, tmp_path, records) == expected
-    assert "has no PartitionPruningRDD as expected" in caplog.text
-    assert "has no count() on a Java RDD as expected" in caplog.text
