@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 
-from include.gateway.metrics import Counters
+from include.gateway.counters import Counters
 from include.gateway.ports import Failure, Partition, Producer, Record
 from include.gateway.supervision import Action, Rule
 

@@ -13,10 +13,10 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.counters import Counters
 from include.gateway.event_ids import row_event_id
 from include.gateway.home_cluster import UNTRUSTED_ACK, HomeCluster
 from include.gateway.limits import MAX_RECORD_BYTES
-from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, Saved, StoreFull, StoreUnavailable
 from include.gateway.supervision import (
     CIRCUIT_OPEN,

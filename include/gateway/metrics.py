@@ -1,34 +1,19 @@
-"""Counters and gauges of the gateway, and their Prometheus exposition.
+"""Counters and gauges of the gateway in Prometheus' format."""
 
-Counters are plain integers, so the hot path takes no lock.
-"""
-
-from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from include.clock import Clock
+from include.gateway.circuit import Circuit
+from include.gateway.counters import Counters
+from include.gateway.drain import Drain
+from include.gateway.home_cluster import HomeCluster
+from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
-
-
-class Counters:
-    """Counts since the start of the process."""
-
-    def __init__(self) -> None:
-        self.kept: Tally[tuple[str, str]] = Tally()  # topic, where
-        self.answered_with_fault: Tally[int] = Tally()  # by status; one per event of an array, else one per request
-        self.failures: Tally[tuple[str, str]] = Tally()  # kind, action
-        self.in_flight = 0
-        self.replayed = 0
-        self.set_aside = 0
-
-    def count_failure(self, kind: str, action: str) -> None:
-        """Count one failure and the action that supervision decided on."""
-        self.failures[kind, str(action)] += 1
+from include.gateway.server import Server
 
 
 def age_s(backlog: Backlog, clock: Clock) -> float:
@@ -38,58 +23,6 @@ def age_s(backlog: Backlog, clock: Clock) -> float:
     return max(0.0, clock.now().timestamp() - backlog.oldest_kept_at_ms / 1000)
 
 
-class CircuitState(Protocol):
-    """The state of the circuit that metrics show."""
-
-    is_open: bool
-
-    @property
-    def openings(self) -> int:
-        """Number of times it opened."""
-        ...
-
-    @property
-    def partition_openings(self) -> int:
-        """Number of times the breaker of a partition or topic opened."""
-        ...
-
-    @property
-    def partitions_out(self) -> Sequence[object]:
-        """Partitions whose own breaker is not closed."""
-        ...
-
-
-class Remembered(Protocol):
-    """The state of the idempotency window that metrics show."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the stored answers."""
-        ...
-
-    def __len__(self) -> int:
-        """Number of stored keys."""
-        ...
-
-
-class Load(Protocol):
-    """The state of the HTTP server that metrics show."""
-
-    bytes_in_flight: int
-    refused_connections: int
-    evicted_connections: int
-
-    @property
-    def open_connections(self) -> int:
-        """Number of open connections."""
-        ...
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes buffered for clients that do not read their answers."""
-        ...
-
-
 class GatewayMetrics(Collector):
     """Collects the counters and the state of server, store and circuit at each scrape."""
 
@@ -97,31 +30,25 @@ class GatewayMetrics(Collector):
         self,
         counters: Counters,
         backlog: Callable[[], Backlog],
-        circuit: CircuitState,
-        idempotency: Remembered,
+        circuit: Circuit,
+        idempotency: Idempotency,
+        drain: Drain,
+        home: HomeCluster,
         clock: Clock,
     ) -> None:
         self._counters = counters
         self._backlog = backlog
         self._circuit = circuit
         self._idempotency = idempotency
+        self._drain = drain
+        self._home = home
         self._clock = clock
         self._registry = CollectorRegistry()
-        self._load: Load | None = None
-        self._is_degraded: Callable[[], bool] = lambda: False
-        self._clusters: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
+        self._server: Server | None = None
 
-    def watch(self, load: Load) -> None:
+    def watch(self, server: Server) -> None:
         """Include the metrics of this server."""
-        self._load = load
-
-    def watch_store(self, is_degraded: Callable[[], bool]) -> None:
-        """Include whether the fallback store is degraded."""
-        self._is_degraded = is_degraded
-
-    def watch_cluster(self, clusters: Callable[[], tuple[str | None, str | None]]) -> None:
-        """Include the ids of the own cluster and of a foreign one that answers instead."""
-        self._clusters = clusters
+        self._server = server
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -160,23 +87,23 @@ class GatewayMetrics(Collector):
         keys, size = len(self._idempotency), self._idempotency.size_bytes
         yield GaugeMetricFamily("gateway_idempotency_keys", "Idempotency-Keys remembered.", value=keys)
         yield GaugeMetricFamily("gateway_idempotency_bytes", "Bytes of the answers remembered for them.", value=size)
-        if self._load is not None:
-            yield GaugeMetricFamily("gateway_connections", "Open connections.", value=self._load.open_connections)
-            size = self._load.bytes_in_flight
+        if self._server is not None:
+            yield GaugeMetricFamily("gateway_connections", "Open connections.", value=self._server.open_connections)
+            size = self._server.bytes_in_flight
             yield GaugeMetricFamily("gateway_bytes_in_flight", "Bytes of requests not answered yet.", value=size)
-            size = self._load.unsent_bytes
+            size = self._server.unsent_bytes
             yield GaugeMetricFamily("gateway_unsent_bytes", "Bytes held for clients that do not read.", value=size)
-            evicted = self._load.evicted_connections
+            evicted = self._server.evicted_connections
             yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for others.", value=evicted)
-            refused = self._load.refused_connections
+            refused = self._server.refused_connections
             yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
-        own, foreign = self._clusters()
+        own, foreign = self._home.own, self._home.foreign
         labels = ("own", "answering")
         text = "1 while another Kafka cluster answers."
         cluster = GaugeMetricFamily("gateway_foreign_cluster", text, labels=labels)
         cluster.add_metric((own or "", foreign or own or ""), foreign is not None)
         yield cluster
-        degraded = self._is_degraded()
+        degraded = self._drain.waits_for_store
         yield GaugeMetricFamily("gateway_fallback_degraded", "1 while the store cannot be read.", value=degraded)
         backlog = self._backlog()
         for name, text, value in (

@@ -35,9 +35,9 @@ from include.clock import SystemClock, rfc3339
 from include.command import as_command
 from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.home_cluster import HomeCluster
-from include.gateway.metrics import Counters
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
 from include.settings import Settings
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from include.clock import Clock
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.idempotency import Idempotency
 from include.gateway.intake import Intake
-from include.gateway.metrics import Counters, GatewayMetrics
+from include.gateway.metrics import GatewayMetrics
 from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer, SystemOfRecord
 from include.gateway.supervision import client_rule_for
 from include.gateway.tokens import Tokens
@@ -72,9 +73,6 @@ def build_services(
     idempotency = Idempotency(clock, settings.idempotency_window_s, settings.idempotency_max_keys, journal)
     home = HomeCluster(producer, circuit, supervisor)
     drain = Drain(producer, store, circuit, supervisor, clock, counters, home, settings.replay_max_rate)
-    metrics = GatewayMetrics(counters, store.backlog, circuit, idempotency, clock)
-    metrics.watch_store(lambda: drain.waits_for_store)
-    metrics.watch_cluster(lambda: (home.own, home.foreign))
     return Services(
         intake=Intake(producer, store, circuit, supervisor, clock, counters, home),
         drain=drain,
@@ -86,7 +84,7 @@ def build_services(
         circuit=circuit,
         supervisor=supervisor,
         counters=counters,
-        metrics=metrics,
+        metrics=GatewayMetrics(counters, store.backlog, circuit, idempotency, drain, home, clock),
         tokens=tokens,
         clock=clock,
         limits=settings.limits,

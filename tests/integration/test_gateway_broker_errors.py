@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError
 
 from include.adapters.kafka.producer import KafkaProducer
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Outcome
-from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, Record
 from include.gateway.supervision import PARTITION_OUT, Action, client_rule_for, rule_for
 from tests.fakes.events import record

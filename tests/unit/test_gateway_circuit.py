@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from include.gateway.circuit import Breaker, Circuit, State, Supervisor
+from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
-from include.gateway.metrics import Counters
 from include.gateway.ports import Failure, Record
 from include.gateway.supervision import rule_for
 from tests.fakes.events import record
