@@ -3,7 +3,7 @@
 The stream decodes records in the same way.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from spark_jobs.speed.json_columns import JsonColumns, converted
-from spark_jobs.speed.record_decoder import TableRow, read_record
+from spark_jobs.speed.record_decoder import Message, TableRow, read_record
 from spark_jobs.speed.slow_path import iter_records
 
 _DECIMAL = "^(0|-?[1-9][0-9]{0,18})$"  # the form that `record_id` accepts
@@ -35,16 +35,29 @@ class RawColumns:
         self._version = topic.field(topic.version_field)
         self._kept = [field for field in topic.fields if field.column in columns and field != self._key]
         self._json = JsonColumns(topic)
+        self.looked_at = 0  # records that took the slow path
 
     def read(self, records: pa.Table) -> tuple[pa.Table, list[Reject]]:
         """Return the rows of the records, and the rejects. Columns besides those of RAW are copied to the rows."""
         records = records.combine_chunks()
         carried = records.drop_columns([name for name in _READ if name in records.column_names])
-        fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
+        return self.decode(
+            array(records["key"]), array(records["value"]), carried, lambda indexes: iter_records(records.take(indexes))
+        )
+
+    def decode(
+        self, keys: pa.Array, values: pa.Array, carried: pa.Table, records_at: Callable[[pa.Array], Iterable[Message]]
+    ) -> tuple[pa.Table, list[Reject]]:
+        """Return the rows of records with these keys and values, and the rejects. `carried` is copied to the rows.
+
+        `records_at` returns the records with these indexes, for the slow path.
+        """
+        fields, fast_path_mask = self._json.read(keys, values)
         if pc.all(fast_path_mask).as_py():  # nearly always
             return self._plain(fields, carried), []
         needs_slow_path = pc.indices_nonzero(pc.invert(fast_path_mask))
-        rows, rejects = self._one_by_one(records.take(needs_slow_path), carried.take(needs_slow_path))
+        self.looked_at += len(needs_slow_path)
+        rows, rejects = self._one_by_one(records_at(needs_slow_path), carried.take(needs_slow_path))
         return pa.concat_tables([self._plain(fields, carried.filter(fast_path_mask)), rows]), rejects
 
     def _plain(self, fields: pa.Table, carried: pa.Table) -> pa.Table:
@@ -53,11 +66,11 @@ class RawColumns:
         columns += [pa.repeat(False, fields.num_rows), *carried.columns]
         return pa.Table.from_arrays(columns, schema=self._schema(carried))
 
-    def _one_by_one(self, records: pa.Table, carried: pa.Table) -> tuple[pa.Table, list[Reject]]:
+    def _one_by_one(self, records: Iterable[Message], carried: pa.Table) -> tuple[pa.Table, list[Reject]]:
         rows: list[TableRow] = []
         rejects: list[Reject] = []
         row_indexes = []
-        for number, record in enumerate(iter_records(records)):
+        for number, record in enumerate(records):
             match read_record(record, self._topic):
                 case Reject() as rejected:
                     rejects.append(rejected)

@@ -376,3 +376,8 @@ def test_whatever_the_reader_of_single_records_raises_makes_a_reject():
     read = read_record(Unreadable(AnyRecord(MEMBER.name, b"7", None), 3), MEMBER)
     assert (read.offset, read.key, read.value) == (3, b"7", None)
     assert read.reason == "/: cannot be read: OverflowError; send it again as the contract of member says"
+
+
+def test_a_reject_of_the_slow_path_has_no_timestamp_outside_the_years_of_the_contract():
+    row = {"key": b"7", "value": b"{", "partition": 0, "offset": 3, "kafka_timestamp": None, "accepted_text": None}
+    assert read_record(slow_path_record(row), MEMBER).kafka_timestamp is None
