@@ -49,9 +49,9 @@ def fault(status: int, pointer: str, problem: str, remedy: str, headers: Headers
 UNEXPECTED = fault(500, "", "the gateway failed", "try again; if it stays so, tell the gateway's operator")
 
 
-def unavailable(reason: str, remedy: str = "try again after the time in Retry-After") -> Fault:
+def unavailable(reason: str) -> Fault:
     """Return a 503 with Retry-After: the event cannot be made durable now."""
-    return fault(503, "", reason, remedy, (RETRY_AFTER,))
+    return fault(503, "", reason, "try again after the time in Retry-After", (RETRY_AFTER,))
 
 
 def answer_of(refusal: Fault) -> Answer:

@@ -73,14 +73,14 @@ class Reconciled:
     refused: int
 
 
-def reconcile_sources(settings: Settings, scope: Scope, clock: Clock | None = None) -> list[Reconciled]:
+def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
     """Find the rows that are not published, and produce them unless it is a dry run.
 
     Blocks, for minutes if the topics are large; memory is bounded. After a run that is not dry, every row of the scope
     that is not counted as refused was acknowledged by Kafka, was published before, or waits in one of the stores.
     Raises DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and ContractMismatch if a topic does not exist.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     require_own_cluster(settings.kafka.bootstrap_servers, scope.stores, _CLUSTER_S)
     with closing(open_connection(settings.database, "gateway", "reconcile", LONG)) as connection:
         rows = UnpublishedRows(connection)

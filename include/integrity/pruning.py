@@ -28,13 +28,13 @@ class Orphan:
     reason: str
 
 
-def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[int]:
-    """Give up what is beyond the newest `keep` generations, or older than the setting for undo; returns their ids.
+def prune(settings: Settings, day: Day) -> list[int]:
+    """Give up what is beyond the newest three generations, or older than the setting for undo; returns their ids.
 
     Live rows covered longer ago go too: what was shown before then is refused to an undo from now on. The next
     `collect_orphans` drops the tables. Raises DatabaseUnavailable.
     """
-    limits = {"day": day.date, "keep": keep, "undo_days": settings.batch.undo_retention_days}
+    limits = {"day": day.date, "keep": GENERATIONS_KEPT, "undo_days": settings.batch.undo_retention_days}
 
     def step(cursor: Cursor, shows: DayShows) -> list[int]:
         cursor.execute(query("expire_generations", cursor), limits)
@@ -47,7 +47,7 @@ def prune(settings: Settings, day: Day, keep: int = GENERATIONS_KEPT) -> list[in
     return in_turn(settings, day, step, "prune")
 
 
-def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> list[Orphan]:
+def collect_orphans(settings: Settings) -> list[Orphan]:
     """Give up builds whose driver is dead and builds that nobody published for a day; prune all days, drop tables.
 
     Live rows that published days cover are moved out of the way of readers.
@@ -55,12 +55,12 @@ def collect_orphans(settings: Settings, built_kept_h: int = BUILT_KEPT_H) -> lis
     A build under way is left alone: its driver holds the day. Raises DatabaseUnavailable.
     """
     with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_abandoned", cursor), {"hours": built_kept_h})
+        cursor.execute(query("select_abandoned", cursor), {"hours": BUILT_KEPT_H})
         found = [(int(generation_id), Day.parse(str(day), settings.timezone), status)
                  for generation_id, day, status in cursor.fetchall()]  # fmt: skip
     orphans = []
     for generation_id, day, status in found:
-        reason = "its driver is dead" if status == "building" else f"nobody published it for {built_kept_h} h"
+        reason = "its driver is dead" if status == "building" else f"nobody published it for {BUILT_KEPT_H} h"
         if _give_up(settings, generation_id, day, status):
             log.warning("day %s: generation %d is given up: %s", day, generation_id, reason)
             orphans.append(Orphan(generation_id, str(day), reason))

@@ -122,30 +122,31 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
     """
 
     def target_of(cursor: Cursor, shows: DayShows) -> Shown:
-        return _target(
-            _publication_history(cursor, day, shows).before, to, day, "nothing was published that could be undone"
-        )
+        before = _publication_history(cursor, day, shows).before
+        return _target(before, to, day, "nothing was published that could be undone")
 
-    def move(cursor: Cursor, shows: DayShows) -> Moved:
-        moved = _move_back(cursor, shows, day, "undo", target_of(cursor, shows), reason, made_by)
-        cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": reason})
-        return moved
-
-    uncover(settings, day, in_turn(settings, day, target_of, "look"))
-    return _in_turn_and_checked(settings, day, move)
+    return _show_again(settings, day, "undo", target_of, reason, made_by, held_for=reason)
 
 
-def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> Moved:
+def redo(settings: Settings, day: Day, reason: str) -> Moved:
     """Show what the last undo took away, and end the hold. Raises UndoRefused; DayBusy; DatabaseUnavailable."""
 
     def target_of(cursor: Cursor, shows: DayShows) -> Shown:
-        return _target(
-            _publication_history(cursor, day, shows).undone, None, day, "nothing was undone that could be redone"
-        )
+        undone = _publication_history(cursor, day, shows).undone
+        return _target(undone, None, day, "nothing was undone that could be redone")
+
+    return _show_again(settings, day, "redo", target_of, reason, NOT_SAID, held_for=None)
+
+
+def _show_again(
+    settings: Settings, day: Day, action: Action, target_of: Callable[[Cursor, DayShows], Shown],
+    reason: str, made_by: str, held_for: str | None,
+) -> Moved:  # fmt: skip
+    """Move the pointer to the target. The day is held for that reason; None ends a hold."""
 
     def move(cursor: Cursor, shows: DayShows) -> Moved:
-        moved = _move_back(cursor, shows, day, "redo", target_of(cursor, shows), reason, made_by)
-        cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": None})
+        moved = _move_back(cursor, shows, day, action, target_of(cursor, shows), reason, made_by)
+        cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": held_for})
         return moved
 
     uncover(settings, day, in_turn(settings, day, target_of, "look"))

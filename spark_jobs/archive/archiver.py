@@ -10,7 +10,7 @@ from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.adapters.postgres.kept_zone import require_zone
 from include.archive.store import ArchiveStore, Batch, Gap, Position
-from include.clock import Clock, SystemClock
+from include.clock import SystemClock
 from include.contracts.definition import Definition
 from include.errors import LedgerBeyondEnd, RangeExpired
 from include.failpoints import failpoint
@@ -48,7 +48,6 @@ def archive_topics(
     definition: Definition,
     run_id: str,
     accept_gap: str | None = None,
-    clock: Clock | None = None,
 ) -> list[Batch]:
     """Archive the stream, the table and the coordinates of the output; returns one batch per topic with new records.
 
@@ -65,7 +64,7 @@ def archive_topics(
     with store.hold():
         remove_leftovers(store, folder)
         require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
-        run = _Run(start_context, settings, definition, store, folder, run_id, accept_gap, clock or SystemClock())
+        run = _Run(start_context, settings, definition, store, folder, run_id, accept_gap)
         topics = (definition.table, definition.stream, definition.output)
         batches = [run.archive(topic.name) for topic in topics]
         compact(start_context, store, folder, definition, run.topic_ids[definition.table.name],
@@ -85,7 +84,6 @@ class _Run:
         folder: ArchiveFolder,
         run_id: str,
         accept_gap: str | None,
-        clock: Clock,
     ) -> None:
         self.topic_ids: dict[str, str] = {}
         self._start_context = start_context
@@ -95,13 +93,12 @@ class _Run:
         self._folder = folder
         self._run_id = run_id
         self._accept_gap = accept_gap
-        self._clock = clock
         self._offsets = OffsetReader(settings.kafka.bootstrap_servers)
 
     def archive(self, topic: str) -> Batch | None:
         """Archive the new records of a topic; None if there are none."""
         topic_id = self.topic_ids[topic] = self._offsets.topic_id(topic)
-        taken_at, ends = self._clock.now(), self._offsets.ends(topic)
+        taken_at, ends = SystemClock().now(), self._offsets.ends(topic)
         position = self._store.position(topic, topic_id)
         wanted = range_of(topic, position, self._offsets.earliest(topic), ends, self._accept_gap,
                           lambda: self._offsets.first_times(topic), taken_at)  # fmt: skip

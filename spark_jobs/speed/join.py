@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -290,9 +290,8 @@ def _counts() -> tuple[Column, ...]:
     )
 
 
-class _Sent:
+class _Sent(NamedTuple):
     """The details of a batch after sending, including the unsent ones, and the counts of the observation."""
 
-    def __init__(self, details: DataFrame, counts: dict[str, Any]) -> None:
-        self.details = details
-        self.counts = counts
+    details: DataFrame
+    counts: dict[str, Any]

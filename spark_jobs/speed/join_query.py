@@ -1,5 +1,6 @@
 """The query *join*: reads board and writes board-detail."""
 
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
 from spark_jobs.speed.member_preload import MemberPreload
 from spark_jobs.speed.members import MemberTable
-from spark_jobs.speed.rejects import RejectKeeper
+from spark_jobs.speed.rejects import keep_rejects
 from spark_jobs.speed.replaced_table import refuse_replaced_table
 from spark_jobs.speed.serve import STEP
 from spark_jobs.speed.stream_query import DriverContext, StreamQuery
@@ -48,9 +49,9 @@ class JoinQuery(StreamQuery):
         context, definition = self._context, self._definition
         settings, state = context.settings, context.state
         max_bytes, most = settings.stream.max_batch_bytes, settings.stream.max_boards_per_batch
-        keep_rejects = RejectKeeper(context.store, state, context.stop).keep
+        keep = partial(keep_rejects, context.store, state, context.stop)
         members = self._members = MemberTable(
-            session, context.offset_reader, self._tail, definition, state, keep_rejects, max_bytes,
+            session, context.offset_reader, self._tail, definition, state, keep, max_bytes,
             settings.stream.table_partitions,
         )  # fmt: skip
         self._closing.callback(members.close)
@@ -60,7 +61,7 @@ class JoinQuery(StreamQuery):
         read = self._reader(session)
         join = self._join = BoardJoin(
             session, members, context.store, context.lease, definition, settings.kafka.bootstrap_servers,
-            settings.timezone, state, context.stop, read, keep_rejects, max_bytes,
+            settings.timezone, state, context.stop, read, keep, max_bytes,
         )  # fmt: skip
         progress = self._progress = JoinProgress(
             context.ledger, context.lease, self._topic, self._topic_id, self._start

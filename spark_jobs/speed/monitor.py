@@ -6,9 +6,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.stream_progress import Pending, StreamProgressStore
 from include.clock import Clock, SystemClock
 from include.errors import ConfigurationError, DriverSuperseded, PipelineError
@@ -16,7 +19,6 @@ from spark_jobs.speed.driver_state import DriverState, Query
 from spark_jobs.speed.driver_view import LONGEST_WAIT_S, DriverView, QueryView
 from spark_jobs.speed.lag import Lag, TopicEnds
 from spark_jobs.speed.metrics import StreamMetrics
-from spark_jobs.speed.query_watch import Query as SparkQuery
 from spark_jobs.speed.query_watch import QueryWatch
 
 log = logging.getLogger(__name__)
@@ -25,13 +27,6 @@ POLL_EVERY_S = 1.0
 ENDS_EVERY_S = 2.0
 PENDING_EVERY_S = 5.0  # a count reads the whole table
 JOIN_S = 2.0
-
-
-class Lease(Protocol):
-    """The attributes of a DriverLease that the monitor reads. The epoch is 0 until the lease is taken."""
-
-    driver_id: str
-    epoch: int
 
 
 class Monitor:
@@ -47,7 +42,7 @@ class Monitor:
         progress: StreamProgressStore,
         state: DriverState,
         offset_reader: OffsetReader,
-        lease: Lease,
+        lease: DriverLease,
         topics: Mapping[Query, str],
         table_topic: str,
         host: str,
@@ -104,7 +99,7 @@ class Monitor:
         if "join" in self._topics:
             self._repeat("monitor-pending", PENDING_EVERY_S, self._poll_pending)
 
-    def start(self, queries: Sequence[SparkQuery]) -> None:
+    def start(self, queries: Sequence[StreamingQuery]) -> None:
         """Observe the driver's queries in Spark."""
         self._watches = {query.name or "": QueryWatch(query) for query in queries}
         self._last_loop_at = self._clock.now()

@@ -6,41 +6,14 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.speed.lag import WINDOW
 
 log = logging.getLogger(__name__)
-
-
-class Progress(Protocol):
-    """The attributes of a StreamingQueryProgress that are read."""
-
-    @property
-    def json(self) -> str:
-        """The whole progress as JSON."""
-        ...
-
-
-class Query(Protocol):
-    """The attributes of a StreamingQuery that are read."""
-
-    @property
-    def name(self) -> str | None:
-        """The query's name."""
-        ...
-
-    @property
-    def isActive(self) -> bool:  # noqa: N802  Spark's name
-        """True if the query is running."""
-        ...
-
-    @property
-    def lastProgress(self) -> Progress | None:  # noqa: N802  Spark's name
-        """The query's last progress; None before the first."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +30,7 @@ class SparkBatch:
 class QueryWatch:
     """The last polled state. Only one thread may call `look`; any may read, because values are replaced as a whole."""
 
-    query: Query
+    query: StreamingQuery
     is_active: bool = True
     batch: SparkBatch | None = None
     position: dict[int, int] | None = None

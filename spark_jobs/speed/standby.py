@@ -6,10 +6,9 @@ Otherwise a broken driver that its supervisor restarts would supersede a working
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
-from include.adapters.postgres.driver_lease import Holder
+from include.adapters.postgres.driver_lease import DriverLease, Holder
 from include.errors import Retryable
 
 log = logging.getLogger(__name__)
@@ -18,18 +17,8 @@ SILENT_S = 15.0
 LOOK_S = 1.0
 
 
-class Lease(Protocol):
-    """The part of a DriverLease that is used."""
-
-    queries: list[str]
-
-    def holders(self) -> Mapping[str, Holder]:
-        """Return the driver that took each query's lease last, if one ever did."""
-        ...
-
-
 def wait_for_turn(
-    lease: Lease,
+    lease: DriverLease,
     is_gone: Callable[[str], bool],
     stop: threading.Event,
     tell: Callable[[str], None] = lambda _: None,

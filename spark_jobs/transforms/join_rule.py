@@ -121,7 +121,7 @@ def _source(definition: Definition, column: str) -> str:
 
 
 def authors_of_history(
-    boards: pa.Table, members: pa.Table, join_column: str, key_column: str, version_column: str = "version_at"
+    boards: pa.Table, members: pa.Table, join_column: str, key_column: str
 ) -> tuple[pa.Table, pa.Array]:
     """Return the members, reordered, and the index into them of each board's author; null if the board is pending.
 
@@ -136,14 +136,14 @@ def authors_of_history(
     if several:
         first = np.flatnonzero(begins_run(ids).to_numpy(zero_copy_only=False))
         at = pc.index_in(boards[join_column], value_set=ids.take(pa.array(first)))
-        indexes = _as_of(boards, members, array(at), first, version_column)
+        indexes = _as_of(boards, members, array(at), first)
     else:
         indexes = array(pc.index_in(boards[join_column], value_set=ids)).cast(pa.int64())
     is_known = pc.invert(pc.coalesce(members["deleted"].take(indexes), pa.scalar(True)))
     return members, pc.if_else(array(is_known), indexes, None)
 
 
-def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: RowIndexes, version_column: str) -> pa.Array:
+def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: RowIndexes) -> pa.Array:
     """Return the index of each board's author version in `members`, which are sorted by key, version and offset.
 
     `at` is the ordinal of the board's member (null if it has none), `first` the index of each member's oldest version.
@@ -157,7 +157,7 @@ def _as_of(boards: pa.Table, members: pa.Table, at: pa.Array, first: RowIndexes,
     known = number * steps + np.searchsorted(instants, made, side="left")  # ascending, because the rows are sorted
     is_there = pc.is_valid(at).to_numpy(zero_copy_only=False)
     member = at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    not_newer = np.searchsorted(instants, _microseconds(boards[version_column]), side="right")
+    not_newer = np.searchsorted(instants, _microseconds(boards["version_at"]), side="right")
     newest = np.searchsorted(known, member * steps + not_newer, side="left") - 1
     oldest = _oldest_alive(members, first)[member]  # a tombstone newer than the board has no author columns to show
     return pa.array(np.where(newest >= first[member], newest, oldest), mask=~is_there)

@@ -9,6 +9,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import Phase, given
@@ -26,7 +27,7 @@ from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.members import MemberTable
-from spark_jobs.speed.rejects import RejectKeeper
+from spark_jobs.speed.rejects import keep_rejects
 from spark_jobs.speed.serve import Serve
 from tests.fakes.events import board, member
 from tests.servers import wait_until
@@ -207,13 +208,13 @@ class Driver:
         lease = DriverLease(settings.database, "test")
         lease.take()
         self.store = PendingStore(settings.database, lease)
-        keep_rejects = RejectKeeper(self.store, state, self._stop).keep
+        keep = partial(keep_rejects, self.store, state, self._stop)
         tail = TopicTail(servers, "member")
-        members = MemberTable(self._spark, offset_reader, tail, PIPELINE, state, keep_rejects, self.max_bytes, 2)
+        members = MemberTable(self._spark, offset_reader, tail, PIPELINE, state, keep, self.max_bytes, 2)
         self._parts.callback(members.close)
         members.load()
         self._join = BoardJoin(self._spark, members, self.store, lease, PIPELINE, servers, settings.timezone, state,
-                               self._stop, self._boards, keep_rejects, self.max_bytes)  # fmt: skip
+                               self._stop, self._boards, keep, self.max_bytes)  # fmt: skip
         topic_id = offset_reader.topic_id(OUTPUT)
         start = OffsetLedger(settings.database).open("serve", OUTPUT, topic_id, offset_reader.earliest(OUTPUT), lease)
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)

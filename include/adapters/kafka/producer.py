@@ -23,6 +23,7 @@ _ClientHeaders = list[tuple[str, str | bytes | None]]
 Settled = asyncio.Future[Failure | None]
 
 _RETIRED = -1  # generation of failures that must not cause a restart
+_LINGER_MS = 1
 _POLL_S = 0.001  # while records are in flight
 _IDLE_POLL_S = 0.1  # otherwise, for errors of the client
 _CLUSTER_CHANGED = "CLUSTERID"
@@ -31,7 +32,7 @@ _BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a bat
 _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
 
 
-def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float = 1) -> dict[str, object]:
+def producer_config(bootstrap_servers: str, deadline_s: float) -> dict[str, object]:
     """Return the client's configuration. The partitioner is the Java clients', so keys map to the same partitions."""
     return {
         "bootstrap.servers": bootstrap_servers,
@@ -40,10 +41,10 @@ def producer_config(bootstrap_servers: str, deadline_s: float, linger_ms: float 
         "enable.idempotence": True,
         "compression.type": "snappy",
         "partitioner": "murmur2_random",
-        "linger.ms": linger_ms,
+        "linger.ms": _LINGER_MS,
         "batch.size": _BATCH_BYTES,
         "message.max.bytes": MAX_MESSAGE_BYTES,
-        "message.timeout.ms": max(int(deadline_s * 1000), int(linger_ms) + 1),
+        "message.timeout.ms": max(int(deadline_s * 1000), _LINGER_MS + 1),
         "queue.buffering.max.kbytes": _BUFFER_KIB,
         "socket.timeout.ms": 10_000,
         "reconnect.backoff.ms": 100,

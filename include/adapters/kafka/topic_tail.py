@@ -33,9 +33,9 @@ class TopicTail:
         """The next offset of each partition; all records before it were read."""
         return dict(self._next)
 
-    def read_to(self, ends: Mapping[int, int], timeout_s: float = READ_TIMEOUT_S) -> list[Message]:
+    def read_to(self, ends: Mapping[int, int]) -> list[Message]:
         """Return all records of `iter_to` in one list: for ranges that are known to be small."""
-        return [record for records in self.iter_to(ends, timeout_s) for record in records]
+        return [record for records in self.iter_to(ends) for record in records]
 
     def iter_to(self, ends: Mapping[int, int], timeout_s: float = READ_TIMEOUT_S) -> Iterator[list[Message]]:
         """Yield the records from the present position up to these ends (exclusive), in the order of each partition.
