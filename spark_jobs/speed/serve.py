@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.served_batch import holds_record, records_schema
+from include.adapters.postgres.served_batch import holds_record, reject_records
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.failpoints import failpoint_records
@@ -48,7 +48,7 @@ class Serve:
     ) -> None:
         """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
         self._topic = definition.output.name
-        self._schema = records_schema(definition)
+        self._definition = definition
         self._read = read
         self._details = DetailDecoder(definition, timezone)
         self._writer = BatchWriter(store, state, stop, guard)
@@ -80,11 +80,8 @@ class Serve:
 
     def reject(self, rejected: Sequence[Reject]) -> None:
         """Save rejects of records of the topic, and advance past them. No batch may be in progress."""
-        rows = [{"kafka_partition": each.partition, "kafka_offset": each.offset, "reason": each.reason,
-                 "record_key": each.key, "record_value": each.value, "kafka_timestamp": each.kafka_timestamp}
-                for each in rejected]  # fmt: skip
-        if rows:
-            self._writer.write(DecodedBatch(STEP, pa.Table.from_pylist(rows, self._schema), {}))
+        if rejected:
+            self._writer.write(DecodedBatch(STEP, reject_records(rejected, self._definition), {}))
 
     def wait(self) -> None:
         """Wait until the batch in progress is written. Raises its error."""

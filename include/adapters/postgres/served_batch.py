@@ -5,7 +5,7 @@ Columns, in `records_schema`: those of the live table, `day`, `deleted`, then `r
 """
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 import pyarrow as pa
@@ -37,6 +37,14 @@ def records_schema(pipeline: Definition) -> pa.Schema:
         ("day", pa.date32()), ("deleted", pa.bool_()), ("reason", pa.string()), ("record_key", pa.binary()),
         ("record_value", pa.binary()), ("kafka_timestamp", TIMES),
     ])  # fmt: skip
+
+
+def reject_records(rejects: Iterable[Reject], pipeline: Definition) -> pa.Table:
+    """The rejects as records of a batch."""
+    rows = [{"kafka_partition": each.partition, "kafka_offset": each.offset, "reason": each.reason,
+             "record_key": each.key, "record_value": each.value, "kafka_timestamp": each.kafka_timestamp}
+            for each in rejects]  # fmt: skip
+    return pa.Table.from_pylist(rows, records_schema(pipeline))
 
 
 def ends_of(records: pa.Table) -> dict[int, int]:
