@@ -1,6 +1,6 @@
 """Decodes raw records into columns: by column on the fast path, one by one with `read_record` on the slow path.
 
-The stream decodes records in the same way.
+Batch jobs, the archive and the stream decode with it. Spark decodes boards in its own plan (`transforms.decode`).
 """
 
 from collections.abc import Callable, Collection, Iterable
