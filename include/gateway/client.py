@@ -84,17 +84,9 @@ class GatewayClient:
         """Create a member; the answer has its `id`."""
         return self._answer(self._call("POST", "/members", self._data, fields))
 
-    def put_member(self, member_id: int, fields: Mapping[str, object]) -> dict[str, Any]:
-        """Change a member: all fields are replaced."""
-        return self._answer(self._call("PUT", f"/members/{member_id}", self._data, fields))
-
     def post_board(self, fields: Mapping[str, object]) -> dict[str, Any]:
         """Create a board; the answer has its `id`."""
         return self._answer(self._call("POST", "/boards", self._data, fields))
-
-    def put_board(self, board_id: int, fields: Mapping[str, object]) -> dict[str, Any]:
-        """Change a board: all fields are replaced."""
-        return self._answer(self._call("PUT", f"/boards/{board_id}", self._data, fields))
 
     def fallback(self) -> dict[str, Any]:
         """Return the state of the fallback store, as GET /fallback answers it."""
@@ -103,13 +95,6 @@ class GatewayClient:
     def replay(self) -> dict[str, Any]:
         """Request a drain and return without waiting for it."""
         return self._answer(self._call("POST", "/fallback/replay", self._admin))
-
-    def is_ready(self) -> bool:
-        """True if the gateway can keep an event. False also if it cannot be reached."""
-        try:
-            return self._call("GET", "/readyz", {}).status_code == HTTPStatus.OK
-        except GatewayUnavailable:
-            return False
 
     def _call(self, method: str, path: str, headers: Mapping[str, str], body: object = None) -> "httpx.Response":
         content = None

@@ -39,8 +39,9 @@ def of_key(broker, topic, key):
 def test_member_is_saved_then_produced_through_its_whole_life(broker, database, gateway):
     with gateway.client() as client:
         made = client.post_member({"nickname": "하늘", "city": "서울"})
-        changed = client.put_member(made["id"], {"nickname": "바다"})
-    deleted = httpx.delete(f"{gateway.url}/members/{made['id']}", headers=HEADERS, trust_env=False).json()
+    path = f"{gateway.url}/members/{made['id']}"
+    changed = httpx.put(path, headers=HEADERS, json={"nickname": "바다"}, trust_env=False).json()
+    deleted = httpx.delete(path, headers=HEADERS, trust_env=False).json()
     assert {made["keptIn"], changed["keptIn"], deleted["keptIn"]} == {"kafka"}
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
         cursor.execute("SELECT nickname, city, deleted_at IS NULL FROM site.member WHERE id = %s", (made["id"],))
@@ -64,7 +65,8 @@ def test_member_is_saved_then_produced_through_its_whole_life(broker, database, 
 def test_board_is_a_document_with_its_whole_value(broker, database, gateway):
     with gateway.client() as client:
         made = client.post_board(BOARD)
-        client.put_board(made["id"], BOARD | {"title": "새 제목"})
+    changed = BOARD | {"title": "새 제목"}
+    httpx.put(f"{gateway.url}/boards/{made['id']}", headers=HEADERS, json=changed, trust_env=False).raise_for_status()
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
         cursor.execute("SELECT document FROM site.board_document WHERE id = %s", (made["id"],))
         [document] = cursor.fetchone()
