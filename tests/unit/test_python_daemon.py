@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pyspark
-
 from spark_jobs.connectors.python_daemon import OURS
+
 from stack.layout import PROJECT_ROOT
 
 ASK = "from spark_jobs.connectors.python_daemon import daemon_configuration as ask; print(*ask().values())"
