@@ -44,6 +44,32 @@ _KEY_WORDS = {
     "with",
 }  # fmt: skip
 
+# Names of the product's own tables, indexes, sequences, views, functions, schemas and roles: a pipeline's view stands
+# beside them.
+_OWN_NAMES = {
+    "add_bounds", "alembic_version", "alembic_version_pkc", "analyst", "analyst_personal", "analyze_table",
+    "archive_batch", "archive_batch_id_seq", "archive_batch_pkey", "archive_batch_topic", "archive_file",
+    "archive_file_batch", "archive_file_day", "archive_file_pkey", "attach_table", "batch", "board_document",
+    "board_document_created", "board_document_member", "board_document_pkey", "board_id_seq", "change_key",
+    "change_key_made_at", "change_key_pkey", "change_key_row", "create_table", "cut_ends", "day_attempt",
+    "day_attempt_pkey", "day_certificate", "day_certificate_day", "day_certificate_pkey", "day_publication",
+    "day_publication_pkey", "day_status", "day_trust", "detail_correction", "detail_correction_day",
+    "detail_correction_pkey", "detail_covered", "detail_covered_key", "detail_covered_pkey", "detail_covered_undoable",
+    "detail_empty", "detail_final", "detail_live", "detail_live_day", "detail_live_pkey", "dirty_day",
+    "dirty_day_pkey", "drop_table", "forgotten_key", "forgotten_key_pkey", "freshness", "gateway", "generation",
+    "generation_day", "generation_excluded", "generation_excluded_key", "generation_excluded_pkey",
+    "generation_id_seq", "generation_load", "generation_load_pkey", "generation_pkey", "generations", "guard",
+    "index_table", "index_table_key", "integrity", "is_covered", "late_version", "late_version_pkey", "ledger_repair",
+    "ledger_repair_id_seq", "ledger_repair_pkey", "member", "member_id_seq", "member_pkey", "offset_ledger",
+    "offset_ledger_pkey", "ordered_offset", "pending_record", "pending_record_key", "pending_record_pkey",
+    "pending_record_table_key", "pipeline_owner", "pipeline_setting", "pipeline_setting_pkey", "public", "publication",
+    "publication_day", "publication_id_seq", "publication_pkey", "rebuild_run", "rebuild_run_pkey", "recorded",
+    "reject", "reject_pkey", "searched_generation", "searched_generation_pkey", "shown_rows", "site", "stream",
+    "stream_driver", "stream_driver_pkey", "stream_progress", "stream_progress_pkey", "stream_trial",
+    "stream_trial_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "validate_bounds",
+    "was_pending",
+}  # fmt: skip
+
 _FieldName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-zA-Z0-9]{0,47}$")]
 _TopicName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,47}$")]
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
@@ -199,6 +225,8 @@ def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
         yield f'name = "{read.name}": the file is named {stem}.toml; give both the same name'
     if read.name in _KEY_WORDS:
         yield f'name = "{read.name}": a key word of PostgreSQL; give the pipeline another name'
+    if read.name in _OWN_NAMES or read.name.startswith("pg_"):
+        yield f'name = "{read.name}": the database has an object or a role of that name; give the pipeline another name'
     join, key = definition.stream.field(definition.join_field), definition.table.field(definition.table.key_field)
     if join.type != key.type or join.nullable:
         yield f"[stream] joined_by = {join.name!r}: not a {key.type} that is never null, as the table's key is"

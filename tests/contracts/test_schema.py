@@ -99,3 +99,17 @@ def test_no_key_word_of_postgresql_can_be_the_name_of_a_column(databases):
         found = {word for (word,) in cursor}
     assert len(found) > 50
     assert found <= definition_file._KEY_WORDS
+
+
+def test_no_pipeline_can_have_the_name_of_an_object_or_a_role(databases):
+    with databases["created"].cursor() as cursor:
+        cursor.execute("""
+            WITH own AS (SELECT oid FROM pg_namespace WHERE nspname IN ('public', 'generations', 'site'))
+            SELECT relname FROM pg_class JOIN own ON own.oid = relnamespace
+             UNION SELECT proname FROM pg_proc JOIN own ON own.oid = pronamespace
+             UNION SELECT typname FROM pg_type JOIN own ON own.oid = typnamespace WHERE typname !~ '^_'
+             UNION SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
+             UNION SELECT rolname FROM pg_roles WHERE rolname !~ '^pg_' AND rolname <> 'postgres'""")
+        found = {name for (name,) in cursor if not name.startswith("board_detail")}
+    assert {"generation", "recorded", "shown_rows", "generations", "site", "analyst"} <= found
+    assert found <= definition_file._OWN_NAMES

@@ -91,3 +91,11 @@ def test_a_topic_belongs_to_one_pipeline(tmp_path):
         (tmp_path / f"{name}.toml").write_text(ORDERS.replace('name = "order_detail"', f'name = "{name}"'))
     with pytest.raises(ContractMismatch, match=r"order_detail.toml \[stream\]: topic order stands in order_copy.toml"):
         load_definitions(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["generation", "publication", "recorded", "site", "batch", "pg_class", "select"])
+def test_a_name_that_the_database_has_is_refused(tmp_path, name):
+    path = tmp_path / f"{name}.toml"
+    path.write_text(ORDERS.replace('name = "order_detail"', f'name = "{name}"', 1), encoding="utf-8")
+    with pytest.raises(ContractMismatch, match=f'{name}.toml: name = "{name}": .*; give the pipeline another name'):
+        load_definition(path)
