@@ -1,7 +1,8 @@
 """Settings, read from the environment and validated once, at startup.
 
 Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
-which validates nothing, and `include.failpoints`, whose variables only tests set.
+which validates nothing, `include.contracts.pipelines`, which reads DEFINITIONS_DIR, and `include.failpoints`, whose
+variables only tests set.
 """
 
 import os

@@ -4,11 +4,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
-from include.adapters.postgres.generation_store import table_name
+from include.adapters.postgres.generation_store import measurement
 from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
@@ -142,8 +141,8 @@ def certify(
         row = cursor.fetchone()
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
-        generation_id, built_rows, built_hash = row
-        terms = [*_terms(cursor, day, generation_id, held), _behind(settled)]
+        generation_id, built_rows, built_hash, hashed = row
+        terms = [*_terms(cursor, day, generation_id, hashed, held), _behind(settled)]
         cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
             raise StaleRun("the day shows something else since its terms were counted; certify it again",
@@ -171,7 +170,9 @@ def certify(
     return certificate
 
 
-def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unsent]) -> list[Term]:
+def _terms(
+    cursor: Cursor, day: Day, generation_id: int, hashed_columns: Sequence[str] | None, held: Mapping[str, Unsent]
+) -> list[Term]:
     params = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
     counted = _counted_terms(cursor, COUNTED, params)
     values = {term.name: term.value for term in counted}
@@ -188,7 +189,7 @@ def _terms(cursor: Cursor, day: Day, generation_id: int, held: Mapping[str, Unse
         "\n".join(f"GET {url}/fallback" for url in held) or "GET nothing: no gateway was asked",
         "backlog + refused + lost of the gateways' stores; of any day, so a certified day has none",
     )
-    measure = sql.SQL(query("measure_generation", cursor)).format(table=table_name(generation_id)).as_string(cursor)
+    measure = measurement(cursor, generation_id, hashed_columns).as_string(cursor)
     hashed = _counted(cursor, "content_hash", measure, "hash of the rows, whatever their order; last column")
     return [counted[0], accepted, fallback, *counted[1:], hashed]
 

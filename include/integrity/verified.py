@@ -55,7 +55,7 @@ def insert_corrections(cursor: Cursor, day: Day, generation_id: int) -> None:
     elsewhere = shown_elsewhere(cursor, day.date, absent) if len(absent) <= LOOKED_FOR else set()
     cursor.execute(query("insert_corrections", cursor), {
         "generation_id": generation_id, "day": day.date, "apart": [*pipeline_of(cursor).table_columns, *APART],
-        "elsewhere": array(elsewhere),
+        "bookkeeping": list(APART), "elsewhere": array(elsewhere),
     })  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Retryable
 from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
+from include.sql.evolve import evolve, make_view
 from include.sql.named import fill, query
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,13 @@ class MigrationBlocked(Retryable):
 def migrate(settings: Settings, revision: str = "head") -> str:
     """Bring the database to a revision, else to the newest, and return its name.
 
-    An empty database gets the newest schema from schema.sql.
+    An empty database gets the newest schema from schema.sql. An older one at the newest revision also gets the columns
+    that the definition has since.
     Each migration is a transaction. One that cannot have a lock within 2 s lets all others go on and is tried again,
     for a minute and a half; then MigrationBlocked is raised. Those before it stay done.
 
-    Raises DatabaseUnavailable; ConfigurationError when the time zone is another one than days were filed under, or
+    Raises DatabaseUnavailable; ContractMismatch when the definition changed in a way that the database cannot take, see
+    `evolve`; ConfigurationError when the time zone is another one than days were filed under, or
     where an administrator has to make a role or give the database to pipeline_owner first.
 
     With a superuser's password the roles are made (or their passwords renewed) first; without, they must exist.
@@ -92,7 +95,10 @@ def migrate(settings: Settings, revision: str = "head") -> str:
                     raise other_pipeline(settings.database)
                 if revision == "head" and not is_migrated:
                     return _create(settings.database)
-                return _upgrade(settings.database, revision)
+                revised = _upgrade(settings.database, revision)
+                if revision == "head":
+                    _evolve(settings.database)
+                return revised
 
             revised = retry_transient(upgrade, MAX_WAIT_S)
             if revision == "head":
@@ -132,6 +138,7 @@ def _create(database: DatabaseSettings) -> str:
     revision = newest_revision()
     with connect(database, "pipeline_owner", "migrate", MIGRATION) as connection, connection.cursor() as cursor:
         cursor.execute(fill(SCHEMA.read_text(encoding="utf-8"), database.pipeline))
+        make_view(cursor)
         if database.pipeline is BOARD_DETAIL_PIPELINE:
             cursor.execute(SITE.read_text(encoding="utf-8"))
         cursor.execute(query("save_revision", cursor), {"revision": revision})
@@ -149,7 +156,9 @@ def _upgrade(database: DatabaseSettings, revision: str) -> str:
     with engine.connect() as connection:
         config.attributes["connection"] = connection
         try:
-            _unless_blocked(database, connection, lambda: command.upgrade(config, revision))
+            session = connection.connection.driver_connection
+            assert session is not None
+            _unless_blocked(database, session.info.backend_pid, lambda: command.upgrade(config, revision))
         except CommandError as exc:  # the revision that the database is at has no file here
             raise ContractMismatch(
                 f"a later version migrated the database ({exc}); update to it, or restore a backup from before "
@@ -159,11 +168,17 @@ def _upgrade(database: DatabaseSettings, revision: str) -> str:
         return str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one())
 
 
-def _unless_blocked(database: DatabaseSettings, connection: sqlalchemy.Connection, upgrade: Callable[[], None]) -> None:
-    """Call it. Raises MigrationBlocked when a lock was not had, DatabaseUnavailable when the server went away."""
-    session = connection.connection.driver_connection
-    assert session is not None
-    with blocking_sessions(database, "pipeline_owner", "migrate", session.info.backend_pid) as blocking:
+def _evolve(database: DatabaseSettings) -> None:
+    connection = open_connection(database, "pipeline_owner", "migrate", STEP)
+    try:
+        _unless_blocked(database, connection.info.backend_pid, lambda: evolve(connection))
+    finally:
+        connection.close()
+
+
+def _unless_blocked(database: DatabaseSettings, pid: int, upgrade: Callable[[], None]) -> None:
+    """Call it, on that backend. Raises MigrationBlocked without a lock, DatabaseUnavailable without the server."""
+    with blocking_sessions(database, "pipeline_owner", "migrate", pid) as blocking:
         try:
             with own_errors(database):
                 try:

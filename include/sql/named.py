@@ -113,7 +113,6 @@ def _column_lists(definition: Definition) -> dict[str, str]:
             f"{_MASKED.format(name)} AS {name}" if name in definition.personal_columns else name for name in served
         ),
         "personal": ",".join(definition.personal_columns),
-        "built": ", ".join((*result, *(name for name in COORDINATES if not name.startswith("kafka_")))),
         "served_typed": ",\n    ".join(
             [*(f"{n} {definition.postgres_type(n)}" for n in result)]
             + [f"{n} {kind}" for n, (kind, _) in COORDINATES.items()]

@@ -64,6 +64,7 @@ CREATE TABLE generation (
     verified_shown_id bigint,
     verified_position jsonb,
     newest_version_at timestamptz,
+    hashed_columns text[],
     PRIMARY KEY (id),
     CHECK (status IN ('building', 'built', 'published', 'superseded', 'discarded'))
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
@@ -95,6 +96,8 @@ COMMENT ON COLUMN generation.verified_position IS
     'How far {{output}} was served then, by topic id and partition: records from there on were not compared.';
 COMMENT ON COLUMN generation.newest_version_at IS
     'The newest version of its rows; 1970-01-01 without rows, null while it is built.';
+COMMENT ON COLUMN generation.hashed_columns IS
+    'The columns that content_hash was computed from, in their order; columns that were added later are not in it.';
 
 CREATE TABLE generation_load (
     generation_id bigint NOT NULL,
@@ -215,7 +218,7 @@ CREATE TABLE detail_correction (
     PRIMARY KEY (generation_id, {{key}}, class),
     FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE,
     CHECK (class IN ('duplicate', 'missing', 'recovered_from_fallback', '{{table}}_version_changed', 'late', 'rejected',
-                     'pending', 'deleted', 'moved', 'unexplained'))
+                     'pending', 'deleted', 'moved', 'column_added', 'unexplained'))
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX detail_correction_day ON detail_correction (day);
 GRANT SELECT, INSERT, UPDATE, DELETE ON detail_correction TO batch;
@@ -606,60 +609,7 @@ COMMENT ON FUNCTION ordered_offset IS
     'The offset of a {{stream}} record, which orders its versions: negative for a record of a topic that was replaced,'
     ' so that every record of the topic made since is newer. A generation without stream_ends is of such a topic.';
 
--- Views, and functions that take what a view can not.
-
-CREATE VIEW {{view}} AS
-SELECT {{served_x}}, x.day, x.finality, x.shown_since
-  FROM day_publication p
- CROSS JOIN LATERAL (
-       SELECT {{served_f}}, f.day, 'final'::text AS finality, p.moved_at AS shown_since
-         FROM (SELECT generation_id, day, {{served}}
-                 FROM detail_final
-               UNION ALL
-               SELECT generation_id, day, {{served}}
-                 FROM detail_empty) f
-        WHERE ((f.day = p.day AND f.generation_id = p.generation_id) OR f.generation_id IS NULL)
-          AND NOT EXISTS (SELECT 1 FROM detail_live l
-                           WHERE l.day = p.day AND l.{{key}} = f.{{key}}
-                             AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
-                                                l.stream_partition, l.stream_offset, l.table_partition,
-                                                l.table_offset))
-       UNION ALL
-       SELECT {{served_l}}, l.day, 'live'::text AS finality, GREATEST(l.written_at, p.moved_at) AS shown_since
-         FROM detail_live l
-        WHERE l.day = p.day AND NOT l.deleted
-          AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
-                             l.stream_offset, l.table_partition, l.table_offset)) x
- WHERE x.day = p.day;
-COMMENT ON VIEW {{view}} IS 'Every {{stream}} with its {{table}}: final days as rebuilt, the rest as streamed.';
-
-CREATE VIEW {{view}}_masked AS
-SELECT {{masked}}, day, finality, shown_since
-  FROM {{view}};
-COMMENT ON VIEW {{view}}_masked IS
-    'Every {{stream}} with its {{table}}, as {{view}}, with personal values masked.';
-
-DO $$
-DECLARE
-    relation text;
-    described text[];
-BEGIN
-    FOREACH relation IN ARRAY ARRAY['{{view}}', '{{view}}_masked'] LOOP
-        FOREACH described SLICE 1 IN ARRAY ARRAY[
-            {{descriptions}},
-            ['day', 'The day the {{stream}} belongs to: the date of {{day_from}} in the pipeline''s time zone.'],
-            ['finality', '''final'' once the day was rebuilt and published, ''live'' until then.'],
-            ['shown_since', 'Since when the row is shown as it is: when the stream wrote it, or its day began to show'
-                            ' its generation, whichever is later. Either transaction can commit up to two minutes'
-                            ' after it.']]
-        LOOP
-            EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, described[1], described[2] || CASE
-                WHEN relation = '{{view}}_masked' AND described[1] = ANY ('{{{personal}}}')
-                THEN ' Masked: its last two characters are shown; role analyst_personal sees it.' ELSE '' END);
-        END LOOP;
-    END LOOP;
-END
-$$;
+-- Views, and functions that take what a view can not. Those with the definition's columns stand in view.sql.
 
 CREATE VIEW freshness AS
 SELECT s.heartbeat_at,
@@ -771,41 +721,11 @@ COMMENT ON COLUMN day_trust.certified_at IS 'When it was certified.';
 COMMENT ON COLUMN day_trust.corrections IS 'Differences that the published rebuild corrected, counted by class.';
 COMMENT ON COLUMN day_trust.dirty IS 'What reached the day after it was published, counted by cause.';
 
--- A query that names keys and no day is planned with the tables of all days. The keys are enough to tell which days can
--- have them, and the second query names those. The plan has a copy of the keys for each table: 10,000 keys take 60 MB,
--- and 100,000 take 2.8 GB.
-CREATE FUNCTION {{view}}_by_key(keys bigint[]) RETURNS SETOF {{view}}_masked
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan
-AS $$
-DECLARE
-    days date[];
-BEGIN
-    IF cardinality(keys) > 1000 THEN
-        RAISE program_limit_exceeded
-            USING MESSAGE = format('{{view}}_by_key was called with %s keys; 1000 is the most', cardinality(keys)),
-                  HINT = 'Call it several times, or join {{view}}_masked with a list of keys and name the days.';
-    END IF;
-    SELECT array_agg(DISTINCT d.day) INTO days
-      FROM (SELECT p.day
-              FROM day_publication p JOIN generation g ON g.id = p.generation_id
-             WHERE EXISTS (SELECT 1 FROM unnest(keys) key WHERE key BETWEEN g.first_key AND g.last_key)
-            UNION ALL
-            SELECT l.day FROM detail_live l WHERE l.{{key}} = ANY (keys)) d;
-    RETURN QUERY SELECT m.* FROM {{view}}_masked m WHERE m.day = ANY (days) AND m.{{key}} = ANY (keys);
-END
-$$;
-COMMENT ON FUNCTION {{view}}_by_key IS
-    'The rows of {{view}}_masked with these keys, at most 1000, whatever their days; it opens the tables of days'
-    ' that can have them.';
-
-GRANT SELECT ON {{view}} TO stream, batch, analyst_personal;
-GRANT SELECT ON {{view}}_masked TO batch, analyst, analyst_personal;
 GRANT SELECT ON freshness TO batch, analyst, analyst_personal;
 GRANT SELECT ON day_status TO batch, integrity, analyst, analyst_personal;
 GRANT SELECT ON day_trust TO batch, integrity, analyst;
-REVOKE EXECUTE ON FUNCTION shown_rows, {{view}}_by_key FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION shown_rows FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION shown_rows TO batch, integrity, analyst, analyst_personal;
-GRANT EXECUTE ON FUNCTION {{view}}_by_key TO batch, analyst, analyst_personal;
 
 -- A table for each build of a day, made and dropped by functions alone.
 

@@ -43,11 +43,14 @@ def compact(
 ) -> bool:
     """Merge the versions once they come from `batches` batches; returns True if it merged them.
 
-    The catalogue changes in one transaction. The old files stay for a day, because a rebuild may be reading them.
-    Raises ArchiveDamaged if the merged files would hold another number of versions.
+    The catalogue changes in one transaction. The old files stay for a day, because a rebuild may be reading them. Files
+    that lack a column of the definition are not merged. Raises ArchiveDamaged if the merged files would hold another
+    number of versions.
     """
     members = store.members(topic_id)
     if members is None or len({file.batch_id for file in members.files}) < batches:
+        return False
+    if not VersionRows(definition).has_columns(folder, members.files):
         return False
     origin = Origin(definition.table.name, topic_id, members.ends)
     merge = Merge(definition, folder, origin, members.paths)

@@ -1,6 +1,7 @@
 """Raw records with the columns that the archive sorts them by: the id of their board or member, and its day."""
 
 import datetime as dt
+from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -8,11 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, first_header, numbers
+from include.archive.store import ArchivedFile
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from include.contracts.versions import OLDEST_FIRST
+from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import PLACES, RAW
@@ -74,6 +77,14 @@ class VersionRows:
     def __init__(self, definition: Definition) -> None:
         self.schema = member_schema(definition)
         self._columns = RawColumns(definition.table, self.schema.names)
+
+    def has_columns(self, folder: ArchiveFolder, files: Sequence[ArchivedFile]) -> bool:
+        """Return True if all files of versions have the columns. Those from before a column was added do not."""
+        for each in files:
+            with folder.open(each.path) as file:
+                if not set(self.schema.names) <= set(file.schema_arrow.names):
+                    return False
+        return True
 
     @property
     def key(self) -> str:

@@ -20,6 +20,7 @@ from include.contracts.definition import Definition
 from include.errors import MissingRange
 from spark_jobs.archive.extract import PLACED, Archived, DayExtract
 from spark_jobs.archive.files import ArchiveFolder, Origin
+from spark_jobs.archive.rows import VersionRows
 from spark_jobs.batch.raw_columns import longs
 from spark_jobs.batch.sources import (
     MARGIN,
@@ -189,13 +190,17 @@ class ArchiveSource:
     def members(self, cut: Offsets) -> Archived[ColumnsFile] | None:
         """Return the archived versions of the table's keys; None if there are none, or some are beyond the cut.
 
-        Also None if the topic had lost its first records before the archive began, a gap that nobody accepted.
+        Also None if the topic had lost its first records before the archive began, a gap that nobody accepted, or if
+        the definition has a column of the table that files lack.
         """
         topic, topic_id = self._identify(self._definition.table.name)
         members = self._store.members(topic_id)
         begun_late = [batch for batch in self._store.batches(topic) if batch.topic_id == topic_id and batch.gap
                       and batch.gap.offsets and batch.gap.since is None]  # fmt: skip
         if members is None or begun_late or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
+            return None
+        if not VersionRows(self._definition).has_columns(self._folder, members.files):
+            log.warning("topic %s is read whole: archived versions lack a column of the definition", topic)
             return None
         self._refuse_lost_tail(topic, members.ends, cut)
         return self._columns(topic, members.files, members.ends)

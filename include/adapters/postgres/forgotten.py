@@ -4,10 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.generation_store import table_name
+from include.adapters.postgres.generation_store import measurement
 from include.adapters.postgres.sessions import connect
 from include.contracts.definition import Definition
 from include.errors import DayBusy
@@ -92,6 +91,7 @@ class ForgottenStore:
 
 def _counted(cursor: Cursor, generation_id: int) -> Mapping[str, object]:
     """Return the count and the hash of a generation's remaining rows, for its balance."""
-    cursor.execute(sql.SQL(query("measure_generation", cursor)).format(table=table_name(generation_id)))
+    cursor.execute(query("select_hashed_columns", cursor), {"generation_id": generation_id})
+    cursor.execute(measurement(cursor, generation_id, cursor.fetchone()[0]))
     row_count, *_, content_hash = cursor.fetchone()
     return {"generation_id": generation_id, "row_count": row_count, "content_hash": content_hash}

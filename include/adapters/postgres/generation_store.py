@@ -19,10 +19,11 @@ from include.adapters.postgres.generation_tables import remove_tables
 from include.adapters.postgres.offset_ledger import REPLACED
 from include.adapters.postgres.sessions import connect, open_connection, own_errors
 from include.contracts.day import Day
+from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.errors import DayBusy, StaleRun
 from include.settings import DatabaseSettings
-from include.sql.named import query
+from include.sql.named import COORDINATES, pipeline_of, query
 
 Cut = Mapping[str, Mapping[int, int]]  # topic → partition → end offset, exclusive
 PAGE = 1_000
@@ -212,13 +213,15 @@ class GenerationStore:
         One connection creates the key while another one counts and hashes, because each reads the whole table. The
         bounds of its rows become a CHECK.
         """
+        hashed = hashed_columns(self._database.pipeline)
         with ThreadPoolExecutor(1, "measure") as executor:
-            measured = executor.submit(self._measure, generation_id)
+            measured = executor.submit(self._measure, generation_id, hashed)
             self._index(generation_id)
             found = measured.result()
         terms = {
             "generation_id": generation_id, "day": day.date, "row_count": found.row_count,
-            "content_hash": found.content_hash, "first_key": found.first_key, "last_key": found.last_key,
+            "content_hash": found.content_hash, "hashed_columns": hashed,
+            "first_key": found.first_key, "last_key": found.last_key,
             "raw_distinct": counts.raw_distinct, "pending_count": counts.pending, "rejected_count": counts.rejected,
             "duplicate_count": counts.duplicates, "misplaced_count": counts.misplaced,
             "newest_version_at": found.newest_version_at,
@@ -241,10 +244,9 @@ class GenerationStore:
             with connection.cursor() as cursor:
                 cursor.execute(sql.SQL(query("freeze_generation", cursor)).format(table=table_name(generation_id)))
 
-    def _measure(self, generation_id: int) -> _Measured:
-        table = table_name(generation_id)
+    def _measure(self, generation_id: int, columns: Sequence[str]) -> _Measured:
         with self._transaction() as cursor:
-            cursor.execute(sql.SQL(query("measure_generation", cursor)).format(table=table))
+            cursor.execute(measurement(cursor, generation_id, columns))
             return _Measured(*cursor.fetchone())
 
     @contextmanager
@@ -252,6 +254,20 @@ class GenerationStore:
         connection: Connection
         with connect(self._database, "batch", "rebuild") as connection, connection.cursor() as cursor:
             yield cursor
+
+
+def hashed_columns(definition: Definition) -> list[str]:
+    """Return the columns that the hash of a build's rows is computed from, in their order."""
+    return [*definition.relational_columns, *(name for name in COORDINATES if not name.startswith("kafka_"))]
+
+
+def measurement(cursor: Cursor, generation_id: int, columns: Sequence[str] | None) -> sql.Composed:
+    """Return the statement that counts and hashes the rows of a build, by the columns that its hash was computed from.
+
+    None are those of today: it was finished by a version that did not keep them.
+    """
+    listed = sql.SQL(", ").join(map(sql.Identifier, columns or hashed_columns(pipeline_of(cursor))))
+    return sql.SQL(query("measure_generation", cursor)).format(table=table_name(generation_id), columns=listed)
 
 
 def _insert_excluded(cursor: Cursor, generation_id: int, excluded: Iterable[Excluded]) -> None:

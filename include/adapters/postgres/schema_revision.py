@@ -5,7 +5,9 @@ from pathlib import Path
 
 from psycopg2 import ProgrammingError
 
+from include.adapters.postgres.detail_columns import detail_columns
 from include.adapters.postgres.sessions import connect
+from include.contracts.evolution import compare
 from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role
 from include.sql.named import query
@@ -21,11 +23,15 @@ def newest_revision() -> str:
 
 
 def require_schema(database: DatabaseSettings, role: Role) -> None:
-    """Raise ContractMismatch if migrations are missing; newer ones are allowed. Raises DatabaseUnavailable."""
+    """Raise ContractMismatch when migrations or columns of the definition are missing. Raises DatabaseUnavailable.
+
+    Newer migrations, and columns that the definition of this process does not have, are accepted.
+    """
     try:
         with connect(database, role, "schema") as connection, connection.cursor() as cursor:
             cursor.execute(query("select_revision", cursor))
             row = cursor.fetchone()
+            columns = detail_columns(cursor) if row and row[1] and row[0] >= newest_revision() else {}
     except ProgrammingError as exc:  # a table, or the right to read it, that a migration gives
         raise ContractMismatch(
             f"the database has no schema of the pipeline, or an older one; {_REMEDY}", sqlstate=exc.pgcode
@@ -35,6 +41,9 @@ def require_schema(database: DatabaseSettings, role: Role) -> None:
     if row is None or row[0] < newest_revision():
         raise ContractMismatch(f"the database is behind this version; {_REMEDY}",
                                revision=row and row[0], needed=newest_revision())  # fmt: skip
+    if missing := compare(database.pipeline, columns, None).added:
+        raise ContractMismatch(f"database {database.name} lacks columns that {database.pipeline.name}.toml has"
+                               f" ({', '.join(missing)}); {_REMEDY}")  # fmt: skip
 
 
 def other_pipeline(database: DatabaseSettings) -> ContractMismatch:

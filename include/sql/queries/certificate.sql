@@ -73,7 +73,7 @@ SELECT count(*) FROM unchecked_day WHERE day = %(day)s
 
 -- name: select_balance
 -- Of what the day shows: the generation, and what its build found.
-SELECT p.generation_id, g.row_count, g.content_hash
+SELECT p.generation_id, g.row_count, g.content_hash, g.hashed_columns
   FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id
  WHERE p.day = %(day)s
 

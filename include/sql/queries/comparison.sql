@@ -185,8 +185,17 @@ WITH this AS (
 ), shown AS (
     -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each board
     SELECT * FROM {{view}} WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT {{key}} FROM changed_key))
+), added AS (
+    -- Columns that were added to the definition on the day or later: what was served before has NULL in them.
+    SELECT COALESCE(array_agg(a.key), '{}') AS columns
+      FROM pipeline_setting s CROSS JOIN LATERAL jsonb_each_text(s.value::jsonb) a
+     WHERE s.name = 'added_columns' AND a.value::date >= %(day)s
 ), differing AS MATERIALIZED (
-    SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}, b, s, to_jsonb(b) AS built, to_jsonb(s) AS shown
+    -- `shown` is compared as it would be with the values of added columns
+    SELECT COALESCE(b.{{key}}, s.{{key}}) AS {{key}}, b, s, to_jsonb(b) AS built,
+           to_jsonb(s) || (SELECT COALESCE(jsonb_object_agg(name, to_jsonb(b) -> name), '{}')
+                             FROM added CROSS JOIN LATERAL unnest(added.columns) name
+                            WHERE b.{{key}} IS NOT NULL AND to_jsonb(s) -> name = 'null') AS shown
       FROM built b FULL JOIN shown s ON s.{{key}} = b.{{key}}
      WHERE (b.{{key}} IS NULL OR s.{{key}} IS NULL OR ROW({{columns_b}}) IS DISTINCT FROM ROW({{columns_s}}))
        AND NOT EXISTS (SELECT 1 FROM staying y WHERE y.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
@@ -211,9 +220,11 @@ SELECT %(generation_id)s, %(day)s, d.{{key}},
            WHEN d.built - %(apart)s::text[] = d.shown - %(apart)s::text[]
                 AND ((d.b).table_partition, (d.b).table_offset)
                     IS DISTINCT FROM ((d.s).table_partition, (d.s).table_offset) THEN '{{table}}_version_changed'
+           WHEN d.shown <> to_jsonb(d.s) AND d.built - %(bookkeeping)s::text[] = d.shown - %(bookkeeping)s::text[]
+               THEN 'column_added'
            ELSE 'unexplained'
        END,
-       CASE WHEN (d.s).{{key}} IS NOT NULL THEN d.shown END,
+       CASE WHEN (d.s).{{key}} IS NOT NULL THEN to_jsonb(d.s) END,
        CASE WHEN (d.b).{{key}} IS NOT NULL THEN d.built END
   FROM differing d LEFT JOIN excluded e ON e.{{key}} = d.{{key}}
  UNION ALL

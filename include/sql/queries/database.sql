@@ -48,3 +48,47 @@ SELECT to_regclass('public.alembic_version') IS NOT NULL,
 
 -- name: save_revision
 INSERT INTO alembic_version (version_num) VALUES (%(revision)s)
+
+-- name: select_detail_columns
+-- The definition's columns, as the tables of rows have them, and their types.
+SELECT attname, replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz')
+  FROM pg_attribute
+ WHERE attrelid = 'public.detail_final'::regclass AND attnum > 0 AND NOT attisdropped
+   AND attname <> ALL (%(others)s)
+ ORDER BY attnum
+
+-- name: select_setting
+SELECT value FROM pipeline_setting WHERE name = %(name)s
+
+-- name: select_view_grants
+-- Statements that give the views and their function the rights that they have now.
+SELECT format('GRANT %s ON %s %s TO %s%s', a.privilege_type, o.kind, o.name,
+              CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END,
+              CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+  FROM (SELECT 'TABLE' AS kind, oid::regclass::text AS name, relacl AS acl FROM pg_class
+         WHERE oid IN ('public.{{view}}'::regclass, 'public.{{view}}_masked'::regclass)
+        UNION ALL
+        SELECT 'FUNCTION', oid::regprocedure::text, proacl FROM pg_proc
+         WHERE oid = 'public.{{view}}_by_key'::regproc) o
+ CROSS JOIN LATERAL aclexplode(o.acl) a
+
+-- name: drop_view
+DROP FUNCTION {{view}}_by_key;
+DROP VIEW {{view}}_masked, {{view}}
+
+-- name: add_column
+ALTER TABLE {table} ADD COLUMN {column} {type}
+
+-- name: select_tables_without_column
+-- Tables of builds that are not attached: of a build under way, and of one that is being dropped.
+SELECT relname FROM pg_class c
+ WHERE relnamespace = 'generations'::regnamespace AND relkind = 'r' AND relname ~ '^detail_final_g[0-9]+$'
+   AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = %(column)s)
+
+-- name: save_added_columns
+-- And the day on which they were added, in the pipeline's time zone.
+INSERT INTO pipeline_setting AS s (name, value)
+SELECT 'added_columns', jsonb_object_agg(added, (now() AT TIME ZONE
+           COALESCE((SELECT value FROM pipeline_setting WHERE name = 'timezone'), 'UTC'))::date)::text
+  FROM unnest(%(columns)s::text[]) added
+ON CONFLICT (name) DO UPDATE SET value = (s.value::jsonb || excluded.value::jsonb)::text

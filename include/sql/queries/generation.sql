@@ -65,7 +65,7 @@ UPDATE generation
    SET status = 'built', built_at = now(), raw_distinct = %(raw_distinct)s, row_count = %(row_count)s,
        pending_count = %(pending_count)s, rejected_count = %(rejected_count)s,
        duplicate_count = %(duplicate_count)s, misplaced_count = %(misplaced_count)s, content_hash = %(content_hash)s,
-       first_key = %(first_key)s, last_key = %(last_key)s, newest_version_at = %(newest_version_at)s
+       hashed_columns = %(hashed_columns)s, first_key = %(first_key)s, last_key = %(last_key)s, newest_version_at = %(newest_version_at)s
  WHERE id = %(generation_id)s AND status = 'building'
 
 -- name: index_generation
@@ -79,11 +79,15 @@ SELECT generations.analyze_table(%(generation_id)s)
 VACUUM (FREEZE, SKIP_LOCKED) {table}
 
 -- name: measure_generation
--- The hash depends on raw and the cut alone: not on the order of rows, nor on what the speed layer made of them.
+-- The hash depends on raw, the cut and the columns alone: not on the order of rows, nor on what the speed layer made of
+-- them.
 SELECT count(*), COALESCE(max({{version}}), 'epoch'), min({{key}}), max({{key}}), min({{day_from}})::text,
        max({{day_from}})::text,
-       COALESCE(sum(hash_record_extended(ROW({{built}}), 0)), 0)::text
+       COALESCE(sum(hash_record_extended(ROW({columns}), 0)), 0)::text
   FROM {table}
+
+-- name: select_hashed_columns
+SELECT hashed_columns FROM generation WHERE id = %(generation_id)s
 
 -- name: insert_excluded
 INSERT INTO generation_excluded

@@ -1,0 +1,87 @@
+-- The views that have the definition's columns, in its order, and the function that returns their rows. They are made
+-- with the schema, and again when the definition has changed; see include.sql.evolve.
+
+CREATE VIEW {{view}} AS
+SELECT {{served_x}}, x.day, x.finality, x.shown_since
+  FROM day_publication p
+ CROSS JOIN LATERAL (
+       SELECT {{served_f}}, f.day, 'final'::text AS finality, p.moved_at AS shown_since
+         FROM (SELECT generation_id, day, {{served}}
+                 FROM detail_final
+               UNION ALL
+               SELECT generation_id, day, {{served}}
+                 FROM detail_empty) f
+        WHERE ((f.day = p.day AND f.generation_id = p.generation_id) OR f.generation_id IS NULL)
+          AND NOT EXISTS (SELECT 1 FROM detail_live l
+                           WHERE l.day = p.day AND l.{{key}} = f.{{key}}
+                             AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
+                                                l.stream_partition, l.stream_offset, l.table_partition,
+                                                l.table_offset))
+       UNION ALL
+       SELECT {{served_l}}, l.day, 'live'::text AS finality, GREATEST(l.written_at, p.moved_at) AS shown_since
+         FROM detail_live l
+        WHERE l.day = p.day AND NOT l.deleted
+          AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
+                             l.stream_offset, l.table_partition, l.table_offset)) x
+ WHERE x.day = p.day;
+COMMENT ON VIEW {{view}} IS 'Every {{stream}} with its {{table}}: final days as rebuilt, the rest as streamed.';
+
+CREATE VIEW {{view}}_masked AS
+SELECT {{masked}}, day, finality, shown_since
+  FROM {{view}};
+COMMENT ON VIEW {{view}}_masked IS
+    'Every {{stream}} with its {{table}}, as {{view}}, with personal values masked.';
+
+DO $$
+DECLARE
+    relation text;
+    described text[];
+BEGIN
+    FOREACH relation IN ARRAY ARRAY['{{view}}', '{{view}}_masked'] LOOP
+        FOREACH described SLICE 1 IN ARRAY ARRAY[
+            {{descriptions}},
+            ['day', 'The day the {{stream}} belongs to: the date of {{day_from}} in the pipeline''s time zone.'],
+            ['finality', '''final'' once the day was rebuilt and published, ''live'' until then.'],
+            ['shown_since', 'Since when the row is shown as it is: when the stream wrote it, or its day began to show'
+                            ' its generation, whichever is later. Either transaction can commit up to two minutes'
+                            ' after it.']]
+        LOOP
+            EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, described[1], described[2] || CASE
+                WHEN relation = '{{view}}_masked' AND described[1] = ANY ('{{{personal}}}')
+                THEN ' Masked: its last two characters are shown; role analyst_personal sees it.' ELSE '' END);
+        END LOOP;
+    END LOOP;
+END
+$$;
+
+-- A query that names keys and no day is planned with the tables of all days. The keys are enough to tell which days can
+-- have them, and the second query names those. The plan has a copy of the keys for each table: 10,000 keys take 60 MB,
+-- and 100,000 take 2.8 GB.
+CREATE FUNCTION {{view}}_by_key(keys bigint[]) RETURNS SETOF {{view}}_masked
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+    days date[];
+BEGIN
+    IF cardinality(keys) > 1000 THEN
+        RAISE program_limit_exceeded
+            USING MESSAGE = format('{{view}}_by_key was called with %s keys; 1000 is the most', cardinality(keys)),
+                  HINT = 'Call it several times, or join {{view}}_masked with a list of keys and name the days.';
+    END IF;
+    SELECT array_agg(DISTINCT d.day) INTO days
+      FROM (SELECT p.day
+              FROM day_publication p JOIN generation g ON g.id = p.generation_id
+             WHERE EXISTS (SELECT 1 FROM unnest(keys) key WHERE key BETWEEN g.first_key AND g.last_key)
+            UNION ALL
+            SELECT l.day FROM detail_live l WHERE l.{{key}} = ANY (keys)) d;
+    RETURN QUERY SELECT m.* FROM {{view}}_masked m WHERE m.day = ANY (days) AND m.{{key}} = ANY (keys);
+END
+$$;
+COMMENT ON FUNCTION {{view}}_by_key IS
+    'The rows of {{view}}_masked with these keys, at most 1000, whatever their days; it opens the tables of days'
+    ' that can have them.';
+
+GRANT SELECT ON {{view}} TO stream, batch, analyst_personal;
+GRANT SELECT ON {{view}}_masked TO batch, analyst, analyst_personal;
+REVOKE EXECUTE ON FUNCTION {{view}}_by_key FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION {{view}}_by_key TO batch, analyst, analyst_personal;
