@@ -242,7 +242,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--reject",
         metavar="TOPIC/PARTITION/OFFSET",
-        help="make this record of board or board-detail a reject; the stream then skips it",
+        help="make this record of the stream's or the output topic a reject; the stream then skips it",
     )
     parser.add_argument("--force", action="store_true", help="also if a driver seems to be alive; it is superseded")
     return parser.parse_args()

@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The speed layer: board → board-detail → PostgreSQL.")
+    parser = argparse.ArgumentParser(description="The speed layer: stream → output topic → PostgreSQL.")
     parser.add_argument(
         "--query", choices=QUERIES, help="run only this query; the other one's records stay in its topic"
     )

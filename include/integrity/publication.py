@@ -203,8 +203,9 @@ def _publish_built(
     params = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     cursor.execute(query("select_is_of_replaced", cursor), params)
     if cursor.fetchone()[0]:
-        raise StaleRun("topic board or member was made again since this build began, or the stream still has to be "
-                       "repaired (python -m spark_jobs.repair); then rebuild the day",
+        pipeline = pipeline_of(cursor)
+        raise StaleRun(f"topic {pipeline.stream.name} or {pipeline.table.name} was made again since this build began, "
+                       "or the stream still has to be repaired (python -m spark_jobs.repair); then rebuild the day",
                        day=day, generation=generation_id)  # fmt: skip
     if base_id != shows.generation_id:
         raise StaleRun("what the day shows changed after this build began; rebuild it to publish",

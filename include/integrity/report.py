@@ -37,7 +37,7 @@ def _(report: Report) -> str:
     built = report.generation
     lines = [
         f"{report.day}: generation {built.generation_id} ({built.status}) has {built.row_count:,} rows of "
-        f"{built.raw_distinct:,} boards, {built.pending_count:,} pending, {built.rejected_count:,} rejected",
+        f"{built.raw_distinct:,} records, {built.pending_count:,} pending, {built.rejected_count:,} rejected",
         "It changes nothing of what is shown." if not report.corrections else "It changes:",
         *_table([(name, f"{count:,}") for name, count in report.corrections.items()]),
     ]
@@ -53,7 +53,7 @@ def _(rebuilt: Rebuilt) -> str:
 def _(found: Differences) -> str:
     lines = [text_of(found.report)]
     for sample in found.samples:
-        lines.append(f"\n{sample.correction}  board {sample.board_id}")
+        lines.append(f"\n{sample.correction}  key {sample.board_id}")
         lines += [f"  before  {_row(sample.before)}", f"  after   {_row(sample.after)}"]
     return "\n".join(lines)
 
@@ -86,7 +86,9 @@ def _(moved: Moved) -> str:
 def _(settled: Settled) -> str:
     if settled.is_settled:
         return "The speed layer has taken everything."
-    return f"The speed layer is behind: {settled.join_lag:,} boards, {settled.serve_lag:,} details."
+    return (
+        f"The speed layer is behind: {settled.join_lag:,} records of the stream, {settled.serve_lag:,} of the output."
+    )
 
 
 @text_of.register

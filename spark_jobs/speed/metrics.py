@@ -12,11 +12,11 @@ from spark_jobs.speed.driver_view import DriverView, QueryView
 
 # count → name and help; every counter is exported from the start, with 0
 COUNTS: dict[Count, tuple[str, str]] = {
-    "sent": ("stream_records_sent", "Records sent to board-detail and acknowledged."),
+    "sent": ("stream_records_sent", "Records sent to the output topic and acknowledged."),
     "rejects": ("stream_rejects", "Records that break their contract; the reasons are in table reject."),
-    "pending_kept": ("stream_pending_kept", "Boards kept until their member is known, and those of the slow path."),
-    "pending_sent": ("stream_pending_sent", "Kept boards sent after their member had come."),
-    "duplicates": ("stream_duplicates", "Records of board-detail whose source coordinates came before."),
+    "pending_kept": ("stream_pending_kept", "Records kept until the table has theirs, and those of the slow path."),
+    "pending_sent": ("stream_pending_sent", "Kept records sent after the table had theirs."),
+    "duplicates": ("stream_duplicates", "Output records whose source coordinates came before."),
     "isolated": ("stream_records_isolated", "Records that became rejects because they could not be taken."),
     "rows_written": ("stream_rows_written", "Rows written to detail_live."),
 }
@@ -118,15 +118,15 @@ def _of_topics(view: DriverView) -> Iterator[Metric]:
 
 def _of_driver(view: DriverView) -> Iterator[Metric]:
     if view.pending is not None:
-        yield GaugeMetricFamily("stream_pending_boards", "Boards that wait.", value=view.pending.boards)
+        yield GaugeMetricFamily("stream_pending_boards", "Records that wait.", value=view.pending.boards)
         yield GaugeMetricFamily(
             "stream_pending_oldest_seconds", "How long the first of them has waited.", value=view.pending.oldest_s
         )
     members = (
-        ("rows", "Members known.", view.table.rows),
+        ("rows", "Rows of the table.", view.table.rows),
         ("changes", "Of these, changed since the last compaction.", view.table.changes),
-        ("memory_bytes", "The member table in memory.", view.table.memory_bytes),
-        ("disk_bytes", "The member table on disk.", view.table.disk_bytes),
+        ("memory_bytes", "The table in memory.", view.table.memory_bytes),
+        ("disk_bytes", "The table on disk.", view.table.disk_bytes),
     )
     for name, text, value in members if view.table_topic is not None else ():
         yield GaugeMetricFamily(f"stream_member_table_{name}", text, value=value)

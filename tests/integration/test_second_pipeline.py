@@ -11,6 +11,7 @@ from include.contracts.pipelines import PIPELINES
 from include.integrity.certificate import certify
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
+from include.integrity.report import text_of
 from include.integrity.settled import wait_until_settled
 from include.settings import Settings
 from include.sql.migrate import migrate
@@ -94,6 +95,7 @@ def test_orders_go_through_everything(boards, settings, variables, tmp_path):
         run_module(["spark_jobs/rebuild_day.py", "--day", str(DAY), "--run-id", "r1"], variables)
         report = verify(settings, DAY, "r1")
         assert (report.unexplained, report.corrections) == (0, {"customer_version_changed": 1})
+        assert "has 3 rows of 4 records, 0 pending, 1 rejected" in text_of(report)
         (changed,) = diff(settings, DAY, "r1").samples
         assert (changed.before["customer_name"], changed.after["customer_name"]) == ("(hidden)", "(hidden)")
         publish(settings, DAY, "r1")

@@ -54,6 +54,12 @@ def driver(join=JOIN, serve=SERVE, **changes):
     return DriverView(**(fields | changes))
 
 
+def test_help_of_the_metrics_names_no_topic_of_one_pipeline():
+    texts = {family.documentation for family in text_string_to_metric_families(StreamMetrics(driver).page().decode())}
+    assert "Records sent to the output topic and acknowledged." in texts
+    assert not [text for text in texts if "board" in text.lower() or "member" in text.lower()]
+
+
 def changed(query, **changes):
     return dataclasses.replace(query, **changes)
 
