@@ -1,4 +1,4 @@
-"""docker-compose.yaml and deploy/Dockerfile: what can be known without running a container."""
+"""Checks of docker-compose.yaml and deploy/Dockerfile without running a container."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The schema against the definition, and what each role may do."""
+"""The schema compared with the definition, and the rights of each role."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Members are read by Spark, by the column or one by one: all three must say the same of a record."""
+"""Spark, the reader by column and the reader of single records must decode each member equally."""
 
 import datetime as dt
 from dataclasses import dataclass

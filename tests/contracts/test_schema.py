@@ -1,4 +1,4 @@
-"""schema.sql and site.sql make the same database as the migrations."""
+"""schema.sql and site.sql create the same database as the migrations."""
 
 import difflib
 

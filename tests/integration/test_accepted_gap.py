@@ -1,4 +1,4 @@
-"""Records that no build can read any more, in an accepted gap of the archive: what the stream served of them stays.
+"""Records in an accepted gap of the archive, which no build can read any more: the stream's rows of them stay.
 
 On a real PostgreSQL. The builds are those of a rebuild from the archive: their cut ends where the gap begins.
 """

@@ -1,4 +1,4 @@
-"""The archive's job on a real Kafka, PostgreSQL and Spark: every record once, whatever dies; and what it refuses."""
+"""The archive's job on a real Kafka, PostgreSQL and Spark: every record once, after any kill; and its refusals."""
 
 import dataclasses
 import datetime as dt

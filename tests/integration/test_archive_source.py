@@ -1,4 +1,4 @@
-"""A day from the archive is the day from the topics: rows, hash, places in board-detail, and what is not a row."""
+"""A day built from the archive equals the day built from the topics: rows, hash, coordinates, excluded boards."""
 
 import datetime as dt
 import itertools

@@ -1,4 +1,4 @@
-"""Rows go into PostgreSQL by binary COPY as they are."""
+"""Binary COPY writes rows into PostgreSQL without a change of value."""
 
 import datetime as dt
 from decimal import Decimal

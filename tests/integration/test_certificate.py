@@ -1,4 +1,4 @@
-"""Certificates on a real PostgreSQL: each term has a query that counts it again, and what stands against one."""
+"""Certificates on a real PostgreSQL: the query behind each term, and the reasons against a certificate."""
 
 import datetime as dt
 import json

@@ -1,4 +1,4 @@
-"""The archive of classes: made from nothing, used by the next driver, and no harm where it does not fit."""
+"""The class data archive: created from nothing, used by the next driver, and ignored by a JVM that it does not fit."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""One driver at a time, on a real PostgreSQL: the later one wins, the older one notices before it writes."""
+"""One driver at a time, on a real PostgreSQL: the later one takes the lease, the older one stops before it writes."""
 
 import datetime as dt
 import threading

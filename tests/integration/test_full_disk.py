@@ -1,4 +1,4 @@
-"""The small disk of the tests is as full, as free and as read-only as it says."""
+"""The small disk of the tests is really full, free or read-only."""
 
 import errno
 import subprocess

@@ -1,4 +1,4 @@
-"""The gateway's parts over the real client, before brokers that answer with errors: what a real broker seldom does."""
+"""The gateway's parts with the real client and mock brokers that answer with errors, as real brokers seldom do."""
 
 import asyncio
 import contextlib

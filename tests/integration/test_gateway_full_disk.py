@@ -1,4 +1,4 @@
-"""The real gateway on a disk that is full, too small, or read-only, and what it does about it."""
+"""The real gateway on a disk that is full, too small, or read-only."""
 
 import httpx
 import pytest

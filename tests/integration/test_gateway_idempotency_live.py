@@ -1,4 +1,4 @@
-"""Keys of the real gateway: which events share an identity, and how its disk in trouble does not stop it."""
+"""Keys of the real gateway: the identity of events, and a journal whose disk fails."""
 
 import httpx
 import pytest

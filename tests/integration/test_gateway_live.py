@@ -1,4 +1,4 @@
-"""The real gateway before a real broker, and what each may die of."""
+"""The real gateway and a real broker, and failures of each."""
 
 import datetime as dt
 import itertools

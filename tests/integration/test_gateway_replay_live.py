@@ -1,4 +1,4 @@
-"""The replay without a gateway, as its command, before a real broker."""
+"""The replay command without a gateway, on a real broker."""
 
 import asyncio
 import os

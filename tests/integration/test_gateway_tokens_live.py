@@ -1,4 +1,4 @@
-"""The tokens of a running gateway: taken on at SIGHUP, kept when the file is damaged, never in its environment."""
+"""The tokens of a running gateway: reloaded at SIGHUP, kept if the file is damaged, never in its environment."""
 
 import os
 import signal

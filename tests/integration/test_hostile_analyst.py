@@ -1,4 +1,4 @@
-"""An analyst who means harm, on a fresh stack: neither the pipeline nor masked values are within reach."""
+"""A malicious analyst on a new stack can neither disturb the pipeline nor read masked values."""
 
 import contextlib
 import logging

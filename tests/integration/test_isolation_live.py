@@ -1,4 +1,4 @@
-"""A record that cannot be taken becomes a reject, whatever it does: real driver, real Kafka, real PostgreSQL."""
+"""A record that cannot be processed becomes a reject: real driver, real Kafka, real PostgreSQL."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The zone that days were filed under, on a real PostgreSQL: it can be changed until a day is filed."""
+"""The zone in which days are counted, on a real PostgreSQL: it can be changed until there is a day."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""A migration of a database in use: nobody waits behind it for long, and it says who is in its way."""
+"""A migration of a database in use: no session waits for long, and its error names the session that blocks it."""
 
 import contextlib
 import threading

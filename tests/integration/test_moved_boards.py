@@ -1,4 +1,4 @@
-"""A board that moved from one published day to another: the day that it left is rebuilt, whatever the stream saw."""
+"""A board that moved from one published day to another: the day that it left is rebuilt in every case."""
 
 import contextlib
 import datetime as dt

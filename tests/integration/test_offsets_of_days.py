@@ -1,4 +1,4 @@
-"""Offsets of days on a real broker: every day that a board can be of is one that a night can ask for."""
+"""Offsets of days on a real broker: a night can look up every day that a board can have."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Another user of the machine gets nothing of a driver: not its files, not its blocks, no call into its functions."""
+"""Another user of the machine cannot read a driver's files or blocks, nor call its functions."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A JVM that is out of memory ends, and with it what needs it: driver and executors, of stream and batch."""
+"""A JVM that is out of memory ends, with the driver or executors that need it, of stream and batch."""
 
 import os
 import subprocess

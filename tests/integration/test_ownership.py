@@ -1,4 +1,4 @@
-"""Nobody but the owner of the database has others run functions: a role that owns a table could become superuser."""
+"""No role but the database's owner owns tables: their owner can make a superuser run functions."""
 
 import contextlib
 

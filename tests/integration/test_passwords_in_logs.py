@@ -1,4 +1,4 @@
-"""No password is in the log of a PostgreSQL that writes down every statement."""
+"""No password is in the log of a PostgreSQL that logs every statement."""
 
 import psycopg2
 import pytest

@@ -1,4 +1,4 @@
-"""A rebuild on real servers: from topics with transactions, progress, retries, and what it refuses to do."""
+"""A rebuild on real servers: topics with transactions, progress, retries and refusals."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""PostgreSQL fails in every way while batches are written: nothing is lost, nothing takes effect twice."""
+"""Failures of PostgreSQL while batches are written: nothing is lost, nothing takes effect twice."""
 
 import datetime as dt
 import logging

@@ -1,4 +1,4 @@
-"""The serve query's batches: real Spark decodes them, a real PostgreSQL takes them."""
+"""The serve query's batches, decoded by a real Spark and written to a real PostgreSQL."""
 
 import datetime as dt
 import json

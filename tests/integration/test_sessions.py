@@ -1,4 +1,4 @@
-"""Every session of the product gives up: PostgreSQL tells of each that logs in with which limits it did."""
+"""Every session of the product has time limits, as logged by PostgreSQL at each login."""
 
 import asyncio
 

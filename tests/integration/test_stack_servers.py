@@ -1,4 +1,4 @@
-"""The servers that every other integration test stands on."""
+"""The servers that all other integration tests use."""
 
 import os
 import uuid

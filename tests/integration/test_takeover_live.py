@@ -1,4 +1,4 @@
-"""The real driver beside another one that leads: it looks before it takes the lease, and stands by."""
+"""The real driver beside a leading one: it checks the lease first, and stands by."""
 
 import json
 import os

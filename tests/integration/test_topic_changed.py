@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again while somebody reads it: nothing is kept of two topics of one name."""
+"""A topic that is deleted and created again during a read: nothing is saved from two topics of one name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Publish takes a build that verify has seen; what was served in between is classified too."""
+"""Publish accepts only a verified build; rows served in between are classified too."""
 
 import datetime as dt
 import itertools

@@ -1,4 +1,4 @@
-"""A real JVM that is frozen is noticed, whatever the driver does meanwhile."""
+"""The watchdog detects a frozen JVM during any activity of the driver."""
 
 import os
 import signal

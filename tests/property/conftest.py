@@ -1,4 +1,4 @@
-"""The database of property tests that publish and undo: most of the time went to opening sessions and to the disk."""
+"""The database of property tests that publish and undo, without the cost of opening sessions and of disk writes."""
 
 import pytest
 from psycopg2 import sql

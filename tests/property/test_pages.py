@@ -1,4 +1,4 @@
-"""A range is cut into parts that together are the range, none larger than asked for unless it is one record."""
+"""A range is split into parts that cover it, none larger than the limit unless it is a single record."""
 
 import itertools
 

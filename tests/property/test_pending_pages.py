@@ -1,4 +1,4 @@
-"""Pending boards are walked through in pages of any size: each whose member is there once, no other, none too many."""
+"""Pending boards are read in pages of any size: each board with a known member exactly once, and no other."""
 
 import datetime as dt
 
