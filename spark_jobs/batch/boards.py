@@ -31,19 +31,19 @@ from spark_jobs.batch.raw_columns import RawColumns
 MISPLACED_US = 24 * 60 * 60 * 1_000_000  # further apart, `createdAt` and Kafka's timestamp mean that a clock is wrong
 
 VERSIONS = pa.schema([
-    ("board_id", pa.int64()), ("member_id", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
+    ("key", pa.int64()), ("table_key", pa.int64()), ("version_at", TIMES), ("deleted", pa.bool_()),
     ("partition", pa.int32()), ("offset", pa.int64()), ("event_id", pa.string()), ("in_day", pa.bool_()),
     ("misplaced", pa.bool_()),
 ])  # fmt: skip
 BROKEN = pa.schema([
-    ("identity", pa.string()), ("board_id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64()),
+    ("identity", pa.string()), ("key", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64()),
     ("reason", pa.string()),
 ])  # fmt: skip
 SOURCES = pa.schema([
     ("partition", pa.int32()), ("offset", pa.int64()), ("stream_partition", pa.int32()), ("stream_offset", pa.int64()),
 ])  # fmt: skip
 CHOSEN = pa.schema([
-    ("member_id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64()), ("kafka_partition", pa.int32()),
+    ("table_key", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64()), ("kafka_partition", pa.int32()),
     ("kafka_offset", pa.int64()), ("copies", pa.int64()),
 ])  # fmt: skip
 
@@ -101,12 +101,12 @@ class BoardReader:
     def _broken(self, rejects: list[Reject]) -> pa.Table:
         rows = []
         for reject in rejects:
-            board_id, created = self._readable(reject)
+            key, created = self._readable(reject)
             at = created or reject.kafka_timestamp
             if at is not None and self._day.start <= at < self._day.end:
                 # a record without a readable id counts as a separate board
-                identity = f"@:{reject.topic}:{reject.partition}:{reject.offset}" if board_id is None else str(board_id)
-                rows.append((identity, board_id, reject.partition, reject.offset, reject.reason))
+                identity = f"@:{reject.topic}:{reject.partition}:{reject.offset}" if key is None else str(key)
+                rows.append((identity, key, reject.partition, reject.offset, reject.reason))
         columns = list(zip(*rows, strict=True)) or [()] * len(BROKEN)
         return pa.table([pa.array(each, kind.type) for each, kind in zip(columns, BROKEN, strict=True)], schema=BROKEN)
 
@@ -115,12 +115,12 @@ class BoardReader:
         try:
             fields = _decoder.decode(reject.value or b"")
             raw_id, raw_created = fields.get(self._stream.key_field), fields.get(self._day_field)
-            board_id = msgspec.json.decode(raw_id) if raw_id else None
+            key = msgspec.json.decode(raw_id) if raw_id else None
             created = msgspec.json.decode(raw_created) if raw_created else None
         except (ValueError, RecursionError):
             return None, None
-        is_id = isinstance(board_id, int) and not isinstance(board_id, bool) and LONG_MIN <= board_id <= LONG_MAX
-        return board_id if is_id else None, _time(created)
+        is_id = isinstance(key, int) and not isinstance(key, bool) and LONG_MIN <= key <= LONG_MAX
+        return key if is_id else None, _time(created)
 
 
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -144,7 +144,7 @@ def without_members(versions: pa.Table, forgotten: Collection[int]) -> pa.Table:
     """Return the versions, with those of forgotten members marked as deleted. The schema is VERSIONS."""
     if not forgotten:
         return versions
-    is_forgotten = pc.is_in(versions["member_id"], pa.array(forgotten, pa.int64()))
+    is_forgotten = pc.is_in(versions["table_key"], pa.array(forgotten, pa.int64()))
     columns = {
         "deleted": pc.or_(versions["deleted"], is_forgotten),
         "in_day": pc.and_(versions["in_day"], pc.invert(is_forgotten)),
@@ -160,12 +160,12 @@ def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
     `versions` must hold every version of each of its boards.
     """
     events = _first_copies(versions)
-    newest = newest_versions(events, "board_id")
-    of_day = pc.unique(events.filter(events["in_day"])["board_id"])
+    newest = newest_versions(events, "key")
+    of_day = pc.unique(events.filter(events["in_day"])["key"])
     is_row = newest["in_day"]  # false for tombstones
-    others = newest.filter(pc.and_(pc.invert(is_row), pc.is_in(newest["board_id"], of_day)))
+    others = newest.filter(pc.and_(pc.invert(is_row), pc.is_in(newest["key"], of_day)))
     excluded = [
-        Excluded("deleted" if row["deleted"] else "moved", str(row["board_id"]), row["board_id"], row["partition"],
+        Excluded("deleted" if row["deleted"] else "moved", str(row["key"]), row["key"], row["partition"],
                  row["offset"], _DELETED if row["deleted"] else _MOVED, row["version_at"])
         for row in others.to_pylist()
     ]  # fmt: skip
@@ -179,7 +179,7 @@ def decide(versions: pa.Table, broken: pa.Table, sources: pa.Table) -> Decided:
     )
 
 
-_COPY = ("board_id", "event_id", "version_at", "deleted")
+_COPY = ("key", "event_id", "version_at", "deleted")
 
 
 def _first_copies(versions: pa.Table) -> pa.Table:
@@ -188,7 +188,7 @@ def _first_copies(versions: pa.Table) -> pa.Table:
     Records that share an event id are copies only if board and version are equal too. A producer that gives the same
     event id to two boards, or to two versions of a board, has sent two events.
     """
-    single, repeated = by_repetition(versions, "board_id")
+    single, repeated = by_repetition(versions, "key")
     known = repeated.filter(pc.is_valid(repeated["event_id"]))
     known = known.sort_by([(name, "ascending") for name in (*_COPY, "partition", "offset")])
     is_first = reduce(pc.or_, (begins_run(array(known[name])) for name in _COPY))
@@ -199,8 +199,8 @@ def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:
     """Return one broken record per board, the first in the log; none for a board that has a valid record of any day."""
     if not broken.num_rows:
         return []
-    kept_anyway = pc.is_in(broken["board_id"], pc.unique(events["board_id"])).fill_null(False)
-    kept_anyway = pc.and_(kept_anyway, pc.is_valid(broken["board_id"]))
+    kept_anyway = pc.is_in(broken["key"], pc.unique(events["key"])).fill_null(False)
+    kept_anyway = pc.and_(kept_anyway, pc.is_valid(broken["key"]))
     first = broken.filter(pc.invert(kept_anyway))
     first = first.sort_by([(name, "ascending") for name in ("identity", "partition", "offset")])
     first = first.filter(begins_run(array(first["identity"])))
@@ -209,7 +209,7 @@ def _rejected(broken: pa.Table, events: pa.Table) -> list[Excluded]:
 
 def _with_sources(chosen: pa.Table, sources: pa.Table) -> pa.Table:
     """Add the coordinates of each board's first record in the output topic, and the number of its records there."""
-    columns = [chosen["member_id"], chosen["partition"], chosen["offset"]]
+    columns = [chosen["table_key"], chosen["partition"], chosen["offset"]]
     if sources.num_rows:
         made_from = places_of(sources["stream_partition"], sources["stream_offset"])
         grouped = pa.table({"place": made_from, "partition": sources["partition"], "offset": sources["offset"]})

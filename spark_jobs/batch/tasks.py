@@ -33,7 +33,7 @@ from spark_jobs.batch.splits import (
 )
 
 _COUNTS = pa.schema([(name, pa.int64()) for name in ("distinct", "rejected", "misplaced")])
-_NEEDED = pa.schema([("member_id", pa.int64()), ("bucket", pa.int64())])
+_NEEDED = pa.schema([("table_key", pa.int64()), ("bucket", pa.int64())])
 Read = FileSplit | ColumnsFile | list[TopicSplit]
 _READ_OF_DETAILS = ("partition", "offset", "key", "headers")
 
@@ -100,9 +100,9 @@ def _boards(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Cal
         parts = reader.read(records)
         store.save_rejects(parts.rejects)
         yield from gathered.add(Kind.CANDIDATES, parts.candidates, rebuild.buckets_of(parts.candidates[key]))
-        yield from gathered.add(Kind.VERSIONS, parts.versions, rebuild.buckets_of(parts.versions["board_id"]))
+        yield from gathered.add(Kind.VERSIONS, parts.versions, rebuild.buckets_of(parts.versions["key"]))
         # a record without an id is a board of its own, so any bucket will do
-        ids = pc.coalesce(parts.broken["board_id"], parts.broken["offset"])
+        ids = pc.coalesce(parts.broken["key"], parts.broken["offset"])
         yield from gathered.add(Kind.BROKEN, parts.broken, rebuild.buckets_of(ids))
         count(records.num_rows)
 
@@ -177,7 +177,7 @@ def choose(bucket: int, blobs: Iterable[Blob], rebuild: RebuildContext) -> Itera
     for kind, table in ((Kind.CHOSEN, decided.chosen), (Kind.COUNTS, counts)):
         yield from gathered.add(kind, table, np.full(table.num_rows, bucket))
     if rebuild.reads_members:
-        ids = pc.unique(decided.chosen["member_id"])
+        ids = pc.unique(decided.chosen["table_key"])
         needed = pa.Table.from_arrays([ids, pa.repeat(bucket, len(ids))], schema=_NEEDED)
         yield from gathered.add(Kind.NEEDED, needed, rebuild.buckets_of(ids))
     yield from gathered.rest()
@@ -188,7 +188,7 @@ def find(blobs: Iterable[Blob], rebuild: RebuildContext) -> Iterator[Blob]:
     held, gathered = _held(blobs), rebuild.gathered()
     members = unpacked(held.pop(Kind.MEMBERS, ()), rebuild.schemas[Kind.MEMBERS])
     needed = unpacked(held[Kind.NEEDED], _NEEDED)
-    for rows, buckets in needed_rows(members[members.column_names[0]], needed["member_id"], needed["bucket"]):
+    for rows, buckets in needed_rows(members[members.column_names[0]], needed["table_key"], needed["bucket"]):
         yield from gathered.add(Kind.AUTHORS, members.take(rows), buckets)
     yield from gathered.rest()
 
@@ -203,7 +203,7 @@ def load(bucket: int, blobs: Iterable[Blob], preloaded: Sequence[bytes], rebuild
     candidates = unpacked(held.pop(Kind.CANDIDATES, ()), schemas[Kind.CANDIDATES])
     chosen = unpacked(held[Kind.CHOSEN], CHOSEN)
     members = unpacked(preloaded, schemas[Kind.MEMBERS])
-    members = members.filter(pc.is_in(members[members.column_names[0]], pc.unique(chosen["member_id"])))
+    members = members.filter(pc.is_in(members[members.column_names[0]], pc.unique(chosen["table_key"])))
     members = pa.concat_tables([members, unpacked(held.pop(Kind.AUTHORS, ()), schemas[Kind.AUTHORS])])
     found = day_rows(candidates, chosen, members, definition, rebuild.day, rebuild.generation_id)
     part = Part(bucket, found.rows.num_rows, partial(copy_rows, rows=found.rows), found.pending, found.duplicates)

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.pending_store import Coordinates, PendingBoard, PendingStore, StoredBoard
+from include.adapters.postgres.pending_store import Coordinates, PendingRecord, PendingStore, StoredRecord
 from include.clock import instant_of
 from include.contracts import headers as h
 from include.contracts.day import Day
@@ -197,34 +197,34 @@ class BoardJoin:
         if not count:
             return
         for page in pages(self._left(sent.details), self._left_of, range_, count, self._max_bytes):
-            waiting = page.filter(pc.field("ok")).select(PendingBoard._fields).to_pylist()
+            waiting = page.filter(pc.field("ok")).select(PendingRecord._fields).to_pylist()
             rejected, taken = read_slow_path(page.filter(~pc.field("ok")), self._stream)
             right = [self._board(record, row) for record, row in taken]
-            self._save_pending([*(PendingBoard(**row) for row in waiting), *right], batch_id)
-            self._pending.note([board.member_id for board in right])
+            self._save_pending([*(PendingRecord(**row) for row in waiting), *right], batch_id)
+            self._pending.note([board.table_key for board in right])
             self._keep_rejects(rejected)
 
     def _left(self, details: DataFrame) -> DataFrame:
         """Return the boards of a batch that were not sent: pending ones, and those without `ok`."""
         day = day_of(F.col(self._day_column), self._timezone).alias("day")
         return details.where("NOT is_sent").select(
-            "topic", "partition", "offset", F.col(self._key_column).alias("board_id"),
-            F.col(self._join_column).alias("member_id"), day, "key", "value", "kafka_timestamp", "event_id",
+            "topic", "partition", "offset", F.col(self._key_column).alias("stream_key"),
+            F.col(self._join_column).alias("table_key"), day, "key", "value", "kafka_timestamp", "event_id",
             "accepted_text", F.try_to_timestamp("accepted_text").alias("accepted_at"), "version_at", "ok",
         )  # fmt: skip
 
-    def _board(self, record: dict[str, Any], row: TableRow) -> PendingBoard:
+    def _board(self, record: dict[str, Any], row: TableRow) -> PendingRecord:
         """Return a board of the slow path as pending. It is never a tombstone: the fast path accepts all valid ones."""
         columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
                                                    "event_id", "accepted_at")}  # fmt: skip
         day = Day.of(row.values[self._day_column], self._timezone).date
-        return PendingBoard(**columns, board_id=row.key, member_id=row.values[self._join_column], day=day,
+        return PendingRecord(**columns, stream_key=row.key, table_key=row.values[self._join_column], day=day,
                             value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
 
     def _left_of(self, range_: OffsetRange) -> DataFrame:
         return self._left(self._details(self.decoded(self._read(range_))))
 
-    def _save_pending(self, boards: Sequence[PendingBoard], batch_id: int) -> None:
+    def _save_pending(self, boards: Sequence[PendingRecord], batch_id: int) -> None:
         if boards:
             self._retry(lambda: self._store.save_pending(boards))
             self._state.add_count("pending_kept", len(boards))
@@ -265,7 +265,7 @@ class BoardJoin:
         finally:
             details.unpersist()
 
-    def _records(self, waiting: Sequence[StoredBoard]) -> DataFrame:
+    def _records(self, waiting: Sequence[StoredRecord]) -> DataFrame:
         """Return pending boards as records of the source. Built with Arrow, as tuples would need a Python worker."""
         rows = []
         for topic, partition, offset, key, value, timestamp, event_id, accepted_at in waiting:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.adapters.postgres.pending_store import BEFORE_ALL, Coordinates, PendingStore, StoredBoard
+from include.adapters.postgres.pending_store import BEFORE_ALL, Coordinates, PendingStore, StoredRecord
 
 MEMBERS_A_PAGE = 100_000
 BOARDS_A_PAGE = 50_000
@@ -14,7 +14,7 @@ BOARDS_A_PAGE = 50_000
 class PendingBatch:
     """Pending boards that are sent together. See `isolation.Batch`."""
 
-    boards: Sequence[StoredBoard]
+    boards: Sequence[StoredRecord]
 
     @property
     def count(self) -> int:
@@ -80,7 +80,7 @@ class PendingPages:
         else:
             self._changed.update(changed)
 
-    def next(self) -> list[StoredBoard]:
+    def next(self) -> list[StoredRecord]:
         """Return the next boards to process, of at most `max_bytes`, in log order; `taken` advances past them.
 
         An empty list does not imply `is_done`: each call reads at most one page of members. Raises DatabaseUnavailable,
@@ -111,7 +111,7 @@ class PendingPages:
             return changed
         if not self._is_walking:
             self._is_all_due, self._is_walking, self._after_member = False, True, None
-        members = self._store.members_waited_for(self._after_member, self._members_a_page)
+        members = self._store.table_keys_waited_for(self._after_member, self._members_a_page)
         if not members:
             self._is_walking = False
             return ()

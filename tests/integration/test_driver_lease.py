@@ -10,7 +10,7 @@ from psycopg2 import OperationalError
 
 from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
 from include.adapters.postgres.offset_ledger import OffsetLedger
-from include.adapters.postgres.pending_store import PendingBoard, PendingStore
+from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.adapters.postgres.sessions import SessionLimits, connect, open_connection
 from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
 from include.contracts.reject import Reject
@@ -25,7 +25,7 @@ WRITE = "INSERT INTO stream_progress (query, driver_id) VALUES (%s, 'test')"
 WRITTEN = "SELECT query FROM stream_progress ORDER BY query"
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 REJECT = Reject("board", 0, 1, "broken", b"1", b"{", NOON)
-PENDING = PendingBoard("board", 0, 1, 1, 1, NOON.date(), b"1", b"{}", NOON, None, None, NOON)
+PENDING = PendingRecord("board", 0, 1, 1, 1, NOON.date(), b"1", b"{}", NOON, None, None, NOON)
 PROGRESS = Progress("join", "d", 1, None, 0, None, 0, None, None, None, None, None, None, None, None)
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 

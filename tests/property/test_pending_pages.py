@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.postgres.driver_lease import DriverLease
-from include.adapters.postgres.pending_store import PendingBoard, PendingStore
+from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from spark_jobs.speed.pending import PendingPages
 from tests.support.pipeline import migrated, rows
 
@@ -43,7 +43,7 @@ def test_each_board_whose_member_came_is_offered_in_pages(database, store, drawn
     boards, there, comes = drawn
     rows(database, "DELETE FROM pending_record")
     store.save_pending(
-        PendingBoard("board", offset % 3, offset, offset, member, AT.date(), b"", b"x" * size, AT, None, None, AT)
+        PendingRecord("board", offset % 3, offset, offset, member, AT.date(), b"", b"x" * size, AT, None, None, AT)
         for offset, (member, size) in enumerate(boards)
     )
     there = set(there)

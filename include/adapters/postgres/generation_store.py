@@ -34,7 +34,7 @@ class Excluded(NamedTuple):
 
     kind: str
     identity: str
-    board_id: int | None
+    key: int | None
     stream_partition: int
     stream_offset: int
     reason: str | None
@@ -44,7 +44,7 @@ class Excluded(NamedTuple):
 class Duplicate(NamedTuple):
     """A board whose record is more than once in the output topic."""
 
-    board_id: int
+    key: int
     copies: int
 
 
@@ -277,7 +277,7 @@ def _insert_excluded(cursor: Cursor, generation_id: int, excluded: Iterable[Excl
 
 
 def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates: Iterable[Duplicate]) -> None:
-    rows = [(generation_id, day.date, each.board_id, "duplicate", json.dumps({"copies": each.copies}))
+    rows = [(generation_id, day.date, each.key, "duplicate", json.dumps({"copies": each.copies}))
             for each in duplicates]  # fmt: skip
     if rows:
         execute_values(cursor, query("insert_duplicates", cursor), rows, page_size=PAGE)

@@ -16,14 +16,14 @@ PAGE = 1_000
 PAGE_BYTES = 4 << 20
 
 
-class PendingBoard(NamedTuple):
+class PendingRecord(NamedTuple):
     """A whole record of the stream whose key in the table is not known yet."""
 
     topic: str
     partition: int
     offset: int
-    board_id: int
-    member_id: int
+    stream_key: int
+    table_key: int
     day: dt.date
     key: bytes | None
     value: bytes
@@ -44,7 +44,7 @@ class Coordinates(NamedTuple):
 BEFORE_ALL = Coordinates("", -1, -1)
 
 
-class StoredBoard(NamedTuple):
+class StoredRecord(NamedTuple):
     """A pending record as read back, to be joined again."""
 
     topic: str
@@ -72,14 +72,14 @@ class PendingStore:
         rows = (reject._replace(rejected_by=rejected_by) for reject in rejects)
         return self._insert("insert_rejects", rows)
 
-    def save_pending(self, records: Iterable[PendingBoard]) -> int:
+    def save_pending(self, records: Iterable[PendingRecord]) -> int:
         """Save the records until their row of the table arrives. Returns their number."""
         return self._insert("insert_pending", records)
 
-    def members_waited_for(self, after: int | None, limit: int) -> list[int]:
+    def table_keys_waited_for(self, after: int | None, limit: int) -> list[int]:
         """Return the first keys of the table that records wait for, in order, after `after` if it is given."""
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_members_waited_for", cursor), {"after": after, "limit": limit})
+            cursor.execute(query("select_table_keys_waited_for", cursor), {"after": after, "limit": limit})
             return [key for (key,) in cursor.fetchall()]
 
     def pending_of(self, table_keys: Sequence[int], after: Coordinates, limit: int) -> list[tuple[Coordinates, int]]:
@@ -87,15 +87,17 @@ class PendingStore:
         # as one text: psycopg2 would write an expression of so many numbers
         keys = "{" + ",".join(map(str, table_keys)) + "}"
         with self._connection.transaction() as cursor:
-            cursor.execute(query("select_pending_places", cursor), {"members": keys, **after._asdict(), "limit": limit})
+            cursor.execute(
+                query("select_pending_coordinates", cursor), {"keys": keys, **after._asdict(), "limit": limit}
+            )
             return [(Coordinates(*coordinates), size) for *coordinates, size in cursor.fetchall()]
 
-    def pending_at(self, coordinates: Sequence[Coordinates]) -> list[StoredBoard]:
+    def pending_at(self, coordinates: Sequence[Coordinates]) -> list[StoredRecord]:
         """Return the records at these coordinates that still wait, by coordinates."""
         with self._connection.transaction() as cursor:
             cursor.execute(query("select_pending", cursor), _columns(coordinates))
             return [
-                StoredBoard._make(bytes(v) if isinstance(v, memoryview) else v for v in row)
+                StoredRecord._make(bytes(v) if isinstance(v, memoryview) else v for v in row)
                 for row in cursor.fetchall()
             ]
 

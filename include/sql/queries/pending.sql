@@ -11,7 +11,7 @@ INSERT INTO pending_record
 VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
--- name: select_members_waited_for
+-- name: select_table_keys_waited_for
 SELECT DISTINCT {{table_key}}
   FROM pending_record
  WHERE sent_at IS NULL
@@ -19,12 +19,12 @@ SELECT DISTINCT {{table_key}}
  ORDER BY {{table_key}}
  LIMIT %(limit)s
 
--- name: select_pending_places
+-- name: select_pending_coordinates
 -- By id first: what a board is large in is read when it is known how many fit.
 SELECT topic, partition, "offset", octet_length(value) + COALESCE(octet_length(key), 0)
   FROM pending_record
  WHERE sent_at IS NULL
-   AND {{table_key}} = ANY (%(members)s::bigint[])
+   AND {{table_key}} = ANY (%(keys)s::bigint[])
    AND (topic, partition, "offset") > (%(topic)s, %(partition)s, %(offset)s)
  ORDER BY topic, partition, "offset"
  LIMIT %(limit)s
