@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test test-unit test-long faults bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all demo load test test-unit test-long coverage faults bench check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -61,6 +61,9 @@ test-unit: setup ## the tests that start no server
 
 test-long: setup ## the files with tests that `make test` leaves out or shortens, in full
 	@$(PYTEST) --long
+
+coverage: setup ## the lines that the tests without servers run, of each file; all tests: make coverage T=tests
+	@$(PYTEST) --cov --cov-report=term-missing:skip-covered $(or $(T),-m "not servers")
 
 faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; nothing may be lost or doubled
 	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
