@@ -62,7 +62,8 @@ class DetailDecoder:
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _without_source(self, rows: pa.Table, records: pa.Table) -> Iterator[Reject]:
-        for record, source in zip(iter_records(records.take(rows["index"])), rows.to_pylist(), strict=True):
+        sources = rows.select(_REQUIRED).to_pylist()  # a timestamp may be out of range for Python's datetime
+        for record, source in zip(iter_records(records.take(rows["index"])), sources, strict=True):
             reason = _reason(record, source, self._headers)
             yield Reject(self._topic.name, record.partition(), record.offset(), reason, record.key(), record.value(),
                          instant_of(record.row["timestamp"]))  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from include.adapters.files.fallback_rows import row_of
 from include.adapters.files.fallback_store import SqliteFallbackStore
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock
@@ -92,7 +93,9 @@ def test_what_kafka_refuses_is_set_aside_listed_and_sent_again_on_request(broker
     assert LARGE[:100] not in out + log
 
     async def shrink(store):  # what an operator would do to the topic's limit, done to the record
-        store._file._db.execute("UPDATE message SET value = X'7B7D', checksum = NULL WHERE refused IS NOT NULL")
+        small = row_of(2, record(1, "aside-large", body="small"), "", False, 0)
+        store._file._db.execute("UPDATE message SET value = ?, checksum = ? WHERE refused IS NOT NULL",
+                                (small[3], small[-1]))  # fmt: skip
 
     with_store(tmp_path, shrink)
     assert replay(tmp_path, broker, "--retry-refused")[:2] == (0, "sent 1, refused 0, left 0\n")
