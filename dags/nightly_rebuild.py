@@ -28,15 +28,15 @@ from airflow.utils.types import DagRunType
 
 from include.airflow_support.defaults import dag_arguments, pipeline_timezone
 from include.airflow_support.tasks import (
+    CATCH_UP_TIMEOUT,
     RUN_TYPE,
-    SETTLE_TIMEOUT,
     archive_raw,
     certify_earlier,
     collect_orphans,
     rebuild_group,
     replay_fallback,
     uncertified_days,
-    wait_until_settled,
+    wait_until_caught_up,
 )
 from include.settings import listed_pipelines
 
@@ -52,7 +52,7 @@ for pipeline in listed_pipelines():
         ),
         is_paused_upon_creation=False,  # a night that nobody switches on never comes
         allowed_run_types=[DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB],  # type: ignore[list-item]  # takes both
-        params={"settle_timeout_s": SETTLE_TIMEOUT},
+        params={"catch_up_timeout_s": CATCH_UP_TIMEOUT},
     ):
 
         @task
@@ -62,8 +62,8 @@ for pipeline in listed_pipelines():
 
             return steps.days_of_the_night(pipeline, day, run_type)
 
-        settled = wait_until_settled(pipeline, "{{ params.settle_timeout_s }}")
+        caught_up = wait_until_caught_up(pipeline, "{{ params.catch_up_timeout_s }}")
         chosen = days(pipeline, "{{ dag_run.partition_key }}", RUN_TYPE)
-        replay_fallback(pipeline) >> settled >> [archive_raw(pipeline), collect_orphans(pipeline), chosen]
+        replay_fallback(pipeline) >> caught_up >> [archive_raw(pipeline), collect_orphans(pipeline), chosen]
         rebuild_group(pipeline, is_by_hand=False).expand(day=chosen)
         certify_earlier.partial(pipeline=pipeline).expand(day=uncertified_days(pipeline, chosen, RUN_TYPE))  # type: ignore[arg-type]  # its result

@@ -19,7 +19,7 @@ time in the pool `rebuild`, and wait there for a nightly run too.
 from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.defaults import dag_arguments
-from include.airflow_support.tasks import SETTLE_TIMEOUT, rebuild_group, replay_fallback, wait_until_settled
+from include.airflow_support.tasks import CATCH_UP_TIMEOUT, rebuild_group, replay_fallback, wait_until_caught_up
 from include.settings import listed_pipelines
 
 for pipeline in listed_pipelines():
@@ -42,7 +42,7 @@ for pipeline in listed_pipelines():
             "reason": Param(
                 type="string", minLength=3, maxLength=500, title="Reason", description="Kept with the generation."
             ),
-            "settle_timeout_s": SETTLE_TIMEOUT,
+            "catch_up_timeout_s": CATCH_UP_TIMEOUT,
         },
     ):
 
@@ -55,4 +55,9 @@ for pipeline in listed_pipelines():
 
         chosen = days(pipeline, "{{ params['from'] }}", "{{ params.to }}")  # first: a wrong form fails at once
         rebuilt = rebuild_group(pipeline, is_by_hand=True).expand(day=chosen)
-        chosen >> replay_fallback(pipeline) >> wait_until_settled(pipeline, "{{ params.settle_timeout_s }}") >> rebuilt
+        (
+            chosen
+            >> replay_fallback(pipeline)
+            >> wait_until_caught_up(pipeline, "{{ params.catch_up_timeout_s }}")
+            >> rebuilt
+        )

@@ -22,7 +22,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
 from include.errors import PipelineError
 from include.gateway.client import GatewayClient
-from include.integrity.settled import wait_until_settled
+from include.integrity.caught_up import wait_until_caught_up
 from include.settings import Settings
 from stack.environment import load_environment
 from stack.errors import StackError
@@ -145,7 +145,7 @@ def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> i
     threading.Thread(target=sending, name="send", daemon=True).start()
     board = Board(list(stages.values()))
     board.follow(refresh, lambda: stages["served"].done >= arguments.boards, arguments.max_wait_s)
-    wait_until_settled(settings, arguments.max_wait_s)
+    wait_until_caught_up(settings, arguments.max_wait_s)
 
     in_view = warehouse.count(reference_data.FIRST_ID, reference_data.FIRST_ID + arguments.boards)
     waiting = warehouse.pending_count(reference_data.FIRST_ID, reference_data.FIRST_ID + arguments.boards)

@@ -44,7 +44,7 @@ class PipelineStory(Chapters):
         tell = self.narrator
         tell.chapter("A rebuild corrects the day")
         self._command("drain")
-        self._command("settle")
+        self._command("catch-up")
         self._command("rebuild", "--publish", "--reason", "demo", day=True)
         corrections = self.warehouse.corrections(self.records.day)
         tell.say("what the rebuild corrected:")

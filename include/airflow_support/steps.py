@@ -48,9 +48,9 @@ def replay_fallback(pipeline: str) -> dict[str, Any]:
     return asdict(report)
 
 
-def wait_until_settled(pipeline: str, timeout_s: float) -> dict[str, Any]:
+def wait_until_caught_up(pipeline: str, timeout_s: float) -> dict[str, Any]:
     """Wait for the speed layer, at most that long; the answer says whether it caught up."""
-    return asdict(run("settle", pipeline=pipeline, timeout_s=timeout_s))
+    return asdict(run("catch-up", pipeline=pipeline, timeout_s=timeout_s))
 
 
 def days_of_the_night(pipeline: str, day: str, run_type: str) -> list[str]:

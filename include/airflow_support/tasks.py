@@ -22,7 +22,7 @@ REASON = "{{ params.get('reason') or dag.dag_id }}"
 ACCEPT_VANISHING = "{{ params.get('accept_vanishing', False) }}"  # a night never accepts it
 DAY_LABEL = "{{ task.op_args[1] }}"  # of a mapped task: Airflow shows it instead of the copy's number
 
-SETTLE_TIMEOUT = Param(
+CATCH_UP_TIMEOUT = Param(
     300,
     type="integer",
     minimum=0,
@@ -41,11 +41,11 @@ def replay_fallback(pipeline: str) -> dict[str, Any]:
 
 
 @task
-def wait_until_settled(pipeline: str, timeout_s: str) -> dict[str, Any]:
+def wait_until_caught_up(pipeline: str, timeout_s: str) -> dict[str, Any]:
     """Give the stream time to write what was read, so that the comparison with it is fair."""
     from include.airflow_support import steps
 
-    return steps.wait_until_settled(pipeline, float(timeout_s))
+    return steps.wait_until_caught_up(pipeline, float(timeout_s))
 
 
 @task

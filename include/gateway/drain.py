@@ -103,7 +103,7 @@ class Drain:
         self._is_ending = False
         self.waits_for_store = False  # the store cannot be read, or cannot delete what was sent
         self._sweep = _Sweep()
-        self._unsettled = _Sent()
+        self._unacked = _Sent()
         self._progress: tuple[float, int] | None = None  # time of the last progress line, records replayed by then
 
     @property
@@ -176,7 +176,7 @@ class Drain:
         return (await self._pass())[0]
 
     async def _pass(self) -> tuple[DrainReport, bool]:
-        await self._settle()  # records of an earlier pass, if the store failed then
+        await self._ack()  # records of an earlier pass, if the store failed then
         before = self._counters.replayed, self._counters.set_aside
         is_outage = await self._go_on(self._sweep)
         self.waits_for_store = False
@@ -189,13 +189,13 @@ class Drain:
     async def _go_on(self, sweep: _Sweep) -> bool:
         """Send batch after batch up to the end of the backlog. True if an outage ended it.
 
-        While a batch is in flight, the store reads the next one and settles the previous one. Batches are settled in
-        order, so that after a crash the rest is sent again in order.
+        While a batch is in flight, the store reads the next one and acknowledges the previous one. Batches are
+        acknowledged in order, so that after a crash the rest is sent again in order.
         """
         passed_over = 0
         is_outage = False
         ahead: asyncio.Task[list[Waiting]] | None = None
-        settling: asyncio.Task[None] | None = None
+        acking: asyncio.Task[None] | None = None
         try:
             while passed_over < _MAX_PASSED_OVER and not self._is_ending and not is_outage:
                 began_s, is_live = self._monotonic(), self._counters.in_flight > 0
@@ -215,20 +215,20 @@ class Drain:
                 if ahead is not None and len(sweep.topics) > left_out:
                     ahead.cancel()  # it may return records of a topic that is skipped now
                     ahead = None
-                self._unsettled.add(batch)
-                if settling is not None:
-                    await settling
+                self._unacked.add(batch)
+                if acking is not None:
+                    await acking
                 if is_probe and batch.acknowledged:
                     self._circuit.close()
                 is_outage = batch.has_failed if is_probe else self._circuit.is_open
-                settling = asyncio.create_task(self._settle())  # after the acks: a crash here resends, never loses
+                acking = asyncio.create_task(self._ack())  # after the acks: a crash here resends, never loses
                 self._log_progress()
                 took_s, is_live = self._monotonic() - began_s, is_live or self._counters.in_flight > 0
                 await asyncio.sleep(self._pace.pause_s(len(todo), took_s, is_live))
-            if settling is not None:
-                await settling
+            if acking is not None:
+                await acking
         finally:
-            await asyncio.gather(*[task for task in (ahead, settling) if task is not None], return_exceptions=True)
+            await asyncio.gather(*[task for task in (ahead, acking) if task is not None], return_exceptions=True)
         if is_outage:
             self._sweep = _Sweep()
         return is_outage
@@ -294,15 +294,15 @@ class Drain:
         # another cluster may have acknowledged these: they are sent again, in order, once the own cluster answers
         return batch if self._home.is_trusted else _Sent(has_failed=True)
 
-    async def _settle(self) -> None:
-        done, self._unsettled = self._unsettled, _Sent()
+    async def _ack(self) -> None:
+        done, self._unacked = self._unacked, _Sent()
         if not (done.acknowledged or done.refused):
             return
         try:
-            await self._store.settle(done.acknowledged, done.refused)
+            await self._store.ack(done.acknowledged, done.refused)
         except StoreUnavailable:
-            done.add(self._unsettled)
-            self._unsettled = done
+            done.add(self._unacked)
+            self._unacked = done
             raise
         self._counters.replayed += len(done.acknowledged)
         self._counters.set_aside += len(done.refused)

@@ -67,14 +67,14 @@ class Producer(Protocol):
 
         `on_failure` is called in the loop for failures that belong to no record, such as no broker being reachable.
         `on_cluster_change` is called in the loop when the brokers that answer belong to another cluster than before.
-        It is called before the futures of nearly all records that this cluster acknowledges settle, and otherwise
-        within milliseconds. A new client, after the start or a restart, does not know the cluster before it and does
-        not call it.
+        It is called before the futures of nearly all records that this cluster acknowledges get their result, and
+        otherwise within milliseconds. A new client, after the start or a restart, does not know the cluster before it
+        and does not call it.
         """
         ...
 
     def send(self, record: Record) -> asyncio.Future[Failure | None]:
-        """Queue a record. Never blocks, never raises. The future settles with a value within the delivery timeout.
+        """Queue a record. Never blocks, never raises. The future has its result within the delivery timeout.
 
         None means acknowledged by all in-sync replicas. After a Failure the record may still be in Kafka; supervision
         tells by the kind. Acknowledged records of one key were appended in the order of the calls.
@@ -89,7 +89,7 @@ class Producer(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Settle all records in flight as failed at once. Each may still reach Kafka."""
+        """Fail all records in flight at once. Each may still reach Kafka."""
         ...
 
     def restart(self, generation: int) -> bool:
@@ -175,7 +175,7 @@ class FallbackStore(Protocol):
     def put(self, record: Record, error: str, may_be_in_kafka: bool) -> asyncio.Future[int]:
         """Store a record. Never blocks. From this call on, `is_waiting` is True for the record's key.
 
-        The future settles with the record's id once it is on disk. It raises StoreFull or StoreUnavailable.
+        The future's result is the record's id, once it is on disk. It raises StoreFull or StoreUnavailable.
         """
         ...
 
@@ -193,7 +193,7 @@ class FallbackStore(Protocol):
         """
         ...
 
-    async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
+    async def ack(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
         """Delete records that Kafka acknowledged; set aside, with the reason, those it refuses. Durable on return.
 
         Raises StoreUnavailable; nothing has changed then.

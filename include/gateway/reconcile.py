@@ -85,7 +85,7 @@ def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
     with closing(open_connection(settings.database, "gateway", "reconcile", LONG)) as connection:
         rows = UnpublishedRows(connection)
         # before the topics are read: no record of a row up to this time is in flight any more
-        until = rows.settled_until(scope.min_age_s)
+        until = rows.committed_until(scope.min_age_s)
         return [_reconcile(settings, scope, rows, topic, until, clock) for topic in (MEMBER, BOARD)]
 
 

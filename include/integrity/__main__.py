@@ -1,6 +1,7 @@
 """The batch layer from a shell: `python -m include.integrity COMMAND --help`.
 
-A day by hand: `drain`, `settle`, `rebuild`, `diff`, `publish`, `certify`. To investigate: `status`, `history`, `undo`.
+A day by hand: `drain`, `catch-up`, `rebuild`, `diff`, `publish`, `certify`. To investigate: `status`,
+`history`, `undo`.
 Settings come from the environment, as for every process of the pipeline (`set -a; . ./.env; set +a`).
 The result is printed on standard output, as text or with --json as JSON; the log on standard error.
 

@@ -12,16 +12,16 @@ from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, StaleRun
+from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
 from include.integrity.gateways import Unsent, unsent
-from include.integrity.settled import Settled, catch_up
 from include.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
 AskGateways = Callable[[Settings], Mapping[str, Unsent]]
-CatchUp = Callable[[Settings], Settled]
+CatchUp = Callable[[Settings], SpeedLayerLag]
 
 # Term, its query, its meaning. A query's last column is the term. The certificate has the terms in this order.
 COUNTED = (
@@ -134,7 +134,7 @@ def certify(
     day.require_over(SystemClock().now())
     # before the transaction, because both may block; events that a gateway sends after its answer are in the topics
     held = ask_gateways(settings)
-    settled = catch_up(settings)
+    lag = catch_up(settings)
     check_day(settings, day.date)
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_balance", cursor), {"day": day.date})
@@ -142,7 +142,7 @@ def certify(
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash, hashed = row
-        terms = [*_terms(cursor, day, generation_id, hashed, held), _behind(settled)]
+        terms = [*_terms(cursor, day, generation_id, hashed, held), _behind(lag)]
         cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
             raise StaleRun("the day shows something else since its terms were counted; certify it again",
@@ -194,11 +194,11 @@ def _terms(
     return [counted[0], accepted, fallback, *counted[1:], hashed]
 
 
-def _behind(settled: Settled) -> Term:
+def _behind(lag: SpeedLayerLag) -> Term:
     return Term(
         "behind",
-        str(settled.behind),
-        "python -m include.integrity settle --timeout 0",
+        str(lag.behind),
+        "python -m include.integrity catch-up --timeout 0",
         "boards and details that the stream had not taken; of any day, so a certified day has none",
     )
 

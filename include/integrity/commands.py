@@ -9,7 +9,7 @@ from include.airflow_support.days import days_between
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import PipelineError
-from include.integrity import certificate, comparison, days, gateways, pruning, publication, settled
+from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
 from include.integrity.page_model import load_rows
@@ -147,6 +147,6 @@ COMMANDS: Mapping[str, Command] = {
         "runs.", takes_day=False),
     "drain": Command(gateways.replay_fallback, "Have the gateways send what waits in their fallback stores.", _TIMEOUT,
         takes_day=False),
-    "settle": Command(settled.wait_until_settled, "Wait until the speed layer has taken what is in the topics.",
+    "catch-up": Command(caught_up.wait_until_caught_up, "Wait until the speed layer has taken what is in the topics.",
         _TIMEOUT, takes_day=False),
 }  # fmt: skip

@@ -265,8 +265,8 @@ def _point(
         raise StaleRun("the generation cannot be shown; rebuild the day", **params)
     failpoint("point.after_pointer")
     if target is not None:
-        cursor.execute(query("place_live_tombstones", cursor), params)
-    cursor.execute(query("count_settled", cursor), params)
+        cursor.execute(query("set_days_of_live_tombstones", cursor), params)
+    cursor.execute(query("count_covered", cursor), params)
     covered, restored, on_top, keys = cursor.fetchone()
     if keys:
         cursor.execute(query("set_aside_known", cursor), params | {"keys": array(keys)})

@@ -6,6 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 from include.gateway.client import ReplayReport
+from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
 from include.integrity.days import DirtyDay
@@ -13,7 +14,6 @@ from include.integrity.page_model import DayRow, counts_text
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
 from include.integrity.runs import Run
-from include.integrity.settled import Settled
 
 SPEED_LAYER = "the speed layer's rows alone"
 
@@ -83,12 +83,10 @@ def _(moved: Moved) -> str:
 
 
 @text_of.register
-def _(settled: Settled) -> str:
-    if settled.is_settled:
+def _(lag: SpeedLayerLag) -> str:
+    if lag.is_caught_up:
         return "The speed layer has taken everything."
-    return (
-        f"The speed layer is behind: {settled.join_lag:,} records of the stream, {settled.serve_lag:,} of the output."
-    )
+    return f"The speed layer is behind: {lag.join_lag:,} records of the stream, {lag.serve_lag:,} of the output."
 
 
 @text_of.register

@@ -18,14 +18,14 @@ from include.contracts.versions import OLDEST_FIRST
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import member_schema
-from spark_jobs.batch.splits import PLACES, RAW
+from spark_jobs.batch.splits import OUTPUT_COORDINATES, RAW
 from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import read_record
 from spark_jobs.speed.slow_path import RowRecord, iter_records
 
 ID, DAY, DELETED = "id", "day", "deleted"
 RECORDS = pa.schema([(ID, pa.int64()), (DAY, pa.date32()), (DELETED, pa.bool_()), *RAW])
-DATED_PLACES = pa.schema([(DAY, pa.date32()), *PLACES])
+DATED_COORDINATES = pa.schema([(DAY, pa.date32()), *OUTPUT_COORDINATES])
 
 
 class DatedRows:
@@ -104,8 +104,8 @@ class VersionRows:
 def places(dated: pa.Table, definition: Definition) -> pa.Table:
     """Return the coordinates of the output topic's records, and of the board records they were made from.
 
-    The schema is `DATED_PLACES`. Deletions are left out, because no row is made from them; so are records without an
-    id or without the coordinates of their source.
+    The schema is `DATED_COORDINATES`. Deletions are left out, because no row is made from them; so are records without
+    an id or without the coordinates of their source.
     """
     dated = dated.filter(pc.invert(dated[DELETED]))
     headers = array(dated["headers"])
@@ -115,7 +115,7 @@ def places(dated: pa.Table, definition: Definition) -> pa.Table:
             numbers(first_header(headers, definition.source_header("stream_partition")), pa.int32()),
             numbers(first_header(headers, definition.source_header("stream_offset")), pa.int64()),
         ],
-        schema=DATED_PLACES,
+        schema=DATED_COORDINATES,
     )  # fmt: skip
     known = pc.and_(pc.is_valid(table["stream_partition"]), pc.is_valid(table["stream_offset"]))
     return table.filter(pc.and_(known, pc.is_valid(table["key"])))

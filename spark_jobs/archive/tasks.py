@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from include.archive.store import ArchivedFile, Kind
 from include.contracts.definition import Definition
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, FileWriter, Origin
-from spark_jobs.archive.rows import DATED_PLACES, DAY, ID, RECORDS, DatedRows, VersionRows, of_no_day, places
+from spark_jobs.archive.rows import DATED_COORDINATES, DAY, ID, RECORDS, DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.splits import TopicSplit, read_split
 
 BUFFERED_BYTES = 64 << 20  # with more than this the buffers are flushed, as one row group per file
@@ -52,7 +52,7 @@ def write_portion(archive: ArchiveContext, splits: tuple[TopicSplit, ...]) -> Wr
     if archive.origin.topic == archive.definition.table.name:
         files = _write_table(archive, counted)
     elif archive.origin.topic == archive.definition.output.name:
-        files = _write_by_day(archive, counted, "places", DATED_PLACES, "key")
+        files = _write_by_day(archive, counted, "places", DATED_COORDINATES, "key")
     else:
         files = _write_by_day(archive, counted, "records", RECORDS, ID)
     record_count = sum(file.record_count for file in files if file.kind != "versions")

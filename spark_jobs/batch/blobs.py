@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
     VERSIONS = auto()  # every version of a board, without its texts
     BROKEN = auto()  # boards of the day that break the contract
-    PLACES = auto()  # coordinates of a board's records in the output topic
+    COORDINATES = auto()  # coordinates of a board's records in the output topic
     MEMBERS = auto()  # versions of members, by the member's bucket
     NEEDED = auto()  # ids of the members whose boards a bucket has, by the member's bucket
     CANDIDATES = auto()  # boards of the day with all their columns
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 
 
 _STEPS: Mapping[Kind, int] = {
-    Kind.VERSIONS: 0, Kind.BROKEN: 0, Kind.PLACES: 0,
+    Kind.VERSIONS: 0, Kind.BROKEN: 0, Kind.COORDINATES: 0,
     Kind.MEMBERS: 1, Kind.NEEDED: 1,
     Kind.CANDIDATES: 2, Kind.CHOSEN: 2, Kind.AUTHORS: 2, Kind.COUNTS: 2,
 }  # fmt: skip

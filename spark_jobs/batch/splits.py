@@ -18,7 +18,7 @@ RAW = pa.schema([
 ])  # fmt: skip
 
 # Coordinates of the output topic's records and of the board records they were made from; `key` is the board's id.
-PLACES = pa.schema([
+OUTPUT_COORDINATES = pa.schema([
     ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.int64()), ("stream_partition", pa.int32()),
     ("stream_offset", pa.int64()),
 ])  # fmt: skip
@@ -47,7 +47,7 @@ class FileSplit:
 
 @dataclass(frozen=True)
 class ColumnsFile:
-    """A Parquet file of the archive with columns decoded from raw records: versions, or PLACES."""
+    """A Parquet file of the archive with columns decoded from raw records: versions, or OUTPUT_COORDINATES."""
 
     topic: str
     path: str

@@ -21,7 +21,7 @@ from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardRead
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
 from spark_jobs.batch.splits import (
-    PLACES,
+    OUTPUT_COORDINATES,
     RAW,
     ColumnsFile,
     FileSplit,
@@ -56,7 +56,7 @@ class RebuildContext:
         """The schema of each kind of blob."""
         members = member_schema(self.definition)
         return {
-            Kind.VERSIONS: VERSIONS, Kind.BROKEN: BROKEN, Kind.PLACES: SOURCES, Kind.MEMBERS: members,
+            Kind.VERSIONS: VERSIONS, Kind.BROKEN: BROKEN, Kind.COORDINATES: SOURCES, Kind.MEMBERS: members,
             Kind.NEEDED: _NEEDED, Kind.CANDIDATES: candidate_schema(self.definition), Kind.CHOSEN: CHOSEN,
             Kind.AUTHORS: members, Kind.COUNTS: _COUNTS,
         }  # fmt: skip
@@ -125,8 +125,8 @@ def _members(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Ca
 
 def _details(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Callable[[int], None]) -> Iterator[Blob]:
     if isinstance(piece, ColumnsFile):
-        for places in read_columns(piece, PLACES):
-            yield from _add_places(places, rebuild, gathered)
+        for coordinates in read_columns(piece, OUTPUT_COORDINATES):
+            yield from _add_coordinates(coordinates, rebuild, gathered)
         return
     for records in _records(piece, rebuild, _READ_OF_DETAILS):
         headers = array(records["headers"])
@@ -137,7 +137,7 @@ def _details(piece: Read, rebuild: RebuildContext, gathered: Gathered, count: Ca
             numbers(first_header(headers, rebuild.definition.source_header("stream_partition")), pa.int32()),
             numbers(first_header(headers, rebuild.definition.source_header("stream_offset")), pa.int64()),
         ]
-        yield from _add_places(pa.Table.from_arrays(columns, schema=PLACES), rebuild, gathered)
+        yield from _add_coordinates(pa.Table.from_arrays(columns, schema=OUTPUT_COORDINATES), rebuild, gathered)
         count(records.num_rows)
 
 
@@ -152,12 +152,12 @@ def _records(
     return read_topic(piece, rebuild.bootstrap_servers, columns, all_headers)
 
 
-def _add_places(places: pa.Table, rebuild: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
+def _add_coordinates(coordinates: pa.Table, rebuild: RebuildContext, gathered: Gathered) -> Iterator[Blob]:
     """Add the coordinates. Records without source coordinates are dropped: *serve* has rejected them."""
     for name in ("key", "stream_partition", "stream_offset"):
-        if places[name].null_count:
-            places = places.filter(pc.is_valid(places[name]))
-    yield from gathered.add(Kind.PLACES, places.select(SOURCES.names), rebuild.buckets_of(places["key"]))
+        if coordinates[name].null_count:
+            coordinates = coordinates.filter(pc.is_valid(coordinates[name]))
+    yield from gathered.add(Kind.COORDINATES, coordinates.select(SOURCES.names), rebuild.buckets_of(coordinates["key"]))
 
 
 def choose(bucket: int, blobs: Iterable[Blob], rebuild: RebuildContext) -> Iterator[Blob]:
@@ -166,7 +166,7 @@ def choose(bucket: int, blobs: Iterable[Blob], rebuild: RebuildContext) -> Itera
     decided = decide(
         without_members(unpacked(held[Kind.VERSIONS], VERSIONS), rebuild.forgotten),
         unpacked(held[Kind.BROKEN], BROKEN),
-        unpacked(held[Kind.PLACES], SOURCES),
+        unpacked(held[Kind.COORDINATES], SOURCES),
     )
     part = Part(-1 - bucket, excluded=decided.excluded)
     if decided.excluded:

@@ -101,16 +101,16 @@ class BoardJoin:
             refreshed = time.monotonic()
             sent = self._send(boards)
             done = time.monotonic()
-            self._save_unsent(sent, range_, batch_id)
-            settled = time.monotonic()
+            self._write_unsent(sent, range_, batch_id)
+            saved = time.monotonic()
         failpoint("join.before_ledger")
         progress.set_progress(range_.end)
         self._state.set_position(self._stream.name, range_.end)
         phases = {
             "members": refreshed - started,
             "send": done - refreshed,
-            "settle": settled - done,
-            "ledger": time.monotonic() - settled,
+            "write_unsent": saved - done,
+            "ledger": time.monotonic() - saved,
         }
         rows = sent.counts["sent"] + sent.counts["pending"] + sent.counts["slow_path"]
         newest_ms = sent.counts["newest_ms"]
@@ -187,7 +187,7 @@ class BoardJoin:
         except DatabaseUnavailable as exc:
             log.warning("sending without checking the lease: %s", exc)
 
-    def _save_unsent(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
+    def _write_unsent(self, sent: "_Sent", range_: OffsetRange, batch_id: int) -> None:
         """Save the boards that were not sent: pending ones and rejects. There are rarely any.
 
         A valid board of the slow path is saved as pending too, as plain JSON. It is sent with the pending boards if its

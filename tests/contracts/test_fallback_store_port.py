@@ -117,7 +117,7 @@ def test_oldest_is_read_to_the_end_however_large_the_records_are(world):
 def test_records_set_aside_are_listed_with_their_reason(world):
     async def scenario(store):
         ids = await filled(store, 4)
-        await store.settle([ids[1]], {ids[0]: "too large", ids[3]: "no"})
+        await store.ack([ids[1]], {ids[0]: "too large", ids[3]: "no"})
         return ids, await store.set_aside(10), await store.set_aside(1), await store.set_aside(10, after_id=ids[0])
 
     ids, both, first, second = run(world.store(), scenario)
@@ -130,10 +130,10 @@ def test_records_set_aside_are_listed_with_their_reason(world):
 def test_ids_are_never_used_again(world):
     async def scenario(store):
         first = await filled(store)
-        await store.settle(first[:2], {first[2]: "no"})
+        await store.ack(first[:2], {first[2]: "no"})
         await store.retry_refused()
         again = [row.id for row in await store.oldest(10)]
-        await store.settle(again, {})
+        await store.ack(again, {})
         return first + again
 
     used = run(world.store(), scenario)
@@ -142,10 +142,10 @@ def test_ids_are_never_used_again(world):
     assert used == sorted(set(used))
 
 
-def test_settled_records_wait_no_longer_and_refused_ones_are_set_aside(world):
+def test_acknowledged_records_wait_no_longer_and_refused_ones_are_set_aside(world):
     async def scenario(store):
         first, second, third = await filled(store)
-        await store.settle([first], {second: "too large"})
+        await store.ack([first], {second: "too large"})
         left = [row.id for row in await store.oldest(10)]
         return left == [third], store.backlog(), [store.is_waiting(record(n)) for n in range(3)]
 
@@ -159,7 +159,7 @@ def test_settled_records_wait_no_longer_and_refused_ones_are_set_aside(world):
 def test_refused_records_wait_again_behind_the_others(world):
     async def scenario(store):
         first, second, _ = await filled(store)
-        await store.settle([], {first: "no", second: "no"})
+        await store.ack([], {first: "no", second: "no"})
         count = await store.retry_refused()
         order = [row.record.event_id for row in await store.oldest(10)]
         return (
@@ -180,7 +180,7 @@ def test_refused_records_wait_again_behind_the_others(world):
 def test_records_set_aside_can_be_given_up_with_a_reason_that_is_kept(world):
     async def scenario(store):
         first, second, third = await filled(store)
-        await store.settle([], {first: "too large", second: "no", third: "invalid"})
+        await store.ack([], {first: "too large", second: "no", third: "invalid"})
         one = await store.give_up("nobody needs it", [second, 999])
         state = store.backlog()
         return one, state.refused, state.lost, await store.give_up("the rest neither")
@@ -205,7 +205,7 @@ def test_key_waits_from_the_call_on(world):
         put = store.put(record(1), "why", may_be_in_kafka=False)
         at_once = store.is_waiting(record(1))
         other = store.is_waiting(replace(record(1), topic="member"))
-        await store.settle([await put], {})
+        await store.ack([await put], {})
         return before, at_once, other, store.is_waiting(record(1))
 
     assert run(world.store(), scenario) == (False, True, False, False)
@@ -227,9 +227,9 @@ def test_backlog_counts_and_tells_when_the_oldest_was_kept(world):
         world.clock.advance(5)
         await store.put(record(2), "why", may_be_in_kafka=False)
         two = store.backlog()
-        await store.settle([first], {})
+        await store.ack([first], {})
         one = store.backlog()
-        await store.settle([row.id for row in await store.oldest(10)], {})
+        await store.ack([row.id for row in await store.oldest(10)], {})
         return empty, two, one, store.backlog()
 
     empty, two, one, none = run(world.store(), scenario)
@@ -250,7 +250,7 @@ def test_full_store_refuses_keeps_what_it_has_and_takes_again_when_there_is_room
         with pytest.raises(StoreFull):
             await store.put(record(3), "why", may_be_in_kafka=False)
         is_waiting = store.is_waiting(record(3))
-        await store.settle([first], {})
+        await store.ack([first], {})
         return kept, (was_waiting, is_waiting), await store.put(record(2), "why", may_be_in_kafka=False)
 
     kept, waiting, new_id = run(world.store(max_bytes=1500), scenario)
@@ -269,10 +269,10 @@ def test_one_process_at_a_time(world):
     run(world.store(), filled)  # and it is free again
 
 
-def test_unknown_ids_are_settled_without_effect(world):
+def test_unknown_ids_are_acknowledged_without_effect(world):
     async def scenario(store):
         await filled(store, 1)
-        await store.settle([999], {998: "no"})
+        await store.ack([999], {998: "no"})
         return store.backlog()
 
     backlog = run(world.store(), scenario)

@@ -111,11 +111,11 @@ class TestDagsThatRebuild:
             "cover": set(),
         }
 
-    def test_drains_and_settles_before_it_builds(self, dag_bag, dag_id):
+    def test_drains_and_catches_up_before_it_builds(self, dag_bag, dag_id):
         dag = dag_bag.dags[dag_id]
         before = dag.get_task("rebuild_day.rebuild").get_flat_relative_ids(upstream=True)
 
-        assert {"replay_fallback", "wait_until_settled", "days"} <= before
+        assert {"replay_fallback", "wait_until_caught_up", "days"} <= before
 
 
 class TestSubmissions:

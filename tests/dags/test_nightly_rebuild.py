@@ -67,11 +67,11 @@ def test_a_run_by_hand_is_refused_since_it_has_no_day(dag_bag):
     assert sorted(kind.value for kind in dag_bag.dags["nightly_rebuild"].allowed_run_types) == ["backfill", "scheduled"]
 
 
-def test_replays_and_settles_before_it_archives_and_chooses_its_days(dag_bag):
+def test_replays_and_catches_up_before_it_archives_and_chooses_its_days(dag_bag):
     dag = dag_bag.dags["nightly_rebuild"]
 
-    assert dag.get_task("replay_fallback").downstream_task_ids == {"wait_until_settled"}
-    assert dag.get_task("wait_until_settled").downstream_task_ids == {"archive", "collect_orphans", "days"}
+    assert dag.get_task("replay_fallback").downstream_task_ids == {"wait_until_caught_up"}
+    assert dag.get_task("wait_until_caught_up").downstream_task_ids == {"archive", "collect_orphans", "days"}
 
 
 def test_archives_raw_first_and_a_failure_of_that_stops_no_rebuild(dag_bag):

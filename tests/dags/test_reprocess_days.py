@@ -49,7 +49,7 @@ def test_refuses_a_form_without_a_required_value(dag, field):
 
 def test_refuses_days_before_it_drains_and_waits(dag):
     assert "replay_fallback" in dag.get_task("days").downstream_task_ids
-    assert dag.get_task("replay_fallback").downstream_task_ids == {"wait_until_settled"}
+    assert dag.get_task("replay_fallback").downstream_task_ids == {"wait_until_caught_up"}
 
 
 def test_can_be_started_as_soon_as_airflow_has_read_it(dag):

@@ -90,7 +90,7 @@ class MemoryProducer:
             return future
         if not self.is_up or self.is_silent(record):
             self._in_flight.append(future)
-            self._loop.call_later(self._deadline_s, self._settle, future, DEADLINE)
+            self._loop.call_later(self._deadline_s, self._end, future, DEADLINE)
             return future
         failure = self.refuses(record)
         if failure is None:
@@ -105,7 +105,7 @@ class MemoryProducer:
 
     def abandon(self) -> None:
         for future in self._in_flight:
-            self._settle(future, "_PURGE_INFLIGHT")
+            self._end(future, "_PURGE_INFLIGHT")
         self._in_flight.clear()
 
     def restart(self, generation: int) -> bool:
@@ -128,7 +128,7 @@ class MemoryProducer:
     def event_ids(self) -> list[str]:
         return [record.event_id for record in self.records]
 
-    def _settle(self, future: asyncio.Future[Failure | None], kind: str) -> None:
+    def _end(self, future: asyncio.Future[Failure | None], kind: str) -> None:
         if not future.done():
             future.set_result(Failure(kind, "the broker is down", generation=self.generation))
 
@@ -180,7 +180,7 @@ class MemoryFallbackStore:
         found = [row for row in self.rows if row.id > after_id and row.record.topic not in without_topics]
         return found[:limit]
 
-    async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
+    async def ack(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
         if not self.is_writable:
             raise StoreUnavailable(reason="the test says so")
         self.refused.update({row.id: (row, refused[row.id]) for row in self.rows if row.id in refused})

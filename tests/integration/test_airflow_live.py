@@ -107,11 +107,11 @@ def opened(pipeline, day):
 
 def reprocessing(day, **values):
     """The form of reprocess_days for one day; there is no stream to wait for."""
-    return {"from": str(day), "to": str(day), "reason": "a test", "settle_timeout_s": 0, **values}
+    return {"from": str(day), "to": str(day), "reason": "a test", "catch_up_timeout_s": 0, **values}
 
 
 def backfill(operator, day):
-    run = operator.backfill_day("nightly_rebuild", day.date, {"settle_timeout_s": 0})
+    run = operator.backfill_day("nightly_rebuild", day.date, {"catch_up_timeout_s": 0})
     assert run.partition_key == str(day)
     return operator.wait(run, RUN_DEADLINE_S)
 
@@ -195,7 +195,7 @@ def test_dry_run_builds_and_publishes_nothing(pipeline, operator, day):
     assert operator.task_states(run) == {
         "days": "success",
         "replay_fallback": "success",
-        "wait_until_settled": "success",
+        "wait_until_caught_up": "success",
         "rebuild_day.rebuild[0]": "success",
         "rebuild_day.verify[0]": "success",
         "rebuild_day.difference[0]": "success",

@@ -51,7 +51,7 @@ def changed_day(settings):
 
 
 COMMANDS = ("rebuild", "verify", "diff", "publish", "undo", "redo", "history", "certify", "status", "dirty", "collect",
-            "drain", "settle")  # fmt: skip
+            "drain", "catch-up")  # fmt: skip
 
 
 class TestHelp:

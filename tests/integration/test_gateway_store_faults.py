@@ -155,7 +155,7 @@ def test_killed_while_it_makes_the_new_file_it_does_it_again_and_counts_once(tmp
     assert {path.name for path in tmp_path.iterdir() if "salvag" in path.name} == set()
 
 
-@pytest.mark.parametrize("told_by", ["_take_off", "_has_changed"], ids=["in a settlement", "behind an insertion"])
+@pytest.mark.parametrize("told_by", ["_take_off", "_has_changed"], ids=["in an ack", "behind an insertion"])
 def test_killed_around_a_commit_it_counts_all_that_damage_takes_afterwards(tmp_path, told_by):
     async def fill():
         await (await filled(tmp_path, 300)).close()
@@ -173,7 +173,7 @@ def test_killed_around_a_commit_it_counts_all_that_damage_takes_afterwards(tmp_p
     setattr(file, told_by, killed)
     rows = [row_of(n, record(n), "test", False, 0) for n in range(301, 401)]
     with pytest.raises(KeyboardInterrupt):
-        file.settle(range(1, 101), {}) if told_by == "_take_off" else file.insert(rows)
+        file.ack(range(1, 101), {}) if told_by == "_take_off" else file.insert(rows)
     file.close()
     with (tmp_path / "fallback.sqlite").open("r+b") as opened:
         opened.seek(12 * 4096)
@@ -195,7 +195,7 @@ def test_row_that_was_changed_on_the_disk_is_set_aside_and_holds_up_nothing(tmp_
         async with asyncio.timeout(20):
             rows = await store.oldest(100)
             damaged = {row.id: row.damage for row in rows if row.damage}
-            await store.settle([row.id for row in rows if not row.damage], damaged)
+            await store.ack([row.id for row in rows if not row.damage], damaged)
             while any(store.is_waiting(record(n)) for n in range(20)):  # counted again
                 await store.check()
             backlog = store.backlog()
@@ -222,10 +222,10 @@ def test_everybody_who_waits_is_told_whatever_happens_in_the_stores_own_loop_and
 
         async with asyncio.timeout(20):
             told = []
-            for name in ("_put_settled", "_apply_settled", "_insert", "_attempt"):
+            for name in ("_put_ended", "_apply_acked", "_insert", "_attempt"):
                 fails_once(name)
                 put = store.put(record(9, name), "test", may_be_in_kafka=False)
-                told += await asyncio.gather(put, store.settle([1], {}), store.oldest(1), return_exceptions=True)
+                told += await asyncio.gather(put, store.ack([1], {}), store.oldest(1), return_exceptions=True)
             while store.backlog().waiting != len(await store.oldest(100)):
                 await store.check()
             return told, await store.close()
@@ -291,7 +291,7 @@ def test_disk_that_became_read_only_is_unavailable_and_recovers_by_itself(tmp_pa
         with pytest.raises(StoreUnavailable, match="READONLY"):
             await store.put(record(2, "refused"), "test", may_be_in_kafka=False)
         with pytest.raises(StoreUnavailable, match="READONLY"):
-            await store.settle([1], {})
+            await store.ack([1], {})
         is_ready, during = await store.check(), store.backlog().waiting
         store._file._db.execute("PRAGMA query_only = 0")
         await store.put(record(2, "after"), "test", may_be_in_kafka=False)
@@ -311,7 +311,7 @@ def test_disk_with_little_room_takes_no_record_and_can_still_be_emptied(tmp_path
         with pytest.raises(StoreUnavailable, match="bytes left on its disk"):
             await store.put(record(2, "refused"), "test", may_be_in_kafka=False)
         is_ready = await store.check()
-        await store.settle([first], {})
+        await store.ack([first], {})
         left = store.backlog().waiting
         store._file._room_bytes = room
         await store.put(record(3, "after"), "test", may_be_in_kafka=False)
@@ -341,7 +341,7 @@ def test_commit_that_fails_and_is_on_the_disk_all_the_same_is_counted_and_draine
             await store.put(record(2, "perhaps"), "test", may_be_in_kafka=True)
         await store.put(record(3, "after"), "test", may_be_in_kafka=False)
         counted, waits = store.backlog(), store.is_waiting(record(2))
-        await store.settle([row.id for row in await store.oldest(10)], {})
+        await store.ack([row.id for row in await store.oldest(10)], {})
         empty, waits_no_longer = store.backlog(), [store.is_waiting(record(n)) for n in (1, 2, 3)]
         await store.close()
         return counted, waits, empty, waits_no_longer

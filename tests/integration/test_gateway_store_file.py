@@ -38,9 +38,9 @@ def test_disk_is_given_back_after_a_long_outage_and_ids_go_on(tmp_path):
         ids = await asyncio.gather(*puts)
         large = file.stat().st_size
         for start in range(0, 119, 7):
-            await store.settle(ids[start : min(start + 7, 119)], {})
+            await store.ack(ids[start : min(start + 7, 119)], {})
         small, left = file.stat().st_size, [row.id for row in await store.oldest(10)]
-        await store.settle(ids, {})
+        await store.ack(ids, {})
         await store.close()
         return large, small, left, ids[-1]
 
@@ -65,7 +65,7 @@ def test_what_was_passed_over_once_is_not_read_again(tmp_path):
         store.open()
         puts = [store.put(record(n, f"e-{n}"), "test", may_be_in_kafka=False) for n in range(4000)]
         ids = await asyncio.gather(*puts)
-        await store.settle([], dict.fromkeys(ids[:3900], "no"))
+        await store.ack([], dict.fromkeys(ids[:3900], "no"))
         thousands_of_steps = []
         store._file._db.set_progress_handler(lambda: thousands_of_steps.append(1), 1000)
         found = [[row.id for row in await store.oldest(1)] for _ in range(2)]

@@ -11,11 +11,11 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
 from include.clock import rfc3339
 from include.errors import DatabaseUnavailable
+from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import certify
 from include.integrity.days import DirtyDay, dirty_days
 from include.integrity.late_members import CONSUMER, find_late_members
 from include.integrity.publication import redo, undo
-from include.integrity.settled import wait_until_settled
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.certifying import nothing_waits, take_everything
@@ -145,9 +145,9 @@ class TestCertifying:
     """A certificate is about all that was accepted before it, whoever has read it by then."""
 
     def test_finds_late_versions_itself(self, settings):
-        assert settled_certificate(settings).reason is None
+        assert caught_up_certificate(settings).reason is None
         send(settings, 7, MORNING)
-        certificate = settled_certificate(settings)
+        certificate = caught_up_certificate(settings)
         assert "1 records reached the day" in certificate.reason
         assert certificate.needs_only_rebuild
 
@@ -169,14 +169,14 @@ class TestCertifying:
             assert certifying.result(60).reason is None
 
 
-def settled_certificate(settings):
+def caught_up_certificate(settings):
     take_everything(settings)
     return certify(settings, DAY, nothing_waits)
 
 
 def catch_up_at_once(settings):
     find_late_members(settings)
-    return wait_until_settled(settings, 0)
+    return wait_until_caught_up(settings, 0)
 
 
 class TestADayThatMoves:

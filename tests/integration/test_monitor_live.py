@@ -18,7 +18,7 @@ from include.adapters.postgres.sessions import SessionLimits
 from include.adapters.postgres.stream_progress import Pending, Progress, StreamProgressStore
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ContractMismatch, DatabaseUnavailable, DriverSuperseded
-from include.integrity.settled import wait_until_settled
+from include.integrity.caught_up import wait_until_caught_up
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed import driver_view
 from spark_jobs.speed.driver_state import Batch, DriverState, topics_of
@@ -299,8 +299,8 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
     followed.wait("serve", "waiting_for = 'nothing: the query has ended'")
 
 
-def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(broker, postgres, tmp_path):
-    settings = with_topics(broker, postgres, "monitor_settled", tmp_path)
+def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(broker, postgres, tmp_path):
+    settings = with_topics(broker, postgres, "monitor_caught_up", tmp_path)
     offset_reader, ledger = OffsetReader(settings.kafka.bootstrap_servers), OffsetLedger(settings.database)
     boards, details = PIPELINE.stream.name, PIPELINE.output.name
     produce(settings, [("board", 1, board(1, 1)), ("board-detail", 1, {"boardId": 1})])
@@ -308,23 +308,23 @@ def test_the_speed_layer_is_settled_when_both_ledgers_are_at_the_ends(broker, po
     partition = next(p for p, end in one_short.items() if end)
     one_short[partition] -= 1
 
-    settled = wait_until_settled(settings, 0)
-    assert (settled.is_settled, settled.join_lag) == (False, sum(offset_reader.ends(boards).values()))
+    lag = wait_until_caught_up(settings, 0)
+    assert (lag.is_caught_up, lag.join_lag) == (False, sum(offset_reader.ends(boards).values()))
     lease = taken_lease(settings)
     ledger.open("join", boards, offset_reader.topic_id(boards), offset_reader.ends(boards), lease)
     ledger.open("serve", details, offset_reader.topic_id(details), one_short, lease)
-    settled = wait_until_settled(settings, 0)
-    assert (settled.is_settled, settled.join_lag, settled.serve_lag) == (False, 0, 1)
+    lag = wait_until_caught_up(settings, 0)
+    assert (lag.is_caught_up, lag.join_lag, lag.serve_lag) == (False, 0, 1)
 
     rows(settings, "UPDATE offset_ledger SET next_offset = next_offset + 1 WHERE consumer = 'serve' AND partition = %s",
          (partition,))  # fmt: skip
-    assert wait_until_settled(settings, 0).is_settled
+    assert wait_until_caught_up(settings, 0).is_caught_up
     produce(settings, [("board", 1, board(1, 1))])
-    settled = wait_until_settled(settings, 0)
-    assert (settled.is_settled, settled.join_lag, settled.serve_lag) == (False, 1, 0)
+    lag = wait_until_caught_up(settings, 0)
+    assert (lag.is_caught_up, lag.join_lag, lag.serve_lag) == (False, 1, 0)
 
 
-def test_an_accepted_event_behind_a_hung_transaction_is_not_settled_until_the_runbooks_command_ends_that(
+def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_runbooks_command_ends_that(
     broker, postgres, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(driver_view, "LONGEST_TRANSACTION_S", 1)
@@ -341,7 +341,7 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_settled_until_the_ru
     assert high[0] - ends[0] > 1
     for consumer, topic in (("join", "board"), ("serve", "board-detail")):
         ledger.open(consumer, topic, offset_reader.topic_id(topic), offset_reader.ends(topic), lease)
-    assert wait_until_settled(settings, 0).join_lag == high[0] - ends[0]
+    assert wait_until_caught_up(settings, 0).join_lag == high[0] - ends[0]
 
     progress = StreamProgressStore(settings.database, lease=lease)
     monitor = Monitor(progress, state, offset_reader, lease, TOPICS, "member", "127.0.0.1", 0)

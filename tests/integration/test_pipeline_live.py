@@ -10,9 +10,9 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import certify
 from include.integrity.comparison import verify
-from include.integrity.settled import wait_until_settled
 from spark_jobs.batch.rebuild import rebuild_day
 from stack.ports import unused
 from tests.fakes.events import board, member
@@ -102,7 +102,7 @@ def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres,
         wait_until(lambda: [row[0] for row in rows(settings, VIEW)] == [10, 11, 12, 16], 60, "nothing is lost")
         assert (11, "both", "second", "live") in rows(settings, VIEW)
         wait_until(lambda: rows(settings, "SELECT count(*) FROM pending_record") == [(0,)], 30, "nobody waits")
-        assert wait_until_settled(settings, 60).is_settled
+        assert wait_until_caught_up(settings, 60).is_caught_up
         assert 'stream_input_rows_total{query="join"}' in stream.metrics()
 
         run_module(["spark_jobs/rebuild_day.py", "--day", str(DAY), "--run-id", "r1"], variables)

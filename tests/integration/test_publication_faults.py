@@ -217,7 +217,7 @@ def test_a_tombstone_that_is_written_while_its_day_is_published_hides_its_board_
     served(settings)
     rebuilt(settings, [row(1, 0), row(9, 2)], "r")
     publisher = threading.Thread(target=publish, args=(settings, DAY, "r"))
-    look = live_table.place_tombstones
+    look = live_table.set_tombstone_days
 
     def look_and_let_publish(cursor):
         days = look(cursor)  # no day shows board 9 yet
@@ -229,7 +229,7 @@ def test_a_tombstone_that_is_written_while_its_day_is_published_hides_its_board_
         wait_until(lambda: rows(settings, blocked) == [(1,)] or rows(settings, shown) == [(1,)], 30, "it is published")
         return days
 
-    monkeypatch.setattr(live_table, "place_tombstones", look_and_let_publish)
+    monkeypatch.setattr(live_table, "set_tombstone_days", look_and_let_publish)
     store = opened_store(settings)
     try:
         serve(store, [tombstone(9, 8, NOON + dt.timedelta(minutes=1))])

@@ -8,11 +8,11 @@ import pytest
 
 from include.contracts.day import Day
 from include.contracts.pipelines import PIPELINES
+from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import certify
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
 from include.integrity.report import text_of
-from include.integrity.settled import wait_until_settled
 from include.settings import Settings
 from include.sql.migrate import migrate
 from tests.fakes.events import board, member
@@ -88,7 +88,7 @@ def test_orders_go_through_everything(boards, settings, variables, tmp_path):
         assert reason.startswith("/amount: not a decimal number")
         produce(settings, [("customer", 9, customer(9, name="Comes late"))])
         wait_until(lambda: len(rows(settings, VIEW)) == 3, 60, "nobody waits")
-        assert wait_until_settled(settings, 60).is_settled
+        assert wait_until_caught_up(settings, 60).is_caught_up
         assert rows(settings, "SELECT shown_rows FROM day_status WHERE day = %s", (DAY.date,)) == [(3,)]
         assert rows(boards, "SELECT count(*) FROM detail_live") == [(0,)]  # no stream runs for them here
 

@@ -24,9 +24,9 @@ SENT, REFUSED, WAITING = 40, 10, 150
 UNSENT = REFUSED + WAITING
 PAGE = 4096
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a commit is faster there
-AROUND_A_COMMIT = {"killed in a settlement": "_take_off", "killed behind an insertion": "_has_changed"}
+AROUND_A_COMMIT = {"killed in an ack": "_take_off", "killed behind an insertion": "_has_changed"}
 SHAPES = ("killed", "closed", "checkpointed and killed", *AROUND_A_COMMIT)
-LAST = 20  # events that are inserted, or settled, when the gateway is killed
+LAST = 20  # events that are inserted, or acknowledged, when the gateway is killed
 
 
 def event(number: int):
@@ -50,7 +50,7 @@ def files(shape: str) -> Path:
         await put(store, events[:-LAST])
         if shape != "killed behind an insertion":
             await put(store, events[-LAST:])
-        await store.settle(range(1, SENT + 1), dict.fromkeys(range(SENT + 1, SENT + REFUSED + 1), "too large"))
+        await store.ack(range(1, SENT + 1), dict.fromkeys(range(SENT + 1, SENT + REFUSED + 1), "too large"))
         if shape.startswith("checkpointed"):
             await store._call(lambda: store._file._db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
         if shape in AROUND_A_COMMIT:
@@ -65,7 +65,7 @@ def files(shape: str) -> Path:
 
             setattr(store._file, method, killed)
             if method == "_take_off":
-                await store.settle(range(SENT + REFUSED + 1, SENT + REFUSED + 1 + LAST), {})
+                await store.ack(range(SENT + REFUSED + 1, SENT + REFUSED + 1 + LAST), {})
             else:
                 await put(store, events[-LAST:])
         elif shape != "closed":

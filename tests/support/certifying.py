@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
+from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import AskGateways, CatchUp, Certificate, certify
 from include.integrity.gateways import Unsent
-from include.integrity.settled import Settled
 from include.settings import Settings
 from include.sql.named import query
 from tests.support.pipeline import rows
@@ -17,9 +17,9 @@ def nothing_waits(_settings: Settings) -> Mapping[str, Unsent]:
     return {"http://gateway": Unsent(0, 0, 0)}
 
 
-def all_is_known(_settings: Settings) -> Settled:
+def all_is_known(_settings: Settings) -> SpeedLayerLag:
     """The stream has taken everything, and no version of a member is late."""
-    return Settled(True, 0, 0)
+    return SpeedLayerLag(True, 0, 0)
 
 
 def certify_alone(

@@ -23,7 +23,7 @@ def fill(folder, count, refused=0):
         store = store_in(folder)
         store.open()
         ids = [await store.put(record(n), "test", may_be_in_kafka=False) for n in range(count)]
-        await store.settle([], dict.fromkeys(ids[:refused], "too large"))
+        await store.ack([], dict.fromkeys(ids[:refused], "too large"))
         await store.close()
         return store
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _READ_BYTES = 8 << 20  # read by one call of `oldest` at most, unless a single record is larger
-# Free disk space that new records must leave. Settling writes too, so a store that fills its disk completely could
+# Free disk space that new records must leave. An ack writes too, so a store that fills its disk completely could
 # never be drained.
 _ROOM_BYTES = 16 << 20
 _MIN_FREED_BYTES = 4 << 20  # VACUUM only if it frees so much
@@ -58,8 +58,8 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """Rows deleted and set aside by a settlement, and the time at which the row that is now the oldest was stored.
+class Acked:
+    """Rows deleted and set aside by an ack, and the time at which the row that is now the oldest was stored.
 
     `is_foreign` is True if a row that was set aside is damaged: its key may differ from the one that was counted.
     """
@@ -159,7 +159,7 @@ class FallbackFile:
         rows = self._db.execute(sql.REFUSED, (after_id, limit))
         return [SetAside(row[0], waiting_of(row[:11]).record, row[11], row[8]) for row in rows]
 
-    def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> Settled:
+    def ack(self, sent: Sequence[int], refused: Mapping[int, str]) -> Acked:
         """Delete sent rows and set refused ones aside. Ids of rows that do not wait are ignored."""
         removed: list[Changed] = []
         with self._transaction():
@@ -174,7 +174,7 @@ class FallbackFile:
         self._has_changed(count)
         self._compact()
         is_foreign = any(waiting_of(row).damage is not None for row in aside)
-        return Settled(removed, [_changed(row) for row in aside], self._oldest_kept_at(), is_foreign)
+        return Acked(removed, [_changed(row) for row in aside], self._oldest_kept_at(), is_foreign)
 
     def wait_again(self, first_id: int, count: int) -> tuple[list[Changed], int | None]:
         """Return up to `count` refused rows to the waiting ones, under new ids from `first_id` on.
@@ -348,7 +348,7 @@ class FallbackFile:
         try:
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.OperationalError as exc:  # not enough disk space; the settlement is committed already
+        except sqlite3.OperationalError as exc:  # not enough disk space; the ack is committed already
             log.warning("the fallback store stays at %d bytes: %s", total, exc)
 
     @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from include.adapters.files.fallback_file import Changed, Contents, FallbackFile, Settled
+from include.adapters.files.fallback_file import Acked, Changed, Contents, FallbackFile
 from include.adapters.files.fallback_rows import Row, row_of
 from include.adapters.files.waiting_keys import WaitingKeys
 from include.clock import Clock, epoch_ms
@@ -34,7 +34,7 @@ class _Put:
 @dataclass(frozen=True, slots=True)
 class _Call:
     work: Callable[[], Any]  # runs in the thread
-    apply: Callable[[Any], None]  # runs in the loop with the result, before later operations settle
+    apply: Callable[[Any], None]  # runs in the loop with the result, before later operations end
     future: asyncio.Future[Any]
 
 
@@ -55,7 +55,7 @@ class SqliteFallbackStore:
         self._operations: queue.SimpleQueue[_Put | _Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._done: list[_Done] = []
-        self._unsettled: dict[int, _Put] = {}
+        self._unwritten: dict[int, _Put] = {}
         self._last_id = 0
         self._is_miscounted = False
         self._counting: asyncio.Future[Contents] | None = None
@@ -82,7 +82,7 @@ class SqliteFallbackStore:
             self._bytes += size
             self._keys.add(record.topic, record.key)
             put = _Put(row, future)
-            self._unsettled[row[0]] = put
+            self._unwritten[row[0]] = put
             self._operations.put(put)
         return future
 
@@ -94,9 +94,9 @@ class SqliteFallbackStore:
         """See ports.FallbackStore.oldest."""
         return await self._call(lambda: self._file.oldest(limit, after_id, without_topics))
 
-    async def settle(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
-        """See ports.FallbackStore.settle."""
-        await self._call(lambda: self._file.settle(sent, refused), self._apply_settled)
+    async def ack(self, sent: Sequence[int], refused: Mapping[int, str]) -> None:
+        """See ports.FallbackStore.ack."""
+        await self._call(lambda: self._file.ack(sent, refused), self._apply_acked)
 
     async def set_aside(self, limit: int, after_id: int = 0) -> list[SetAside]:
         """See ports.FallbackStore.set_aside."""
@@ -209,7 +209,7 @@ class SqliteFallbackStore:
         self._done.append((call, value, error))
 
     def _guarded(self, work: Callable[[], Any]) -> tuple[Any, Exception | None]:
-        # The thread must survive any exception, and every waiting future must settle.
+        # The thread must survive any exception, and every waiting future must end.
         try:
             return self._file.guarded(work, self._renewed), None
         except StoreUnavailable as exc:
@@ -220,21 +220,21 @@ class SqliteFallbackStore:
 
     def _report(self) -> None:
         done, self._done = self._done, []
-        self._loop.call_soon_threadsafe(self._settled, done)
+        self._loop.call_soon_threadsafe(self._operations_ended, done)
 
     def _renewed(self, contents: Contents) -> None:
         self._report()  # operations done in the former file come first
         self._loop.call_soon_threadsafe(self._reset_counts, contents)
 
-    def _settled(self, done: list[_Done]) -> None:
-        # Runs in the loop, in the order of the work, so that the counts match the file. Every future settles, even if
+    def _operations_ended(self, done: list[_Done]) -> None:
+        # Runs in the loop, in the order of the work, so that the counts match the file. Every future ends, even if
         # updating the counts fails: the work is done, and its caller must not wait forever.
         for operation, value, error in done:
             try:
                 if isinstance(operation, _Put):
                     value = operation.row[0]
-                    del self._unsettled[value]
-                    self._put_settled(operation.row, error)
+                    del self._unwritten[value]
+                    self._put_ended(operation.row, error)
                 elif error is None:
                     operation.apply(value)
             except Exception:
@@ -249,7 +249,7 @@ class SqliteFallbackStore:
         if self._is_miscounted and any(operation.future is not self._counting for operation, _, _ in done):
             self._count_again()
 
-    def _put_settled(self, row: Row, error: Exception | None) -> None:
+    def _put_ended(self, row: Row, error: Exception | None) -> None:
         if error is not None:
             self._keys.remove(row[1], row[2])
             self._bytes -= row[9]
@@ -259,18 +259,18 @@ class SqliteFallbackStore:
         if self._oldest is None:
             self._oldest = row[8]
 
-    def _apply_settled(self, settled: Settled) -> None:
-        for row in settled.sent:
+    def _apply_acked(self, acked: Acked) -> None:
+        for row in acked.sent:
             self._keys.remove(row.topic, row.key)
             self._ambiguous -= row.ambiguous
             self._bytes -= row.bytes
-        for row in settled.refused:
+        for row in acked.refused:
             self._keys.remove(row.topic, row.key)
             self._ambiguous -= row.ambiguous
-        self._refused += len(settled.refused)
-        self._waiting -= len(settled.sent) + len(settled.refused)
-        self._oldest = settled.oldest_kept_at_ms
-        self._is_miscounted |= settled.is_foreign
+        self._refused += len(acked.refused)
+        self._waiting -= len(acked.sent) + len(acked.refused)
+        self._oldest = acked.oldest_kept_at_ms
+        self._is_miscounted |= acked.is_foreign
 
     def _apply_given_up(self, result: tuple[list[Changed], int]) -> None:
         given_up, known = result
@@ -304,6 +304,6 @@ class SqliteFallbackStore:
     def _reset_counts(self, contents: Contents) -> None:
         # The contents of the file, which may be a new one, plus the puts that are still queued.
         self._count(contents)
-        for put in self._unsettled.values():
+        for put in self._unwritten.values():
             self._keys.add(put.row[1], put.row[2])
             self._bytes += put.row[9]

@@ -26,7 +26,7 @@ _SETTINGS_HIDDEN = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-SETTLE_S = 15.0  # a topic just created may be unknown to a broker for a moment
+METADATA_RETRY_S = 15.0  # a topic just created may be unknown to a broker for a moment
 
 
 def create_topics(kafka: KafkaSettings) -> list[str]:
@@ -39,7 +39,7 @@ def create_topics(kafka: KafkaSettings) -> list[str]:
     existing = _existing(admin, kafka)
     created = [topic.name for topic in TOPICS.values() if topic.name not in existing and _create(admin, topic, kafka)]
     # New topics are compared too: another process may have created one that the metadata above did not show yet.
-    differences = retry_transient(lambda: topic_differences(kafka, list(TOPICS.values())), SETTLE_S)
+    differences = retry_transient(lambda: topic_differences(kafka, list(TOPICS.values())), METADATA_RETRY_S)
     if differences:
         raise ContractMismatch("; ".join(differences))
     return created

@@ -20,7 +20,7 @@ client_log = logging.getLogger("include.adapters.librdkafka")
 
 _ClientHeaders = list[tuple[str, str | bytes | None]]
 
-Settled = asyncio.Future[Failure | None]
+Delivery = asyncio.Future[Failure | None]
 
 _RETIRED = -1  # generation of failures that must not cause a restart
 _LINGER_MS = 1
@@ -103,7 +103,7 @@ class KafkaProducer:
         self._generation = 0
         self._producer: LibrdkafkaProducer | None = None
         self._retired: list[LibrdkafkaProducer] = []
-        self._in_flight: deque[tuple[float, Settled]] = deque()
+        self._in_flight: deque[tuple[float, Delivery]] = deque()
         self._poller: asyncio.TimerHandle | None = None
         self._is_poll_near = False
         self._partitioner = Partitioner()
@@ -118,9 +118,9 @@ class KafkaProducer:
         self._producer = self._new_producer()
         self._poll()
 
-    def send(self, record: Record) -> Settled:
+    def send(self, record: Record) -> Delivery:
         """See ports.Producer.send."""
-        future: Settled = self._loop.create_future()
+        future: Delivery = self._loop.create_future()
         if self._producer is None:
             future.set_result(Failure(CLOSED, "the producer is closed"))
             return future
@@ -223,7 +223,7 @@ class KafkaProducer:
             for retired in list(self._retired):
                 if self._serve(retired, _RETIRED) == 0 and len(retired) == 0:
                     self._retired.remove(retired)
-            self._settle_overdue()
+            self._fail_overdue()
         finally:
             self._poll_in(_POLL_S if self._in_flight or self._retired else _IDLE_POLL_S)
 
@@ -235,7 +235,7 @@ class KafkaProducer:
             self._failed(generation, exc.args[0])
             return 1
 
-    def _reported(self, future: Settled, generation: int, error: KafkaError | None, message: Message) -> None:
+    def _reported(self, future: Delivery, generation: int, error: KafkaError | None, message: Message) -> None:
         if future.done():
             return
         if error is None:
@@ -248,7 +248,7 @@ class KafkaProducer:
         # an error of the client, not of a record; handled after the poll, not in the middle of it
         self._loop.call_soon(self._on_failure, _failure(error, generation))
 
-    def _settle_overdue(self) -> None:
+    def _fail_overdue(self) -> None:
         # librdkafka checks timeouts about once per second only, so the delivery timeout is enforced here.
         now = self._loop.time()
         in_flight = self._in_flight

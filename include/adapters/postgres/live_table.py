@@ -13,13 +13,13 @@ from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.served_batch import (
     are_new,
     day_numbers,
+    has_null_days,
     live_columns,
     newest_rows,
-    placeless,
     split,
 )
 from include.adapters.postgres.sink_errors import is_of_a_row
-from include.adapters.postgres.tombstones import place_tombstones
+from include.adapters.postgres.tombstones import set_tombstone_days
 from include.contracts.reject import Reject
 from include.failpoints import failpoint
 from include.sql.named import pipeline_of, query
@@ -53,7 +53,7 @@ def write_rows(
 
     The parts are written in the order of the topic, and the newest version wins between them as within one.
     """
-    if placeless(rows):
+    if has_null_days(rows):
         cursor.execute(query("share_tombstones", cursor))
     # lock the days of all parts before any row: a publication that has a day could wait for rows of an earlier part
     _write_part(cursor, rows, _locked_days(cursor, day_numbers(rows)), applied, refused)
@@ -109,9 +109,9 @@ def _merge(cursor: Cursor, rows: pa.Table, held: Mapping[int, int | None], appli
 
 
 def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) -> tuple[int, int]:
-    if placeless(rows):
+    if has_null_days(rows):
         # possibly after rows of earlier parts: no publication can run while the tombstones are held
-        published = {**published, **_hold_days(cursor, place_tombstones(cursor), published)}
+        published = {**published, **_hold_days(cursor, set_tombstone_days(cursor), published)}
     # before the fence: a board that the published day shows is no longer pending either
     stream = {"topic": pipeline_of(cursor).stream.name}
     cursor.execute(query("lock_served_pending", cursor), stream)

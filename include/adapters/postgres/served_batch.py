@@ -118,7 +118,7 @@ def newest_rows(rows: pa.Table, pipeline: Definition) -> pa.Table:
         (pipeline.version_column, "descending"), ("stream_offset", "descending"), ("kafka_partition", "ascending"),
         ("kafka_offset", "ascending"),
     ))  # fmt: skip
-    if not placeless(newest):
+    if not has_null_days(newest):
         return newest
     days = rows.group_by(key).aggregate([("day", "max")])
     of_the_key = (
@@ -130,7 +130,7 @@ def newest_rows(rows: pa.Table, pipeline: Definition) -> pa.Table:
     return newest.set_column(newest.schema.get_field_index("day"), "day", filled)
 
 
-def placeless(rows: pa.Table) -> bool:
+def has_null_days(rows: pa.Table) -> bool:
     """True if the rows have a tombstone whose day is not known."""
     return bool(rows["day"].null_count)
 

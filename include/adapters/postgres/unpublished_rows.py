@@ -40,10 +40,10 @@ class UnpublishedRows:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def settled_until(self, min_age_s: float) -> dt.datetime:
+    def committed_until(self, min_age_s: float) -> dt.datetime:
         """Return the instant before which changes should be published by now, by the clock that made the versions."""
         with self._transaction(), self._connection.cursor() as cursor:
-            cursor.execute(query("select_settled_until", cursor), {"min_age_s": min_age_s})
+            cursor.execute(query("select_committed_until", cursor), {"min_age_s": min_age_s})
             [until] = cursor.fetchone()
             assert isinstance(until, dt.datetime)
             return until

@@ -144,7 +144,7 @@ SELECT day - date '1970-01-01', generation_id
  WHERE day IN (SELECT date '1970-01-01' + number FROM unnest(%(days)s::int[]) AS number)
  ORDER BY day FOR SHARE
 
--- name: select_placeless_tombstones
+-- name: select_dayless_tombstones
 SELECT {{key}} FROM stage_detail WHERE deleted AND day IS NULL ORDER BY {{key}}
 
 -- name: select_shown_boards
@@ -153,7 +153,7 @@ SELECT {{key}}, {{version}}, stream_offset
  WHERE day = date '1970-01-01' + %(day_number)s AND generation_id = %(generation_id)s
    AND {{key}} = ANY (%(keys)s::bigint[])
 
--- name: place_staged_tombstones
+-- name: set_days_of_staged_tombstones
 -- In the day whose generation has the board; else in that of its row.
 UPDATE stage_detail s
    SET day = COALESCE(

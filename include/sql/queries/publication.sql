@@ -154,14 +154,14 @@ UPDATE day_publication p
  WHERE p.day = %(day)s AND g.id = %(generation_id)s AND g.status IN ('built', 'superseded')
    AND p.generation_id IS NOT DISTINCT FROM %(shown_id)s
 
--- name: place_live_tombstones
+-- name: set_days_of_live_tombstones
 -- A board deleted before the view ever showed it: only now it is known which day its tombstone must hide it in.
 UPDATE detail_live l
    SET day = f.day
   FROM detail_final f
  WHERE l.day IS NULL AND l.deleted AND f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = l.{{key}}
 
--- name: count_settled
+-- name: count_covered
 -- The day has just been pointed at the generation, whose cut hides the live rows below it: how many that hides, how many
 -- it shows again, how many are on top of it, and which these are. By SELECT alone, so that the rows are read in
 -- parallel: the speed layer waits meanwhile.

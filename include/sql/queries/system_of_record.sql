@@ -118,7 +118,7 @@ WHERE b.modified_at >= %(since)s AND b.modified_at < %(until)s
 )
 ORDER BY b.modified_at, b.id
 
--- name: select_settled_until
+-- name: select_committed_until
 SELECT clock_timestamp() - make_interval(secs => %(min_age_s)s)
 
 -- name: create_published_version

@@ -17,10 +17,10 @@ CATCH_UP_S = 60.0
 
 
 @dataclass(frozen=True)
-class Settled:
-    """The lag of the speed layer when last polled. `is_settled`: it had caught up."""
+class SpeedLayerLag:
+    """The lag of the speed layer when last polled. `is_caught_up`: it had caught up."""
 
-    is_settled: bool
+    is_caught_up: bool
     join_lag: int
     serve_lag: int
 
@@ -30,19 +30,19 @@ class Settled:
         return self.join_lag + self.serve_lag
 
 
-def catch_up(settings: Settings) -> Settled:
+def catch_up(settings: Settings) -> SpeedLayerLag:
     """Find late members, and wait up to a minute for the speed layer, so that both have marked published days.
 
     Raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
     find_late_members(settings)
-    return wait_until_settled(settings, CATCH_UP_S)
+    return wait_until_caught_up(settings, CATCH_UP_S)
 
 
-def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
+def wait_until_caught_up(settings: Settings, timeout_s: float = 300) -> SpeedLayerLag:
     """Wait until both queries have processed the records that were in their topics at the call, at most `timeout_s`.
 
-    A speed layer that is down does not stop a rebuild, which reads raw only: `is_settled` is then false, and boards
+    A speed layer that is down does not stop a rebuild, which reads raw only: `is_caught_up` is then false, and boards
     that it did not serve are counted as missing. Raises BrokerUnavailable, DatabaseUnavailable.
     """
     deadline = time.monotonic() + timeout_s
@@ -60,10 +60,10 @@ def wait_until_settled(settings: Settings, timeout_s: float = 300) -> Settled:
         details = offsets.high_watermarks(settings.pipeline.output.name)
         serve_lag = _behind(details, _ledger(settings, "serve", output_id))
         if join_lag == 0 and serve_lag == 0:
-            return Settled(True, 0, 0)
+            return SpeedLayerLag(True, 0, 0)
         if time.monotonic() > deadline:
             log.warning("the speed layer is %d boards and %d details behind; going on without it", join_lag, serve_lag)
-            return Settled(False, join_lag, serve_lag)
+            return SpeedLayerLag(False, join_lag, serve_lag)
         if not has_said:
             log.info("the speed layer is %d boards and %d details behind; waiting up to %g s", join_lag, serve_lag,
                      timeout_s)  # fmt: skip
@@ -76,6 +76,6 @@ def _behind(ends: dict[int, int], at: dict[int, int]) -> int:
 
 
 def _ledger(settings: Settings, consumer: str, topic_id: str) -> dict[int, int]:
-    with connect(settings.database, "batch", "settled") as connection, connection.cursor() as cursor:
+    with connect(settings.database, "batch", "catch-up") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_ledger", cursor), {"consumer": consumer, "topic_id": topic_id})
         return dict(cursor.fetchall())
