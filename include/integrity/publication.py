@@ -128,14 +128,14 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
     return _show_again(settings, day, "undo", target_of, reason, made_by, held_for=reason)
 
 
-def redo(settings: Settings, day: Day, reason: str) -> Moved:
+def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> Moved:
     """Show what the last undo took away, and end the hold. Raises UndoRefused; DayBusy; DatabaseUnavailable."""
 
     def target_of(cursor: Cursor, shows: DayShows) -> Shown:
         undone = _publication_history(cursor, day, shows).undone
         return _target(undone, None, day, "nothing was undone that could be redone")
 
-    return _show_again(settings, day, "redo", target_of, reason, NOT_SAID, held_for=None)
+    return _show_again(settings, day, "redo", target_of, reason, made_by, held_for=None)
 
 
 def _show_again(
