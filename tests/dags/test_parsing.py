@@ -46,7 +46,7 @@ DRIVERS = {"pyspark", "psycopg2", "confluent_kafka", "asyncpg", "httpx", "fastap
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[str]]]:
-    """What each file opens and imports."""
+    """The files and sockets that each DAG file opens, and the modules that it imports."""
     home = tmp_path_factory.mktemp("parsing")
     bad = home / "bad.py"
     bad.write_text("import socket\nsocket.socket()\nopen('/etc/hostname').close()\nimport psycopg2\n")
