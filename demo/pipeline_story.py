@@ -78,7 +78,7 @@ class PipelineStory(Chapters):
         row = self.warehouse.row(self.records.key(0))
         expected = self.records.row(0, 0, hour)
         names = (*expected, "finality")
-        self.narrator.table(names, [] if row is None else [[row[name] for name in names]])
+        self.narrator.table(("column", "value"), [] if row is None else [(name, row[name]) for name in names])
         wrong = [name for name in expected if row is None or row[name] != expected[name]]
         self.narrator.check(not wrong, told if not wrong else f"{told}: {', '.join(wrong)} differ from {expected}")
 

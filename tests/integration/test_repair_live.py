@@ -244,7 +244,7 @@ class TestRepair:
         self.lose_three(log)
         position, _ = repair.look("serve")
         advance(settings, log, "board-detail", {0: 6})
-        with pytest.raises(LedgerConflict, match="look again"):
+        with pytest.raises(LedgerConflict, match="run the command again"):
             repair.move([position])
         assert ("serve", 0, 6) in rows(settings, LEDGER)
         assert rows(settings, REPAIRS) == []
