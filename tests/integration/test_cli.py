@@ -58,7 +58,7 @@ class TestHelp:
     def test_lists_every_command_and_the_exit_codes(self, run):
         code, text = run("--help")
         assert code == DONE
-        listed = set(re.findall(r"^    (\w+)  ", text, re.MULTILINE))
+        listed = set(re.findall(r"^    ([\w-]+)  ", text, re.MULTILINE))
         assert listed == set(COMMANDS)
         assert "Exit codes" in text
 

@@ -4,7 +4,7 @@ import pytest
 
 from include.gateway.client import GatewayClient
 from include.settings import Settings
-from stack import control, env_file, leftovers
+from stack import control, leftovers
 from stack.environment import load_settings
 from tests.fakes.events import board, member
 from tests.integration.test_second_pipeline import customer, order
@@ -21,8 +21,7 @@ STREAMS = ("stream", "stream-order-detail")
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
-    made = Clone(tmp_path_factory.mktemp("pipelines") / "clone")
-    env_file.ensure(made.layout.env_file, {"PIPELINES": "board_detail,order_detail"})
+    made = Clone(tmp_path_factory.mktemp("pipelines") / "clone", PIPELINES="board_detail,order_detail")
     try:
         for name in ("gateway", *STREAMS):  # one after another: each driver takes two cores while it starts
             started = made.run("-m", "stack", "up", "--only", name, timeout_s=400)

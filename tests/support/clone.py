@@ -1,11 +1,13 @@
 """A clone of the project in another folder, with what set-up fetched, for tests of where the project lies."""
 
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from stack import env_file
 from stack.layout import Layout
 
 _FOLDERS = ("dags", "demo", "include", "plugins", "spark_jobs", "stack")
@@ -13,9 +15,12 @@ _FILES = ("Makefile", "requirements-build.lock", "requirements.lock")
 
 
 class Clone:
-    """A copy of the sources and of the jars. Commands in it run with this environment's Python."""
+    """A copy of the sources and of the jars. Commands in it run with this environment's Python.
 
-    def __init__(self, root: Path) -> None:
+    `settings` are written to its `.env`, and ports that another stack does not look for at the same time.
+    """
+
+    def __init__(self, root: Path, **settings: str) -> None:
         project = Layout.of()
         for name in _FOLDERS:
             shutil.copytree(project.root / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -24,6 +29,9 @@ class Clone:
         self.layout = Layout.of(root)
         # the archive of classes belongs to the path that it was made at
         shutil.copytree(project.jars, self.layout.jars, copy_function=_link, ignore=shutil.ignore_patterns("classes.*"))
+        first = random.randrange(20_000, 30_000)
+        ports = (each.name for each in env_file.variables_of(settings) if each.port)
+        env_file.ensure(self.layout.env_file, {**{name: str(first + n) for n, name in enumerate(ports)}, **settings})
 
     def run(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """`python` with these arguments in the clone's folder, its output captured."""
