@@ -94,11 +94,12 @@ def make(spark: SparkSettings) -> Path:
 def _run_everything(session: SparkSession, folder: str) -> None:
     """Run the drivers' code paths over a few records, without a result."""
     boards, members = _records(session, _BOARD), _records(session, _MEMBER)
-    table = newest_versions(valid(decode(members, PIPELINE.table)).repartition(2, "id"), "id").persist()
+    key, join_column = PIPELINE.table.key_column, PIPELINE.stream.field(PIPELINE.join_field).column
+    table = newest_versions(valid(decode(members, PIPELINE.table)).repartition(2, key), key).persist()
     table.count()
 
     def join(batch: DataFrame, _: int) -> None:
-        partitioned = batch.repartition(2, "member_id").sortWithinPartitions("member_id", "partition", "offset")
+        partitioned = batch.repartition(2, join_column).sortWithinPartitions(join_column, "partition", "offset")
         details = board_details_of_newest(partitioned, [table], PIPELINE)
         to_records(details, PIPELINE).write.format("noop").mode("append").save()
         _expect_failure(lambda: write_records(to_records(details, PIPELINE), _NO_BROKER, PIPELINE.output.name))

@@ -1,6 +1,5 @@
 """Reads the definition of a pipeline from a TOML file, and refuses a wrong one with the field and the remedy."""
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -10,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from include.contracts.definition import Column, Definition, Side
-from include.contracts.fields import Field, FieldType
+from include.contracts.fields import Field, FieldType, snake_case
 from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
 from include.errors import ContractMismatch
 
@@ -26,7 +25,7 @@ _RESERVED = {
     "kafka_offset", "day", "deleted", "written_at", "covered_at", "generation_id", "replayed", "finality",
     "shown_since", "key", "value", "topic", "partition", "offset", "kind", "identity", "reason", "version_at",
     "class", "shown", "rebuilt", "copies", "kafka_timestamp", "accepted_at", "pending_since", "sent_at", "made_by",
-    "stream_keys", "removed", "first_at", "last_at", "topic_id",
+    "stream_keys", "removed", "first_at", "last_at", "topic_id", "record_key", "record_value",
 }  # fmt: skip
 
 # Key words of PostgreSQL that are no names of columns; statements have the columns' names without quotation marks.
@@ -189,20 +188,14 @@ def _definition(read: _File) -> Definition:
 
 
 def _topic(read: _Table, retention_days: int | None, section: str) -> Topic:
+    # No other name of the stream and the rebuild ends with an underscore: a field may be called "offset".
     fields = tuple(
         Field(
-            f.name,
-            snake_case(f.name),
-            f.type,
-            f.description,
-            f.max_length,
-            f.nullable,
-            f.personal,
-            f.precision,
-            f.scale,
+            f.name, f"{snake_case(f.name)}_", f.type, f.description, f.max_length, f.nullable, f.personal,
+            f.precision, f.scale,
         )
         for f in read.fields
-    )
+    )  # fmt: skip
     try:
         return Topic(read.topic, read.description, read.key, read.version, fields, retention_days)
     except ContractMismatch as exc:
@@ -258,8 +251,3 @@ def _field(topic: Topic, name: str, place: str) -> Field:
     except KeyError as exc:
         names = ", ".join(field.name for field in topic.fields)
         raise ContractMismatch(f"{place} = {name!r}: topic {topic.name} has no such field; use one of {names}") from exc
-
-
-def snake_case(name: str) -> str:
-    """Return the relational name of a JSON name in camelCase."""
-    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()

@@ -101,11 +101,17 @@ def decimal_example(precision: int, scale: int) -> str:
     return ("1" if precision > scale else "0") + ("." + "5".ljust(scale, "0") if scale else "")
 
 
+def snake_case(name: str) -> str:
+    """Return the relational name of a JSON name in camelCase."""
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+
+
 @dataclass(frozen=True)
 class Field:
     """One field of a topic's JSON value.
 
-    `name` is the JSON name (camelCase), `column` its name in the relational tables (snake_case).
+    `name` is the JSON name (camelCase). `column` is its name among columns: of the output's fields that of PostgreSQL
+    (snake_case), of other topics that of the stream's and the rebuild's tables, with an underscore behind it.
     `max_length` counts characters and is set for every string, `precision` and `scale` for every decimal. Decimals are
     JSON strings, since parsers of JSON numbers lose digits: see `decimal_format`. Dates are strings such as
     "2026-11-20".

@@ -637,6 +637,7 @@ COMMENT ON COLUMN freshness.timezone IS 'The time zone of column day.';
 CREATE FUNCTION shown_rows(of_day date) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp SET plan_cache_mode = force_custom_plan
 AS $$
+#variable_conflict use_variable
 DECLARE
     p day_publication;
     on_top bigint[];

@@ -40,7 +40,7 @@ class DetailDecoder:
         records = records.combine_chunks()
         carried = {
             "kafka_partition": records["partition"], "kafka_offset": records["offset"],
-            "kafka_timestamp": records["timestamp"], "index": pa.array(np.arange(records.num_rows)),
+            "kafka_timestamp": records["timestamp"], "_index": pa.array(np.arange(records.num_rows)),
         }  # fmt: skip
         rows, rejects = self._columns.decode(
             array(records["key"]), array(records["value"]),
@@ -63,7 +63,7 @@ class DetailDecoder:
 
     def _without_source(self, rows: pa.Table, records: pa.Table) -> Iterator[Reject]:
         sources = rows.select(_REQUIRED).to_pylist()  # a timestamp may be out of range for Python's datetime
-        for record, source in zip(iter_records(records.take(rows["index"])), sources, strict=True):
+        for record, source in zip(iter_records(records.take(rows["_index"])), sources, strict=True):
             reason = _reason(record, source, self._headers)
             yield Reject(self._topic.name, record.partition(), record.offset(), reason, record.key(), record.value(),
                          instant_of(record.row["timestamp"]))  # fmt: skip

@@ -108,7 +108,7 @@ def test_an_escaped_pair_of_surrogates_is_a_character(spark):
     value = json.dumps(board(1, body="😀 \\ud800")).encode()
     assert b"\\ud83d\\ude00" in value
     (row,) = decode(raw(spark, [RawRecord("board", 0, 0, "1", value)]), BOARD).collect()
-    assert (row.ok, row.body) == (True, "😀 \\ud800")
+    assert (row.ok, row.body_) == (True, "😀 \\ud800")
 
 
 WILD = ("+294247-01-10T04:00:54.775807Z", "-290308-12-21T19:59:05.224192Z", "12:30")
@@ -120,7 +120,7 @@ def test_no_instant_outside_the_contract_leaves_decode(spark, text, zone):
     records = [RawRecord("board", 0, n, "1", encoded(board(1, **{name: text})))
                for n, name in enumerate(["createdAt", "modifiedAt"])]  # fmt: skip
     decoded = decode(raw(spark, records), BOARD)
-    for row in decoded.select("ok", "version_at", "created_at", day_of(F.col("created_at"), zone)).collect():
+    for row in decoded.select("ok", "version_at", "created_at_", day_of(F.col("created_at_"), zone)).collect():
         assert tuple(row) == (False, None, None, None)
 
 
@@ -131,7 +131,7 @@ def test_an_everyday_value_is_right_at_first_sight(spark, number):
     value = board(1, title=texts[number], body="".join(texts), extra={"a": [1, 1.5, None, "x"]})
     form = [json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1), " " + json.dumps(value) + "\n"][number]
     (row,) = decode(raw(spark, [RawRecord("board", 0, 0, "1", form.encode())]), BOARD).collect()
-    assert (row.ok, row.title, row.body) == (True, value["title"], value["body"])
+    assert (row.ok, row.title_, row.body_) == (True, value["title"], value["body"])
 
 
 def test_the_record_key_must_be_the_id(spark):
@@ -146,8 +146,8 @@ def test_a_tombstone_takes_its_id_from_the_key_and_its_version_from_when_it_was_
         RawRecord("board", 0, 1, "x", None),
     ]
     good, bad = decode(raw(spark, records), BOARD).orderBy("offset").collect()
-    assert (good.id, good.deleted, good.ok, good.version_at.isoformat()) == (7, True, True, "2026-11-21T00:00:00")
-    assert (bad.id, bad.ok) == (None, False)
+    assert (good.id_, good.deleted, good.ok, good.version_at.isoformat()) == (7, True, True, "2026-11-21T00:00:00")
+    assert (bad.id_, bad.ok) == (None, False)
     assert reasons_of(spark, records)[1].startswith("/key")
 
 

@@ -20,10 +20,10 @@ HOURS = (0, 1, 2)  # of versions; boards are written at these hours, before and 
 VERSIONS = tuple(itertools.product(HOURS, (False, True), (0, 1)))  # hour, deleted, partition
 HISTORIES = [history for count in range(4) for history in itertools.product(VERSIONS, repeat=count)]
 MEMBERS = pa.schema([
-    ("id", pa.int64()), ("nickname", pa.string()), ("city", pa.string()), ("phone", pa.string()),
+    ("id_", pa.int64()), ("nickname_", pa.string()), ("city_", pa.string()), ("phone_", pa.string()),
     ("version_at", TIMES), ("partition", pa.int32()), ("offset", pa.int64()), ("deleted", pa.bool_()),
 ])  # fmt: skip
-BOARDS = pa.schema([("board_id", pa.int64()), ("member_id", pa.int64()), ("version_at", TIMES)])
+BOARDS = pa.schema([("board_id", pa.int64()), ("member_id_", pa.int64()), ("version_at", TIMES)])
 
 
 def at(hour):
@@ -49,22 +49,22 @@ ALL_BOARDS = [
 
 def members_of(versions):
     return pa.Table.from_pylist(
-        [{"id": v.key, "nickname": v.event_id, "city": "", "phone": "", "version_at": v.at, "partition": v.partition,
-          "offset": v.offset, "deleted": v.deleted} for v in versions],
+        [{"id_": v.key, "nickname_": v.event_id, "city_": "", "phone_": "", "version_at": v.at,
+          "partition": v.partition, "offset": v.offset, "deleted": v.deleted} for v in versions],
         MEMBERS,
     )  # fmt: skip
 
 
 def boards_of(boards):
     return pa.Table.from_pylist(
-        [{"board_id": b.key, "member_id": b.member, "version_at": b.at} for b in boards], BOARDS
+        [{"board_id": b.key, "member_id_": b.member, "version_at": b.at} for b in boards], BOARDS
     )
 
 
 def by_history(versions):
     """Board → its author's version, by the form of the batch layer."""
-    members, indexes = authors_of_history(boards_of(ALL_BOARDS), members_of(versions), "member_id", "id")
-    return dict(zip((b.key for b in ALL_BOARDS), members["nickname"].take(indexes).to_pylist(), strict=True))
+    members, indexes = authors_of_history(boards_of(ALL_BOARDS), members_of(versions), "member_id_", "id_")
+    return dict(zip((b.key for b in ALL_BOARDS), members["nickname_"].take(indexes).to_pylist(), strict=True))
 
 
 def by_newest(spark, relations):
@@ -104,7 +104,7 @@ def test_both_forms_agree_on_newest_versions(spark, levels):
     assert expected == in_plain_python(NEWEST)
     assert by_newest(spark, levels) == expected
     versions = levels[0].union(levels[1]).union(levels[2])
-    assert by_newest(spark, [newest_versions(versions, "id")]) == expected
+    assert by_newest(spark, [newest_versions(versions, "id_")]) == expected
 
 
 def test_both_forms_agree_on_history_where_no_newer_version_changed_the_author(spark, levels):

@@ -108,9 +108,9 @@ def test_both_readers_agree(spark, drawn):
         if not row.ok:  # that reader has the last word
             continue
         version_at = read.version_at.replace(tzinfo=None)
-        assert (read.key, read.deleted, version_at) == (row.id, row.deleted, row.version_at)
+        assert (read.key, read.deleted, version_at) == (row.id_, row.deleted, row.version_at)
         if not read.deleted:
-            values = {name: read.values[name] for name in ("nickname", "city", "phone", "email")}
+            values = {name: read.values[name] for name in ("nickname_", "city_", "phone_", "email_")}
             assert values == {name: row[name] for name in values}
 
 
@@ -154,7 +154,7 @@ def test_the_column_wise_reader_agrees(drawn, lot):
 
     read = [read_record(message, MEMBER) for message in messages]
     assert sorted(columns.rejects, key=lambda reject: reject.offset) == [r for r in read if isinstance(r, Reject)]
-    assert sorted(columns.newest().to_pylist(), key=lambda row: row["id"]) == newest(read)
+    assert sorted(columns.newest().to_pylist(), key=lambda row: row["id_"]) == newest(read)
 
 
 def newest(read):
@@ -162,7 +162,7 @@ def newest(read):
     versions = sorted((row for row in read if not isinstance(row, Reject)), key=lambda row: row.version)
     by_key = {row.key: row for row in versions}
     return [
-        {"id": key, **{name: row.values.get(name) for name in ("nickname", "city", "phone")}, "partition": 0,
+        {"id_": key, **{name: row.values.get(name) for name in ("nickname_", "city_", "phone_")}, "partition": 0,
          "offset": row.offset, "version_at": row.version_at, "deleted": row.deleted}
         for key, row in sorted(by_key.items())
     ]  # fmt: skip

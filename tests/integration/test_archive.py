@@ -59,7 +59,7 @@ def test_every_record_is_archived_as_it_was(archive):
                          for m in messages(archive, topic)}  # fmt: skip
     assert days_of(archive) == {(1, DATE), (2, NEXT), (1, None), (3, None), (None, None)}
     versions = archive.rows(TABLE, "versions")
-    assert {(row["id"], row["nickname"], row["deleted"]) for row in versions.to_pylist()} == {
+    assert {(row["id_"], row["nickname_"], row["deleted"]) for row in versions.to_pylist()} == {
         (7, "하늘", False), (8, "other", False), (9, None, True)}  # fmt: skip
     places = archive.rows(OUTPUT, "places").to_pylist()
     # without a contract's fields it is of no day, and is looked through for every day

@@ -49,8 +49,8 @@ def names(table, ids):
     versions = table.relations()[0]
     for relation in table.relations()[1:]:
         versions = versions.union(relation)
-    found = newest_versions(versions.where(versions.id.between(ids[0], ids[-1])), "id").collect()
-    return {row.id - ids[0]: None if row.deleted else row.nickname for row in found}
+    found = newest_versions(versions.where(versions.id_.between(ids[0], ids[-1])), "id_").collect()
+    return {row.id_ - ids[0]: None if row.deleted else row.nickname_ for row in found}
 
 
 def send(settings, ids, *changes):
@@ -192,7 +192,7 @@ def test_a_compaction_leaves_the_cores_to_the_batches(table, spark):
     tasks = 40
     pause = F.expr("reflect('java.util.concurrent.locks.LockSupport', 'parkNanos', 250000000L)")
     slow = spark.range(0, tasks, 1, tasks).where(pause.isNotNull())
-    versions = slow.select("id", *[F.lit(None).cast("string").alias(name) for name in table._columns],
+    versions = slow.select(F.col("id").alias("id_"), *[F.lit(None).cast("string").alias(name) for name in table._columns],
                            F.lit(0).alias("partition"), F.lit(0).cast("long").alias("offset"),
                            F.current_timestamp().alias("version_at"), F.lit(False).alias("deleted"))  # fmt: skip
     tracker = spark.sparkContext.statusTracker()

@@ -1,13 +1,19 @@
 """A pipeline that is nothing but a definition: orders with their customers, beside the boards, through the stream, a
-rebuild, its publication, an undo, the certificate and the archive."""
+rebuild, its publication, an undo, the certificate and the archive.
 
+Its definition has further fields, with names that the stream and the rebuild give to columns of their own.
+"""
+
+import dataclasses
 import datetime as dt
+import shutil
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
 from include.contracts.day import Day
-from include.contracts.pipelines import PIPELINES
+from include.contracts.definition_file import FOLDER, load_definition
 from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import certify
 from include.integrity.comparison import diff, verify
@@ -20,11 +26,12 @@ from tests.integration.test_pipeline_live import Stream
 from tests.servers import wait_until
 from tests.support.pipeline import environment, produce, rows, run_module, with_topics
 from tests.support.publication import publish
+from tests.support.words import is_accepted, orders_with, words_of_tables
 
 ZONE = "America/New_York"
 DAY = Day.parse("2026-11-20", ZONE)
 MORNING, EVENING = "2026-11-20T14:00:00.000Z", "2026-11-21T03:30:00.000Z"  # both on the 20th in New York
-VIEW = ("SELECT order_number, customer_name, amount, is_paid, due_on, credit_limit, finality FROM order_detail"
+VIEW = ("SELECT order_number, customer_name, amount, is_paid, due_on, credit_limit, count, finality FROM order_detail"
         " ORDER BY order_number")  # fmt: skip
 
 
@@ -48,9 +55,22 @@ def boards(broker, postgres, tmp_path):
 
 
 @pytest.fixture
-def variables(broker, postgres, tmp_path, boards):
+def definitions(tmp_path):
+    folder = tmp_path / "definitions"
+    shutil.copytree(FOLDER, folder)
+    words = words_of_tables()
+    columns = [word for word in words if is_accepted(folder, word)]
+    assert {"count", "headers", "timestamp"} <= {*columns} < {*words}
+    text = orders_with(columns, [word for word in words if word != "changed_at"])
+    (folder / "order_detail.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def variables(broker, postgres, tmp_path, boards, definitions):
     postgres.new_database("orders_live")
     return {
+        "DEFINITIONS_DIR": str(definitions),
         **environment(broker, postgres, "orders_live", tmp_path), "PIPELINE": "order_detail",
         "PIPELINE_TIMEZONE": ZONE, "ARCHIVE_DIR": str(tmp_path / "archive"),
     }  # fmt: skip
@@ -58,8 +78,9 @@ def variables(broker, postgres, tmp_path, boards):
 
 @pytest.fixture
 def settings(variables):
+    pipeline = load_definition(Path(variables["DEFINITIONS_DIR"]) / "order_detail.toml")
     found = Settings.from_environment(variables)
-    assert found.pipeline is PIPELINES["order_detail"]
+    found = dataclasses.replace(found, database=dataclasses.replace(found.database, pipeline=pipeline))
     migrate(found)
     return found
 
@@ -73,14 +94,14 @@ def test_orders_go_through_everything(boards, settings, variables, tmp_path):
                            ("customer", 2, customer(2, creditLimit=None, bornOn=None))])  # fmt: skip
         produce(boards, [("member", 1, member(1)), ("board", 10, board(10, 1))])
         produce(settings, [
-            ("order", 10, order(10)),
+            ("order", 10, order(10, count=7)),
             ("order", 11, order(11, 2, amount="-0.01", isPaid=True, dueOn=None, orderedAt=EVENING, changedAt=EVENING)),
             ("order", 12, order(12, 9)),
             ("order", 13, order(13, amount="1e3")),
         ])  # fmt: skip
         live = [
-            (10, "Later", Decimal("12.50"), False, dt.date(2026, 12, 20), Decimal("1000.5000"), "live"),
-            (11, "Customer 2", Decimal("-0.01"), True, None, None, "live"),
+            (10, "Later", Decimal("12.50"), False, dt.date(2026, 12, 20), Decimal("1000.5000"), 7, "live"),
+            (11, "Customer 2", Decimal("-0.01"), True, None, None, None, "live"),
         ]
         wait_until(lambda: rows(settings, VIEW) == live, 90, "the orders are in the view")
         wait_until(lambda: rows(settings, "SELECT order_number FROM pending_record") == [(12,)], 30, "one order waits")

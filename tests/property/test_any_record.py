@@ -184,7 +184,7 @@ def test_the_night_has_every_twist_of_a_value_as_the_stream_showed_it(pipeline, 
     chain.serve()
     live = rows(pipeline, SHOWN, (TWISTED,))
     read = [read_record(Message(record, number), BOARD) for number, record in enumerate(boards)]
-    right = [row.key for row in read if not isinstance(row, Reject) and row.values["member_id"] == TWISTED]
+    right = [row.key for row in read if not isinstance(row, Reject) and row.values["member_id_"] == TWISTED]
     assert [board_id for board_id, *_ in live] == right
     assert len(right) > 50
     chain.night("twisted")

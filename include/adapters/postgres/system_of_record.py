@@ -18,6 +18,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import SessionLimits, open_connection
 from include.clock import rfc3339
+from include.contracts.fields import snake_case
 from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
@@ -259,4 +260,4 @@ def _unavailable(exc: psycopg2.Error) -> DatabaseUnavailable:
 def _parameters(topic: Topic, fields: Mapping[str, object]) -> dict[str, object]:
     if topic is BOARD:
         return {"fields": json.dumps(fields, ensure_ascii=False)}
-    return {field.column: fields.get(field.name) for field in topic.fields}
+    return {snake_case(field.name): fields.get(field.name) for field in topic.fields}
