@@ -79,6 +79,11 @@ class Definition:
         return self._output_of(self.join_field).column
 
     @property
+    def join_names(self) -> tuple[str, ...]:
+        """The JSON names of the field that holds the table's key: in the stream's topic, and in the output topic."""
+        return self.join_field, self._output_of(self.join_field).name
+
+    @property
     def version_column(self) -> str:
         """The relational name of the output's version field."""
         return self.output.version_column

@@ -71,6 +71,15 @@ def record_id(key: bytes | None) -> int | None:
     return number if LONG_MIN <= number <= LONG_MAX else None
 
 
+def names_key(key: int, *fields: str) -> str:
+    """Return the regular expression, for PostgreSQL and RE2, of a JSON text that has the key in one of the fields.
+
+    JSON may have a letter of a name as an escape sequence, of which PostgreSQL's `encode` doubles the backslash.
+    """
+    names = ("".join(rf"({char}|\\+u00({ord(char):02x}|{ord(char):02X}))" for char in field) for field in fields)
+    return rf'"({"|".join(names)})"\s*:\s*"?{key}([^0-9]|$)'
+
+
 MAX_PRECISION = 38  # of decimals in Spark and Arrow
 
 

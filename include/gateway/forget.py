@@ -1,4 +1,4 @@
-"""Produces tombstones of a member and the member's boards, in the form that the gateway gives to deletions."""
+"""Produces tombstones of a key of the table and of the stream's keys joined to it, as the gateway produces them."""
 
 import asyncio
 import uuid
@@ -19,22 +19,22 @@ _AT_ONCE = 1_000
 
 
 def produce_tombstones(
-    bootstrap_servers: str, definition: Definition, member_id: int, board_ids: Sequence[int], clock: Clock
+    bootstrap_servers: str, definition: Definition, key: int, stream_keys: Sequence[int], clock: Clock
 ) -> int:
-    """Send one tombstone per board, then the member's. Return their number once Kafka has acknowledged all of them.
+    """Send a tombstone per key of the stream, then the table's. Return their number once Kafka has acknowledged all.
 
     Blocks. Raises BrokerUnavailable; some tombstones may be in Kafka then.
     """
     records = [
-        *_tombstones(definition.stream, board_ids, clock), *_tombstones(definition.table, [member_id], clock),
+        *_tombstones(definition.stream, stream_keys, clock), *_tombstones(definition.table, [key], clock),
     ]  # fmt: skip
     return asyncio.run(_produce(bootstrap_servers, records))
 
 
-def _tombstones(topic: Topic, ids: Sequence[int], clock: Clock) -> Iterator[Record]:
+def _tombstones(topic: Topic, keys: Sequence[int], clock: Clock) -> Iterator[Record]:
     accepted = accepted_at(clock.now())
-    for row_id in ids:
-        yield make_record(topic, row_id, None, str(uuid.uuid4()), accepted)
+    for key in keys:
+        yield make_record(topic, key, None, str(uuid.uuid4()), accepted)
 
 
 async def _produce(bootstrap_servers: str, records: Sequence[Record]) -> int:

@@ -1,6 +1,6 @@
-"""Removes one member from the archive: rewrites each file that holds the member's records without them."""
+"""Removes one key of the table from the archive: rewrites each file that holds records of the key without them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -8,95 +8,74 @@ import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.contracts.definition import Definition
+from include.contracts.fields import names_key
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, Origin
+from spark_jobs.archive.leftovers import remove_leftovers
+from spark_jobs.archive.rows import DAY, DELETED, ID
 
 
 @dataclass
 class Forgotten:
-    """Numbers of a member's records and of the files that hold them, and the ids of the member's boards."""
+    """The keys of the stream that are joined to a key, the number of their records, and the files that hold them."""
 
+    stream_keys: set[int]
     records: int = 0
-    files: int = 0
-    board_ids: set[int] = field(default_factory=set)
+    files: list[ArchivedFile] = field(default_factory=list)
 
 
 class ArchiveForgetting:
-    """Reads every file that may hold the member's records, one row group at a time."""
+    """Reads every file that may hold records of the key, one row group at a time."""
 
-    def __init__(self, store: ArchiveStore, folder: ArchiveFolder, definition: Definition, member_id: int) -> None:
+    def __init__(self, store: ArchiveStore, folder: ArchiveFolder, definition: Definition, key: int) -> None:
         self._store = store
         self._folder = folder
         self._definition = definition
-        self._member_id = member_id
+        self._key = key
 
-    def find(self) -> Forgotten:
-        """Count the member's records. Changes nothing."""
-        found = Forgotten()
-        for listed in self._store.all_files():
-            if listed.kind == "places":
-                continue
-            origin, records = self._origin(listed), 0
-            for table in self._groups(listed):
-                of_member = table.filter(self._is_of_member(table, origin))
-                records += of_member.num_rows
-                if origin.topic == self._definition.stream.name and "id" in of_member.column_names:
-                    found.board_ids |= {key for key in of_member["id"].to_pylist() if key is not None}
-            found.records += records
-            found.files += records > 0
+    def find(self, stream_keys: Collection[int]) -> Forgotten:
+        """Find the records of the key, to which these keys of the stream are known to be joined. Changes nothing."""
+        found = Forgotten({*stream_keys})
+        files = [listed for listed in self._store.all_files() if listed.kind != "places"]  # these have no content
+        for listed in files:
+            if self._origin(listed).topic == self._definition.stream.name:
+                for table in self._groups(listed, ()):
+                    found.stream_keys.update(table[ID].drop_null().to_pylist())
+        for listed in files:
+            if records := sum(table.num_rows for table in self._groups(listed, found.stream_keys)):
+                found.records += records
+                found.files.append(listed)
         return found
 
-    def remove(self) -> Forgotten:
-        """Rewrite the files, replace the old ones in the catalogue, and remove the old ones from the folder.
+    def remove(self, found: Forgotten) -> None:
+        """Rewrite the files that were found, replace the old ones in the catalogue, and remove what is not listed.
 
         The catalogue changes in one transaction. The caller holds the archive's lock, and makes sure that no rebuild
         is running: it could be reading the old files.
         """
-        removed = Forgotten()
-        old: list[ArchivedFile] = []
-        new: list[ArchivedFile] = []
-        for listed in self._store.all_files():
-            written = self._without(listed)
-            kept = written.record_count if written else 0
-            if kept == listed.record_count:
-                continue
-            old.append(listed)
-            new += [written] if written else []
-            removed.records += listed.record_count - kept
-            removed.files += 1
-        if old:
-            self._store.replace(old, new, is_smaller=True)
-            for listed in old:
-                self._folder.remove(listed.path)
-            self._store.forget([listed.path for listed in old])
-        for path in self._store.replaced(0):  # left for readers by a merge, or by a run that died at this point
-            self._folder.remove(path)
-            self._store.forget([path])
-        return removed
+        if found.files:
+            written = [self._without(listed, found.stream_keys) for listed in found.files]
+            self._store.replace(found.files, [file for file in written if file], is_smaller=True)
+        remove_leftovers(self._store, self._folder, kept_s=0.0)  # of rebuilds, merges and runs that died, too
 
-    def _without(self, listed: ArchivedFile) -> ArchivedFile | None:
-        """Return the file without the member's records: the same file if it has none, None if it has no others."""
-        if listed.kind == "places":  # coordinates of records, without their content
-            return listed
-        origin = self._origin(listed)
-        kept = [table.filter(pc.invert(self._is_of_member(table, origin))) for table in self._groups(listed)]
-        count = sum(table.num_rows for table in kept)
-        if count == listed.record_count:
-            return listed
-        if not count:
-            return None
-        key = "id" if listed.kind == "records" else kept[0].column_names[0] if listed.kind == "versions" else None
-        schema = kept[0].schema.remove_metadata()
-        writer = self._folder.writer(listed.path.rpartition("/")[0], schema, origin, key)
-        for table in kept:
-            if table.num_rows:
+    def _without(self, listed: ArchivedFile, stream_keys: Collection[int]) -> ArchivedFile | None:
+        """Write a file without the records of the key and return it; None if there are no others."""
+        writer = None
+        for table in self._groups(listed, stream_keys, others=True):
+            if writer is None and table.num_rows:
+                folder, schema = listed.path.rpartition("/")[0], table.schema.remove_metadata()
+                writer = self._folder.writer(folder, schema, self._origin(listed), schema.names[0])
+            if writer and table.num_rows:
                 writer.write(table)
-        return writer.close(listed.kind, listed.day)._replace(batch_id=listed.batch_id)
+        return writer.close(listed.kind, listed.day)._replace(batch_id=listed.batch_id) if writer else None
 
-    def _groups(self, listed: ArchivedFile) -> Iterator[pa.Table]:
-        """Yield the row groups of a file."""
+    def _groups(self, listed: ArchivedFile, stream_keys: Collection[int], others: bool = False) -> Iterator[pa.Table]:
+        """Yield the records of the key in each row group of a file, or the others."""
+        origin = self._origin(listed)
         with self._folder.open(listed.path) as file:
             for number in range(file.num_row_groups):
-                yield file.read_row_group(number)
+                table = file.read_row_group(number)
+                is_of_key = self._is_of_key(table, origin, stream_keys)
+                yield table.filter(pc.invert(is_of_key) if others else is_of_key)
 
     def _origin(self, listed: ArchivedFile) -> Origin:
         origin = self._folder.origin(listed.path)
@@ -104,21 +83,22 @@ class ArchiveForgetting:
             raise ArchiveDamaged(file=listed.path, reason="its footer does not say what it was made from")
         return origin
 
-    def _is_of_member(self, table: pa.Table, origin: Origin) -> pa.ChunkedArray:
-        """True for each version and record of the member, and for each board that names the member as its author.
+    def _is_of_key(self, table: pa.Table, origin: Origin, stream_keys: Collection[int]) -> pa.ChunkedArray:
+        """True for each version and record of the key, and for each record of the stream that is joined to it.
 
-        False for tombstones: they hold no data, and they record that the member or the board is deleted.
+        A broken record may lack the join field: its own key decides then. False for tombstones: they hold no data, and
+        they record that the key is deleted.
         """
         if "value" not in table.column_names:
-            is_key = pc.equal(table[table.column_names[0]], self._member_id).fill_null(False)
+            is_key = pc.equal(table[table.column_names[0]], self._key).fill_null(False)
             return pc.and_(is_key, pc.invert(table["deleted"]))
         if origin.topic == self._definition.table.name:
-            is_key = pc.equal(table["key"], str(self._member_id).encode()).fill_null(False)
+            fields: tuple[str, ...] = (self._definition.table.key_field,)
+            is_key = pc.equal(table["key"], str(self._key).encode()).fill_null(False)
             is_key = pc.and_(is_key, pc.is_valid(table["value"]))
-            return pc.or_(is_key, self._names(table["value"], self._definition.table.key_field))
-        return self._names(table["value"], self._definition.join_field)
-
-    def _names(self, values: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        else:
+            fields = self._definition.join_names
+            is_broken = pc.and_(pc.is_null(table[DAY]), pc.invert(table[DELETED]))
+            is_key = pc.and_(is_broken, pc.is_in(table[ID], pa.array(stream_keys, pa.int64())))
         # broken records may not parse as JSON, so all values are searched as bytes
-        pattern = rf'"{name}"\s*:\s*"?{self._member_id}([^0-9]|$)'
-        return pc.match_substring_regex(values, pattern).fill_null(False)
+        return pc.or_(is_key, pc.match_substring_regex(table["value"], names_key(self._key, *fields)).fill_null(False))

@@ -140,8 +140,8 @@ class Decided:
     misplaced: int = 0
 
 
-def without_members(versions: pa.Table, forgotten: Collection[int]) -> pa.Table:
-    """Return the versions, with those of forgotten members marked as deleted. The schema is VERSIONS."""
+def without_forgotten(versions: pa.Table, forgotten: Collection[int]) -> pa.Table:
+    """Return the versions, with those of forgotten keys of the table marked as deleted. The schema is VERSIONS."""
     if not forgotten:
         return versions
     is_forgotten = pc.is_in(versions["table_key"], pa.array(forgotten, pa.int64()))

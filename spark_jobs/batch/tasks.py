@@ -17,7 +17,7 @@ from include.contracts.definition import Definition
 from include.failpoints import failpoint
 from include.settings import DatabaseSettings
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, needed_rows, unpacked
-from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_members
+from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_forgotten
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
 from spark_jobs.batch.splits import (
@@ -49,7 +49,7 @@ class RebuildContext:
     reads_members: bool  # True if tasks read members that the driver did not preload; `find` then runs
     database: DatabaseSettings
     bootstrap_servers: str
-    forgotten: frozenset[int] = frozenset()  # ids of members whose boards count as deleted
+    forgotten: frozenset[int] = frozenset()  # keys of the table whose records of the stream count as deleted
 
     @property
     def schemas(self) -> Mapping[Kind, pa.Schema]:
@@ -164,7 +164,7 @@ def choose(bucket: int, blobs: Iterable[Blob], rebuild: RebuildContext) -> Itera
     """Choose the boards of one bucket and save the excluded ones; yields the choice and the members it needs."""
     held = _held(blobs)
     decided = decide(
-        without_members(unpacked(held[Kind.VERSIONS], VERSIONS), rebuild.forgotten),
+        without_forgotten(unpacked(held[Kind.VERSIONS], VERSIONS), rebuild.forgotten),
         unpacked(held[Kind.BROKEN], BROKEN),
         unpacked(held[Kind.COORDINATES], SOURCES),
     )

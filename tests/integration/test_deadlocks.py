@@ -18,7 +18,6 @@ from include.adapters.postgres import sessions as connections
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.pending_store import PendingStore
 from include.clock import rfc3339
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import PipelineError
 from include.integrity import publication
 from include.integrity.comparison import verify
@@ -150,8 +149,8 @@ class System:
     def forget_superseded(self):
         self.join.forget_superseded()
 
-    def forget_member(self):
-        ForgottenStore(self.settings.database, PIPELINE).remove(7, [], dry_run=False)
+    def forget_key(self):
+        ForgottenStore(self.settings.database).remove(7, [], dry_run=False)
 
     def actions(self) -> dict[str, Callable[[], object]]:
         s = self.settings
@@ -166,7 +165,7 @@ class System:
             "check days": lambda: dirty_days(s),
             "late members": lambda: find_late_members(s),
             "certify": lambda: certify_alone(s, self.day),
-            "forget member": self.forget_member,
+            "forget key": self.forget_key,
             "topic made again": lambda: take_out_of_cuts(s, "member", f"topic {self.offset}"),
         }
 
@@ -217,7 +216,7 @@ def at_once(system, *names):
 
 
 NAMES = ("serve", "mark sent", "forget superseded", "publish", "undo", "prune", "collect",
-         "check days", "late members", "certify", "forget member", "topic made again")  # fmt: skip
+         "check days", "late members", "certify", "forget key", "topic made again")  # fmt: skip
 LARGE = {"serve", "publish"}  # these write most tables
 
 

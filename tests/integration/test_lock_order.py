@@ -15,7 +15,6 @@ from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger
 from include.clock import rfc3339
-from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.covering import cover
 from include.integrity.late_members import find_late_members
 from include.integrity.pruning import collect_orphans, prune
@@ -111,7 +110,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         redo(settings, DAY, "r")
         rows(settings, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
         prune(settings, DAY)
-        ForgottenStore(settings.database, PIPELINE).remove(7, [1, 2], dry_run=False)
+        ForgottenStore(settings.database).remove(7, [1, 2], dry_run=False)
         take_out_of_cuts(settings, "board", "another")
         collect_orphans(settings)
         repair(settings)
@@ -170,8 +169,8 @@ def test_forgetting_a_member_and_pruning_wait_for_each_other_in_no_circle(settin
     with caplog.at_level(logging.INFO):
         removed, _ = taking_turns(
             settings, "SELECT FROM pending_record FOR UPDATE",
-            lambda: ForgottenStore(settings.database, PIPELINE).remove(7, [1, 2], dry_run=False),
-            lambda: prune(settings, DAY), "forget member")  # fmt: skip
+            lambda: ForgottenStore(settings.database).remove(7, [1, 2], dry_run=False),
+            lambda: prune(settings, DAY), "forget")  # fmt: skip
     assert removed["detail_final"] == removed["detail_covered"] == 2
     assert "deadlock" not in caplog.text
 

@@ -39,10 +39,12 @@ def at(hours: float) -> str:
 class Archive:
     """One pipeline's topics, database and archive."""
 
-    def __init__(self, kafka, postgres, spark, name: str, folder: Path, rows_per_task: int = 1000) -> None:
+    def __init__(
+        self, kafka, postgres, spark, name: str, folder: Path, rows_per_task: int = 1000, pipeline: str = PIPELINE.name
+    ) -> None:
         self.log = TopicLog(kafka.bootstrap_servers)
         remove_topics(kafka.bootstrap_servers)
-        settings = with_topics(kafka, postgres, name, folder)
+        settings = with_topics(kafka, postgres, name, folder, pipeline)
         batch = dataclasses.replace(settings.batch, archive_dir=str(folder / "archive"), rows_per_task=rows_per_task)
         self.settings: Settings = dataclasses.replace(settings, batch=batch)
         self.folder = ArchiveFolder(str(folder / "archive"))
@@ -62,7 +64,7 @@ class Archive:
 
     @property
     def source(self) -> ArchiveSource:
-        return ArchiveSource(self.store, self.folder, self.offsets, PIPELINE)
+        return ArchiveSource(self.store, self.folder, self.offsets, self.settings.pipeline)
 
     def topic_id(self, topic: str) -> str:
         return self.offsets.topic_id(topic)
@@ -72,7 +74,7 @@ class Archive:
 
     def run(self, accept_gap: str | None = None, run_id: str = "test"):
         """One night's run."""
-        return archive_topics(self.context, self.settings, PIPELINE, run_id, accept_gap)
+        return archive_topics(self.context, self.settings, self.settings.pipeline, run_id, accept_gap)
 
     def send(self, records: Sequence[tuple], created: dt.datetime = NOON) -> None:
         """(topic, key, value) or (topic, key, value, headers) records; a dict goes as JSON, None is a tombstone."""

@@ -20,7 +20,7 @@ from tests.support.broker import make_pipeline_topics
 from tests.support.database import database_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-_MIGRATED = "migrated"  # the database of each server that those of its tests are copies of
+_MIGRATED = "migrated_"  # with the pipeline's name: the database of each server that those of its tests are copies of
 
 
 def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path) -> dict[str, str]:
@@ -42,20 +42,25 @@ def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, databas
     }
 
 
-def migrated(kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path) -> Settings:
+def migrated(
+    kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path, pipeline: str = "board_detail"
+) -> Settings:
     """A new database with the pipeline's schema, and the settings that lead to it."""
-    settings = Settings.from_environment(environment(kafka, postgres, database, state))
-    if _MIGRATED not in postgres.templates:
-        postgres.new_database(_MIGRATED)
-        migrate(dataclasses.replace(settings, database=dataclasses.replace(settings.database, name=_MIGRATED)))
-        postgres.templates.add(_MIGRATED)
-    postgres.new_database(database, _MIGRATED)
+    settings = Settings.from_environment(environment(kafka, postgres, database, state), pipeline)
+    template = _MIGRATED + pipeline
+    if template not in postgres.templates:
+        postgres.new_database(template)
+        migrate(dataclasses.replace(settings, database=dataclasses.replace(settings.database, name=template)))
+        postgres.templates.add(template)
+    postgres.new_database(database, template)
     return settings
 
 
-def with_topics(kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path) -> Settings:
+def with_topics(
+    kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path, pipeline: str = "board_detail"
+) -> Settings:
     """The same, with the topics made on the broker."""
-    settings = migrated(kafka, postgres, database, state)
+    settings = migrated(kafka, postgres, database, state, pipeline)
     make_pipeline_topics(settings.kafka)
     return settings
 

@@ -41,7 +41,7 @@ COMMANDS = {
     "include.integrity.__main__": ["status"],
     "include.sql.migrate": [],
     "spark_jobs.archive_day": ["--run-id", "r"],
-    "spark_jobs.forget_member": ["7", "--reason", "r"],
+    "spark_jobs.forget": ["--key", "7", "--reason", "r"],
     "spark_jobs.rebuild_day": ["--run-id", "r", "--day", "2026-11-20"],
     "spark_jobs.repair": ["--dry-run"],
     "spark_jobs.stream": [],

@@ -147,7 +147,7 @@ class GenerationStore:
             return dict(cursor.fetchall())
 
     def forgotten(self) -> frozenset[int]:
-        """Return the ids of members whose data was removed on request."""
+        """Return the keys of the table whose data was removed on request."""
         with self._transaction() as cursor:
             cursor.execute(query("select_forgotten", cursor))
             return frozenset(int(row[0]) for row in cursor.fetchall())
