@@ -12,7 +12,7 @@ ROUND_S = 1.0
 
 
 class Chores:
-    """Runs the chores in turn, once a second. A Retryable is logged and ends the round; other errors end the thread."""
+    """Runs the chores in turn, once a second. A Retryable ends its chore's turn; other errors end the thread."""
 
     def __init__(self, chores: Sequence[Callable[[], object]], tick: Callable[[], None], stop: threading.Event) -> None:
         """`tick` is called in each round. `stop` ends the thread; chores that wait must check it too."""
@@ -38,12 +38,12 @@ class Chores:
     def _run(self) -> None:
         while not self._stop.wait(ROUND_S):
             self._tick()
-            try:
-                for chore in self._chores:
+            for chore in self._chores:
+                try:
                     chore()
-            except Retryable as exc:
-                log.warning("retrying in the next round: %s", exc)
-            except Exception as exc:  # the main loop raises it
-                log.exception("a chore failed")
-                self._error = exc
-                return
+                except Retryable as exc:
+                    log.warning("retrying in the next round: %s", exc)
+                except Exception as exc:  # the main loop raises it
+                    log.exception("a chore failed")
+                    self._error = exc
+                    return
