@@ -245,7 +245,7 @@ class Intake:
                 stored[index] = self._store.put(record, failure.kind, rule.ambiguous)
                 stored_keys.add((record.topic, record.key))
         for index, put in stored.items():
-            outcome = await self._stored(records[index], put)
+            outcome = await self._stored(records[index], put, is_in_kafka=index in outcomes)
             outcomes.setdefault(index, outcome)
         for index, failure in failures.items():
             self._supervisor.act(failure, rule_for(failure), records[index])
@@ -269,7 +269,7 @@ class Intake:
         self._supervisor.act(failure, rule, record)  # after storing: a stop must not lose the record
         return outcome
 
-    async def _stored(self, record: Record, put: Awaitable[int]) -> Outcome:
+    async def _stored(self, record: Record, put: Awaitable[int], is_in_kafka: bool = False) -> Outcome:
         try:
             await put
         except StoreFull as exc:
@@ -277,7 +277,7 @@ class Intake:
         except StoreUnavailable as exc:
             return self._not_kept(record, STORE_UNAVAILABLE, exc)
         self._is_refusing = False
-        self._counters.kept[record.topic, "fallback"] += 1
+        self._counters.kept[record.topic, "fallback"] += not is_in_kafka  # else it is counted there
         return Kept(record.event_id, "fallback")
 
     def _in_kafka(self, record: Record) -> Kept:

@@ -190,6 +190,7 @@ def test_later_record_of_a_key_is_kept_behind_the_one_of_its_array_that_failed()
     assert outcomes == [Kept("e-1", "fallback"), Kept("e-2", "kafka"), Kept("e-3", "kafka")]
     waiting = [(row.record.event_id, row.error, row.may_be_in_kafka) for row in gateway.store.rows]
     assert waiting == [("e-1", "_MSG_TIMED_OUT", True), ("e-2", "gateway.key_waiting", True)]
+    assert gateway.services.counters.kept == {("board", "fallback"): 1, ("board", "kafka"): 2}
 
 
 def test_ids_are_random_uuids():
