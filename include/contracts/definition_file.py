@@ -46,7 +46,7 @@ _KEY_WORDS = {
 # Names of the product's own tables, indexes, sequences, views, functions, schemas and roles: a pipeline's view stands
 # beside them.
 _OWN_NAMES = {
-    "add_bounds", "alembic_version", "alembic_version_pkc", "analyst", "analyst_personal", "analyze_table",
+    "alembic_version", "alembic_version_pkc", "analyst", "analyst_personal", "analyze_table",
     "archive_batch", "archive_batch_id_seq", "archive_batch_pkey", "archive_batch_topic", "archive_file",
     "archive_file_batch", "archive_file_day", "archive_file_pkey", "attach_table", "batch", "board_document",
     "board_document_created", "board_document_member", "board_document_pkey", "board_id_seq", "change_key",
@@ -65,8 +65,7 @@ _OWN_NAMES = {
     "publication_day", "publication_id_seq", "publication_pkey", "rebuild_run", "rebuild_run_pkey", "recorded",
     "reject", "reject_pkey", "searched_generation", "searched_generation_pkey", "shown_rows", "site", "stream",
     "stream_driver", "stream_driver_pkey", "stream_progress", "stream_progress_pkey", "stream_trial",
-    "stream_trial_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "validate_bounds",
-    "was_pending",
+    "stream_trial_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "was_pending",
 }  # fmt: skip
 
 _FieldName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-zA-Z0-9]{0,47}$")]

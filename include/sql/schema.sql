@@ -797,30 +797,6 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION generations.add_bounds(id bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    bounds record;
-BEGIN
-    EXECUTE format('SELECT min({{key}}) AS first_key, max({{key}}) AS last_key, min({{day_from}}) AS earliest,'
-                   ' max({{day_from}}) AS latest FROM generations.detail_final_g%s', id) INTO bounds;
-    IF bounds.first_key IS NOT NULL AND bounds.earliest IS NOT NULL THEN
-        EXECUTE format('ALTER TABLE generations.detail_final_g%1$s ADD CONSTRAINT detail_final_g%1$s_bounds'
-                       ' CHECK ({{key}} BETWEEN %2$s AND %3$s AND {{day_from}} BETWEEN %4$L AND %5$L) NOT VALID',
-                       id, bounds.first_key, bounds.last_key, bounds.earliest, bounds.latest);
-    END IF;
-END
-$$;
-
-CREATE FUNCTION generations.validate_bounds(id bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    EXECUTE format('ALTER TABLE generations.detail_final_g%1$s VALIDATE CONSTRAINT detail_final_g%1$s_bounds', id);
-END
-$$;
-
 CREATE FUNCTION generations.drop_table(id bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
