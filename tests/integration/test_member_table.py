@@ -192,7 +192,8 @@ def test_a_compaction_leaves_the_cores_to_the_batches(table, spark):
     tasks = 40
     pause = F.expr("reflect('java.util.concurrent.locks.LockSupport', 'parkNanos', 250000000L)")
     slow = spark.range(0, tasks, 1, tasks).where(pause.isNotNull())
-    versions = slow.select(F.col("id").alias("id_"), *[F.lit(None).cast("string").alias(name) for name in table._columns],
+    versions = slow.select(F.col("id").alias("id_"),
+                           *[F.lit(None).cast("string").alias(name) for name in table._columns],
                            F.lit(0).alias("partition"), F.lit(0).cast("long").alias("offset"),
                            F.current_timestamp().alias("version_at"), F.lit(False).alias("deleted"))  # fmt: skip
     tracker = spark.sparkContext.statusTracker()
