@@ -38,12 +38,12 @@ from include.airflow_support.tasks import (
     uncertified_days,
     wait_until_caught_up,
 )
-from include.settings import listed_pipelines
+from include.settings import pipeline_names
 
 # 04:00 comes once a day in every time zone: clocks are changed between 22:00 and 04:00
 SCHEDULE = "0 4 * * *"
 
-for pipeline in listed_pipelines():
+for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("nightly_rebuild", pipeline, __doc__),
         description="Rebuilds and publishes from raw: yesterday, days that were never published, and dirty days.",

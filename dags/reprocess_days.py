@@ -20,9 +20,9 @@ from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.tasks import CATCH_UP_TIMEOUT, rebuild_group, replay_fallback, wait_until_caught_up
-from include.settings import listed_pipelines
+from include.settings import pipeline_names
 
-for pipeline in listed_pipelines():
+for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("reprocess_days", pipeline, __doc__, "by hand"),
         description="Rebuilds days by hand; a dry run publishes nothing.",

@@ -20,9 +20,9 @@ from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.tasks import MADE_BY
-from include.settings import listed_pipelines
+from include.settings import pipeline_names
 
-for pipeline in listed_pipelines():
+for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("undo_day", pipeline, __doc__, "by hand"),
         description="Shows of a day what was shown before; by hand.",

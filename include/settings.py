@@ -1,7 +1,7 @@
 """Settings, read from the environment and validated once, at startup.
 
 Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
-which validates nothing, `include.contracts.pipelines`, which reads DEFINITIONS_DIR, and `include.failpoints`, whose
+which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, and `include.failpoints`, whose
 variables only tests set.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from include.contracts.definition import Definition
+from include.contracts.definition import Definition, definitions_folder
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
 
@@ -285,24 +285,21 @@ def reader_of(pipeline: str, environment: Mapping[str, str]) -> EnvironmentReade
 
 
 def listed_pipelines(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Return the names in PIPELINES, separated by commas; else the one in PIPELINE. They are not checked.
-
-    DAG files call it, which open nothing when they are parsed: no definition either.
-    """
+    """Return the names in PIPELINES, separated by commas; else the one in PIPELINE. They are not checked."""
     env = EnvironmentReader(os.environ if environment is None else environment)
     return [name.strip() for name in env.text("PIPELINES", env.text("PIPELINE", DEFAULT_PIPELINE)).split(",")]
 
 
-def pipeline_names(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Return the pipelines that run side by side, as `listed_pipelines`.
+def pipeline_names(environment: Mapping[str, str] | None = None, folder: Path | None = None) -> list[str]:
+    """Return the pipelines that run side by side, as `listed_pipelines`; `folder` has their definitions.
 
-    Raises ConfigurationError for a name that is there twice or that has no definition.
+    Reads no definition, so that DAG files can call it when they are parsed. Raises ConfigurationError for a name that
+    is there twice or that has no definition.
     """
-    from include.contracts.pipelines import PIPELINES
-
-    names = listed_pipelines(environment)
-    if len(set(names)) < len(names) or not set(names) <= PIPELINES.keys():
+    names, folder = listed_pipelines(environment), folder or definitions_folder()
+    if len(set(names)) < len(names) or not all((folder / f"{name}.toml").is_file() for name in names):
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
         raise ConfigurationError(
-            f"PIPELINES={','.join(names)!r}: not different names of {', '.join(PIPELINES)}, with commas between them"
+            f"PIPELINES={','.join(names)!r}: not different names of {known}, with commas between them"
         )
     return names

@@ -110,7 +110,7 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
             "workers": "1",
             "worker_timeout": "10",  # a stop waits this long for open connections; default 120
             "secret_key": _derived(settings["AIRFLOW_JWT_SECRET"], "api-secret-key"),
-            "instance_name": "board_detail pipeline",
+            "instance_name": "Pipelines",
         },
         "api_auth": {"jwt_secret": settings["AIRFLOW_JWT_SECRET"]},
         "scheduler": {

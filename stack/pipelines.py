@@ -5,24 +5,19 @@ as a suffix of services and jobs.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from include.settings import DEFAULT_PIPELINE
+from include.contracts.definition import FOLDER
+from include.errors import ConfigurationError
+from include.settings import DEFAULT_PIPELINE, pipeline_names
 from stack.errors import StackError
-
-_DEFINITIONS = Path(__file__).resolve().parents[1] / "include" / "pipelines"
 
 
 def pipelines_of(settings: Mapping[str, str]) -> list[str]:
     """Return the names in PIPELINES, the first pipeline first. Raises StackError for a name without a definition."""
-    text = settings["PIPELINES"]
-    names = [name.strip() for name in text.split(",")]
-    known = sorted(path.stem for path in _DEFINITIONS.glob("*.toml"))
-    if len(set(names)) < len(names) or not set(names) <= set(known):
-        raise StackError(
-            f"PIPELINES={text!r} in .env: not different names of {', '.join(known)}, with commas between them"
-        )
-    return names
+    try:
+        return pipeline_names({"PIPELINES": settings["PIPELINES"]}, FOLDER)
+    except ConfigurationError as exc:
+        raise StackError(f"in .env, {exc}") from exc
 
 
 def gateway_pipeline(settings: Mapping[str, str]) -> str:

@@ -1,10 +1,14 @@
 """The pipeline, defined once as data. Every job, DAG, query and page reads it; migrations do not."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from include.contracts.fields import Field
 from include.contracts.topics import Topic
+
+FOLDER = Path(__file__).resolve().parents[1] / "pipelines"  # of the definitions, each in NAME.toml
 
 Side = Literal["stream", "table"]
 
@@ -15,6 +19,11 @@ _POSTGRES_TYPES = {
     "boolean": "boolean",
     "date": "date",
 }
+
+
+def definitions_folder() -> Path:
+    """Return the folder of the definitions: DEFINITIONS_DIR, which also has board_detail.toml, else FOLDER."""
+    return Path(os.environ.get("DEFINITIONS_DIR") or FOLDER)
 
 
 def postgres_type(field: Field) -> str:

@@ -8,12 +8,10 @@ from typing import Annotated
 
 import msgspec
 
-from include.contracts.definition import Column, Definition, Side
+from include.contracts.definition import Column, Definition, Side, FOLDER
 from include.contracts.fields import Field, FieldType, snake_case
 from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
 from include.errors import ContractMismatch
-
-FOLDER = Path(__file__).resolve().parents[1] / "pipelines"
 
 _COORDINATES = (
     Field("kafkaPartition", "kafka_partition", "long", "Always null in the topic; filled when served.", nullable=True),

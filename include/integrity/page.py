@@ -41,6 +41,22 @@ def airflow_app() -> FastAPI:
     return create_app(authorize, listed_pipelines(), partial(Settings.from_environment, None), read_rows, read_backlog)
 
 
+def navigation(prefix: str) -> list[dict[str, Any]]:
+    """Return Airflow's navigation entries of the pages: the first pipeline's and, with its name, each further one's."""
+    further = listed_pipelines()[1:]
+    pages = {"Integrity": "", **{f"Integrity {pipeline}": f"{pipeline}/" for pipeline in further}}
+    return [
+        {
+            "name": name,
+            "href": f"{prefix}/{path}",
+            "destination": "nav",
+            "url_route": name.lower().replace(" ", "_"),  # Airflow keeps one view of each route
+            "nav_top_level": True,
+        }
+        for name, path in pages.items()
+    ]
+
+
 def create_app(
     authorize: Callable[..., Any],
     pipelines: Sequence[str],

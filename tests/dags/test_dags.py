@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from include.airflow_support.dag_ids import BASES
+
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINES = {"": "board_detail", "_order_detail": "order_detail"}  # by the suffix of their DAGs
 DAG_IDS = tuple(base + suffix for suffix in PIPELINES for base in ("nightly_rebuild", "reprocess_days", "undo_day"))
@@ -21,6 +23,19 @@ def test_every_file_imports_and_holds_the_dag_it_is_named_for_of_each_pipeline(d
     assert {path.name for path in (ROOT / "dags").glob("*.py")} == {
         Path(dag.fileloc).name for dag in dag_bag.dags.values()
     }
+
+
+@pytest.mark.parametrize("names", ["board_detail,orders", "board_detail,board_detail"])
+@pytest.mark.usefixtures("dag_bag")  # Airflow reads its environment when it is imported
+def test_wrong_pipelines_are_an_import_error_of_each_dag_file(monkeypatch, names):
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.setenv("PIPELINES", names)
+    bag = DagBag(dag_folder=str(ROOT / "dags"))
+    assert bag.dags == {}
+    assert {Path(file).stem for file in bag.import_errors} == {*BASES}
+    for error in bag.import_errors.values():
+        assert f"PIPELINES={names!r}: not different names of board_detail, order_detail, with commas" in error
 
 
 @pytest.mark.parametrize("suffix", PIPELINES)

@@ -292,4 +292,7 @@ class TestIntegrityPage:
             ]
 
         views = [view for plugin in plugins for view in plugin["external_views"]]
-        assert [(view["name"], view["href"]) for view in views] == [("Integrity", "/integrity/")]
+        assert [(view["name"], view["href"]) for view in views] == [
+            ("Integrity", "/integrity/"),
+            ("Integrity order_detail", "/integrity/order_detail/"),
+        ]

@@ -7,7 +7,8 @@ import pytest
 
 from include.adapters.kafka.admin import create_topics
 from include.contracts.day import Day
-from include.contracts.definition_file import FOLDER, load_definitions
+from include.contracts.definition import FOLDER
+from include.contracts.definition_file import load_definitions
 from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
 from include.settings import Settings

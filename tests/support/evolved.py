@@ -1,6 +1,6 @@
 """Text of order_detail.toml with changes, such as two new columns of new fields, one of them personal."""
 
-from include.contracts.definition_file import FOLDER
+from include.contracts.definition import FOLDER
 
 ORDERS = (FOLDER / "order_detail.toml").read_text(encoding="utf-8")
 _NOTE = '    { stream = "note" },\n'

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from include.contracts.definition_file import FOLDER, load_definition, load_definitions
+from include.contracts.definition import FOLDER
+from include.contracts.definition_file import load_definition, load_definitions
 from include.errors import ContractMismatch
 
 ORDERS = (FOLDER / "order_detail.toml").read_text(encoding="utf-8")

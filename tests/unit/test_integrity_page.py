@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from include.errors import DatabaseUnavailable
 from include.integrity.days import Window
-from include.integrity.page import create_app
+from include.integrity.page import create_app, navigation
 from include.integrity.page_model import DayStatus, select_rows
 from include.settings import Settings
 
@@ -266,6 +266,15 @@ class TestPipelines:
         answer = pages.get(path)
 
         assert (answer.status_code, answer.json()) == (404, {"detail": "no such pipeline"})
+
+    def test_each_page_is_in_the_navigation_of_airflow(self, pages):
+        views = navigation("/integrity")
+
+        assert [(view["name"], view["href"]) for view in views] == [
+            ("Integrity", "/integrity/"), ("Integrity order_detail", "/integrity/order_detail/"),
+        ]  # fmt: skip
+        assert len({view["url_route"] for view in views}) == len(views), "Airflow drops a second view of a route"
+        assert all(pages.get(view["href"].removeprefix("/integrity")).status_code == 200 for view in views)
 
     def test_a_wrong_setting_of_one_leaves_the_other_readable(self):
         pages = client(lambda _: [], variables={**LEAST, "ORDER_DETAIL__PIPELINE_TIMEZONE": "Asia/Soul"})

@@ -260,7 +260,7 @@ def test_pipelines_without_a_definition_are_refused_before_anything_is_added(tmp
     env_file.ensure(layout.env_file)
     with_value(layout.env_file, "PIPELINES", names)
     before = layout.env_file.read_text()
-    with pytest.raises(StackError, match=r"PIPELINES=.* in \.env: not different names of board_detail, order_detail"):
+    with pytest.raises(StackError, match=r"in \.env, PIPELINES=.*: not different names of board_detail, order_detail"):
         env_file.ensure(layout.env_file)
     assert layout.env_file.read_text() == before
 
