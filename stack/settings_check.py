@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from include.environment_reader import EnvironmentReader
-from include.errors import ConfigurationError
+from include.errors import ConfigurationError, ContractMismatch
 from include.settings import Settings, reader_of
 from stack import env_file
 from stack.errors import StackError
@@ -17,7 +17,7 @@ _FERNET_BYTES = 32
 
 
 def check(settings: Mapping[str, str]) -> None:
-    """Raise StackError for variables that are missing, or for the first one with an invalid value."""
+    """Raise StackError for missing variables, or for the first one with an invalid value, or a wrong definition."""
     variables = env_file.variables_of(settings)
     if "PIPELINE" in settings:
         raise StackError(
@@ -43,6 +43,8 @@ def check(settings: Mapping[str, str]) -> None:
         reader.text("JAVA_HOME", "")
     except ConfigurationError as exc:
         raise StackError(f"in .env, {exc}") from exc
+    except ContractMismatch as exc:  # a definition is wrong
+        raise StackError(str(exc)) from exc
     for name in ("DATABASE_NAME", "STREAM_CHECKPOINT_DIR", "ARCHIVE_DIR"):
         _require_different(settings, name)
     if not _is_fernet_key(settings["AIRFLOW_FERNET_KEY"]):

@@ -8,15 +8,17 @@ import json
 import sys
 from pathlib import Path
 
+from include.command import as_command
 from include.contracts.asyncapi import asyncapi
 from include.contracts.data_contract import data_contract
-from include.contracts.pipelines import PIPELINES, TOPICS
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "contracts"
 
 
 def contract_files() -> dict[str, str]:
-    """Return file name → content."""
+    """Return file name → content. Raises ContractMismatch for a wrong definition."""
+    from include.contracts.pipelines import PIPELINES, TOPICS  # reads the definitions
+
     documents = {f"{topic.name}.schema.json": topic.json_schema() for topic in TOPICS.values()}
     for definition in PIPELINES.values():
         documents[f"{definition.name}.asyncapi.json"] = asyncapi(definition)
@@ -33,6 +35,7 @@ def drifted(target: Path = TARGET) -> list[str]:
     ]
 
 
+@as_command
 def main() -> int:
     """Write the files. With --check, write nothing and return 1 if a file is out of date."""
     parser = argparse.ArgumentParser(description="Write the contracts to docs/contracts.")

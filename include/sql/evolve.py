@@ -44,7 +44,9 @@ def evolve(connection: Connection) -> None:
         row = cursor.fetchone()
         evolution = compare(definition, detail_columns(cursor), json.loads(row[0]) if row else None)
         if evolution.refused:
-            raise ContractMismatch(f"{definition.name}.toml: {evolution.refused[0]}; see docs/pipelines.md, Evolving")
+            raise ContractMismatch(
+                f"{definition.name}.toml: {evolution.refused[0]}; see docs/pipelines.md, What a migration does"
+            )
         if not evolution.added and row is None:
             save_definition(cursor)
         elif evolution.added or row[0] != _today(cursor):
