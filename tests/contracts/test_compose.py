@@ -1,4 +1,4 @@
-"""Checks of docker-compose.yaml and deploy/Dockerfile without running a container."""
+"""Checks of the compose files and deploy/Dockerfile without running a container."""
 
 import re
 import shutil
@@ -12,7 +12,17 @@ import pytest
 
 from stack import env_file
 from stack.layout import PROJECT_ROOT
-from tests.support.compose import COMPOSE_FILE, LOCAL_ONLY, Compose, MissingVariable, parse, references, texts
+from tests.support.compose import (
+    COMPOSE_FILE,
+    COMPOSE_FILES,
+    LOCAL_ONLY,
+    ORDER_DETAIL_FILE,
+    Compose,
+    MissingVariable,
+    parse,
+    references,
+    texts,
+)
 from tests.support.compose import generated_variables as make_variables
 from tests.support.image import DOCKERFILE, copy_tree, ignore_rules, is_ignored, read_stages
 
@@ -46,14 +56,15 @@ def test_docker_itself_accepts_the_file(tmp_path: Path) -> None:
         # not a skip: the module's other tests are what is checked then, and the run says so
         warnings.warn("no `docker compose` on this machine: docker-compose.yaml was not shown to it", stacklevel=1)
         return
-    command = [*docker, "--env-file", str(tmp_path / ".env"), "-f", str(COMPOSE_FILE), "config", "--quiet"]
+    files = [argument for file in COMPOSE_FILES for argument in ("-f", str(file))]
+    command = [*docker, "--env-file", str(tmp_path / ".env"), *files, "config", "--quiet"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
 def test_every_key_is_one_that_compose_knows() -> None:
     known = {"build", "cap_drop", "command", "configs", "depends_on", "deploy", "environment", "healthcheck",
-             "hostname", "image", "init", "logging", "networks", "ports", "profiles", "pull_policy", "restart",
+             "hostname", "image", "init", "logging", "networks", "ports", "pull_policy", "restart",
              "security_opt", "shm_size", "stop_grace_period", "stop_signal", "ulimits", "volumes"}  # fmt: skip
     content = parse(written())
     assert {key for key in content if not key.startswith("x-")} == {
@@ -65,6 +76,13 @@ def test_every_key_is_one_that_compose_knows() -> None:
     }
     unknown = {name: service.keys() - known for name, service in content["services"].items() if service.keys() - known}
     assert not unknown
+
+
+def test_a_further_pipelines_file_has_only_keys_that_are_merged_as_here() -> None:
+    content = parse(ORDER_DETAIL_FILE.read_text(encoding="utf-8"))
+    assert content.keys() == {"x-settings", "services", "volumes"}
+    keys = {key for service in content["services"].values() for key in service}
+    assert keys == {"extends", "environment", "hostname", "volumes", "depends_on"}
 
 
 def test_every_variable_is_in_the_generated_env_or_has_a_default(variables: dict[str, str]) -> None:
@@ -134,12 +152,9 @@ def test_two_clones_share_no_project_volume_or_image(compose: Compose, tmp_path:
     assert images[0].isdisjoint(images[1])
 
 
-def test_limits_of_memory_add_up_to_the_documented_ones(compose: Compose) -> None:
-    lasting = [
-        service
-        for name, service in compose.services.items()
-        if name not in compose.once() and "profiles" not in service
-    ]
+def test_limits_of_memory_add_up_to_the_documented_ones(variables: dict[str, str]) -> None:
+    compose = Compose.load(variables, [COMPOSE_FILE])
+    lasting = [service for name, service in compose.services.items() if name not in compose.once()]
     for which in ("limits", "reservations"):
         total = sum(_gigabytes(service["deploy"]["resources"][which]["memory"]) for service in lasting)
         assert f"{which} of memory add up to {total:g} GB" in " ".join(DEPLOYMENT.read_text().split())
@@ -206,7 +221,7 @@ def test_volumes_are_declared_and_used(compose: Compose) -> None:
     mounted = [v.split(":")[0] for s in compose.services.values() for v in s.get("volumes", [])]
     assert set(mounted) == compose.content["volumes"].keys()
     shared = {name for name in mounted if mounted.count(name) > 1}
-    on_purpose = {"airflow", "archive", "archive-order-detail", "gateway-tokens"}
+    on_purpose = {"airflow", "archive", "gateway-tokens"}
     assert shared == on_purpose, "two processes on one folder must be on purpose"
 
 
@@ -311,7 +326,8 @@ def _gigabytes(memory: str) -> float:
 
 
 def _references() -> list[Any]:
-    return [reference for text in texts(parse(written())) for reference in references(text)]
+    contents = [parse(file.read_text(encoding="utf-8")) for file in COMPOSE_FILES]
+    return [reference for text in texts(contents) for reference in references(text)]
 
 
 def _docker_compose() -> list[str] | None:

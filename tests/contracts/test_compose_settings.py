@@ -1,13 +1,16 @@
-"""docker-compose.yaml holds the local stack's settings; what differs is listed here, each with its reason."""
+"""The compose files hold the local stack's settings; what differs is listed here, each with its reason."""
 
 import json
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from include.settings import Settings, prefix_of
+from include.settings import Settings, prefix_of, reader_of
 from stack.airflow_env import airflow_environment, spark_connection
 from stack.environment import without_secrets
 from stack.kafka import KafkaBroker
@@ -17,9 +20,24 @@ from stack.postgres_binaries import from_wheel
 from stack.run_service import prepare
 from stack.service import Service
 from stack.services import declare
-from tests.support.compose import BROKERS, Compose, broker_properties, generated_variables
+from tests.support.compose import (
+    BROKERS,
+    COMPOSE_FILE,
+    COMPOSE_FILES,
+    Compose,
+    broker_properties,
+    generated_variables,
+    texts,
+)
+from tests.support.documents import fenced
 from tests.support.image import read_stages
 
+ROOT = Layout.of().root
+DEPLOYMENT = ROOT / "docs" / "deployment.md"
+# a command of compose that names a service: options, then the service
+DOCKER_COMPOSE = re.compile(
+    r"docker compose (?:exec|run|stop|kill|logs|restart)(?: --(?:signal|tail) \w+| --[\w-]+)* ([\w-]+)"
+)
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 STREAMS = ("stream", "stream-order-detail")
 MIGRATIONS = ("migrate", "migrate-order-detail")
@@ -138,11 +156,19 @@ def test_jobs_end_and_services_last_as_locally(compose: Compose, variables: dict
 
 
 def test_each_waits_for_what_it_waits_for_locally(compose: Compose, variables: dict[str, str]) -> None:
-    for node in declare(variables):
-        needed = {name for each in node.depends_on for name in NAMES.get(each, (each,))}
-        for name in NAMES.get(node.name, (node.name,)):
-            waits = set(compose.services[name].get("depends_on", {}))
-            assert waits - DEPLOYMENT_ONLY == needed, name
+    def waits(name: str) -> set[str]:
+        direct = set(compose.services[name].get("depends_on", {}))
+        return direct.union(*map(waits, direct))
+
+    nodes = {node.name: node for node in declare(variables)}
+
+    def needed(node: str) -> set[str]:
+        direct = {name for each in nodes[node].depends_on for name in NAMES.get(each, (each,))}
+        return direct.union(*map(needed, nodes[node].depends_on))
+
+    for node in nodes:
+        for name in NAMES.get(node, (node,)):
+            assert waits(name) - DEPLOYMENT_ONLY == needed(node), name
 
 
 def test_each_is_stopped_as_locally(compose: Compose, variables: dict[str, str]) -> None:
@@ -260,24 +286,82 @@ def test_files_of_airflow_lie_on_its_volume(compose: Compose) -> None:
 def test_drivers_and_tasks_see_the_archive_in_one_place(compose: Compose) -> None:
     users = {name for name, service in compose.services.items() if "archive" in str(service.get("volumes", []))}
     assert users == {"airflow-scheduler", "spark-worker-1", "spark-worker-2"}
-    for pipeline, volume in (("board_detail", "archive"), ("order_detail", "archive-order-detail")):
-        settings = Settings.from_environment(compose.environment("airflow-scheduler"), pipeline)
-        folder = settings.batch.archive_dir.removeprefix("file://")
-        assert all(f"{volume}:{folder}" in compose.services[name]["volumes"] for name in users)
+    (volume,) = {each for name in users for each in compose.services[name]["volumes"] if each.startswith("archive:")}
+    folders = {
+        Path(Settings.from_environment(compose.environment("airflow-scheduler"), pipeline).batch.archive_dir[7:])
+        for pipeline in ("board_detail", "order_detail")
+    }
+    assert len(folders) == 2
+    assert {str(folder.parent) for folder in folders} == {volume.partition(":")[2]}
 
 
-def test_services_of_a_further_pipeline_have_its_profile_database_and_checkpoints(compose: Compose) -> None:
-    further = {name for name, service in compose.services.items() if service.get("profiles") == ["order_detail"]}
-    assert further == {name for name, service in compose.services.items() if "profiles" in service}
-    assert further == {name for name in compose.services if name.endswith("-order-detail")}
-    for name in further:
-        settings = Settings.from_environment(compose.environment(name))
-        assert (settings.pipeline.name, settings.database.name) == ("order_detail", "order_detail")
-    checkpoints = [compose.services[name]["volumes"] for name in STREAMS]
-    assert [*map(len, checkpoints)] == [1, 1]
-    assert checkpoints[0] != checkpoints[1]
-    for name in compose.services.keys() - further:
-        assert further.isdisjoint(compose.services[name].get("depends_on", {})), f"{name} needs a profile"
+@pytest.mark.parametrize("name", [*MIGRATIONS, *STREAMS])
+def test_a_process_of_one_pipeline_has_its_settings(compose: Compose, variables: dict[str, str], name: str) -> None:
+    pipeline, database = ("order_detail",) * 2 if name.endswith("-order-detail") else ("board_detail", "pipeline")
+    settings = Settings.from_environment(compose.environment(name))
+    assert (settings.pipeline.name, settings.database.name) == (pipeline, database)
+    assert settings.database.name == Settings.from_environment(variables, pipeline).database.name
+    assert compose.services[name].get("hostname", name) == name
+    for port in (settings.stream.metrics_port, settings.stream.serve_metrics_port):
+        assert port == 18081, "of a container; Prometheus and the health check ask there"
+
+
+def test_two_streams_have_a_volume_each_for_their_checkpoints(compose: Compose) -> None:
+    folder = compose.environment("stream")["STREAM_CHECKPOINT_DIR"]
+    volumes = [compose.services[name]["volumes"] for name in STREAMS]
+    assert volumes == [[f"checkpoints:{folder}"], [f"checkpoints-order-detail:{folder}"]]
+
+
+def test_a_setting_with_the_prefix_reaches_the_pipelines_processes_and_airflow(variables: dict[str, str]) -> None:
+    given = {"ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York", "TEAM_ORDER_DETAIL_ARCHIVE_DIR": "s3://orders/raw"}
+    compose = Compose.load(variables | given)
+    for name in ("databases", "migrate-order-detail", "stream-order-detail", "airflow-init", *AIRFLOW):
+        own = Settings.from_environment(compose.environment(name), "order_detail")
+        assert (own.database.name, own.timezone, own.batch.archive_dir) == (
+            "order_detail", "America/New_York", "s3://orders/raw",
+        )  # fmt: skip
+        first = Settings.from_environment(compose.environment(name), "board_detail")
+        assert (first.database.name, first.timezone) == ("pipeline", variables["PIPELINE_TIMEZONE"])
+
+
+def test_without_its_file_nothing_is_of_the_further_pipeline(variables: dict[str, str]) -> None:
+    compose = Compose.load(variables, [COMPOSE_FILE])
+    assert not [text for text in texts(compose.raw) if re.search("order.detail", text, re.IGNORECASE)]
+
+
+def test_the_file_of_a_third_pipeline_comes_from_the_documented_command(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    (command,) = [block for _, block in fenced(DEPLOYMENT, "sh") if block.startswith("sed ")]
+    for file in COMPOSE_FILES:
+        shutil.copy(file, tmp_path)
+    subprocess.run(["bash", "-eu", "-c", command], cwd=tmp_path, check=True)
+    (third,) = set(tmp_path.iterdir()) - {tmp_path / file.name for file in COMPOSE_FILES}
+    assert third.name == "docker-compose.payment_detail.yaml"
+    assert not re.search("order.detail", third.read_text(), re.IGNORECASE)
+    compose = Compose.load(variables, [*COMPOSE_FILES, third])
+    assert compose.services.keys() - Compose.load(variables).services.keys() == {
+        "migrate-payment-detail", "stream-payment-detail",
+    }  # fmt: skip
+    for name in ("migrate-payment-detail", "stream-payment-detail"):
+        assert compose.environment(name)["PIPELINE"] == "payment_detail"
+    for name in ("databases", "stream-payment-detail", "airflow-scheduler"):
+        assert reader_of("payment_detail", compose.environment(name)).text("DATABASE_NAME") == "payment_detail"
+        assert reader_of("order_detail", compose.environment("databases")).text("DATABASE_NAME") == "order_detail"
+    assert compose.services["stream-payment-detail"]["volumes"] == [
+        "checkpoints-payment-detail:/var/lib/pipeline/checkpoints"
+    ]
+
+
+def test_commands_and_files_of_the_documents_name_what_is_there(compose: Compose) -> None:
+    text = "\n".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "docs").rglob("*.md")))
+    named = {found[1] for found in DOCKER_COMPOSE.finditer(text)}
+    assert {"gateway", "stream-order-detail", "kafka-1"} <= named
+    assert named <= compose.services.keys()
+    (files,) = re.findall(r"^COMPOSE_FILE=(.*)$", text, re.MULTILINE)
+    assert [ROOT / name for name in files.split(":")] == [*COMPOSE_FILES]
+    (pipelines,) = re.findall(r"^PIPELINES=(.*)$", DEPLOYMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert pipelines == compose.environment("stream")["PIPELINES"]
 
 
 def test_airflows_users_passwords_are_known_to_its_preparation_only(compose: Compose) -> None:

@@ -1,7 +1,7 @@
-"""docker-compose.yaml without Docker: variables filled in as compose does, services as data."""
+"""The compose files without Docker: merged and with variables filled in as compose does, services as data."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,8 @@ from stack.layout import PROJECT_ROOT
 
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 COMPOSE_FILE = PROJECT_ROOT / "docker-compose.yaml"
+ORDER_DETAIL_FILE = PROJECT_ROOT / "docker-compose.order_detail.yaml"  # a further pipeline
+COMPOSE_FILES = (COMPOSE_FILE, ORDER_DETAIL_FILE)
 LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "STACK_EXTERNAL": "compose has its own way to leave a service out, see docs/deployment.md",
     "KAFKA_PORT": "brokers are not published; inside they listen on 9092",
@@ -180,15 +182,17 @@ def _refuse_doubled_keys(node: yaml.Node) -> None:
 
 @dataclass(frozen=True)
 class Compose:
-    """The file as compose would run it with these variables."""
+    """The files as compose would run them with these variables."""
 
     raw: dict[str, Any]
     content: dict[str, Any]
 
     @classmethod
-    def load(cls, variables: Mapping[str, str], file: Path = COMPOSE_FILE) -> "Compose":
+    def load(cls, variables: Mapping[str, str], files: Sequence[Path] = COMPOSE_FILES) -> "Compose":
         """Raises MissingVariable for a variable that must be set and is not."""
-        raw = parse(file.read_text(encoding="utf-8"))
+        raw: dict[str, Any] = {}
+        for file in files:
+            raw = _merged(raw, _extended(parse(file.read_text(encoding="utf-8")), file.parent))
         return cls(raw, _filled(raw, variables))
 
     @property
@@ -217,6 +221,29 @@ class Compose:
     def once(self) -> set[str]:
         """Services that end by themselves."""
         return {name for name, service in self.services.items() if service["restart"] == "no"}
+
+
+def _extended(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The file with each service's `extends` replaced by the service of the other file, which it is merged into."""
+    services = dict(content["services"])
+    for name, service in services.items():
+        if "extends" in service:
+            own = {key: value for key, value in service.items() if key != "extends"}
+            base = parse((folder / service["extends"]["file"]).read_text(encoding="utf-8"))["services"]
+            services[name] = _merged(base[service["extends"]["service"]], own)
+    return {**content, "services": services}
+
+
+def _merged(base: Any, override: Any) -> Any:
+    """Merge as compose does, for the keys of a further pipeline's file: mappings by key, volumes by their folder."""
+    match base, override:
+        case dict(), dict():
+            return {**base, **{key: _merged(base.get(key), value) for key, value in override.items()}}
+        case list(), list():
+            by_folder = {volume.split(":")[1]: volume for volume in (*base, *override)}
+            return list(by_folder.values())
+        case _:
+            return override
 
 
 def _filled(node: Any, variables: Mapping[str, str]) -> Any:
