@@ -65,11 +65,13 @@ test-long: setup ## the files with tests that `make test` leaves out or shortens
 coverage: setup ## the lines that the tests without servers run, of each file; all tests: make coverage T=tests
 	@$(PYTEST) --cov --cov-report=term-missing:skip-covered $(or $(T),-m "not servers")
 
-faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; nothing may be lost or doubled
-	@$(PY) -m tests.faults.gateway --rounds 20 --seed 7
-	@$(PY) -m tests.faults.clients --rounds 20 --seed 7
-	@$(PY) -m tests.faults.stream --rounds 20 --seed 7
-	@$(PY) -m tests.faults.batch --rounds 20 --seed 7
+FAULTS = --rounds 20 --seed 7 $(if $(P),--pipeline $(P))
+
+faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; another pipeline: P=order_detail
+	@$(PY) -m tests.faults.gateway $(FAULTS)
+	@$(PY) -m tests.faults.clients $(FAULTS)
+	@$(PY) -m tests.faults.stream $(FAULTS)
+	@$(PY) -m tests.faults.batch $(FAULTS)
 
 bench: setup ## figures of gateway, stream and batch beside their peers, an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway

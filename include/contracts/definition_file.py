@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from include.contracts.definition import Column, Definition, Side, FOLDER
+from include.contracts.definition import FOLDER, Column, Definition, Side
 from include.contracts.fields import Field, FieldType, snake_case
 from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
 from include.errors import ContractMismatch

@@ -1,11 +1,11 @@
 """The batch layer's proof: `python -m tests.faults.batch --rounds 20 --seed 7`.
 
-Members, boards, late members, bad records, copies and deletions go into the topics, the real stream takes them; then
-the day is archived, rebuilt, compared, published, undone and redone by the same commands that a night and a person use,
-while these, their JVM, PostgreSQL, its backends and the broker are killed at named places and at seeded random times,
-or are started twice at once; half of the topic's partitions lose their records, a file of the archive is missing or
-truncated, a night is missed, topic `board` is made again. What a step left is finished by running it again. Somebody
-reads the day all the time.
+Records of a pipeline's stream and table, late ones of the table, bad records, copies and deletions go into the topics,
+the real stream takes them; then the day is archived, rebuilt, compared, published, undone and redone by the same
+commands that a night and a person use, while these, their JVM, PostgreSQL, its backends and the broker are killed at
+named places and at seeded random times, or are started twice at once; half of the partitions of the stream's topic lose
+their records, a file of the archive is missing or truncated, a night is missed, the stream's topic is made again. What
+a step left is finished by running it again. Somebody reads the day all the time.
 Then an independent consumer reads the raw topics, and what the day must hold is computed from them in plain Python:
 the published day is that, exactly; every difference from what was shown is a correction that explains it; undo and
 redo show what was shown before and after; nobody ever saw anything else; a day built twice has the same hash.
@@ -17,10 +17,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from include.contracts.pipelines import PIPELINES
 from tests.faults import frame
 from tests.faults.batch_parts import parts_in
 from tests.faults.batch_plan import CHEAP, DEAR, LAST, plans
 from tests.faults.batch_rounds import RECORDS, Proof, Round
+from tests.faults.stream_load import impossible_values
 
 _ENOUGH_ROUNDS = 20  # for each fault of the plan to have come once
 
@@ -30,7 +32,7 @@ def main() -> int:
     parser = frame.parser_of("Kills the steps of a rebuild, and looks for what was lost or half.")
     parser.add_argument("--records", type=int, default=RECORDS, help="in a round's load")
     parser.add_argument(
-        "--fault", default="", help="only faults in whose names this text is: 'rebuild: killed', 'topic board'"
+        "--fault", default="", help="only faults in whose names this text is: 'rebuild: killed', 'topic made again'"
     )
     arguments = frame.parsed(parser)
     if arguments.records < 100:
@@ -42,7 +44,8 @@ def main() -> int:
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
-    with parts_in(folder) as parts:
+    frame.print_impossible(impossible_values(PIPELINES[arguments.pipeline]))
+    with parts_in(folder, arguments.pipeline) as parts:
         proof = Proof(parts, arguments.seed, arguments.records)
         for number, plan in frame.chosen(arguments, plans(arguments.seed, arguments.rounds, arguments.fault)):
             done.append(proof.run(number, plan))

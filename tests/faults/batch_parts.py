@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 from confluent_kafka import TopicPartition
@@ -20,33 +21,31 @@ from confluent_kafka.admin import AdminClient
 from include.contracts.day import Day
 from include.failpoints import FOLDER_VARIABLE, VARIABLE
 from include.process_tree import descendants, kill_with_children
-from include.settings import Settings
+from include.settings import DEFAULT_PIPELINE, Settings
+from include.sql.named import fill
 from stack import leftovers
 from stack.environment import MARKER
 from tests.faults.batch_plan import Effect, Fault
 from tests.faults.batch_verdict import EXPLAINED_BY_COUNT, DayRow, Generation
 from tests.faults.stream_driver import Driver
-from tests.faults.stream_topics import TopicReader, content
+from tests.faults.stream_topics import TopicReader, consumed, shortened
 from tests.faults.topic_again import TopicAgain
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.broker import Broker
 from tests.support.pipeline import ROOT, environment, rows, with_topics
+from tests.support.records import content
 
 _DATABASE = "batch_faults"
-_CONSUMERS = {"join": "board", "serve": "board-detail"}
 _STEP_S = 180.0
 _REACHED_S = 60.0
 _TRIES = 3
 _DONE = (0, 3)  # 3: done, and a person must look at what it found
 _AWAY_S = 2.0
 _LOOK_S = 0.02
-_DAY = """
-SELECT board_id, member_id, nickname, city, phone, title, body, finality FROM board_detail WHERE day = %s
-"""
-_DIGEST = """
-SELECT count(*), COALESCE(sum(hashtextextended(v::text, 0)::numeric), 0)
-  FROM (SELECT board_id, member_id, nickname, city, phone, title, body, finality FROM board_detail WHERE day = %s) v
-"""
+_DAY = "SELECT {{columns}}, finality FROM {{view}} WHERE day = %s ORDER BY {{key}}"
+_DIGEST = f"SELECT count(*), COALESCE(sum(hashtextextended(v::text, 0)::numeric), 0) FROM ({_DAY}) v"
+_EXCLUDED = "SELECT kind, {{key}} FROM generation_excluded WHERE generation_id = %s"
+_CORRECTIONS = "SELECT {{key}}, class FROM detail_correction WHERE generation_id = %s AND class <> %s"
 _GENERATION = """
 SELECT id, content_hash, raw_distinct, row_count, pending_count, rejected_count FROM generation WHERE id = %s
 """
@@ -99,26 +98,28 @@ class Parts:
         return self._start(line).wait(_STEP_S) not in _DONE
 
     def is_caught_up(self, reader: TopicReader) -> bool:
-        """True if the stream has processed its topics, and no pending board is left to send."""
+        """True if the stream has processed its topics, and no pending record is left to send."""
         ledger = {(c, t, p): offset for c, t, p, offset in rows(self.settings, _LEDGER)}
         return all(
             ledger.get((consumer, topic, partition), 0) == end
-            for consumer, topic in _CONSUMERS.items()
+            for consumer, topic in consumed(self.settings.pipeline).items()
             for partition, end in reader.ends(topic).items()
         )
 
     def day(self, day: Day) -> list[DayRow]:
         """Return the view's rows of the day."""
+        pipeline = self.settings.pipeline
+        found = self._rows(_DAY, (day.date,))
+        shown = [dict(zip((*pipeline.relational_columns, "finality"), row, strict=True)) for row in found]
         return [
-            DayRow(board, member, content("member", {"nickname": nickname, "city": city, "phone": phone}),
-                   content("board", {"title": title, "body": body}), finality)
-            for board, member, nickname, city, phone, title, body, finality in rows(
-                self.settings, _DAY, (day.date,), "batch")
+            DayRow(row[pipeline.key_column], shortened(content(pipeline, "table", row)),
+                   shortened(content(pipeline, "stream", row)), row["finality"])
+            for row in shown
         ]  # fmt: skip
 
     def digest(self, day: Day) -> Digest:
         """Return the number of rows that the view shows of the day, and their hash."""
-        count, total = rows(self.settings, _DIGEST, (day.date,), "batch")[0]
+        count, total = self._rows(_DIGEST, (day.date,))[0]
         return int(count), int(total)
 
     def published(self, day: Day) -> int | None:
@@ -127,14 +128,12 @@ class Parts:
         return found[0][0] if found else None
 
     def generation(self, generation_id: int) -> Generation:
-        """Return a generation with its excluded boards and corrections."""
+        """Return a generation with its excluded records and corrections."""
         terms = rows(self.settings, _GENERATION, (generation_id,), "batch")[0]
-        excluded = "SELECT kind, board_id FROM generation_excluded WHERE generation_id = %s"
-        corrections = "SELECT board_id, class FROM detail_correction WHERE generation_id = %s AND class <> %s"
         return Generation(  # type: ignore[misc]  # the row has as many columns as _GENERATION
             *terms,
-            excluded={(kind, board) for kind, board in rows(self.settings, excluded, (generation_id,), "batch")},
-            corrections=dict(rows(self.settings, corrections, (generation_id, EXPLAINED_BY_COUNT), "batch")),
+            excluded=set(self._rows(_EXCLUDED, (generation_id,))),
+            corrections=dict(self._rows(_CORRECTIONS, (generation_id, EXPLAINED_BY_COUNT))),
         )
 
     def newest_of(self, run: str) -> Generation:
@@ -160,6 +159,9 @@ class Parts:
             )
         }
         return sorted(tables ^ kept)  # fmt: skip
+
+    def _rows(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
+        return rows(self.settings, fill(statement, self.settings.pipeline), parameters, "batch")
 
     def _with_fault(self, line: Sequence[str], fault: Fault, twin: Sequence[str]) -> bool:
         """True if the fault met the step: a step may end before the fault's time."""
@@ -217,9 +219,10 @@ class Parts:
     def _cut_log_short(self) -> None:
         """Delete all archived records from half of the partitions."""
         admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})
+        stream = self.settings.pipeline.stream.name
         archived = {p: end for consumer, topic, p, end in rows(self.settings, _LEDGER)
-                    if (consumer, topic) == ("archive", "board")}  # fmt: skip
-        places = [TopicPartition("board", partition, end) for partition, end in archived.items() if partition % 2]
+                    if (consumer, topic) == ("archive", stream)}  # fmt: skip
+        places = [TopicPartition(stream, partition, end) for partition, end in archived.items() if partition % 2]
         for each in admin.delete_records(places).values():
             each.result(30)
 
@@ -289,8 +292,8 @@ class Watch:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path) -> Iterator[Parts]:
-    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end."""
+def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE) -> Iterator[Parts]:
+    """Yield the parts of a pipeline, running and healthy, with their logs in the folder; stop them at the end."""
     for name in ("kafka", "postgres", "driver", "steps"):
         (folder / name).mkdir(parents=True)
     with (
@@ -298,10 +301,10 @@ def parts_in(folder: Path) -> Iterator[Parts]:
         kafka_server(folder / "kafka") as kafka,
         postgres_server(folder / "postgres") as postgres,
     ):
-        settings = with_topics(kafka, postgres, _DATABASE, folder / "driver")
+        settings = with_topics(kafka, postgres, _DATABASE, folder / "driver", pipeline)
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         variables = {
-            **environment(kafka, postgres, _DATABASE, folder / "driver"),
+            **environment(kafka, postgres, _DATABASE, folder / "driver", pipeline),
             "ARCHIVE_DIR": str(folder / "steps" / "archive"),
         }
         driver = Driver({**variables, "STREAM_DRIVER_MEMORY": "1g"}, folder / "driver")

@@ -23,7 +23,7 @@ class Effect(StrEnum):
     """A fault during a step. The step is run again afterwards, as a retry would.
 
     A file of the archive is missing or truncated during the step, and back afterwards. A night that is missed does not
-    archive, and the next one must take its day. Topic `board` is made again when the day is published: its boards
+    archive, and the next one must take its day. The stream's topic is made again when the day is published: its records
     change then, a build of what is left is refused, and everything is sent again.
     """
 
@@ -38,7 +38,7 @@ class Effect(StrEnum):
     FILE_MISSING = "archive file missing"
     FILE_TRUNCATED = "archive file truncated"
     NIGHT_MISSED = "night missed"
-    TOPIC_MADE_AGAIN = "topic board made again"
+    TOPIC_MADE_AGAIN = "stream's topic made again"
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from tests.fakes.events import board
+from include.contracts.definition import Definition
 from tests.faults.connection import Answer
 from tests.faults.journal import Entry
+from tests.support.records import value_of
 
 KEYS_A_CLIENT = 10
 MAX_ARRAY = 20
@@ -89,9 +90,13 @@ class Call:
 
 
 class Caller:
-    """Makes the calls of one client. Its keys are its own, and no call has a key twice: it sends them in order."""
+    """Makes the calls of one client, which send records of a pipeline's stream.
 
-    def __init__(self, round_number: int, client: int, seed: int, token: str) -> None:
+    Its keys are its own, and no call has a key twice: it sends them in order.
+    """
+
+    def __init__(self, pipeline: Definition, round_number: int, client: int, seed: int, token: str) -> None:
+        self._pipeline = pipeline
         self._round = round_number
         self._client = client
         self._token = token
@@ -110,13 +115,13 @@ class Caller:
                 return Call(self._events(count), [201] * count, True, key, self._token)
             case "mixed array":
                 events = self._events(3)
-                del events[1]["title"]
+                del events[1][self._pipeline.stream.version_field]
                 return Call(events, [201, 400, 201], True, key, self._token)
             case "without key":
                 return Call(self._events(1), [201], False, None, self._token)
             case "invalid":
                 [event] = self._events(1)
-                return Call([event | {"memberId": "seven"}], [400], False, key, self._token)
+                return Call([event | {self._pipeline.join_field: "seven"}], [400], False, key, self._token)
             case "stranger":
                 return Call(self._events(1), [401], False, key, "nobody")
             case "large":
@@ -134,4 +139,5 @@ class Caller:
     def _event(self, key: int) -> dict[str, Any]:
         self._number += 1
         filler = _FILLER * self._random.choice((1, 6, 6, 6, 40))
-        return board(key, body=filler, serial=f"{self._round}.{self._client}.{self._number}")
+        serial = f"{self._round}.{self._client}.{self._number}"
+        return value_of(self._pipeline.stream, key, self._number) | {"filler": filler, "serial": serial}

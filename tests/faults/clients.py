@@ -28,14 +28,16 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as seeded
 
+from include.contracts.pipelines import PIPELINES
+from include.contracts.topics import Topic
 from include.settings import GatewayLimits
-from tests.fakes.events import board
 from tests.faults import frame
 from tests.faults.clients_plan import Kind, plan
 from tests.faults.connection import Connection, Unanswered
 from tests.support.gateway_process import ROOT, GatewayProcess
 from tests.support.hostile import resident_bytes
 from tests.support.http_streams import disagreement, running_server, streams
+from tests.support.records import value_of
 
 _NO_BROKER = "127.0.0.1:9"  # what is accepted goes to the fallback store: the server is the subject here
 _PAIRS = 4
@@ -71,6 +73,7 @@ class Paying:
     """A client with a token, on a few connections."""
 
     gateway: GatewayProcess
+    topic: Topic
     number: int = 0
 
     def call(self, seconds: float) -> Seen:
@@ -94,9 +97,9 @@ class Paying:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         while time.monotonic() < ends_at:
             self.number += 1
-            body, began = msgspec.json.encode(board(self.number)), time.perf_counter()
+            body, began = msgspec.json.encode(value_of(self.topic, self.number)), time.perf_counter()
             try:
-                answer = await connection.post("/topics/board/events", body, headers)
+                answer = await connection.post(f"/topics/{self.topic.name}/events", body, headers)
                 seen.took_s.append(time.perf_counter() - began)
                 if answer.status != 201:
                     seen.odd.append(f"an event was answered {answer.status}")
@@ -131,7 +134,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     print(f"{arguments.streams:,} streams are framed as h11 frames them", flush=True)
     good = True
     with _gateway(folder) as gateway:
-        paying = Paying(gateway)
+        paying = Paying(gateway, PIPELINES[arguments.pipeline].stream)
         paying.call(_WINDOW_S)
         assert gateway.process is not None
         before = resident_bytes(gateway.process.pid)

@@ -19,7 +19,7 @@ _MOST_ROWS = 3
 _WAITING = "SELECT id FROM message WHERE refused IS NULL ORDER BY id"
 _CHANGES = (
     "UPDATE message SET key = CAST('7' || key AS BLOB) WHERE id = ?",
-    "UPDATE message SET value = CAST(replace(value, '\"id\"', '\"Id\"') AS BLOB) WHERE id = ?",
+    "UPDATE message SET value = CAST(replace(value, '\"serial\"', '\"Serial\"') AS BLOB) WHERE id = ?",
     "UPDATE message SET headers = CAST(replace(headers, 'event-id', 'event-iD') AS BLOB) WHERE id = ?",
 )
 

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from include.contracts.pipelines import PIPELINES
+from include.settings import DEFAULT_PIPELINE
+
 _TERMINATED = 128 + signal.SIGTERM
 _SHOWN = 10
 
@@ -24,6 +27,7 @@ def parser_of(description: str, one_round: bool = False) -> argparse.ArgumentPar
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--pipeline", choices=PIPELINES, default=DEFAULT_PIPELINE)
     parser.add_argument(
         "--folder", type=Path, help="a new one, where logs and data stay (default: kept only on failure)"
     )
@@ -51,7 +55,7 @@ def prove(name: str, arguments: argparse.Namespace, proof: Callable[[Path], bool
     """Run the proof in its folder; returns the exit code. A folder of its own is removed if all of it held."""
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix=f"{name}-faults-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that context managers end all processes
-    print(f"seed {arguments.seed}, logs in {folder}", flush=True)
+    print(f"pipeline {arguments.pipeline}, seed {arguments.seed}, logs in {folder}", flush=True)
     good = False
     try:
         good = proof(folder)
@@ -66,6 +70,12 @@ def prove(name: str, arguments: argparse.Namespace, proof: Callable[[Path], bool
         elif arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
     return 0 if good else 1
+
+
+def print_impossible(reasons: Mapping[str, str]) -> None:
+    """Print the faults and bad records that cannot exist for the pipeline, each with the reason."""
+    for name, reason in reasons.items():
+        print(f"no {name}: {reason}", flush=True)
 
 
 def print_broken(faults: Mapping[str, Sequence[object]]) -> None:

@@ -39,7 +39,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
     done: list[Round] = []
     database = folder / "postgres"
     database.mkdir(parents=True)
-    with postgres_server(database) as postgres, parts_in(folder, postgres) as parts:
+    with postgres_server(database) as postgres, parts_in(folder, postgres, arguments.pipeline) as parts:
         proof = Proof(parts, folder, arguments.seed, arguments.clients)
         for number, theme in frame.chosen(arguments, themes(arguments.seed, arguments.rounds, arguments.fault)):
             done.append(proof.run(number, theme))

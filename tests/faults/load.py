@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
+from include.contracts.pipelines import PIPELINES
 from tests.faults.calls import Call, Caller
 from tests.faults.connection import Connection, Unanswered
 from tests.faults.journal import Journal
@@ -36,9 +37,10 @@ class Summary(msgspec.Struct):
 class Load:
     """Clients that each make one call after the other."""
 
-    def __init__(self, host: str, port: int, journal: Journal) -> None:
+    def __init__(self, host: str, port: int, topic: str, journal: Journal) -> None:
         self._host = host
         self._port = port
+        self._path = f"/topics/{topic}/events"
         self._journal = journal
         self._is_stopping = False
         self._statuses: Counter[int] = Counter()
@@ -87,7 +89,7 @@ class Load:
         clock = asyncio.get_running_loop()
         began = clock.time()
         try:
-            answer = await connection.post("/topics/board/events", call.body, call.headers)
+            answer = await connection.post(self._path, call.body, call.headers)
         except Unanswered as exc:
             self._unanswered[str(exc)] += 1
             return
@@ -100,6 +102,7 @@ async def main() -> int:
     """Run the load until standard input ends."""
     parser = argparse.ArgumentParser(description="Posts events and keeps what was answered. Ends with its input.")
     parser.add_argument("--url", required=True)
+    parser.add_argument("--pipeline", required=True)
     parser.add_argument("--journal", type=Path, required=True)
     parser.add_argument("--round", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
@@ -107,11 +110,13 @@ async def main() -> int:
     arguments = parser.parse_args()
     tokens, where = (os.environ["GATEWAY_TOKEN"], os.environ["GATEWAY_OTHER_TOKEN"]), urlsplit(arguments.url)
     journal = Journal(arguments.journal)
-    load = Load(where.hostname or "", where.port or 0, journal)
+    pipeline = PIPELINES[arguments.pipeline]
+    load = Load(where.hostname or "", where.port or 0, pipeline.stream.name, journal)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, stopped.set)  # nothing is ever sent: readable means ended
     callers = [
-        Caller(arguments.round, client, arguments.seed, tokens[client % 2]) for client in range(arguments.clients)
+        Caller(pipeline, arguments.round, client, arguments.seed, tokens[client % 2])
+        for client in range(arguments.clients)
     ]
     summary = await load.run(callers, stopped)
     journal.close()

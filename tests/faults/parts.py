@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from include.contracts.definition import Definition
+from include.contracts.pipelines import PIPELINES
 from include.gateway import token_file
 from include.gateway.client import GatewayUnavailable
 from include.gateway.token_file import Entry, digest
-from include.settings import Settings
+from include.settings import DEFAULT_PIPELINE, Settings
 from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, Fault, Plan, Span
 from tests.servers import PostgresTestServer, wait_until
 from tests.support.access import AUTHORIZER, Access
@@ -60,6 +62,7 @@ class Parts:
     clusters: TwoClusters
     disk: SmallDisk
     gateway: GatewayOnDisk
+    pipeline: Definition  # events are records of its stream
     executors: (
         ThreadPoolExecutor  # lives as long as the parts: the kernel ends a broker with the thread that started it
     )
@@ -161,7 +164,7 @@ class Parts:
             case Fault.BROKER_FROZEN:
                 self.broker.freeze()
             case Fault.RIGHT_LOST:
-                Access(self.broker.bootstrap_servers).deny("board")
+                Access(self.broker.bootstrap_servers).deny(self.pipeline.stream.name)
             case Fault.ANSWERS_LOST:
                 self.proxy.lose_answers()
             case Fault.OTHER_CLUSTER:
@@ -176,7 +179,7 @@ class Parts:
             case Fault.BROKER_FROZEN:
                 self.broker.thaw()
             case Fault.RIGHT_LOST:
-                Access(self.broker.bootstrap_servers).allow("board")
+                Access(self.broker.bootstrap_servers).allow(self.pipeline.stream.name)
             case Fault.ANSWERS_LOST:
                 self.proxy.bring_answers()
             case Fault.OTHER_CLUSTER:
@@ -241,11 +244,15 @@ def _sleep_until(moment: float) -> None:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path, postgres: PostgresTestServer) -> Iterator[Parts]:
-    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end."""
+def parts_in(folder: Path, postgres: PostgresTestServer, pipeline: str = DEFAULT_PIPELINE) -> Iterator[Parts]:
+    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end.
+
+    Events are records of the pipeline's stream; the database is that of the site.
+    """
     gateway = folder / "gateway"
     gateway.mkdir(parents=True)
     migrated(postgres, _DATABASE)
+    definition = PIPELINES[pipeline]
     with (
         ThreadPoolExecutor(3) as executors,
         two_clusters(folder / "kafka", AUTHORIZER) as clusters,
@@ -255,11 +262,11 @@ def parts_in(folder: Path, postgres: PostgresTestServer) -> Iterator[Parts]:
         more = {"GATEWAY_REPLAY_MAX_RATE": str(_REPLAY_RATE), **database_environment(postgres, _DATABASE)}
         on_disk = disk.gateway(gateway, clusters.bootstrap_servers, **more)
         tokens = Path(on_disk.environment["GATEWAY_TOKENS_FILE"])
-        other = Entry("other", (digest(OTHER_TOKEN),), topics=("board",))
+        other = Entry("other", (digest(OTHER_TOKEN),), topics=(definition.stream.name,))
         token_file.write(tokens, token_file.add(token_file.read(tokens), other))
         try:
             on_disk.start()
-            parts = Parts(clusters, disk, on_disk, executors)
+            parts = Parts(clusters, disk, on_disk, definition, executors)
             parts.wait_until_healthy()
             yield parts
         finally:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -80,7 +81,8 @@ class Proof:
     versions: list[Version] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._reader = TopicReader(self.parts.broker.bootstrap_servers, "board", copy_of)
+        stream = self.parts.pipeline.stream
+        self._reader = TopicReader(self.parts.broker.bootstrap_servers, stream.name, partial(copy_of, stream.key_field))
         self._row_reader = TopicReader(self.parts.broker.bootstrap_servers, "member", version_of)
         settings = self.parts.settings
         build(settings, [], cut=0, run_id="faults")
@@ -158,7 +160,8 @@ class Proof:
     def _start_load(self, number: int, journal: Path) -> subprocess.Popen[bytes]:
         gateway = self.parts.gateway
         options = {
-            "url": gateway.url, "journal": journal, "round": number, "seed": self.seed, "clients": self.clients
+            "url": gateway.url, "pipeline": self.parts.pipeline.name, "journal": journal, "round": number,
+            "seed": self.seed, "clients": self.clients,
         }  # fmt: skip
         arguments = [f"--{name}={value}" for name, value in options.items()]
         variables = {

@@ -1,10 +1,10 @@
 """The speed layer's proof: `python -m tests.faults.stream --rounds 20 --seed 7`.
 
-Members and boards, late members, bad records, copies and old versions go straight into the topics, while the driver,
-its JVM, PostgreSQL and its backends are killed and restarted, a second driver is started and the broker is frozen, at
-named places of the driver and at seeded random times, and topic `board` is deleted and made again. Then an independent
-consumer reads the raw topics, and what the view, the pending boards and the rejects must hold is computed from them in
-plain Python. The first round has no faults.
+Records of a pipeline's stream and table, late ones of the table, bad records, copies and old versions go straight into
+the topics, while the driver, its JVM, PostgreSQL and its backends are killed and restarted, a second driver is started
+and the broker is frozen, at named places of the driver and at seeded random times, and the stream's topic is deleted
+and made again. Then an independent consumer reads the raw topics, and what the view, the pending records and the
+rejects must hold is computed from them in plain Python. The first round has no faults.
 Exit codes are those of `tests/faults/frame.py`; `--only N` runs a single round.
 """
 
@@ -13,9 +13,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from include.contracts.pipelines import PIPELINES
 from tests.faults import frame
+from tests.faults.stream_load import impossible_values
 from tests.faults.stream_parts import parts_in
-from tests.faults.stream_plan import ONCE, plans
+from tests.faults.stream_plan import ONCE, Plan, impossible_effects, plans
 from tests.faults.stream_rounds import Proof, Round
 from tests.faults.stream_verdict import Verdict
 
@@ -29,25 +31,30 @@ def main() -> int:
         "--fault", default="", help="only faults in whose names this text is: 'record that', 'PostgreSQL'"
     )
     arguments = frame.parsed(parser)
-    if not plans(arguments.seed, arguments.rounds, arguments.fault):
+    planned = plans(PIPELINES[arguments.pipeline], arguments.seed, arguments.rounds, arguments.fault)
+    if not planned:
         parser.error(
             f"--fault {arguments.fault!r}: no fault has this text in its name; see tests/faults/stream_plan.py"
         )
-    return frame.prove("stream", arguments, partial(_prove, arguments))
+    return frame.prove("stream", arguments, partial(_prove, arguments, planned))
 
 
-def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
+def _prove(arguments: argparse.Namespace, planned: list[Plan], folder: Path) -> bool:
     done: list[Round] = []
-    with parts_in(folder) as parts:
+    pipeline = PIPELINES[arguments.pipeline]
+    impossible = impossible_effects(pipeline)
+    frame.print_impossible({**{str(name): why for name, why in impossible.items()}, **impossible_values(pipeline)})
+    with parts_in(folder, arguments.pipeline) as parts:
         proof = Proof(parts, arguments.seed)
-        for number, plan in frame.chosen(arguments, plans(arguments.seed, arguments.rounds, arguments.fault)):
+        for number, plan in frame.chosen(arguments, planned):
             done.append(proof.run(number, plan))
             _tell(done[-1])
         last = proof.judge()
         missing = {fault.name for one in done for fault in one.plan} - parts.felt
         workers = parts.driver.workers_seen
     _table(done, last)
-    print(f"faults of {len(parts.felt)} kinds, of {len(ONCE)}; Python workers found and killed: {workers}")
+    possible = sum(effect not in impossible for effect, _ in ONCE)
+    print(f"faults of {len(parts.felt)} kinds, of {possible}; Python workers found and killed: {workers}")
     if missing and len(done) >= _ENOUGH_ROUNDS:
         print(f"the driver never came to these places, so nothing was proved there: {', '.join(sorted(missing))}")
         return False
@@ -68,10 +75,10 @@ def _table(done: list[Round], last: Verdict) -> None:
 
 
 def _line(name: object, verdict: Verdict, duplicates: int, took_s: float) -> dict[str, object]:
-    """Boards, rows, pending and rejects are those of all rounds so far, duplicates those of the round."""
+    """Keys, rows, pending and rejects are those of all rounds so far, duplicates those of the round."""
     return {
         "round": name,
-        "boards": verdict.boards,
+        "keys": verdict.keys,
         "rows": verdict.rows,
         "pending": verdict.pending,
         "rejects": verdict.rejects,

@@ -1,18 +1,18 @@
-"""Large loads, in bytes, pending boards or members, produced to the topics at once."""
+"""Large loads, in bytes, pending records or records of the table, produced to the topics at once."""
 
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from include.contracts.topics import Topic
 from include.settings import Settings
-from tests.fakes.events import board, member
 from tests.support.pipeline import produce
+from tests.support.records import value_of
 
-LARGE_POSTS = 120
-LARGE_TEXT = "𝕏" * 65_000  # as long as the contract allows, four bytes a character
-PENDING_BOARDS = 20_000
-STRANGERS = 400
-MEMBERS = 12_000  # more than the driver reads by itself
+LARGE_BYTES = 30 << 20  # more than the driver takes at a time
+PENDING_RECORDS = 20_000
+UNKNOWN_KEYS = 400
+TABLE_RECORDS = 12_000  # more than the driver reads by itself
 _LOT = 2_000
 _ids = itertools.count(900_000_000)  # above those of all rounds of the load
 
@@ -22,28 +22,42 @@ def new_id() -> int:
     return next(_ids)
 
 
-def large_posts(settings: Settings) -> None:
-    """Posts of 260 kB each: together more than the driver takes at a time."""
-    author = next(_ids)
-    _send(settings, "member", [member(author)])
-    _send(settings, "board", [board(next(_ids), author, body=LARGE_TEXT) for _ in range(LARGE_POSTS)])
+def longest_text(topic: Topic) -> int:
+    """Return the characters that the strings of a record can have together."""
+    return sum(field.max_length or 0 for field in topic.fields)
+
+
+def large_records(settings: Settings) -> None:
+    """Records of the stream whose strings are as long as the contract allows, four bytes a character."""
+    pipeline, joined = settings.pipeline, new_id()
+    texts = {field.name: "𝕏" * field.max_length for field in pipeline.stream.fields if field.max_length}
+    count = LARGE_BYTES // (4 * longest_text(pipeline.stream))
+    _send(settings, pipeline.table, [value_of(pipeline.table, joined)])
+    _send(settings, pipeline.stream, _joining(settings, [joined] * count, texts))
 
 
 def many_pending(settings: Settings) -> None:
-    """Boards whose members come afterwards: half of them, the others never."""
-    strangers = [next(_ids) for _ in range(STRANGERS)]
-    boards = [board(next(_ids), strangers[number % STRANGERS]) for number in range(PENDING_BOARDS)]
-    _send(settings, "board", boards)
-    _send(settings, "member", [member(stranger) for stranger in strangers[::2]])
+    """Records of the stream whose records of the table come afterwards: half of them, the others never."""
+    unknown = [new_id() for _ in range(UNKNOWN_KEYS)]
+    of = [unknown[number % UNKNOWN_KEYS] for number in range(PENDING_RECORDS)]
+    _send(settings, settings.pipeline.stream, _joining(settings, of))
+    _send(settings, settings.pipeline.table, [value_of(settings.pipeline.table, key) for key in unknown[::2]])
 
 
-def bulk_of_members(settings: Settings) -> None:
-    """Members in bulk; of some there are boards that wait already."""
-    people = [next(_ids) for _ in range(MEMBERS)]
-    _send(settings, "board", [board(next(_ids), person) for person in people[::100]])
-    _send(settings, "member", [member(person) for person in people])
+def bulk_of_table_records(settings: Settings) -> None:
+    """Records of the table in bulk; records of the stream wait for some of them already."""
+    keys = [new_id() for _ in range(TABLE_RECORDS)]
+    _send(settings, settings.pipeline.stream, _joining(settings, keys[::100]))
+    _send(settings, settings.pipeline.table, [value_of(settings.pipeline.table, key) for key in keys])
 
 
-def _send(settings: Settings, topic: str, values: Sequence[dict[str, Any]]) -> None:
+def _joining(settings: Settings, keys: Sequence[int], fields: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return a record of the stream for each of these keys of the table."""
+    pipeline = settings.pipeline
+    return [value_of(pipeline.stream, new_id()) | {pipeline.join_field: key} | (fields or {}) for key in keys]
+
+
+def _send(settings: Settings, topic: Topic, values: Sequence[dict[str, Any]]) -> None:
     for first in range(0, len(values), _LOT):
-        produce(settings, [(topic, value["id"], value) for value in values[first : first + _LOT]])
+        lot = values[first : first + _LOT]
+        produce(settings, [(topic.name, value[topic.key_field], value) for value in lot])

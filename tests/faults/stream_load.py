@@ -1,4 +1,4 @@
-"""The load of the speed layer: members and boards produced to the topics, seeded, with new ids in each round."""
+"""The load of a pipeline: records of its stream and its table in the topics, seeded, with new keys in each round."""
 
 import contextlib
 import datetime as dt
@@ -15,13 +15,15 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 from include.clock import rfc3339
+from include.contracts.definition import Definition
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
-from tests.fakes.events import board, member
+from include.contracts.topics import Topic
+from tests.fakes.events import AT
 from tests.faults.stream_topics import KNOWN
+from tests.support.records import value_of
 
-_BEYOND_THE_YEARS = ({"modifiedAt": "0001-01-01T00:00:00Z"}, {"createdAt": "9999-12-31T20:00:00Z"})
 KEYS_A_ROUND = 1_000_000
-MEMBERS = 60
+TABLE_KEYS = 60
 _EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
 _FULL_SPEED = 4_000  # records at the full rate; then few, so that a long round is no larger than the others
 _TRICKLE = 20.0  # records a second
@@ -29,18 +31,27 @@ _PAUSE_S = 0.02
 _FLUSH_S = 120.0
 _LATE_S = (0.5, 3.0)
 _WEIGHTS = {
-    "board": 100, "member changes": 4, "member replayed": 2, "member comes": 8, "member goes": 1,
-    "board changes": 20, "board replayed": 6, "board goes": 4, "board copied": 4,
-    "board with a stranger": 3, "bad board": 4, "bad member": 2, "bad detail": 1,
-    "board beyond the years": 1, "board with odd headers": 1, "key of twenty digits": 1,
+    "record": 100, "table changes": 4, "table replayed": 2, "table comes": 8, "table goes": 1,
+    "record changes": 20, "record replayed": 6, "record goes": 4, "record copied": 4,
+    "record of an unknown key": 3, "bad record": 4, "bad table record": 2, "bad detail": 1,
+    "record beyond the years": 1, "record with odd headers": 1, "key of twenty digits": 1,
+}  # fmt: skip
+_WRONG = {
+    "long": "x", "string": "a\0b", "timestamp": "gestern", "decimal": "1e3", "boolean": "true", "date": "2026-02-30",
 }  # fmt: skip
 
 
-@dataclass
-class Person:
-    """A member of the load. `known` is the offset of its newest acknowledged record; None before there is one."""
+def impossible_values(pipeline: Definition) -> dict[str, str]:
+    """Return the bad values that cannot exist for a pipeline, each with the reason."""
+    types = {field.type for field in (*pipeline.stream.fields, *pipeline.table.fields)}
+    return {f"bad {name}": f"{pipeline.name} has no such field" for name in sorted(_WRONG.keys() - types)}
 
-    id: int
+
+@dataclass
+class TableKey:
+    """A key of the table. `known` is the offset of its newest acknowledged record; None before there is one."""
+
+    key: int
     known: int | None = None
 
 
@@ -48,12 +59,13 @@ class Person:
 class Load:
     """Produces until told to stop. Whatever happens to the broker, everything it made is in the topics at the end."""
 
+    pipeline: Definition
     bootstrap_servers: str
     seed: int
     number: int
     rate: float
     earlier: "Load | None" = None
-    strangers: list[Person] = field(default_factory=list)
+    unknown: list[TableKey] = field(default_factory=list)  # joined by records of the stream, without a record
     made: int = 0
 
     def __post_init__(self) -> None:
@@ -62,9 +74,9 @@ class Load:
         self._ids = iter(range(self._base + 1, self._base + KEYS_A_ROUND))
         self._clock = 0
         self._most = math.inf
-        self._people: list[Person] = []
-        self._boards: list[dict[str, Any]] = []
-        self._late: list[tuple[float, int, Person]] = []
+        self._table: list[TableKey] = []
+        self._sent: list[dict[str, Any]] = []  # the newest version of each record of the stream
+        self._late: list[tuple[float, int, TableKey]] = []
         self._failed: list[str] = []
         self._stopping = threading.Event()
         self._wanted_still, self._is_still = threading.Event(), threading.Event()
@@ -82,7 +94,7 @@ class Load:
     def run(self) -> None:
         """Produce until stopped. Raises AssertionError if a record could not be delivered."""
         self._open()
-        self._people = [self._new_person() for _ in range(MEMBERS)]
+        self._table = [self._new_table_key() for _ in range(TABLE_KEYS)]
         if self.earlier is not None:
             self._go_on_from(self.earlier)
             self.earlier = None
@@ -93,10 +105,10 @@ class Load:
             for kind in self._due(began):
                 self._make(kind)
             while self._late and self._late[0][0] <= time.monotonic():
-                self._say(heapq.heappop(self._late)[2])
+                self._send_table(heapq.heappop(self._late)[2])
             self._producer.poll(_PAUSE_S)
-        for _, _, person in self._late:
-            self._say(person)
+        for _, _, of in self._late:
+            self._send_table(of)
         self._close()
 
     @contextlib.contextmanager
@@ -111,14 +123,14 @@ class Load:
             self._wanted_still.clear()
 
     def go_on(self) -> None:
-        """After it has run: change, delete and send again some of its boards, post a few, and say who strangers are."""
+        """After it has run: send new versions, deletions and copies of some records, new ones, and unknown keys."""
         self._open()
-        for person in self._some(self.strangers, 0.5):
-            self._say(person)
-        for value in self._some(self._boards, 0.2):
+        for of in self._some(self.unknown, 0.5):
+            self._send_table(of)
+        for value in self._some(self._sent, 0.2):
             self._random.choice((self._change, self._delete, self._replay, self._copy))(value)
-        for person in self._some(self._people, 0.2):
-            self._post(person)
+        for of in self._some(self._table, 0.2):
+            self._send_new(of)
         self._close()
 
     def _open(self) -> None:
@@ -149,12 +161,12 @@ class Load:
             self.stop()
 
     def _go_on_from(self, earlier: "Load") -> None:
-        """Send the records that arrive a round later: members that boards wait for, and changes of settled boards."""
-        for person in self._some(earlier.strangers, 0.5):
-            self._say(person)
-        for person in self._some(earlier._people, 0.2):
-            self._random.choice((self._say, self._say, self._forget))(person)
-        for value in self._some(earlier._boards, 0.05):
+        """Send the records that arrive a round later: those that others wait for, and changes of settled records."""
+        for of in self._some(earlier.unknown, 0.5):
+            self._send_table(of)
+        for of in self._some(earlier._table, 0.2):
+            self._random.choice((self._send_table, self._send_table, self._delete_table))(of)
+        for value in self._some(earlier._sent, 0.05):
             self._random.choice((self._change, self._delete))(value)
 
     def _some(self, things: list[Any], part: float) -> list[Any]:
@@ -162,104 +174,113 @@ class Load:
 
     def _make(self, kind: str) -> None:
         match kind:
-            case "board":
-                self._post(self._random.choice(self._people))
-            case "board with a stranger":
-                self.strangers.append(Person(next(self._ids)))
-                self._post(self.strangers[-1])
-            case "member comes":
-                person = Person(next(self._ids))
+            case "record":
+                self._send_new(self._random.choice(self._table))
+            case "record of an unknown key":
+                self.unknown.append(TableKey(next(self._ids)))
+                self._send_new(self.unknown[-1])
+            case "table comes":
+                of = TableKey(next(self._ids))
                 for _ in range(self._random.randint(1, 3)):
-                    self._post(person)
-                self._people.append(person)
+                    self._send_new(of)
+                self._table.append(of)
                 due = time.monotonic() + self._random.uniform(*_LATE_S)
-                heapq.heappush(self._late, (due, person.id, person))
-            case "member changes":
-                self._say(self._random.choice(self._people))
-            case "member goes":
-                self._forget(self._random.choice(self._people))
-            case "member replayed":
-                self._send_person(self._random.choice(self._people), self._past())
-            case "bad member":
-                value = member(next(self._ids), nickname=None)
-                self._send("member", value["id"], value)
+                heapq.heappush(self._late, (due, of.key, of))
+            case "table changes":
+                self._send_table(self._random.choice(self._table))
+            case "table goes":
+                self._delete_table(self._random.choice(self._table))
+            case "table replayed":
+                self._send_table(self._random.choice(self._table), self._past())
+            case "bad table record":
+                good = value_of(self.pipeline.table, next(self._ids), self._clock)
+                self._send_bad(self.pipeline.table, good)
             case "bad detail":
-                self._send("board-detail", next(self._ids), b"none of the join's")
-            case "bad board":
-                self._send_bad_board()
-            case "board beyond the years":  # of a stranger: nobody must make a day of it while it would wait
-                value = board(next(self._ids), next(self._ids))
-                value |= self._random.choice(_BEYOND_THE_YEARS)
-                self._send("board", value["id"], value)
-            case "board with odd headers":
+                self._send(self.pipeline.output.name, next(self._ids), b"none of the join's")
+            case "bad record":
+                self._send_bad(self.pipeline.stream, self._value(self._random.choice(self._table), AT))
+            case "record beyond the years":  # of an unknown key: nobody must make a day of it while it would wait
+                version, day = self.pipeline.stream.version_field, self.pipeline.day_field
+                value = self._value(TableKey(next(self._ids)), AT)
+                value |= self._random.choice([{version: "0001-01-01T00:00:00Z"}, {day: "9999-12-31T20:00:00Z"}])
+                self._send_stream(value)
+            case "record with odd headers":
                 odd_id = self._random.choice([b"a\0b", b"\xff", b"", b"e" * 60_000])
-                self._post(self._random.choice(self._people), [(EVENT_ID, odd_id), (ACCEPTED_AT, b"gestern")])
+                self._send_new(self._random.choice(self._table), [(EVENT_ID, odd_id), (ACCEPTED_AT, b"gestern")])
             case "key of twenty digits":
-                topic = self._random.choice(["member", "board", "board-detail"])
-                self._send(topic, self._random.choice(["12345678901234567890", "0" * 30 + "7", "9" * 5_000]), None)
-            case _ if self._boards:
+                topics = [self.pipeline.table, self.pipeline.stream, self.pipeline.output]
+                key = self._random.choice(["12345678901234567890", "0" * 30 + "7", "9" * 5_000])
+                self._send(self._random.choice(topics).name, key, None)
+            case _ if self._sent:
                 action: dict[str, Callable[[dict[str, Any]], None]] = {
-                    "board changes": self._change, "board replayed": self._replay,
-                    "board goes": self._delete, "board copied": self._copy,
+                    "record changes": self._change, "record replayed": self._replay,
+                    "record goes": self._delete, "record copied": self._copy,
                 }  # fmt: skip
-                action[kind](self._random.choice(self._boards))
+                action[kind](self._random.choice(self._sent))
 
-    def _new_person(self) -> Person:
-        person = Person(next(self._ids))
-        self._say(person)
-        return person
+    def _new_table_key(self) -> TableKey:
+        of = TableKey(next(self._ids))
+        self._send_table(of)
+        return of
 
-    def _say(self, person: Person) -> None:
-        self._send_person(person, self._now())
+    def _send_table(self, of: TableKey, at: str | None = None) -> None:
+        at = at or self._now()
+        self._send_known(of, value_of(self.pipeline.table, of.key, self._clock, at))
 
-    def _forget(self, person: Person) -> None:
-        self._send_member(person, None, self._now())
+    def _delete_table(self, of: TableKey) -> None:
+        self._send_known(of, None, self._now())
 
-    def _send_person(self, person: Person, at: str) -> None:
-        value = member(person.id, nickname=f"사람 {person.id} {self._clock}", city=self._city(), modifiedAt=at)
-        self._send_member(person, value)
-
-    def _send_member(self, person: Person, value: Any, accepted_at: str | None = None) -> None:
+    def _send_known(self, of: TableKey, value: Any, accepted_at: str | None = None) -> None:
         def note(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                person.known = message.offset()
+                of.known = message.offset()
 
-        self._send("member", person.id, value, note, accepted_at=accepted_at)
+        self._send(self.pipeline.table.name, of.key, value, note, accepted_at=accepted_at)
 
-    def _post(self, person: Person, headers: Sequence[tuple[str, bytes]] = ()) -> None:
-        at = self._now()
-        value = board(next(self._ids), person.id, title=f"제목 {self._clock}", createdAt=at, modifiedAt=at)
-        self._boards.append(value)
-        self._send("board", value["id"], dict(value), known=person.known, first=headers)
+    def _value(self, of: TableKey, at: str, key: int | None = None) -> dict[str, Any]:
+        value = value_of(self.pipeline.stream, key or next(self._ids), self._clock, at)
+        return value | {self.pipeline.join_field: of.key}
+
+    def _version(self, value: dict[str, Any], of: TableKey, at: str) -> dict[str, Any]:
+        """Return another version of the record; its day stays."""
+        day = self.pipeline.day_field
+        return self._value(of, at, value[self.pipeline.stream.key_field]) | {day: value[day]}
+
+    def _send_new(self, of: TableKey, headers: Sequence[tuple[str, bytes]] = ()) -> None:
+        value = self._value(of, self._now())
+        self._sent.append(value)
+        self._send_stream(value, of, headers)
 
     def _change(self, value: dict[str, Any]) -> None:
-        person = self._random.choice(self._people)
-        value |= {"title": f"제목 {self._clock}", "modifiedAt": self._now(), "memberId": person.id}
-        self._send_board(value, person)
+        of = self._random.choice(self._table)
+        value |= self._version(value, of, self._now())
+        self._send_stream(value, of)
 
     def _replay(self, value: dict[str, Any]) -> None:
         """Send an older version again, which must not replace the newer one."""
-        person = self._random.choice([*self._people, *self.strangers])
-        self._send_board({**value, "title": "alt", "modifiedAt": self._past(), "memberId": person.id}, person)
+        of = self._random.choice([*self._table, *self.unknown])
+        self._send_stream(self._version(value, of, self._past()), of)
 
     def _copy(self, value: dict[str, Any]) -> None:
         """Send the same version again, as a replay of the gateway's would."""
-        self._send("board", value["id"], dict(value))
+        self._send_stream(value)
 
     def _delete(self, value: dict[str, Any]) -> None:
         accepted_at = self._now() if self._random.random() < 0.9 else None
-        self._send("board", value["id"], None, accepted_at=accepted_at)
+        self._send(self.pipeline.stream.name, value[self.pipeline.stream.key_field], None, accepted_at=accepted_at)
 
-    def _send_board(self, value: dict[str, Any], person: Person) -> None:
-        self._send("board", value["id"], dict(value), known=person.known)
+    def _send_stream(
+        self, value: dict[str, Any], of: TableKey | None = None, headers: Sequence[tuple[str, bytes]] = ()
+    ) -> None:
+        topic = self.pipeline.stream
+        self._send(topic.name, value[topic.key_field], value, known=of.known if of else None, first=headers)
 
-    def _send_bad_board(self) -> None:
-        good = board(next(self._ids), self._random.choice(self._people).id)
-        value: Any = self._random.choice(
-            [b"{nonsense", b"\xff\xfe", good | {"memberId": "x"}, good | {"title": None}, good | {"title": "a\0b"},
-             good | {"modifiedAt": "gestern"}, good | {"id": 1}, [good], None]
-        )  # fmt: skip
-        self._send("board", "x" if value is None else good["id"], value)
+    def _send_bad(self, topic: Topic, good: dict[str, Any]) -> None:
+        values: list[Any] = [b"{nonsense", b"\xff\xfe", [good], None, good | {topic.key_field: 1}]
+        values += [good | {field.name: _WRONG[field.type]} for field in topic.fields]
+        values += [good | {field.name: None} for field in topic.fields if not field.nullable]
+        value = self._random.choice(values)
+        self._send(topic.name, "x" if value is None else good[topic.key_field], value)
 
     def _send(
         self,
@@ -289,9 +310,6 @@ class Load:
                 return
             except BufferError:  # the broker is away for long
                 self._producer.poll(0.5)
-
-    def _city(self) -> str | None:
-        return self._random.choice(("서울", "부산", None))
 
     def _now(self) -> str:
         """Return a unique time for each version, so that a later version is newer."""

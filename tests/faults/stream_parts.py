@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import Any
 import psycopg2
 from confluent_kafka import Producer
 
-from include.settings import Settings
-from tests.faults.stream_bulk import bulk_of_members, large_posts, many_pending
+from include.settings import DEFAULT_PIPELINE, Settings
+from include.sql.named import COORDINATES, fill
+from tests.faults.stream_bulk import bulk_of_table_records, large_records, many_pending
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_plan import OF_A_RECORD, Effect, Fault, Plan
 from tests.faults.stream_poison import Poison
-from tests.faults.stream_topics import Place, TopicReader, content
+from tests.faults.stream_topics import Place, TopicReader, consumed, shortened
 from tests.faults.stream_verdict import Row, Seen
 from tests.faults.topic_again import TopicAgain
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
@@ -28,9 +29,9 @@ from tests.support.broker import Broker
 from tests.support.fenced import refuse_unfenced
 from tests.support.pipeline import environment, rows, with_topics
 from tests.support.proxy import Proxy, proxy_to
+from tests.support.records import content
 
 _DATABASE = "stream_faults"
-_CONSUMERS = {"join": "board", "serve": "board-detail"}
 _TAKEN_S = 120.0
 _RECOVERED_S = 60.0
 _ISOLATED_S = 1_800.0  # some ten drivers
@@ -39,11 +40,8 @@ _BACKENDS = "SELECT pid FROM pg_stat_activity WHERE usename = 'stream' ORDER BY 
 _LEASE_WANTED = (
     "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pg_advisory_xact_lock(7203005%'"
 )
-_VIEW = """
-SELECT board_id, member_id, stream_partition, stream_offset, table_partition, table_offset,
-       kafka_partition, kafka_offset, title, body, nickname, city, phone
-  FROM board_detail
-"""
+_VIEW = "SELECT {{served}} FROM {{view}}"
+_PENDING = 'SELECT {{key}}, partition, "offset" FROM pending_record'
 # Of a second driver: each is found out at another time.
 _BROKEN = ({"SPARK_KAFKA_JARS_DIR": "/nowhere"}, {"STREAM_DRIVER_MEMORY": "1m"}, {"SPARK_KAFKA_JARS_DIR": "/nowhere"})
 _REJECTED = 'SELECT 1 FROM reject WHERE topic = %(topic)s AND partition = %(partition)s AND "offset" = %(offset)s'
@@ -74,26 +72,32 @@ class Parts:
 
     def is_caught_up(self, reader: TopicReader) -> bool:
         """True if each query has processed its topic, according to the ledger."""
-        return all(self.has_taken(consumer, reader) for consumer in _CONSUMERS)
+        return all(self.has_taken(query, reader) for query in consumed(self.settings.pipeline))
 
     def has_taken(self, consumer: str, reader: TopicReader) -> bool:
         """True if the query has processed its topic, according to the ledger."""
         ledger = dict(rows(self.settings, _LEDGER, (consumer,)))
-        ends = reader.ends(_CONSUMERS[consumer])
+        ends = reader.ends(consumed(self.settings.pipeline)[consumer])
         return {p: end for p, end in ends.items() if end != ledger.get(p, 0)} == {}
 
     def look(self) -> Seen:
         """Return the present content of the tables."""
-        view = [
-            Row(board, member, (bp, bo), (mp, mo), (kp, ko), content("board", {"title": title, "body": body}),
-                content("member", {"nickname": nickname, "city": city, "phone": phone}))
-            for board, member, bp, bo, mp, mo, kp, ko, title, body, nickname, city, phone in rows(self.settings, _VIEW)
-        ]  # fmt: skip
+        pipeline = self.settings.pipeline
+        names = (*pipeline.relational_columns, *COORDINATES)
+        view = [self._row(dict(zip(names, row, strict=True))) for row in rows(self.settings, fill(_VIEW, pipeline))]
         pending: dict[int, set[tuple[int, int]]] = defaultdict(set)
-        for board, partition, offset in rows(self.settings, 'SELECT board_id, partition, "offset" FROM pending_record'):
-            pending[board].add((partition, offset))
+        for key, partition, offset in rows(self.settings, fill(_PENDING, pipeline)):
+            pending[key].add((partition, offset))
         rejects = {Place(*row) for row in rows(self.settings, 'SELECT topic, partition, "offset" FROM reject')}
         return Seen(view, pending, rejects)
+
+    def _row(self, row: Mapping[str, Any]) -> Row:
+        pipeline = self.settings.pipeline
+        source, joined, detail = (
+            (row[f"{side}_partition"], row[f"{side}_offset"]) for side in ("stream", "table", "kafka")
+        )
+        return Row(row[pipeline.key_column], source, joined, detail, shortened(content(pipeline, "stream", row)),
+                   shortened(content(pipeline, "table", row)))  # fmt: skip
 
     def _with_driver_at(self, fault: Fault) -> "Parts":
         """Return the same parts, with the driver that reaches the fault's failpoint."""
@@ -158,12 +162,12 @@ class Parts:
                 self._away(self.broker.kill, self.broker.start, fault.lasts_s)
             case Effect.WORKERS_KILLED:
                 self.driver.kill_workers(fault.lasts_s)
-            case Effect.LARGE_POSTS:
-                large_posts(self.settings)
+            case Effect.LARGE_RECORDS:
+                large_records(self.settings)
             case Effect.MANY_PENDING:
                 many_pending(self.settings)
-            case Effect.BULK_OF_MEMBERS:
-                bulk_of_members(self.settings)
+            case Effect.BULK_OF_TABLE_RECORDS:
+                bulk_of_table_records(self.settings)
             case Effect.DRIVER_FROZEN:
                 self._freeze_driver()
             case Effect.JVM_FROZEN:
@@ -219,7 +223,7 @@ class Parts:
         producer.init_transactions(_RECOVERED_S)
         producer.begin_transaction()
         for partition in range(self.settings.kafka.partitions):
-            producer.produce("board", b"{}", partition=partition)
+            producer.produce(self.settings.pipeline.stream.name, b"{}", partition=partition)
         assert producer.flush(_RECOVERED_S) == 0
         time.sleep(lasts_s)
         producer.abort_transaction(_RECOVERED_S)
@@ -277,8 +281,8 @@ class Parts:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path, is_apart: bool = False) -> Iterator[Parts]:
-    """Yield the parts, running and healthy, with their logs in the folder; stop them at the end.
+def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE, is_apart: bool = False) -> Iterator[Parts]:
+    """Yield the parts of a pipeline, running and healthy, with their logs in the folder; stop them at the end.
 
     `is_apart`: each query in a process of its own.
     """
@@ -290,10 +294,11 @@ def parts_in(folder: Path, is_apart: bool = False) -> Iterator[Parts]:
         postgres_server(folder / "postgres") as postgres,
         proxy_to(postgres.host, postgres.port) as proxy,
     ):
-        settings = with_topics(kafka, postgres, _DATABASE, folder / "driver")
+        settings = with_topics(kafka, postgres, _DATABASE, folder / "driver", pipeline)
         refuse_unfenced(settings)
         gc.collect()  # an admin client that lives on tells the terminal of every outage
-        variables = environment(kafka, postgres, _DATABASE, folder / "driver") | {"DATABASE_PORT": str(proxy.port)}
+        variables = environment(kafka, postgres, _DATABASE, folder / "driver", pipeline)
+        variables["DATABASE_PORT"] = str(proxy.port)
         bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20)}
         driver = Driver({**variables, **bounds}, folder / "driver", "join" if is_apart else None)
         serve = Driver({**variables, **bounds}, folder / "serve", "serve") if is_apart else None

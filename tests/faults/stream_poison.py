@@ -6,11 +6,11 @@ from typing import Any
 from confluent_kafka import Message, Producer
 
 from include.settings import Settings
-from tests.fakes.events import board, member
 from tests.faults.stream_bulk import new_id
 from tests.faults.stream_topics import Place
 from tests.servers import wait_until
 from tests.support.pipeline import produce, rows
+from tests.support.records import value_of
 
 _OTHERS = 5
 _PENDING_S = 180.0
@@ -27,49 +27,53 @@ class Poison:
         self._settings = settings
         self._is_of_details = place.startswith("serve.")
         self._must_wait = place == "resolve.records"
-        self._author = new_id()
+        self._pipeline = settings.pipeline
+        self._joined = new_id()
 
     def send(self) -> Place:
         """Send it with its neighbours; returns its coordinates."""
-        before, after = self._boards(), self._boards()
+        before, after = self._others(), self._others()
         if not self._must_wait:
-            self._send_author()
+            self._send_joined()
         produce(self._settings, before)
+        key, pipeline = new_id(), self._pipeline
         if self._is_of_details:
-            at = self._sent("board-detail", _detail(new_id(), self._author))
+            at = self._sent(pipeline.output.name, key, self._detail(key))
         else:
-            at = self._sent("board", board(new_id(), self._author))
+            at = self._sent(pipeline.stream.name, key, self._value(key))
         produce(self._settings, after)
         return at
 
     def release(self, at: Place) -> None:
-        """If it is a pending board, send its member."""
+        """If it is a pending record, send the one that it waits for."""
         if self._must_wait:
             wait_until(lambda: rows(self._settings, _IS_PENDING, at._asdict()) != [], _PENDING_S, f"{at} waits")
-            self._send_author()
+            self._send_joined()
 
-    def _send_author(self) -> None:
-        produce(self._settings, [("member", self._author, member(self._author))])
+    def _send_joined(self) -> None:
+        table = self._pipeline.table
+        produce(self._settings, [(table.name, self._joined, value_of(table, self._joined))])
 
-    def _boards(self) -> list[tuple[str, object, object]]:
-        ids = [new_id() for _ in range(_OTHERS)]
-        return [("board", each, board(each, self._author)) for each in ids]
+    def _others(self) -> list[tuple[str, object, object]]:
+        keys = [new_id() for _ in range(_OTHERS)]
+        return [(self._pipeline.stream.name, key, self._value(key)) for key in keys]
 
-    def _sent(self, topic: str, value: dict[str, Any]) -> Place:
+    def _value(self, key: int) -> dict[str, Any]:
+        return value_of(self._pipeline.stream, key) | {self._pipeline.join_field: self._joined}
+
+    def _detail(self, key: int) -> dict[str, Any]:
+        """Return the value that the join would send for the record."""
+        values = {"stream": self._value(key), "table": value_of(self._pipeline.table, self._joined)}
+        return {column.output: values[column.side][column.source] for column in self._pipeline.columns}
+
+    def _sent(self, topic: str, key: int, value: dict[str, Any]) -> Place:
         found: list[Message] = []
         producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers})
-        producer.produce(topic, json.dumps(value), str(value.get("id", value.get("boardId"))),
-                         headers={"board-partition": "9", "board-offset": "9"},
+        coordinates = {self._pipeline.source_header(f"stream_{part}"): "9" for part in ("partition", "offset")}
+        producer.produce(topic, json.dumps(value), str(key), headers=coordinates,
                          on_delivery=lambda error, message: None if error else found.append(message))  # fmt: skip
         assert producer.flush(30) == 0
         partition, offset = found[0].partition(), found[0].offset()
         assert partition is not None
         assert offset is not None
         return Place(topic, partition, offset)
-
-
-def _detail(board_id: int, author: int) -> dict[str, Any]:
-    value = board(board_id, author)
-    del value["id"]
-    return {"boardId": board_id, "nickname": "하늘", "city": None, "phone": None, **value,
-            "kafkaPartition": None, "kafkaOffset": None}  # fmt: skip

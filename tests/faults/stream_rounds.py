@@ -4,6 +4,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from include.contracts.topics import Topic
 from tests.faults.stream_load import Load
 from tests.faults.stream_parts import Parts
 from tests.faults.stream_plan import Effect, Fault, Plan
@@ -11,8 +12,6 @@ from tests.faults.stream_topics import Log, Record, TopicReader
 from tests.faults.stream_verdict import Row, Seen, Verdict, judge
 from tests.servers import wait_until
 
-_RAW = ("member", "board")
-_OUTPUT = "board-detail"
 _RATE = 250.0  # records a second
 _CALM_S = 4.0
 _AFTERWARDS_S = 1.0  # of load when all is well again
@@ -37,17 +36,17 @@ class Round:
 
 @dataclass
 class Proof:
-    """Runs rounds over the same parts. Each verdict is over all boards of all rounds so far."""
+    """Runs rounds over the same parts. Each verdict is over all keys of all rounds so far."""
 
     parts: Parts
     seed: int
-    log: Log = field(default_factory=Log)
     settled: dict[int, Row] = field(default_factory=dict)
-    boards: list[Record] = field(default_factory=list)  # all of the topic that is there
+    sent: list[Record] = field(default_factory=list)  # all that the stream's topic has
     seen: Seen | None = None
 
     def __post_init__(self) -> None:
-        self.log.refused = self.parts.poison
+        self.pipeline = self.parts.settings.pipeline
+        self.log = Log(self.pipeline, refused=self.parts.poison)
         self.reader = TopicReader(self.parts.broker.bootstrap_servers, self.parts.settings.kafka.partitions)
         self._loads = ThreadPoolExecutor(1)
         self._last: Load | None = None
@@ -56,14 +55,14 @@ class Proof:
     def run(self, number: int, plan: Plan) -> Round:
         """Run one round and return its verdict. Raises AssertionError if the driver does not catch up."""
         began, endings = time.monotonic(), len(self.parts.driver.ended)
-        load = Load(self.parts.broker.bootstrap_servers, self.seed, number, _RATE, self._last)
+        load = Load(self.pipeline, self.parts.broker.bootstrap_servers, self.seed, number, _RATE, self._last)
         running = self._loads.submit(load.run)
         try:
             if not plan:
                 time.sleep(_CALM_S)
             for fault in plan:
                 if fault.effect is Effect.TOPIC_MADE_AGAIN:
-                    self._make_boards_again(load, fault)
+                    self._make_topic_again(load, fault)
                 else:
                     self.parts.suffer((fault,))
             time.sleep(_AFTERWARDS_S)
@@ -82,55 +81,55 @@ class Proof:
 
     def judge(self) -> Verdict:
         """Return the verdict over the present content."""
-        self._read(*_RAW, _OUTPUT)
+        self._read(self.pipeline.table, self.pipeline.stream, self.pipeline.output)
         self.seen = self.parts.look()
         return judge(self.log, self.seen, self.settled)
 
-    def _read(self, *topics: str) -> None:
-        for record in self.reader.read_on(*topics):
+    def _read(self, *topics: Topic) -> None:
+        for record in self.reader.read_on(*(topic.name for topic in topics)):
             self.log.take(record)
-            if record.place.topic == "board":
-                self.boards.append(record)
+            if record.place.topic == self.pipeline.stream.name:
+                self.sent.append(record)
 
-    def _make_boards_again(self, load: Load, fault: Fault) -> None:
-        """All that the former topic had is sent again, whether the stream had taken it or not, while boards wait.
+    def _make_topic_again(self, load: Load, fault: Fault) -> None:
+        """All that the former topic had is sent again, whether the stream had taken it or not, while records wait.
 
         Some are sent twice: else each record would have its offset again, and a place of the former topic would pass
         for one of the new.
         """
         time.sleep(fault.after_s)
         again, driver = self.parts.again, self.parts.driver
-        wait_until(lambda: bool(self.parts.look().pending), _CAUGHT_UP_S, "a board waits for its member")
+        wait_until(lambda: bool(self.parts.look().pending), _CAUGHT_UP_S, "a record is pending")
         if fault.place:
             driver.arm_pause(fault.place)
             if not driver.is_paused_at(fault.place):
                 return
         with load.held():
-            self._read(*_RAW)
+            self._read(self.pipeline.table, self.pipeline.stream)
             try:
                 former_id = again.make()
             finally:
                 if fault.place:
                     driver.go_on(fault.place)
             again.wait_until_refused()
-            self._read(_OUTPUT)
-            self.log.replace_boards(former_id)
-            self.reader.begin_again("board")
+            self._read(self.pipeline.output)
+            self.log.replace_stream(former_id)
+            self.reader.begin_again(self.pipeline.stream.name)
             self.settled.clear()  # a row that is made again may name the same places, of the new topic
             driver.disarm_records()
             self.parts.poison.clear()
-            boards, self.boards = self.boards, []
-            again.send_again([*boards[::10], *boards])
+            sent, self.sent = self.sent, []
+            again.send_again([*sent[::10], *sent])
             again.repair()
         self.parts.felt.add(fault.name)
 
     def _judge_when_settled(self) -> Verdict:
-        """Boards that waited for their member are sent after the boards were taken: give that its time."""
+        """Records that waited for the table are sent after the others were taken: give that its time."""
         deadline = time.monotonic() + _SETTLED_S
         verdict = self.judge()
         while verdict.faults and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
             verdict = self.judge()
         assert self.seen is not None
-        self.settled |= {row.board: row for row in self.seen.rows}
+        self.settled |= {row.key: row for row in self.seen.rows}
         return verdict

@@ -8,17 +8,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from include.contracts import headers as h
+from include.contracts.definition import Definition, Side
 from include.contracts.fields import record_id
-from include.contracts.pipelines import RAW_TOPICS
+from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp, violations
 from tests.support.oracle import Version
+from tests.support.records import content_of
 
-KNOWN = "known-member-offset"  # on boards of the load: the newest record of their member that Kafka had acknowledged
+KNOWN = "known-table-offset"  # on the load's records of the stream: the newest acknowledged record that they join
 REPLACED_BY = 10**17  # what the tables take from the offsets of a topic that was made again
 _BATCH = 5_000
 _LARGE = 10_000
@@ -45,21 +47,22 @@ class Record(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """A record of board-detail: the board record it was made from, and the member's; null for a deletion."""
+    """A record of the output: the record of the stream that it was made from, and the table's; null for a deletion."""
 
     place: Place
     key: int | None
-    board: tuple[int, int]
-    member: tuple[int, int] | None
+    source: tuple[int, int]
+    joined: tuple[int, int] | None
 
 
 @dataclass
 class Log:
-    """All that was read: versions by topic and key, in the log's order."""
+    """All that was read of a pipeline's topics: versions of the stream and of the table by key, in the log's order."""
 
-    boards: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
-    members: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
-    known: dict[tuple[int, int, int], int] = field(default_factory=dict)  # by board, partition and offset
+    pipeline: Definition
+    stream: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
+    table: dict[int, list[Version]] = field(default_factory=lambda: defaultdict(list))
+    known: dict[tuple[int, int, int], int] = field(default_factory=dict)  # by the stream's key, partition and offset
     bad: set[Place] = field(default_factory=set)
     refused: set[Place] = field(default_factory=set)  # that keep their contract, and cannot be taken
     details: list[Detail] = field(default_factory=list)
@@ -69,52 +72,53 @@ class Log:
         if record.place in self.refused:
             self.bad.add(record.place)
             return
-        if record.place.topic not in RAW_TOPICS:
+        if record.place.topic == self.pipeline.output.name:
             self._take_detail(record)
             return
-        version = understood(record)
+        version = understood(self.pipeline, record)
         if version is None:
             self.bad.add(record.place)
-        elif record.place.topic == "member":
-            self.members[version.key].append(version)
+        elif record.place.topic == self.pipeline.table.name:
+            self.table[version.key].append(version)
         else:
-            self.boards[version.key].append(version)
+            self.stream[version.key].append(version)
             if KNOWN in record.headers:
                 self.known[version.key, version.partition, version.offset] = int(record.headers[KNOWN])
 
-    def replace_boards(self, topic_id: str) -> None:
-        """Topic `board` of this id was made again: its places are no places of the one that is there.
+    def replace_stream(self, topic_id: str) -> None:
+        """The stream's topic of this id was made again: its places are no places of the one that is there.
 
         They are named as the tables name them, so that every version of the new topic is newer in the same instant.
-        Two former topics can share a name, so places are told apart by their boards; and the details of the later
+        Two former topics can share a name, so places are told apart by their keys; and the details of the later
         topic count, as it was sent the same records again.
         """
-        renamed = {(detail.key, _replaced(detail.board)) for detail in self.details if detail.board[0] >= 0}
-        self.details = [detail for detail in self.details if (detail.key, detail.board) not in renamed]
-        for key, versions in self.boards.items():
+        renamed = {(detail.key, _replaced(detail.source)) for detail in self.details if detail.source[0] >= 0}
+        self.details = [detail for detail in self.details if (detail.key, detail.source) not in renamed]
+        for key, versions in self.stream.items():
             places = [_replaced((one.partition, one.offset)) for one in versions]
-            self.boards[key] = [replace(one, partition=partition, offset=offset)
+            self.stream[key] = [replace(one, partition=partition, offset=offset)
                                 for one, (partition, offset) in zip(versions, places, strict=True)]  # fmt: skip
         self.known = {(key, *_replaced((at, offset))): known for (key, at, offset), known in self.known.items()}
-        self.details = [detail._replace(board=_replaced(detail.board)) for detail in self.details]
-        self.bad = {Place(f"board@{topic_id}", *place[1:]) if place.topic == "board" else place for place in self.bad}
+        self.details = [detail._replace(source=_replaced(detail.source)) for detail in self.details]
+        name = self.pipeline.stream.name
+        self.bad = {Place(f"{name}@{topic_id}", *place[1:]) if place.topic == name else place for place in self.bad}
 
     def _take_detail(self, record: Record) -> None:
-        try:
-            board = (
-                int(record.headers["board-partition"]),
-                int(record.headers["board-offset"]),
-            )
-        except KeyError:
+        source = self._coordinates(record, "stream")
+        if source is None:
             self.bad.add(record.place)
             return
-        member = None
-        if "member-offset" in record.headers:
-            member = (
-                int(record.headers["member-partition"]),
-                int(record.headers["member-offset"]),
+        joined = self._coordinates(record, "table")
+        self.details.append(Detail(record.place, record_id(record.key), source, joined))
+
+    def _coordinates(self, record: Record, side: Side) -> tuple[int, int] | None:
+        try:
+            partition, offset = (
+                int(record.headers[self.pipeline.source_header(f"{side}_{part}")]) for part in ("partition", "offset")
             )
-        self.details.append(Detail(record.place, record_id(record.key), board, member))
+        except KeyError:
+            return None
+        return partition, offset
 
 
 def _replaced(at: tuple[int, int]) -> tuple[int, int]:
@@ -122,34 +126,41 @@ def _replaced(at: tuple[int, int]) -> tuple[int, int]:
     return at if partition < 0 else (-1 - partition, offset - REPLACED_BY)
 
 
-def understood(record: Record) -> Version | None:
-    """Return the record as a version of its member or board; None if it violates the contract."""
-    topic, partition, offset = record.place
+def understood(pipeline: Definition, record: Record) -> Version | None:
+    """Return the record as a version of its key; None if it violates the contract."""
+    name, partition, offset = record.place
+    side: Side = "table" if name == pipeline.table.name else "stream"
+    topic: Topic = getattr(pipeline, side)
     key = record_id(record.key)
-    event_id = record.headers.get(h.EVENT_ID) or f"{topic}:{partition}:{offset}"
+    event_id = record.headers.get(h.EVENT_ID) or f"{name}:{partition}:{offset}"
     if record.value is None:
         if key is None:
             return None
         accepted = record.headers.get(h.ACCEPTED_AT)
         at = parse_timestamp(accepted) if accepted else record.timestamp
-        return Version(topic, key, offset, at, event_id, deleted=True, partition=partition)
+        return Version(name, key, offset, at, event_id, deleted=True, partition=partition)
     try:
         value = json.loads(record.value)
     except ValueError:
         return None
-    if violations(RAW_TOPICS[topic], value) or key != value["id"]:
+    if violations(topic, value) or key != value[topic.key_field]:
         return None
+    created = parse_timestamp(value[pipeline.day_field]) if side == "stream" else None
+    member = value[pipeline.join_field] if side == "stream" else None
     return Version(
-        topic, value["id"], offset, parse_timestamp(value["modifiedAt"]), event_id,
-        parse_timestamp(value["createdAt"]), value.get("memberId"), content(topic, value), partition=partition,
+        name, value[topic.key_field], offset, parse_timestamp(value[topic.version_field]), event_id,
+        created, member, shortened(content_of(pipeline, side, value)), partition=partition,
     )  # fmt: skip
 
 
-def content(topic: str, value: dict[str, Any]) -> str:
-    """The view's part of a member or a board, apart from its ids; of a large post its hash."""
-    names = ("nickname", "city", "phone") if topic == "member" else ("title", "body")
-    text = json.dumps([value.get(name) for name in names], ensure_ascii=False)
+def shortened(text: str) -> str:
+    """Return the content of a record, or the hash of a large one."""
     return text if len(text) < _LARGE else hashlib.sha256(text.encode()).hexdigest()
+
+
+def consumed(pipeline: Definition) -> dict[str, str]:
+    """Return the topic of each query of the stream."""
+    return {"join": pipeline.stream.name, "serve": pipeline.output.name}
 
 
 class TopicReader:

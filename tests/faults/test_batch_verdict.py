@@ -8,37 +8,68 @@ import pytest
 
 from include.contracts import headers as h
 from include.contracts.day import Day
-from tests.fakes.events import board, member
+from include.contracts.pipelines import PIPELINES
 from tests.faults.batch_plan import CHEAP, DEAR, LAST, Effect, plans
 from tests.faults.batch_verdict import DayRow, DayVerdict, Generation, judge_changes, judge_corrections, judge_rows
-from tests.faults.stream_topics import Log, Place, Record, content
+from tests.faults.stream_topics import Log, Place, Record
+from tests.support.records import content_of, value_of
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 AT = "2026-11-20T03:00:00.000Z"
 
 
+@pytest.fixture(scope="module", params=PIPELINES.values(), ids=[*PIPELINES])
+def pipeline(request):
+    return request.param
+
+
+def stream_value(pipeline, key, of, number=0, at=AT):
+    """A record of the stream that joins the key `of`; it belongs to the day."""
+    made = value_of(pipeline.stream, key, number, at)
+    return made | {pipeline.join_field: of, pipeline.day_field: AT}
+
+
+def take(log, topic, key, value, offset, event_id, accepted_at):
+    encoded = None if value is None else json.dumps(value).encode()
+    headers = {h.EVENT_ID: event_id, h.ACCEPTED_AT: accepted_at}
+    log.take(Record(Place(topic.name, 0, offset), str(key).encode(), encoded, headers, NOW))
+
+
 @pytest.fixture
-def log():
-    found = Log()
+def log(pipeline):
+    found = Log(pipeline)
     values = [
-        ("member", 1, member(1, modifiedAt=AT)),
-        ("board", 10, board(10, 1, createdAt=AT, modifiedAt=AT)),
-        ("board", 11, board(11, 1, createdAt=AT, modifiedAt=AT)),
-        ("board", 12, board(12, 2, createdAt=AT, modifiedAt=AT)),  # its member never comes
-        ("board", 11, None),
+        (pipeline.table, 1, value_of(pipeline.table, 1, at=AT)),
+        (pipeline.stream, 10, stream_value(pipeline, 10, 1)),
+        (pipeline.stream, 11, stream_value(pipeline, 11, 1)),
+        (pipeline.stream, 12, stream_value(pipeline, 12, 2)),  # the table never has its key
+        (pipeline.stream, 11, None),
     ]
     for offset, (topic, key, value) in enumerate(values):
-        encoded = None if value is None else json.dumps(value).encode()
-        headers = {h.EVENT_ID: str(offset), h.ACCEPTED_AT: "2026-11-20T04:00:00.000Z"}
-        found.take(Record(Place(topic, 0, offset), str(key).encode(), encoded, headers, NOW))
+        take(found, topic, key, value, offset, str(offset), "2026-11-20T04:00:00.000Z")
     return found
 
 
-def row(board_id=10, title="제목", nickname=None, finality="final"):
-    author = member(1) if nickname is None else member(1, nickname=nickname)
-    value = board(board_id, 1) if title == "제목" else board(board_id, 1, title=title)
-    return DayRow(board_id, 1, content("member", author), content("board", value), finality)
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """A row of the view, of whichever pipeline the test runs for."""
+
+    key: int = 10
+    number: int = 0
+    table_number: int = 0
+    finality: str = "final"
+    at: str = AT
+
+    def row(self, pipeline):
+        table = value_of(pipeline.table, 1, self.table_number, AT)
+        stream = stream_value(pipeline, self.key, 1, self.number, self.at)
+        return DayRow(self.key, content_of(pipeline, "table", table), content_of(pipeline, "stream", stream),
+                      self.finality)  # fmt: skip
+
+
+def shown_rows(pipeline, shown):
+    return [each.row(pipeline) for each in shown]
 
 
 def generation(**changes):
@@ -48,27 +79,27 @@ def generation(**changes):
 
 def broken(log, shown, built):
     verdict = DayVerdict()
-    judge_rows(DAY, log, shown, built, verdict)
+    judge_rows(DAY, log, shown_rows(log.pipeline, shown), built, verdict)
     return set(verdict.faults)
 
 
 def test_a_right_day_is_right(log):
-    assert broken(log, [row()], generation()) == set()
+    assert broken(log, [Shown()], generation()) == set()
 
 
 @pytest.mark.parametrize(
     ("shown", "changes", "fault"),
     [
         ([], {"row_count": 0, "raw_distinct": 1}, "lost"),
-        ([row(), row()], {}, "doubled"),
-        ([row(), row(99)], {"row_count": 2, "raw_distinct": 3}, "made_up"),
-        ([row(title="alt")], {}, "wrong_content"),
-        ([row(nickname="누구")], {}, "wrong_content"),
-        ([row(finality="live")], {}, "not_final"),
-        ([row()], {"excluded": frozenset({("pending", 12)})}, "excluded_wrong"),
-        ([row()], {"excluded": frozenset({("pending", 12), ("deleted", 11), ("moved", 10)})}, "excluded_wrong"),
-        ([row()], {"raw_distinct": 3}, "balance_broken"),
-        ([row()], {"row_count": 2, "raw_distinct": 3}, "balance_broken"),
+        ([Shown(), Shown()], {}, "doubled"),
+        ([Shown(), Shown(99)], {"row_count": 2, "raw_distinct": 3}, "made_up"),
+        ([Shown(number=1)], {}, "wrong_content"),
+        ([Shown(table_number=1)], {}, "wrong_content"),
+        ([Shown(finality="live")], {}, "not_final"),
+        ([Shown()], {"excluded": frozenset({("pending", 12)})}, "excluded_wrong"),
+        ([Shown()], {"excluded": frozenset({("pending", 12), ("deleted", 11), ("moved", 10)})}, "excluded_wrong"),
+        ([Shown()], {"raw_distinct": 3}, "balance_broken"),
+        ([Shown()], {"row_count": 2, "raw_distinct": 3}, "balance_broken"),
     ],
 )
 def test_what_must_not_happen_is_seen(log, shown, changes, fault):
@@ -78,55 +109,60 @@ def test_what_must_not_happen_is_seen(log, shown, changes, fault):
 @pytest.mark.parametrize(
     ("before", "after", "corrections", "faults"),
     [
-        ([row()], [row()], {}, set()),
-        ([], [row()], {10: "missing"}, set()),
-        ([row()], [], {10: "deleted"}, set()),
-        ([row(finality="live")], [row()], {}, set()),
-        ([], [row()], {}, {"uncorrected"}),
-        ([row(title="alt")], [row()], {}, {"uncorrected"}),
-        ([row()], [row()], {10: "missing"}, {"uncorrected"}),
-        ([row(title="alt")], [row()], {10: "unexplained"}, {"unexplained"}),
+        ([Shown()], [Shown()], {}, set()),
+        ([], [Shown()], {10: "missing"}, set()),
+        ([Shown()], [], {10: "deleted"}, set()),
+        ([Shown(finality="live")], [Shown()], {}, set()),
+        ([], [Shown()], {}, {"uncorrected"}),
+        ([Shown(number=1)], [Shown()], {}, {"uncorrected"}),
+        ([Shown()], [Shown()], {10: "missing"}, {"uncorrected"}),
+        ([Shown(number=1)], [Shown()], {10: "unexplained"}, {"unexplained"}),
     ],
 )
-def test_corrections_account_for_every_difference(before, after, corrections, faults):
+def test_corrections_account_for_every_difference(pipeline, before, after, corrections, faults):
     verdict = DayVerdict()
+    before, after = (shown_rows(pipeline, each) for each in (before, after))
     judge_corrections(before, after, generation(corrections=corrections), verdict)
     assert set(verdict.faults) == faults
+
+
+LATER = "2026-11-20T05:00:00.000Z"
+NEW = Shown(11, 1, finality="live", at=LATER)
 
 
 @pytest.mark.parametrize(
     ("after", "faults"),
     [
-        ([row(), row(11, finality="live")], set()),
-        ([row()], {"unseen"}),
-        ([row(), row(11, title="alt", finality="live")], {"unseen"}),
-        ([row(nickname="누구"), row(11, finality="live")], {"changed"}),
-        ([row(11, finality="live")], {"changed"}),
-        ([row(), row(11, finality="live"), row(12, finality="live")], {"changed"}),
-        ([row(), row(11, finality="live"), row(13, finality="live")], {"unseen"}),
+        ([Shown(), NEW], set()),
+        ([Shown()], {"unseen"}),
+        ([Shown(), dataclasses.replace(NEW, number=2)], {"unseen"}),
+        ([Shown(table_number=1), NEW], {"changed"}),
+        ([NEW], {"changed"}),
+        ([Shown(), NEW, Shown(12, finality="live")], {"changed"}),
+        ([Shown(), NEW, Shown(13, finality="live")], {"unseen"}),
     ],
 )
 def test_what_a_topic_made_again_has_is_seen_and_the_rest_stays(log, after, faults):
-    log.replace_boards("former")
-    changes = [("board", 11, board(11, 1, createdAt=AT, modifiedAt="2026-11-20T05:00:00.000Z")), ("board", 13, None)]
-    for offset, (topic, key, value) in enumerate(changes):
-        encoded = None if value is None else json.dumps(value).encode()
-        headers = {h.EVENT_ID: f"new-{offset}", h.ACCEPTED_AT: "2026-11-20T05:00:00.000Z"}
-        log.take(Record(Place(topic, 0, offset), str(key).encode(), encoded, headers, NOW))
+    pipeline = log.pipeline
+    log.replace_stream("former")
+    for offset, (key, value) in enumerate([(11, stream_value(pipeline, 11, 1, 1, LATER)), (13, None)]):
+        take(log, pipeline.stream, key, value, offset, f"new-{offset}", LATER)
     verdict = DayVerdict()
-    judge_changes(DAY, log, [row()], after, set(), verdict)
+    judge_changes(DAY, log, shown_rows(pipeline, [Shown()]), shown_rows(pipeline, after), set(), verdict)
     assert set(verdict.faults) == faults
 
 
 @pytest.mark.parametrize(
-    ("after", "faults"), [([row(), row(12, title="alt", finality="live")], set()), ([row()], {"unseen"})]
+    ("after", "faults"),
+    [([Shown(), Shown(12, 1, finality="live", at="2026-11-20T02:00:00.000Z")], set()), ([Shown()], {"unseen"})],
 )
 def test_of_a_topic_made_again_an_older_version_is_seen_while_the_newest_waits(log, after, faults):
-    log.replace_boards("former")
-    older = board(12, 1, title="alt", createdAt=AT, modifiedAt="2026-11-20T02:00:00.000Z")
-    log.take(Record(Place("board", 0, 0), b"12", json.dumps(older).encode(), {h.EVENT_ID: "new"}, NOW))
+    pipeline = log.pipeline
+    log.replace_stream("former")
+    older = stream_value(pipeline, 12, 1, 1, "2026-11-20T02:00:00.000Z")
+    take(log, pipeline.stream, 12, older, 0, "new", LATER)
     verdict = DayVerdict()
-    judge_changes(DAY, log, [row()], after, set(), verdict)
+    judge_changes(DAY, log, shown_rows(pipeline, [Shown()]), shown_rows(pipeline, after), set(), verdict)
     assert set(verdict.faults) == faults
 
 
@@ -144,5 +180,5 @@ def test_the_same_seed_plans_the_same():
 
 def test_named_faults_come_in_each_round_but_the_first():
     assert list(plans(7, 3, "NEVER")) == [(), (), ()]
-    assert [[fault.effect for fault in plan] for plan in plans(7, 3, "topic board")] == [
+    assert [[fault.effect for fault in plan] for plan in plans(7, 3, "topic made again")] == [
         [], [Effect.TOPIC_MADE_AGAIN], [Effect.TOPIC_MADE_AGAIN]]  # fmt: skip

@@ -2,14 +2,20 @@
 
 import asyncio
 import itertools
+import signal
+import sys
 
 import msgspec
 import pytest
 
+from include.contracts.pipelines import PIPELINES
+from tests.faults import frame
 from tests.faults.calls import Call, Caller
 from tests.faults.connection import Answer
 from tests.faults.journal import Entry, Journal, read_journal
 from tests.faults.plan import OF_THE_BROKER, OF_THE_FILE, THEMES, Fault, plan, themes
+
+BOARDS = PIPELINES["board_detail"]
 
 
 def call(count=1, wanted=201):
@@ -62,18 +68,19 @@ def test_call_that_cannot_be_made_again_leaves_its_events_unknown():
     assert one.give_up() == [Entry("unknown", "1.0.1")]
 
 
-def test_no_call_has_a_key_twice_and_no_serial_comes_twice():
-    caller = Caller(1, 0, seed=7, token="t")
+@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=[*PIPELINES])
+def test_no_call_has_a_key_twice_and_no_serial_comes_twice(pipeline):
+    caller = Caller(pipeline, 1, 0, seed=7, token="t")
     calls = list(itertools.islice(iter(caller.next_call, None), 500))
     assert {len(one.events) > 1 for one in calls} == {True, False}
-    assert all(len({event["id"] for event in one.events}) == len(one.events) for one in calls)
+    assert all(len({event[pipeline.stream.key_field] for event in one.events}) == len(one.events) for one in calls)
     serials = [event["serial"] for one in calls for event in one.events]
     assert len(set(serials)) == len(serials)
 
 
 def test_same_seed_makes_the_same_calls_and_rounds():
     def calls(seed):
-        caller = Caller(1, 0, seed, "t")
+        caller = Caller(BOARDS, 1, 0, seed, "t")
         return [caller.next_call().body for _ in range(50)]
 
     def plans(seed):
@@ -102,6 +109,15 @@ def test_plans_have_a_control_round_and_all_themes_and_bring_everything_back(see
         for part in ({Fault.GATEWAY_KILLED, *OF_THE_FILE}, {Fault.DISK_FULL}, set(OF_THE_BROKER)):
             own = [span for span in spans if span.fault in part]
             assert all(a.end_s <= b.begin_s for a, b in itertools.pairwise(own)), "faults of one part overlap"
+
+
+def test_a_proof_that_fails_prints_the_command_that_repeats_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["stream", "--rounds", "3", "--pipeline", "order_detail", f"--folder={tmp_path}"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the proof's handler is not for this process
+    assert frame.prove("stream", frame.parsed(frame.parser_of("", one_round=True)), lambda _: False) == 1
+    again = "python -m tests.faults.stream --rounds=3 --seed=7 --pipeline=order_detail"
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2:] == [f"again: {again}", f"a single round N of these: {again} --only N"]
 
 
 def test_journal_has_on_the_disk_what_was_waited_for(tmp_path):

@@ -2,58 +2,80 @@
 
 import datetime as dt
 import json
+from decimal import Decimal
 
 import pytest
 
+from include.contracts.pipelines import PIPELINES
 from include.failpoints import STREAM_FAILPOINTS
-from tests.fakes.events import board, member
-from tests.faults.stream_load import KEYS_A_ROUND, Load
-from tests.faults.stream_plan import ONCE, Effect, plans
-from tests.faults.stream_topics import KNOWN, REPLACED_BY, Log, Place, Record, TopicReader, content
+from tests.fakes.events import AT
+from tests.faults.stream_load import KEYS_A_ROUND, Load, impossible_values
+from tests.faults.stream_plan import ONCE, Effect, impossible_effects, plans
+from tests.faults.stream_topics import KNOWN, REPLACED_BY, Log, Place, Record, TopicReader
 from tests.faults.stream_verdict import Row, Seen, judge
 from tests.support.broker import PARTITIONS, Broker, remove_topics
+from tests.support.orders import ORDERS
+from tests.support.records import content, content_of, value_of
 
+BOARDS = PIPELINES["board_detail"]
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
-LATER = "2026-11-20T10:30:00.000Z"
+EARLIER, LATER = "2026-11-19T00:00:00.000Z", "2026-11-20T10:30:00.000Z"
 
 
 class Topics:
     """A log that is written record by record, each topic with one partition."""
 
-    def __init__(self):
-        self.log = Log()
+    def __init__(self, pipeline):
+        self.pipeline = pipeline
+        self.log = Log(pipeline)
         self._next = {}
+        self._values = {}
 
     def add(self, topic, key, value, **headers):
         """Append a record; returns its offset."""
-        offset = self._next.get(topic, 0)
-        self._next[topic] = offset + 1
+        offset = self._next.get(topic.name, 0)
+        self._next[topic.name] = offset + 1
+        self._values[topic.name, offset] = value
         encoded = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
         named = {name.replace("_", "-"): str(text) for name, text in headers.items()}
-        self.log.take(Record(Place(topic, 0, offset), str(key).encode(), encoded, named, NOW))
+        self.log.take(Record(Place(topic.name, 0, offset), str(key).encode(), encoded, named, NOW))
         return offset
 
-    def next_of(self, topic, offset):
-        """Set the offset of the topic's next record."""
-        self._next[topic] = offset
+    def add_table(self, key, number=0, at=AT):
+        """Append a record of the table, whose number makes its content; returns its offset."""
+        return self.add(self.pipeline.table, key, value_of(self.pipeline.table, key, number, at))
 
-    def detail(self, key, stream_offset, table_offset=None):
-        """Add the record that the join sends for a board record."""
+    def add_stream(self, key, of, number=0, at=AT, **headers):
+        """Append a record of the stream that joins the key `of`."""
+        value = value_of(self.pipeline.stream, key, number, at) | {self.pipeline.join_field: of}
+        return self.add(self.pipeline.stream, key, value, **headers)
+
+    def delete(self, key, at=None):
+        """Append a deletion to the stream."""
+        return self.add(self.pipeline.stream, key, None, **({"accepted_at": at} if at else {}))
+
+    def next_of_stream(self, offset):
+        """Set the offset of the stream's next record."""
+        self._next[self.pipeline.stream.name] = offset
+
+    def add_detail(self, key, stream_offset, table_offset=None):
+        """Add the record that the join sends for a record of the stream."""
+        offsets = {"stream": stream_offset, "table": table_offset}
         headers = {
-            "board-partition": 0,
-            "board-offset": stream_offset,
-        }
-        if table_offset is not None:
-            headers |= {
-                "member-partition": 0,
-                "member-offset": table_offset,
-            }
-        return self.add("board-detail", key, b"{}", **headers)
+            self.pipeline.source_header(f"{side}_{part}"): value
+            for side, offset in offsets.items() if offset is not None
+            for part, value in (("partition", 0), ("offset", offset))
+        }  # fmt: skip
+        return self.add(self.pipeline.output, key, b"{}", **headers)
 
-
-def row(board_id=10, source=0, author=0, detail=0, title="v0", nickname="가", member_id=1):
-    return Row(board_id, member_id, (0, source), (0, author), (0, detail),
-               content("board", board(title=title)), content("member", member(nickname=nickname)))  # fmt: skip
+    def row(self, key=10, source=0, joined=0, detail=0):
+        """Return the row that is made of the records with these offsets."""
+        contents = {}
+        for side, topic, offset in (
+            ("stream", self.pipeline.stream, source), ("table", self.pipeline.table, joined)
+        ):  # fmt: skip
+            contents[side] = content_of(self.pipeline, side, self._values.get((topic.name, offset)) or {})
+        return Row(key, (0, source), (0, joined), (0, detail), contents["stream"], contents["table"])
 
 
 def seen(*rows, pending=None, rejects=()):
@@ -62,257 +84,291 @@ def seen(*rows, pending=None, rejects=()):
 
 
 def broken(topics, what, before=()):
-    return set(judge(topics.log, what, {each.board: each for each in before}).faults)
+    return set(judge(topics.log, what, {each.key: each for each in before}).faults)
 
 
-@pytest.fixture
-def topics():
-    """Member 1 and its board 10, joined."""
-    made = Topics()
-    made.add("member", 1, member(1, nickname="가"))
-    made.add("board", 10, board(10, 1, title="v0"))
-    made.detail(10, 0, 0)
+@pytest.fixture(params=PIPELINES.values(), ids=[*PIPELINES])
+def topics(request):
+    """Key 1 of the table and record 10 of the stream, joined."""
+    made = Topics(request.param)
+    made.add_table(1)
+    made.add_stream(10, 1)
+    made.add_detail(10, 0, 0)
     return made
 
 
 def test_all_is_well(topics):
-    verdict = judge(topics.log, seen(row()), {10: row()})
+    verdict = judge(topics.log, seen(topics.row()), {10: topics.row()})
     assert verdict.faults == {}
-    assert (verdict.boards, verdict.rows, verdict.duplicates) == (1, 1, 0)
+    assert (verdict.keys, verdict.rows, verdict.duplicates) == (1, 1, 0)
 
 
 def test_of_a_topic_made_again_the_newer_record_counts(topics):
-    topics.add("board", 10, b"broken")
-    topics.log.replace_boards("former")
+    topics.add(topics.pipeline.stream, 10, b"broken")
+    topics.log.replace_stream("former")
     former = (-1, -REPLACED_BY)
-    kept = row()._replace(source=former)
-    rejected = [Place("board@former", 0, 1)]
+    kept = topics.row()._replace(source=former)
+    rejected = [Place(f"{topics.pipeline.stream.name}@former", 0, 1)]
     assert broken(topics, seen(kept, rejects=rejected)) == set()
-    topics.next_of("board", 0)
-    topics.add("board", 10, board(10, 1, title="v0"))
-    topics.detail(10, 0, 0)
+    topics.next_of_stream(0)
+    topics.add_stream(10, 1)
+    topics.add_detail(10, 0, 0)
     assert broken(topics, seen(kept, rejects=rejected)) == {"outdated"}
-    assert broken(topics, seen(row(detail=1), rejects=rejected)) == set()
+    assert broken(topics, seen(topics.row(detail=1), rejects=rejected)) == set()
 
 
 def test_of_a_topic_made_again_twice_the_row_names_the_detail_of_the_second(topics):
-    topics.log.replace_boards("first")
-    topics.next_of("board", 0)
-    topics.add("board", 10, board(10, 1, title="v0"))
-    topics.detail(10, 0, 0)
-    topics.log.replace_boards("second")
-    former = row(detail=1)._replace(source=(-1, -REPLACED_BY))
+    topics.log.replace_stream("first")
+    topics.next_of_stream(0)
+    topics.add_stream(10, 1)
+    topics.add_detail(10, 0, 0)
+    topics.log.replace_stream("second")
+    former = topics.row(detail=1)._replace(source=(-1, -REPLACED_BY))
     assert broken(topics, seen(former)) == set()
     assert broken(topics, seen(former._replace(detail=(0, 0)))) == {"wrong_place"}
 
 
-def test_of_a_topic_made_again_twice_two_boards_may_be_named_alike(topics):
-    topics.log.replace_boards("first")
-    topics.next_of("board", 0)
-    topics.add("board", 11, board(11, 1, title="v1"))
-    topics.detail(11, 0, 0)
-    topics.log.replace_boards("second")
-    first, second = (-1, -REPLACED_BY), row(board_id=11, detail=1, title="v1")
-    assert broken(topics, seen(row()._replace(source=first), second._replace(source=first))) == set()
+def test_of_a_topic_made_again_twice_two_keys_may_be_named_alike(topics):
+    topics.log.replace_stream("first")
+    former, first = (-1, -REPLACED_BY), topics.row()
+    topics.next_of_stream(0)
+    topics.add_stream(11, 1, 1)
+    topics.add_detail(11, 0, 0)
+    topics.log.replace_stream("second")
+    second = topics.row(11, detail=1)
+    assert broken(topics, seen(first._replace(source=former), second._replace(source=former))) == set()
 
 
-def test_board_that_is_not_shown_is_lost(topics):
+def test_record_that_is_not_shown_is_lost(topics):
     assert broken(topics, seen()) == {"lost"}
 
 
-def test_board_that_waits_although_its_member_came_is_lost_and_left(topics):
+def test_record_that_waits_although_the_table_has_its_key_is_lost_and_left(topics):
     assert broken(topics, seen(pending={10: [0]})) == {"lost", "pending_left"}
 
 
-def test_two_rows_of_a_board_are_doubled(topics):
-    assert broken(topics, seen(row(), row())) == {"doubled"}
+def test_two_rows_of_a_key_are_doubled(topics):
+    assert broken(topics, seen(topics.row(), topics.row())) == {"doubled"}
 
 
 def test_row_without_a_record_is_made_up(topics):
-    assert "made_up" in broken(topics, seen(row(), row(board_id=11)))
-    assert "made_up" in broken(topics, seen(row(source=7)))
-    assert "made_up" in broken(topics, seen(row(author=7)))
+    assert "made_up" in broken(topics, seen(topics.row(), topics.row(11)))
+    assert "made_up" in broken(topics, seen(topics.row()._replace(source=(0, 7))))
+    assert "made_up" in broken(topics, seen(topics.row()._replace(joined=(0, 7))))
 
 
 def test_older_version_is_outdated(topics):
-    topics.add("board", 10, board(10, 1, title="v1", modifiedAt=LATER))
-    topics.detail(10, 1, 0)
-    assert broken(topics, seen(row())) == {"outdated"}
-    assert broken(topics, seen(row(source=1, detail=1, title="v1"))) == set()
+    topics.add_stream(10, 1, 1, LATER)
+    topics.add_detail(10, 1, 0)
+    assert broken(topics, seen(topics.row())) == {"outdated"}
+    assert broken(topics, seen(topics.row(source=1, detail=1))) == set()
 
 
 def test_old_version_that_came_later_must_not_be_shown(topics):
-    topics.add("board", 10, board(10, 1, title="old", modifiedAt="2026-11-19T00:00:00.000Z"))
-    topics.detail(10, 1, 0)
-    assert broken(topics, seen(row())) == set()
-    assert broken(topics, seen(row(source=1, detail=1, title="old"))) == {"outdated"}
+    topics.add_stream(10, 1, 1, EARLIER)
+    topics.add_detail(10, 1, 0)
+    assert broken(topics, seen(topics.row())) == set()
+    assert broken(topics, seen(topics.row(source=1, detail=1))) == {"outdated"}
 
 
-def test_deleted_board_must_not_be_shown(topics):
-    topics.add("board", 10, None, accepted_at=LATER)
-    assert broken(topics, seen(row())) == {"outdated"}
+def test_deleted_record_must_not_be_shown(topics):
+    topics.delete(10, LATER)
+    assert broken(topics, seen(topics.row())) == {"outdated"}
     assert broken(topics, seen()) == set()
 
 
 def test_deletion_without_a_time_counts_from_its_record(topics):
-    topics.add("board", 10, None)
+    topics.delete(10)
     assert broken(topics, seen()) == set()
 
 
 def test_late_deletion_deletes_nothing_newer(topics):
-    topics.add("board", 10, None, accepted_at="2026-11-19T00:00:00.000Z")
-    assert broken(topics, seen(row())) == set()
+    topics.delete(10, EARLIER)
+    assert broken(topics, seen(topics.row())) == set()
 
 
-def test_author_that_was_superseded_before_the_board_was_sent_is_wrong(topics):
-    newer = topics.add("member", 1, member(1, nickname="나", modifiedAt=LATER))
-    topics.add("board", 11, board(11, 1, title="v0"), **{KNOWN: newer})
-    topics.detail(11, 1, 0)
-    topics.detail(11, 1, 1)
-    old = row(board_id=11, source=1, detail=1)
-    assert broken(topics, seen(row(), old)) == {"wrong_author"}
-    assert broken(topics, seen(row(), old._replace(author=(0, 1)))) == {"wrong_content", "wrong_place"}
+def test_joined_version_that_was_superseded_before_the_record_was_sent_is_wrong(topics):
+    newer = topics.add_table(1, 1, LATER)
+    topics.add_stream(11, 1, **{KNOWN: newer})
+    topics.add_detail(11, 1, 0)
+    topics.add_detail(11, 1, 1)
+    old = topics.row(11, source=1, detail=1)
+    assert broken(topics, seen(topics.row(), old)) == {"wrong_joined"}
+    assert broken(topics, seen(topics.row(), old._replace(joined=(0, 1)))) == {"wrong_content", "wrong_place"}
 
 
-def test_author_that_changed_meanwhile_may_be_either(topics):
-    topics.add("member", 1, member(1, nickname="나", modifiedAt=LATER))
-    assert broken(topics, seen(row())) == set()
-    topics.log.details[0] = topics.log.details[0]._replace(member=(0, 1))
-    assert broken(topics, seen(row(author=1, nickname="나"))) == set()
+def test_joined_version_that_was_superseded_meanwhile_may_be_either(topics):
+    topics.add_table(1, 1, LATER)
+    assert broken(topics, seen(topics.row())) == set()
+    topics.log.details[0] = topics.log.details[0]._replace(joined=(0, 1))
+    assert broken(topics, seen(topics.row(joined=1))) == set()
 
 
-def test_author_that_another_never_was_is_wrong(topics):
-    topics.add("member", 2, member(2, nickname="다"))
-    topics.log.details[0] = topics.log.details[0]._replace(member=(0, 1))
-    assert broken(topics, seen(row(author=1, nickname="다"))) == {"wrong_author"}
+def test_record_of_another_key_of_the_table_is_wrong(topics):
+    topics.add_table(2, 1)
+    topics.log.details[0] = topics.log.details[0]._replace(joined=(0, 1))
+    assert broken(topics, seen(topics.row(joined=1))) == {"wrong_joined"}
 
 
-def test_replayed_member_is_no_author(topics):
-    topics.add("member", 1, member(1, nickname="옛", modifiedAt="2026-11-19T00:00:00.000Z"))
-    topics.log.details[0] = topics.log.details[0]._replace(member=(0, 1))
-    assert broken(topics, seen(row(author=1, nickname="옛"))) == {"wrong_author"}
+def test_replayed_version_of_the_table_is_wrong(topics):
+    topics.add_table(1, 1, EARLIER)
+    topics.log.details[0] = topics.log.details[0]._replace(joined=(0, 1))
+    assert broken(topics, seen(topics.row(joined=1))) == {"wrong_joined"}
 
 
-@pytest.mark.parametrize("wrong", [{"title": "other"}, {"nickname": "other"}, {"member_id": 2}])
-def test_other_content_than_that_of_the_records_is_wrong(topics, wrong):
-    assert broken(topics, seen(row(**wrong))) == {"wrong_content"}
+@pytest.mark.parametrize("side", ["stream", "table"])
+def test_other_content_than_that_of_the_records_is_wrong(topics, side):
+    other = content_of(topics.pipeline, side, value_of(getattr(topics.pipeline, side), 10, 1))
+    assert broken(topics, seen(topics.row()._replace(**{f"{side}_content": other}))) == {"wrong_content"}
+
+
+@pytest.mark.parametrize("pipeline", [*PIPELINES.values(), ORDERS], ids=[*PIPELINES, "every type"])
+def test_another_value_in_any_column_is_other_content(pipeline):
+    for side in ("stream", "table"):
+        value = value_of(getattr(pipeline, side), 1, 1)
+        for column in [each for each in pipeline.columns if each.side == side]:
+            other = {"string": "x", "long": 99, "boolean": None, "decimal": "0.5", "date": EARLIER[:10],
+                     "timestamp": EARLIER}[pipeline.output.field(column.output).type]  # fmt: skip
+            changed = content_of(pipeline, side, value | {column.source: other})
+            assert changed != content_of(pipeline, side, value), column
+
+
+def test_content_is_the_same_in_a_record_and_in_postgresql():
+    orders, seoul = PIPELINES["order_detail"], dt.timezone(dt.timedelta(hours=9))
+    value = value_of(orders.stream, 1, 1) | {"amount": "12.5", "dueOn": "2026-12-20", "orderedAt": AT, "note": None}
+    row = {field.column: value[field.name] for field in orders.stream.fields}
+    row |= {"amount": Decimal("12.50"), "due_on": dt.date(2026, 12, 20),
+            "ordered_at": dt.datetime(2026, 11, 20, 18, 30, tzinfo=seoul)}  # fmt: skip
+    assert content(orders, "stream", row) == content_of(orders, "stream", value)
 
 
 def test_row_must_name_the_first_record_it_came_by(topics):
-    topics.detail(10, 0, 0)
-    assert broken(topics, seen(row())) == set()
-    assert broken(topics, seen(row(detail=1))) == {"wrong_place"}
-    assert judge(topics.log, seen(row()), {}).duplicates == 1
+    topics.add_detail(10, 0, 0)
+    assert broken(topics, seen(topics.row())) == set()
+    assert broken(topics, seen(topics.row(detail=1))) == {"wrong_place"}
+    assert judge(topics.log, seen(topics.row()), {}).duplicates == 1
 
 
 def test_settled_row_must_not_change_without_a_newer_version(topics):
-    topics.add("member", 1, member(1, nickname="나", modifiedAt=LATER))
-    assert broken(topics, seen(row()), before=[row(author=1, nickname="나", detail=1)]) == {"changed"}
-    topics.add("board", 10, board(10, 1, title="v1", modifiedAt=LATER))
-    topics.detail(10, 1, 1)
-    newer = row(source=1, author=1, detail=1, title="v1", nickname="나")
-    assert broken(topics, seen(newer), before=[row()]) == set()
+    topics.add_table(1, 1, LATER)
+    assert broken(topics, seen(topics.row()), before=[topics.row(joined=1, detail=1)]) == {"changed"}
+    topics.add_stream(10, 1, 1, LATER)
+    topics.add_detail(10, 1, 1)
+    newer = topics.row(source=1, joined=1, detail=1)
+    assert broken(topics, seen(newer), before=[topics.row()]) == set()
 
 
 @pytest.fixture
 def waiting(topics):
-    """Board 12, whose member nobody knows."""
-    topics.add("board", 12, board(12, 9))
+    """Record 12, whose key the table does not have."""
+    topics.add_stream(12, 9)
     return topics
 
 
-def test_board_without_a_member_waits(waiting):
-    assert broken(waiting, seen(row(), pending={12: [1]})) == set()
-    assert broken(waiting, seen(row())) == {"pending_missing"}
+def test_record_of_an_unknown_key_waits(waiting):
+    assert broken(waiting, seen(waiting.row(), pending={12: [1]})) == set()
+    assert broken(waiting, seen(waiting.row())) == {"pending_missing"}
 
 
-def test_board_waits_no_more_when_its_member_came(waiting):
-    waiting.add("member", 9, member(9))
-    assert broken(waiting, seen(row(), pending={12: [1]})) == {"lost", "pending_left"}
+def test_record_waits_no_more_when_its_key_came(waiting):
+    waiting.add_table(9)
+    assert broken(waiting, seen(waiting.row(), pending={12: [1]})) == {"lost", "pending_left"}
 
 
-def test_board_of_a_deleted_member_waits_unless_it_was_joined_before(topics):
-    topics.add("member", 1, None, accepted_at=LATER)
-    assert broken(topics, seen(row())) == set(), "joined before"
+def test_record_of_a_deleted_key_waits_unless_it_was_joined_before(topics):
+    topics.add(topics.pipeline.table, 1, None, accepted_at=LATER)
+    assert broken(topics, seen(topics.row())) == set(), "joined before"
     assert broken(topics, seen(pending={10: [0]})) == set(), "joined after"
-    assert broken(topics, seen(row(), pending={10: [0]})) == {"pending_left"}
-    topics.add("board", 11, board(11, 1), **{KNOWN: 1})
-    assert broken(topics, seen(row())) == {"pending_missing"}
+    assert broken(topics, seen(topics.row(), pending={10: [0]})) == {"pending_left"}
+    topics.add_stream(11, 1, **{KNOWN: 1})
+    assert broken(topics, seen(topics.row())) == {"pending_missing"}
 
 
-def test_deleted_board_does_not_wait(waiting):
-    waiting.add("board", 12, None, accepted_at=LATER)
-    assert broken(waiting, seen(row(), pending={12: [1]})) == {"pending_left"}
-    assert broken(waiting, seen(row())) == set()
+def test_deleted_record_does_not_wait(waiting):
+    waiting.delete(12, LATER)
+    assert broken(waiting, seen(waiting.row(), pending={12: [1]})) == {"pending_left"}
+    assert broken(waiting, seen(waiting.row())) == set()
 
 
 def test_version_that_waits_leaves_the_older_one_shown(topics):
-    topics.add("board", 10, board(10, 9, title="v1", modifiedAt=LATER))
-    assert broken(topics, seen(row(), pending={10: [1]})) == set()
+    topics.add_stream(10, 9, 1, LATER)
+    assert broken(topics, seen(topics.row(), pending={10: [1]})) == set()
     assert broken(topics, seen(pending={10: [1]})) == {"lost"}
 
 
 def test_old_version_does_not_wait_when_a_newer_one_is_shown(topics):
-    topics.add("board", 10, board(10, 9, title="old", modifiedAt="2026-11-19T00:00:00.000Z"))
-    assert broken(topics, seen(row(), pending={10: [1]})) == {"pending_left"}
-    assert broken(topics, seen(row())) == set()
+    topics.add_stream(10, 9, 1, EARLIER)
+    assert broken(topics, seen(topics.row(), pending={10: [1]})) == {"pending_left"}
+    assert broken(topics, seen(topics.row())) == set()
 
 
 @pytest.mark.parametrize(
-    ("topic", "key", "value"),
+    ("side", "key", "make"),
     [
-        ("board", 13, b"{nonsense"),
-        ("board", 13, b"\xff"),
-        ("board", 13, board(13, "nobody")),
-        ("board", 13, board(14)),
-        ("board", 13, [board(13)]),
-        ("board", "x", None),
-        ("member", 3, member(3, nickname=None)),
-        ("board-detail", 13, b"{}"),
+        ("stream", 13, lambda good, _: b"{nonsense"),
+        ("stream", 13, lambda good, _: b"\xff"),
+        ("stream", 13, lambda good, pipeline: good | {pipeline.join_field: "nobody"}),
+        ("stream", 13, lambda good, pipeline: good | {pipeline.stream.key_field: 14}),
+        ("stream", 13, lambda good, _: [good]),
+        ("stream", "x", lambda good, _: None),
+        ("table", 13, lambda good, pipeline: good | {pipeline.table.version_field: None}),
+        ("output", 13, lambda good, _: b"{}"),
     ],
 )
-def test_bad_record_is_a_reject_and_nothing_else_is(topics, topic, key, value):
-    bad = Place(topic, 0, topics.add(topic, key, value))
-    assert broken(topics, seen(row(), rejects=[bad])) == set()
-    assert broken(topics, seen(row())) == {"rejects_missing"}
-    assert broken(topics, seen(row(), rejects=[bad, Place("board", 0, 0)])) == {"rejects_wrong"}
+def test_bad_record_is_a_reject_and_nothing_else_is(topics, side, key, make):
+    topic = getattr(topics.pipeline, side)
+    bad = Place(topic.name, 0, topics.add(topic, key, make(value_of(topic, 13), topics.pipeline)))
+    good = Place(topics.pipeline.stream.name, 0, 0)
+    assert broken(topics, seen(topics.row(), rejects=[bad])) == set()
+    assert broken(topics, seen(topics.row())) == {"rejects_missing"}
+    assert broken(topics, seen(topics.row(), rejects=[bad, good])) == {"rejects_wrong"}
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_twenty_rounds_have_every_fault_and_the_first_has_none(seed):
-    made = plans(seed, 20)
+    made = plans(BOARDS, seed, 20)
     assert (made[0], len(made)) == ((), 20)
     faults = [(fault.effect, fault.place) for plan in made for fault in plan]
     assert sorted(faults, key=str) == sorted(ONCE, key=str)
     assert all(made[1:])
-    assert made == plans(seed, 20) != plans(seed + 1, 20)
+    assert made == plans(BOARDS, seed, 20) != plans(BOARDS, seed + 1, 20)
 
 
 def test_a_few_rounds_have_every_fault_too_and_many_more_than_once():
-    assert {fault.effect for plan in plans(7, 3) for fault in plan} == set(Effect)
-    assert len([fault for plan in plans(7, 100) for fault in plan]) == 99
-    assert plans(7, 1) == [()]
+    assert {fault.effect for plan in plans(BOARDS, 7, 3) for fault in plan} == set(Effect)
+    assert len([fault for plan in plans(BOARDS, 7, 100) for fault in plan]) == 99
+    assert plans(BOARDS, 7, 1) == [()]
 
 
 def test_every_place_has_a_kill():
     assert {place for effect, place in ONCE if effect is Effect.DRIVER_KILLED} == {*STREAM_FAILPOINTS, None}
 
 
-def test_load_delivers_all_it_made_and_the_consumer_understands_it(kafka):
+def test_faults_and_values_that_a_pipeline_cannot_have_are_named_and_left_out():
+    assert {name: impossible_effects(each) for name, each in PIPELINES.items()} == {name: {} for name in PIPELINES}
+    assert impossible_effects(ORDERS) == {Effect.LARGE_RECORDS: "the strings of order have 200 characters at most"}
+    assert {fault.effect for plan in plans(ORDERS, 7, 3) for fault in plan} == {*Effect} - {Effect.LARGE_RECORDS}
+    assert [*impossible_values(BOARDS)] == ["bad boolean", "bad date", "bad decimal"]
+    assert impossible_values(ORDERS) == {}
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=[*PIPELINES])
+def test_load_delivers_all_it_made_and_the_consumer_understands_it(kafka, pipeline):
     remove_topics(kafka.bootstrap_servers)  # those of another file may have other partitions
     Broker(kafka).make_topics()
-    first = Load(kafka.bootstrap_servers, 7, 1, rate=2_000.0)
-    second = Load(kafka.bootstrap_servers, 7, 2, rate=2_000.0, earlier=first)
+    first = Load(pipeline, kafka.bootstrap_servers, 7, 1, rate=2_000.0)
+    second = Load(pipeline, kafka.bootstrap_servers, 7, 2, rate=2_000.0, earlier=first)
     for load in (first, second):
         load.stop_after(3_000)
         load.run()
-    log, reader = Log(), TopicReader(kafka.bootstrap_servers, PARTITIONS)
-    for record in reader.read_on("member", "board", "board-detail"):
+    log, reader = Log(pipeline), TopicReader(kafka.bootstrap_servers, PARTITIONS)
+    topics = [topic.name for topic in (pipeline.table, pipeline.stream, pipeline.output)]
+    for record in reader.read_on(*topics):
         log.take(record)
-    assert list(reader.read_on("member", "board", "board-detail")) == []
-    assert {place.topic for place in log.bad} == {"member", "board", "board-detail"}
-    assert {key // KEYS_A_ROUND for key in (*log.members, *log.boards)} == {1, 2}
-    assert any(version.deleted for versions in log.boards.values() for version in versions)
-    strangers = {person.id for load in (first, second) for person in load.strangers}
-    assert {key in log.members for key in strangers} == {True, False}, "some of the first round come in the second"
-    assert log.known, "boards say which member record came before them"
+    assert list(reader.read_on(*topics)) == []
+    assert {place.topic for place in log.bad} == {*topics}
+    assert {key // KEYS_A_ROUND for key in (*log.table, *log.stream)} == {1, 2}
+    assert any(version.deleted for versions in log.stream.values() for version in versions)
+    unknown = {of.key for load in (first, second) for of in load.unknown}
+    assert {key in log.table for key in unknown} == {True, False}, "some of the first round come in the second"
+    assert log.known, "records of the stream say which record of the table came before them"

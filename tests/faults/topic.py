@@ -15,14 +15,6 @@ _BATCH = 5_000
 _DEADLINE_S = 120.0
 
 
-class _Value(msgspec.Struct):
-    id: int
-    serial: str
-
-
-_decoder = msgspec.json.Decoder(_Value)
-
-
 Found = TypeVar("Found")
 
 
@@ -66,13 +58,13 @@ class TopicReader(Generic[Found]):
         return copies
 
 
-def copy_of(message: Message) -> Copy:
-    """Return the record of an event of the load."""
-    value = _decoder.decode(message.value() or b"")
+def copy_of(key_field: str, message: Message) -> Copy:
+    """Return the record of an event of the load, whose key is also a field of its value."""
+    value = msgspec.json.decode(message.value() or b"")
     headers = dict(message.headers() or [])
     event_id = (headers.get(EVENT_ID) or b"").decode()
     key, partition, offset = message.key(), message.partition(), message.offset()
-    assert key == str(value.id).encode(), f"event {event_id} has the key of another"
+    assert key == str(value[key_field]).encode(), f"event {event_id} has the key of another"
     assert partition is not None
     assert offset is not None
-    return Copy(value.serial, event_id, value.id, partition, offset)
+    return Copy(value["serial"], event_id, value[key_field], partition, offset)

@@ -20,13 +20,15 @@ from tests.support.pipeline import ROOT
 from tests.support.topic_log import TopicLog
 
 _DEADLINE_S = 120.0
+_REFUSED_S = 240.0  # a task that reads the deleted topic fails after spark.network.timeout, 120 s
 
 
 class TopicAgain:
-    """Topic `board`, made again. The driver must refuse it, and the repair must make it go on."""
+    """The stream's topic, made again. The driver must refuse it, and the repair must make it go on."""
 
     def __init__(self, settings: Settings, driver: Driver, variables: Mapping[str, str], log: Path) -> None:
         self._settings = settings
+        self._topic = settings.pipeline.stream.name
         self._driver = driver
         self._variables = variables
         self._log = log
@@ -34,16 +36,16 @@ class TopicAgain:
 
     def make(self) -> str:
         """Delete the topic and create it again. Returns the id of the deleted one."""
-        former_id = OffsetReader(self._settings.kafka.bootstrap_servers).topic_id("board")
+        former_id = OffsetReader(self._settings.kafka.bootstrap_servers).topic_id(self._topic)
         self._ended = len(self._driver.ended)
-        TopicLog(self._settings.kafka.bootstrap_servers).remove("board")
-        wait_until(self._is_made, _DEADLINE_S, "topic board is made again")
+        TopicLog(self._settings.kafka.bootstrap_servers).remove(self._topic)
+        wait_until(self._is_made, _DEADLINE_S, f"topic {self._topic} is made again")
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         return former_id
 
     def wait_until_refused(self) -> None:
         """Wait until the driver refuses the topic."""
-        wait_until(lambda: any(code == MISCONFIGURED for _, code in self._driver.ended[self._ended :]), _DEADLINE_S,
+        wait_until(lambda: any(code == MISCONFIGURED for _, code in self._driver.ended[self._ended :]), _REFUSED_S,
                    f"the driver refuses the topic, see {self._driver.log}")  # fmt: skip
 
     def send_again(self, records: Sequence[Record]) -> None:
@@ -71,7 +73,7 @@ class TopicAgain:
 
     def _is_made(self) -> bool:
         try:
-            return "board" in create_topics(self._settings.kafka)
+            return self._topic in create_topics(self._settings.kafka)
         except PipelineError:  # the former one is still going
             return False
 

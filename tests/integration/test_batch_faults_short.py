@@ -1,7 +1,11 @@
-"""The batch layer's proof in short: `python -m tests.faults.batch` has more rounds, and a seed to choose."""
+"""The batch layer's proof in short: `python -m tests.faults.batch` has more rounds, and a seed to choose.
+
+Without `--long` it runs for the second pipeline alone: most other tests of the batch layer run the first one.
+"""
 
 import pytest
 
+from include.contracts.pipelines import PIPELINES
 from tests.faults.batch_parts import parts_in
 from tests.faults.batch_plan import Effect, Fault, Step
 from tests.faults.batch_rounds import Proof
@@ -21,9 +25,9 @@ PLANS = {
 }
 
 
-@pytest.fixture(scope="module")
-def proof(tmp_path_factory):
-    with parts_in(tmp_path_factory.mktemp("batch-faults")) as parts:
+@pytest.fixture(scope="module", params=[*PIPELINES] if is_long() else ["order_detail"])
+def proof(tmp_path_factory, request):
+    with parts_in(tmp_path_factory.mktemp("batch-faults"), request.param) as parts:
         yield Proof(parts, seed=7)
 
 
@@ -57,4 +61,4 @@ def test_a_row_that_is_taken_out_is_missed(proof, rounds):
     for row in shown[:20]:
         verdict = DayVerdict()
         judge_rows(day, proof.log, [each for each in shown if each is not row], generation, verdict)
-        assert verdict.lost == [f"board {row.board}"]
+        assert verdict.lost == [f"key {row.key}"]

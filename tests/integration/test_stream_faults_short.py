@@ -1,10 +1,13 @@
-"""The speed layer's proof in short: `python -m tests.faults.stream` has more rounds, and a seed to choose."""
+"""The speed layer's proof in short: `python -m tests.faults.stream` has more rounds, and a seed to choose.
+
+Without `--long` it runs for the second pipeline alone: most other tests of the stream run the first one.
+"""
 
 import random
 
 import pytest
 
-from tests.fakes.events import board
+from include.contracts.pipelines import PIPELINES
 from tests.faults.stream_parts import parts_in
 from tests.faults.stream_plan import Effect, fault
 from tests.faults.stream_rounds import Proof
@@ -12,6 +15,7 @@ from tests.faults.stream_verdict import Seen, judge
 from tests.servers import wait_until
 from tests.support.examples import is_long
 from tests.support.pipeline import produce
+from tests.support.records import value_of
 
 pytestmark = pytest.mark.shortened
 PLANS = {
@@ -21,13 +25,13 @@ PLANS = {
 if is_long():
     PLANS |= {
         2: ((Effect.DRIVER_KILLED, "serve.after_commit"), (Effect.POSTGRES_AWAY, "join.before_ledger")),
-        3: ((Effect.LARGE_POSTS, None), (Effect.MANY_PENDING, None), (Effect.BULK_OF_MEMBERS, None)),
+        3: ((Effect.LARGE_RECORDS, None), (Effect.MANY_PENDING, None), (Effect.BULK_OF_TABLE_RECORDS, None)),
     }
 
 
-@pytest.fixture(scope="module")
-def proof(tmp_path_factory):
-    with parts_in(tmp_path_factory.mktemp("stream-faults")) as parts:
+@pytest.fixture(scope="module", params=[*PIPELINES] if is_long() else ["order_detail"])
+def proof(tmp_path_factory, request):
+    with parts_in(tmp_path_factory.mktemp("stream-faults"), request.param) as parts:
         yield Proof(parts, seed=7)
 
 
@@ -59,7 +63,7 @@ def test_faults_were_felt_and_the_round_without_any_felt_none(proof, rounds):
     ]
 
 
-def test_boards_sent_before_a_kill_are_sent_again_and_shown_once(rounds):
+def test_records_sent_before_a_kill_are_sent_again_and_shown_once(rounds):
     assert rounds[1].duplicates > 0
     assert rounds[1].verdict.doubled == []
 
@@ -69,14 +73,15 @@ def test_row_taken_out_of_the_view_is_missed(proof, rounds):
     for row in seen.rows[:20]:
         without = Seen([each for each in seen.rows if each is not row], seen.pending, seen.rejects)
         verdict = judge(proof.log, without, {})
-        # pending: its member was deleted since, so that it might wait
-        assert {where.split(":")[0] for where in verdict.lost + verdict.pending_missing} == {f"board {row.board}"}
+        # pending: its key of the table was deleted since, so that it might wait
+        assert {where.split(":")[0] for where in verdict.lost + verdict.pending_missing} == {f"key {row.key}"}
 
 
-def test_ledger_follows_when_the_database_is_back_although_no_board_comes(proof, rounds):
+def test_ledger_follows_when_the_database_is_back_although_no_record_comes(proof, rounds):
     parts, place = proof.parts, "join.before_ledger"
     parts.driver.arm_pause(place)
-    produce(parts.settings, [("board", 1, board(1))])
+    stream = parts.settings.pipeline.stream
+    produce(parts.settings, [(stream.name, 1, value_of(stream, 1))])
     try:
         assert parts.driver.is_paused_at(place)
         before = parts.driver.log.stat().st_size

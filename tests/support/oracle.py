@@ -66,10 +66,9 @@ def stream_authors(board: Version, members: Sequence[Version], known_until: int 
     return {now} | (choices if now is None else choices - {None})
 
 
-def day_of(events: Sequence[Version], day: Day) -> Expected:
+def day_of(stream: Sequence[Version], members: Sequence[Version], day: Day) -> Expected:
     """Return the expected result of the day's rebuild."""
-    boards = first_copies([e for e in events if e.topic == "board"])
-    members = [e for e in events if e.topic == "member"]
+    boards = first_copies(stream)
     newest: dict[int, Version] = {}
     for board in boards:
         if board.key not in newest or board.version > newest[board.key].version:

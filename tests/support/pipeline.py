@@ -12,7 +12,7 @@ import psycopg2
 from confluent_kafka import Producer
 
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
-from include.settings import Role, Settings
+from include.settings import DEFAULT_PIPELINE, Role, Settings
 from include.sql.migrate import migrate
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer
@@ -20,12 +20,19 @@ from tests.support.broker import make_pipeline_topics
 from tests.support.database import database_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-_MIGRATED = "migrated_"  # with the pipeline's name: the database of each server that those of its tests are copies of
+_MIGRATED = "migrated_"  # and the pipeline: the database of each server that those of its tests are copies of
 
 
-def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path) -> dict[str, str]:
+def environment(
+    kafka: KafkaServer | None,
+    postgres: PostgresTestServer,
+    database: str,
+    state: Path,
+    pipeline: str = DEFAULT_PIPELINE,
+) -> dict[str, str]:
     """The variables a process of the pipeline needs."""
     return {
+        "PIPELINE": pipeline,
         "PIPELINE_TIMEZONE": "Asia/Seoul",
         "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers if kafka else "127.0.0.1:1",
         "KAFKA_PARTITIONS": "4",
@@ -43,11 +50,15 @@ def environment(kafka: KafkaServer | None, postgres: PostgresTestServer, databas
 
 
 def migrated(
-    kafka: KafkaServer | None, postgres: PostgresTestServer, database: str, state: Path, pipeline: str = "board_detail"
+    kafka: KafkaServer | None,
+    postgres: PostgresTestServer,
+    database: str,
+    state: Path,
+    pipeline: str = DEFAULT_PIPELINE,
 ) -> Settings:
     """A new database with the pipeline's schema, and the settings that lead to it."""
-    settings = Settings.from_environment(environment(kafka, postgres, database, state), pipeline)
-    template = _MIGRATED + pipeline
+    settings = Settings.from_environment(environment(kafka, postgres, database, state, pipeline))
+    template = f"{_MIGRATED}{pipeline}"
     if template not in postgres.templates:
         postgres.new_database(template)
         migrate(dataclasses.replace(settings, database=dataclasses.replace(settings.database, name=template)))
@@ -57,7 +68,7 @@ def migrated(
 
 
 def with_topics(
-    kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path, pipeline: str = "board_detail"
+    kafka: KafkaServer, postgres: PostgresTestServer, database: str, state: Path, pipeline: str = DEFAULT_PIPELINE
 ) -> Settings:
     """The same, with the topics made on the broker."""
     settings = migrated(kafka, postgres, database, state, pipeline)
