@@ -14,7 +14,7 @@ from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import board, member
-from tests.integration.test_second_pipeline import customer, order
+from tests.integration.pipelines.test_second import customer, order
 from tests.servers import wait_until
 from tests.support.certifying import take_everything
 from tests.support.pipeline import rows

@@ -13,7 +13,7 @@ import pytest
 from include.contracts.definition_file import load_definition
 from include.sql.migrate import migrate
 from include.sql.named import QUERIES, query, statements
-from tests.contracts.test_evolution import settings_of
+from tests.contracts.sql.test_evolution import settings_of
 from tests.support.words import is_accepted, orders_with, words_of_statements
 
 FUNCTIONS = {

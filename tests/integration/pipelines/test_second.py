@@ -22,7 +22,7 @@ from include.integrity.report import text_of
 from include.settings import Settings
 from include.sql.migrate import migrate
 from tests.fakes.events import board, member
-from tests.integration.test_pipeline_live import Stream
+from tests.integration.speed.test_pipeline_live import Stream
 from tests.servers import wait_until
 from tests.support.pipeline import environment, produce, rows, run_module, with_topics
 from tests.support.publication import publish

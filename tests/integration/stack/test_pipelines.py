@@ -7,7 +7,7 @@ from include.settings import Settings
 from stack import control, leftovers
 from stack.environment import load_settings
 from tests.fakes.events import board, member
-from tests.integration.test_second_pipeline import customer, order
+from tests.integration.pipelines.test_second import customer, order
 from tests.servers import wait_until
 from tests.support.clone import Clone
 from tests.support.pipeline import rows

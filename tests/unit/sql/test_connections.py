@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PRODUCT = ("include", "spark_jobs", "dags", "plugins", "deploy", "stack", "demo")
 OPENER = "include/adapters/postgres/sessions.py"
 MODULES = {"psycopg2", "psycopg2.pool", "psycopg", "asyncpg", "pg8000"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-VERSIONS = sorted((Path(__file__).parents[2] / "include/sql/migrations/versions").glob("*.py"))
+VERSIONS = sorted((Path(__file__).parents[3] / "include/sql/migrations/versions").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", VERSIONS, ids=lambda path: path.stem)

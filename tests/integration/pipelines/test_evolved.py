@@ -13,7 +13,7 @@ from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
 from include.settings import Settings
 from include.sql.migrate import migrate
-from tests.integration.test_second_pipeline import customer, order
+from tests.integration.pipelines.test_second import customer, order
 from tests.support.certifying import certify_alone, take_everything
 from tests.support.evolved import NEW_COLUMNS, evolved
 from tests.support.pipeline import environment, produce, rows, run_module

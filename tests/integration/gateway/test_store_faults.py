@@ -19,7 +19,7 @@ from include.gateway.ports import StoreUnavailable
 from tests.fakes.events import record
 from tests.support.stores import open_in, read_all, store_in
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 WRITER = """
 import asyncio, json, sys

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
 (NOTES,) = [step["run"] for step in WORKFLOW["jobs"]["release"]["steps"] if step.get("name") == "notes"]
 

@@ -21,7 +21,7 @@ from stack.errors import StackError
 from stack.layout import Layout
 from stack.run_service import prepare
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 TOKENS = Tokens(
     [

@@ -7,7 +7,7 @@ import pytest
 
 from include.airflow_support.dag_ids import BASES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCS = [
     *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
     *sorted((ROOT / "docs").rglob("*.md")),
