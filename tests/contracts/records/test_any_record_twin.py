@@ -104,7 +104,7 @@ def streamed(spark, table, topic, zone):
     if topic is definition.stream:
         decoded = joined(spark, decoded, definition)
         assert to_records(decoded, definition).toArrow().num_rows == table.num_rows
-        decoded = decoded.withColumn("day", day_of(decoded[definition.day_column], zone))
+        decoded = decoded.withColumn("day", day_of(decoded[topic.field(definition.day_field).column], zone))
     return {row["offset"]: row for row in decoded.toArrow().to_pylist()}
 
 
@@ -137,7 +137,8 @@ def hold_against_the_reader_of_single_records(spark, drawn, topic, zone):
             if not read.deleted:
                 assert values_of(row, topic) == values_of({key_column: None, **read.values}, topic), record
             if "day" in row and not read.deleted:
-                assert row["day"] == Day.of(read.values[PIPELINES[topic].day_column], zone).date, record
+                day_column = topic.field(PIPELINES[topic].day_field).column
+                assert row["day"] == Day.of(read.values[day_column], zone).date, record
             continue
         assert {row[key_column], row.get("day"), *values_of(row, topic).values()} == {None}, record
         again = read_record(slow_path_record(row), topic)
@@ -193,7 +194,7 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
         row = read_single(message, output)
         assert not isinstance(row, Reject), (record, row.reason)
         of_stream = sent[row.key].values
-        of_table = read[of_stream[definition.join_column]].values
+        of_table = read[of_stream[stream.field(definition.join_field).column]].values
         for column in definition.columns:
             side, topic = (of_stream, stream) if column.side == "stream" else (of_table, table)
             wanted = side[topic.field(column.source).column]
@@ -245,7 +246,7 @@ def test_readers_by_the_column_are_total_and_agree(drawn, zone):
         return
     dated = DatedRows(topic, definition, zone).add(table)
     for one, day in zip(read, dated["day"].to_pylist(), strict=True):
-        created = None if isinstance(one, Reject) else one.values.get(definition.day_column)
+        created = None if isinstance(one, Reject) else one.values.get(definition.day_field_of(topic).column)
         assert day == (None if created is None else Day.of(created, zone).date)
     if topic is definition.stream:
         parts = BoardReader(definition, Day.parse("2026-11-20", zone)).read(table)
