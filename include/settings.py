@@ -296,10 +296,10 @@ def pipeline_names(environment: Mapping[str, str] | None = None, folder: Path | 
     Reads no definition, so that DAG files can call it when they are parsed. Raises ConfigurationError for a name that
     is there twice or that has no definition.
     """
-    names, folder = listed_pipelines(environment), folder or definitions_folder()
-    if len(set(names)) < len(names) or not all((folder / f"{name}.toml").is_file() for name in names):
-        known = ", ".join(sorted(path.stem for path in folder.glob("*.toml")))
+    names = listed_pipelines(environment)
+    known = sorted(path.stem for path in (folder or definitions_folder()).glob("*.toml"))
+    if len(set(names)) < len(names) or not set(names) <= set(known):
         raise ConfigurationError(
-            f"PIPELINES={','.join(names)!r}: not different names of {known}, with commas between them"
+            f"PIPELINES={','.join(names)!r}: not different names of {', '.join(known)}, with commas between them"
         )
     return names

@@ -94,7 +94,7 @@ def test_the_pipelines_that_run_side_by_side():
     assert pipeline_names({}) == ["board_detail"]
     assert pipeline_names({"PIPELINE": "order_detail"}) == ["order_detail"]
     assert pipeline_names({"PIPELINES": "board_detail, order_detail"}) == ["board_detail", "order_detail"]
-    for wrong in ("board_detail,board_detail", "orders", "board_detail,"):
+    for wrong in ("board_detail,board_detail", "orders", "board_detail,", "../pipelines/board_detail", "9" * 300):
         with pytest.raises(
             ConfigurationError, match=r"PIPELINES=.*: not different names of board_detail, order_detail"
         ):
