@@ -13,6 +13,8 @@ from include.contracts.fields import Field, FieldType, snake_case
 from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
 from include.errors import ContractMismatch
 
+_LONGEST_NAME = 63  # PostgreSQL cuts longer ones off
+
 _COORDINATES = (
     Field("kafkaPartition", "kafka_partition", "long", "Always null in the topic; filled when served.", nullable=True),
     Field("kafkaOffset", "kafka_offset", "long", "Always null in the topic; filled when served.", nullable=True),
@@ -233,6 +235,11 @@ def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
                 yield f"[{section}] {name}: another field has the same name in PostgreSQL, {column}; rename one"
             if section == "output" and column in _KEY_WORDS:
                 yield f"[output] {name}: {column} is a key word of PostgreSQL; give it another name"
+            if section == "output" and len(column) > _LONGEST_NAME:
+                yield (
+                    f"[output] {name}: {column} has {len(column)} characters, PostgreSQL keeps {_LONGEST_NAME}; "
+                    "give it a shorter name"
+                )
             if section == "output" and column in _RESERVED:
                 yield f"[output] {name}: the pipeline has a column {column} of its own; give it another name"
     if not any(column.side == "table" for column in definition.columns):

@@ -61,6 +61,10 @@ WRONG = {
     "key word": (
         '{ stream = "note" }', '{ stream = "note", name = "limit" }', "[output] limit: limit is a key word of Postg",
     ),
+    "too long a column": (
+        '{ stream = "note" }', f'{{ stream = "note", name = "a{"Bc" * 22}" }}',
+        "has 67 characters, PostgreSQL keeps 63; give it a shorter name",
+    ),
     "SQL in a name": ('name = "note", type', 'name = "note; DROP", type', "fields[6].name"),
 }  # fmt: skip
 
