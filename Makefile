@@ -92,7 +92,7 @@ check: setup ## format, lint, types, import rules, generated docs, unit tests
 # Needs no set-up: Python alone, and the network.
 audit: ## known vulnerabilities of the locked packages and jars; needs the network
 	@"$(PYTHON)" -m venv .state/audit
-	@.state/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+	@.state/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
 		-r requirements-audit.lock
 	@status=0; \
 	.state/audit/bin/pip-audit --require-hashes --disable-pip --progress-spinner off \

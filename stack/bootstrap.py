@@ -22,12 +22,14 @@ from stack.prerequisites import check_disk, check_path, check_python, find_java
 LOG_TAIL_LINES = 15
 # Lock files, in the order of installation. Two packages are built from source. The first lock file pins their build
 # requirements, for which pip and uv would otherwise fetch the newest versions.
+# The locks are complete and nothing is resolved (`--no-deps`): pip 23 refuses a locked package that another one asks
+# for with an extra, as soon as the index has a newer version of it.
 INSTALLS = (
-    ("requirements-build.lock", ("--only-binary", ":all:")),
+    ("requirements-build.lock", ("--no-deps", "--only-binary", ":all:")),
     (
         "requirements.lock",
         (
-            *("--only-binary", ":all:", "--no-binary", "pyspark", "--no-binary", "pyspark-client"),
+            *("--no-deps", "--only-binary", ":all:", "--no-binary", "pyspark", "--no-binary", "pyspark-client"),
             "--no-build-isolation",
         ),
     ),

@@ -31,7 +31,7 @@ def test_the_image_installs_as_the_local_stack_does():
 
 def test_only_packages_without_wheels_are_built_and_nothing_is_downloaded_for_it():
     (_, first), (_, second) = INSTALLS
-    assert first == ("--only-binary", ":all:")
+    assert first == ("--no-deps", "--only-binary", ":all:")
     assert "--no-build-isolation" in second
     built = [value for flag, value in pairwise(second) if flag == "--no-binary"]
     assert built == ["pyspark", "pyspark-client"]

@@ -3,6 +3,8 @@
 import hashlib
 import io
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -37,11 +39,16 @@ class Index:
 
     def builder(self, version: str) -> str:
         """Add a wheel of the builder; its hash."""
-        path = self.folder / f"builder-{version}-py3-none-any.whl"
-        info = f"builder-{version}.dist-info"
+        return self.wheel("builder", version, source=BUILDER.replace("VERSION", version))
+
+    def wheel(self, name: str, version: str, *metadata: str, source: str = "") -> str:
+        """Add a wheel with one module, and further lines of its metadata; its hash."""
+        path = self.folder / f"{name}-{version}-py3-none-any.whl"
+        info = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(path, "w") as wheel:
-            wheel.writestr("builder.py", BUILDER.replace("VERSION", version))
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: builder\nVersion: {version}\n")
+            wheel.writestr(f"{name}.py", source)
+            lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *metadata]
+            wheel.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
             wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{info}/RECORD", "")
         return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -92,3 +99,19 @@ def test_no_other_package_is_built(index, tmp_path):
     with pytest.raises(StackError, match="installing dependencies failed"):
         install(tmp_path, f"builder==1.0 --hash=sha256:{locked}\n", packages)
     assert "surprise" in (tmp_path / ".state" / "logs" / "setup.log").read_text()
+
+
+def test_a_newer_version_in_the_index_changes_nothing(index, tmp_path):
+    """pip 23 takes the newest version of what a package requires with an extra, and then refuses it."""
+    part = index.wheel("part", "1.0", "Provides-Extra: more", source="VERSION = '1.0'")
+    index.wheel("part", "2.0", "Provides-Extra: more", source="VERSION = '2.0'")
+    whole = index.wheel("whole", "1.0", "Requires-Dist: part[more]>=1.0")
+    packages = f"part==1.0 --hash=sha256:{part}\nwhole==1.0 --hash=sha256:{whole}\n"
+    venv = install(tmp_path, f"builder==1.0 --hash=sha256:{index.builder('1.0')}\n", packages)
+    (module,) = venv.glob("lib/python*/site-packages/part.py")
+    assert module.read_text() == "VERSION = '1.0'"
+
+
+def test_the_lock_names_all_that_its_packages_require():
+    result = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
