@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from include.contracts.definition import FOLDER, Column, Definition, Side
-from include.contracts.fields import Field, FieldType, snake_case
+from include.contracts.fields import TEXT_PATTERN, Field, FieldType, snake_case
 from include.contracts.topics import REBUILD_WINDOW_DAYS, Topic
 from include.errors import ContractMismatch
 
@@ -68,9 +68,11 @@ _OWN_NAMES = {
     "stream_trial_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "was_pending",
 }  # fmt: skip
 
+_SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+
 _FieldName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-zA-Z0-9]{0,47}$")]
 _TopicName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,47}$")]
-_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+_Text = Annotated[str, msgspec.Meta(max_length=1000, pattern=rf"^(?=[\s\S]*\S){TEXT_PATTERN[1:]}")]
 
 
 class _Field(msgspec.Struct, forbid_unknown_fields=True):
@@ -139,7 +141,7 @@ def load_definition(path: Path) -> Definition:
     """
     try:
         read = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as exc:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as exc:
         raise ContractMismatch(f"{path.name}: {exc}; correct the definition, see docs/pipelines.md") from exc
     try:
         definition = _definition(read)
@@ -222,6 +224,8 @@ def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
     join, key = definition.stream.field(definition.join_field), definition.table.field(definition.table.key_field)
     if join.type != key.type or join.nullable:
         yield f"[stream] joined_by = {join.name!r}: not a {key.type} that is never null, as the table's key is"
+    if join.name == definition.stream.key_field:
+        yield f"[stream] joined_by = {join.name!r}: the key too; name another field that holds the table's key"
     day = definition.stream.field(definition.day_field)
     if day.type != "timestamp" or day.nullable:
         yield f"[stream] day = {day.name!r}: not a timestamp that is never null; name a field that never changes"
@@ -240,6 +244,8 @@ def _problems(read: _File, definition: Definition, stem: str) -> Iterator[str]:
                     f"[output] {name}: {column} has {len(column)} characters, PostgreSQL keeps {_LONGEST_NAME}; "
                     "give it a shorter name"
                 )
+            if section == "output" and column in _SYSTEM_COLUMNS:
+                yield f"[output] {name}: every table of PostgreSQL has a column {column}; give it another name"
             if section == "output" and column in _RESERVED:
                 yield f"[output] {name}: the pipeline has a column {column} of its own; give it another name"
     if not any(column.side == "table" for column in definition.columns):

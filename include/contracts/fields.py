@@ -140,8 +140,10 @@ class Field:
         """Raise ContractMismatch if the type is unknown, or its length, precision or scale is missing or wrong."""
         if self.type not in get_args(FieldType):
             raise self._mismatch(f"type={self.type!r}", f"use one of {', '.join(get_args(FieldType))}")
-        if (self.type == "string") != bool(self.max_length):
+        if (self.type == "string") != (self.max_length is not None):
             raise self._mismatch(f"max_length={self.max_length}", "set it for a string, and for no other type")
+        if self.max_length is not None and self.max_length < 1:
+            raise self._mismatch(f"max_length={self.max_length}", "give a length of 1 or more")
         if self.type == "decimal":
             if not 1 <= self.precision <= MAX_PRECISION or not 0 <= self.scale <= self.precision:
                 raise self._mismatch(

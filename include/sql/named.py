@@ -123,4 +123,5 @@ def _column_lists(definition: Definition) -> dict[str, str]:
 
 
 def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    """The text as a literal that may stand between dollar quotes: the text has none that would end them."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''").replace("$", "\\$") + "'"

@@ -84,6 +84,14 @@ def test_a_personal_column_is_masked_when_it_is_added(made):
     assert rows(settings, seen, role="analyst") == [("a shop", "***********er")]
 
 
+def test_a_description_may_be_any_text(made):
+    text = r"$$; DROP TABLE detail_live; DO $$ $1 $body$ \\' %s %% {{columns}} -- "
+    settings = made("evolved_text", ("The customer's note.", text.replace("\\", "\\\\")))
+    migrate(settings)
+    comment = "SELECT col_description('order_detail'::regclass, attnum) FROM pg_attribute WHERE attname = 'note'"
+    assert (text,) in rows(settings, f"{comment} AND attrelid = 'order_detail'::regclass")
+
+
 def test_rights_that_were_given_on_the_view_stay(made):
     settings = made("evolved_grants", *NEW_COLUMNS)
     rows(settings, "GRANT SELECT ON order_detail_masked TO gateway WITH GRANT OPTION")

@@ -65,6 +65,15 @@ WRONG = {
         '{ stream = "note" }', f'{{ stream = "note", name = "a{"Bc" * 22}" }}',
         "has 67 characters, PostgreSQL keeps 63; give it a shorter name",
     ),
+    "system column": (
+        '{ stream = "note" }', '{ stream = "note", name = "ctid" }', "every table of PostgreSQL has a column ctid",
+    ),
+    "join by the key": (
+        'joined_by = "customerNumber"', 'joined_by = "orderNumber"', "[stream] joined_by = 'orderNumber': the key too",
+    ),
+    "no length at all": ("max_length = 3,", "max_length = -1,", "max_length=-1; give a length of 1 or more"),
+    "control character": ("The customer's note.", "a\\u0000b", "description"),
+    "blank description": ("The customer's note.", "   ", "description"),
     "SQL in a name": ('name = "note", type', 'name = "note; DROP", type', "fields[6].name"),
 }  # fmt: skip
 
@@ -78,6 +87,13 @@ def test_a_wrong_file_is_refused(tmp_path, case):
     with pytest.raises(ContractMismatch, match=re.escape(message)) as raised:
         load_definition(path)
     assert str(raised.value).startswith("order_detail.toml: ")
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("nothing")])
+def test_what_is_no_file_is_refused(tmp_path, make):
+    make(tmp_path / "payments.toml")
+    with pytest.raises(ContractMismatch, match=r"^payments\.toml: .*(directory|No such file)"):
+        load_definitions(tmp_path)
 
 
 def test_statements_name_the_columns_of_the_output(tmp_path):
