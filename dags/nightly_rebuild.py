@@ -16,7 +16,9 @@ night takes them. Days that a person has undone are *held*, and left alone. A ba
 The DAG is on from the start. Airflow then makes one run, for the last night; days before that are in its list.
 
 **Danger**: publishing changes what analysts read for those days. It is one short transaction a day; the earlier
-generation is kept (`undo_day`), and a generation that fails verification is never published.
+generation is kept (`undo_day`), and a generation that fails verification is never published. One with unexplained
+differences, or that takes rows from readers, waits in `approve` until a person decides under *Required Actions*; the
+day shows what it showed until then, and after a rejection.
 
 **How to run again**: every task can run twice; clear the failed one. For one day or several, start a *backfill* over
 those dates (`to` the day after the last one) and let it reprocess completed runs. A manual run has no day, so it is

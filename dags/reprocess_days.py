@@ -9,8 +9,9 @@ and still held by the topics or the archive; others are refused before anything 
 run shows what would change: counts by class, and rows before and after.
 
 **Danger**: with `dry_run` off, publishing changes what analysts read for those days, one day after the other, also days
-that are held since somebody undid them. Look at a dry run first. A build that lacks rows which readers see, without a
-reason in raw, is published with `accept_vanishing` only. Earlier generations are kept: `undo_day`.
+that are held since somebody undid them. Look at a dry run first. A build with unexplained differences, or that lacks
+rows which readers see, waits in `approve` until a person approves or rejects it under *Required Actions*;
+`accept_vanishing` approves it beforehand. Earlier generations are kept: `undo_day`.
 
 **How to run again**: every task can run twice; clear the failed one, or trigger the DAG again. Days are built one at a
 time in the pool `rebuild`, and wait there for a nightly run too.

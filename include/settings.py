@@ -28,6 +28,7 @@ _PASSWORD_VARIABLES: dict[Role, str] = {
 
 DEFAULT_PIPELINE = "board_detail"
 DEFAULT_TIMEZONE = "Asia/Seoul"
+APPROVAL_TIMEOUT_S = 43_200.0
 _MOST_DAYS = 36_500
 
 
@@ -148,7 +149,8 @@ class StreamSettings:
 class BatchSettings:
     """The batch layer: the archive (folder or URI), the size of a task, and retention periods.
 
-    A nightly run does not start another day once `night_budget_s` have passed since it started.
+    A nightly run does not start another day once `night_budget_s` have passed since it started. A build with more
+    unexplained differences than `approve_unexplained_above` waits for a person, `approval_timeout_s` at most.
     """
 
     archive_dir: str
@@ -156,6 +158,8 @@ class BatchSettings:
     rows_per_task: int
     undo_retention_days: int
     night_budget_s: float
+    approve_unexplained_above: int
+    approval_timeout_s: float
     run_retention_days: int  # of discarded builds, with their corrections
 
 
@@ -256,6 +260,8 @@ class Settings:
                 rows_per_task=env.whole("REBUILD_ROWS_PER_TASK", 100_000),
                 undo_retention_days=env.whole("UNDO_RETENTION_DAYS", 7, most=_MOST_DAYS),
                 night_budget_s=env.seconds("NIGHT_BUDGET_S", 14_400.0),
+                approval_timeout_s=env.seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S),
+                approve_unexplained_above=env.whole("APPROVE_UNEXPLAINED_ABOVE", 0, least=0),
                 run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
             ),
             spark=SparkSettings(

@@ -125,6 +125,8 @@ SECTIONS = (
             Variable("REBUILD_ROWS_PER_TASK", "100000"),
             Variable("UNDO_RETENTION_DAYS", "7"),
             Variable("NIGHT_BUDGET_S", "14400"),
+            Variable("APPROVE_UNEXPLAINED_ABOVE", "0"),
+            Variable("APPROVAL_TIMEOUT_S", "43200"),
             Variable("RUN_RETENTION_DAYS", "30"),
         ),
     ),

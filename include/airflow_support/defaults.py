@@ -15,7 +15,7 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from include.airflow_support.dag_ids import dag_ids
 from include.errors import PipelineError, Retryable
-from include.settings import DEFAULT_TIMEZONE, reader_of
+from include.settings import APPROVAL_TIMEOUT_S, DEFAULT_TIMEZONE, reader_of
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,11 @@ def retry_policy() -> ExceptionRetryPolicy:
 def pipeline_timezone(pipeline: str) -> str:
     """The pipeline's time zone, which the schedule needs."""
     return reader_of(pipeline, os.environ).text("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE)
+
+
+def approval_timeout(pipeline: str) -> dt.timedelta:
+    """How long a build waits for a person. A run that waits holds up the next night's. Raises ConfigurationError."""
+    return dt.timedelta(seconds=reader_of(pipeline, os.environ).seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S))
 
 
 def rebuild_submission(pipeline: str) -> dict[str, Any]:

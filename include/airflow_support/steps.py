@@ -15,8 +15,10 @@ from include.contracts.day import Day
 from include.errors import PipelineError, Retryable
 from include.integrity import certificate as certificates
 from include.integrity import covering, days
+from include.integrity.approval import request_approval
 from include.integrity.commands import batch_settings, run
 from include.integrity.late_members import find_late_members
+from include.integrity.report import text_of
 from include.settings import Settings
 
 
@@ -92,6 +94,18 @@ def verify(pipeline: str, day: str, run_id: str) -> dict[str, Any]:
 def diff(pipeline: str, day: str, run_id: str) -> dict[str, Any]:
     """The same, with rows of each class before and after, personal values hidden. See `comparison.diff`."""
     return asdict(run("diff", day, pipeline=pipeline, run_id=run_id))
+
+
+def approval_question(pipeline: str, day: str, run_id: str) -> str | None:
+    """Return what a person has to know to approve the build; None if it may be published without one."""
+    settings = batch_settings(pipeline)
+    request = request_approval(settings, Day.parse(day, settings.timezone), run_id)
+    if request is None:
+        return None
+    return (
+        f"{request.unexplained:,} differences are unexplained. {request.vanishing:,} of them take a row from readers "
+        f"or bring one back, and raw does not say why.\n{text_of(request.differences)}"
+    )
 
 
 def publish(

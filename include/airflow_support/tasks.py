@@ -9,7 +9,8 @@ from typing import Any
 from airflow.sdk import Context, Param, task, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
-from include.airflow_support.defaults import archive_submission, rebuild_submission
+from include.airflow_support.approval import PublishApproval
+from include.airflow_support.defaults import approval_timeout, archive_submission, rebuild_submission
 from include.airflow_support.submit import JobSubmitOperator
 from include.integrity.process import rebuild_arguments
 
@@ -94,11 +95,20 @@ def difference(pipeline: str, day: str, build: str) -> dict[str, Any]:
 @task.run_if(lambda context: not context["params"].get("dry_run", False), "a dry run publishes nothing")
 @task(map_index_template=DAY_LABEL)
 def publish(
-    pipeline: str, day: str, build: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: str
+    pipeline: str,
+    day: str,
+    build: str,
+    made_by: str,
+    reason: str,
+    is_by_hand: bool,
+    accept_vanishing: str,
+    approval: dict[str, str | None],
 ) -> dict[str, Any]:
-    """Point the view at the new generation; skipped on a dry run."""
+    """Point the view at the new generation; skipped on a dry run, and when a person rejected the build."""
     from include.airflow_support import steps
 
+    if person := approval["approved_by"]:
+        return steps.publish(pipeline, day, build, f"{made_by}, approved by {person}", reason, is_by_hand, True)
     return steps.publish(pipeline, day, build, made_by, reason, is_by_hand, accept_vanishing == "True")
 
 
@@ -159,7 +169,7 @@ def skip_when_budget_is_spent(context: Context) -> None:
 
 
 def rebuild_group(pipeline: str, is_by_hand: bool) -> Any:
-    """The tasks of one day, to be expanded over days: build, verify, show or publish, certify and cover.
+    """The tasks of one day, to be expanded over days: build, verify, show or approve and publish, certify and cover.
 
     By hand it also publishes a day that is held since it was undone, and takes the time that it takes.
     """
@@ -177,7 +187,11 @@ def rebuild_group(pipeline: str, is_by_hand: bool) -> Any:
         verified = verify(pipeline, day, RUN_ID)
         rebuild >> verified
         verified >> difference(pipeline, day, RUN_ID)
-        published = publish(pipeline, day, RUN_ID, MADE_BY, REASON, is_by_hand, ACCEPT_VANISHING)
-        verified >> published >> [certify(pipeline, day), cover(pipeline, day)]
+        approval = PublishApproval(
+            task_id="approve", pipeline=pipeline, day=day, build=RUN_ID, response_timeout=approval_timeout(pipeline)
+        )
+        answer = approval.output
+        published = publish(pipeline, day, RUN_ID, MADE_BY, REASON, is_by_hand, ACCEPT_VANISHING, answer)  # type: ignore[arg-type]  # its result
+        verified >> approval >> published >> [certify(pipeline, day), cover(pipeline, day)]
 
     return rebuild_day

@@ -32,6 +32,7 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
         id=uuid.uuid4(), task_id=task.task_id, dag_id=task.dag_id, run_id=RUN_ID, try_number=1, start_date=RUN_AT,
         map_index=0 if is_mapped else -1, task=task.prepare_for_execution(),
     )  # fmt: skip
+    instance._upstream_map_indexes = dict.fromkeys(task.upstream_task_ids, 0) if is_mapped else {}
     instance._ti_context_from_server = TIRunContext(dag_run=run, max_tries=0)
     instance.render_templates()
     return instance.task

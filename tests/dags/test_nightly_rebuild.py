@@ -112,7 +112,7 @@ def test_a_job_that_a_person_has_to_look_at_is_not_tried_again(dag_bag, monkeypa
 
 
 def test_leaves_days_alone_that_a_person_holds(dag_bag):
-    *_, is_by_hand, _ = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish").op_args
+    *_, is_by_hand, _, _ = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish").op_args
 
     assert is_by_hand is False
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
+from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
@@ -19,6 +20,7 @@ from tests.servers import wait_until
 from tests.support.certifying import take_everything
 from tests.support.pipeline import rows
 from tests.support.pipeline_processes import batch_side
+from tests.support.serving import opened_store, row, serve
 
 RUN_DEADLINE_S = 240.0
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
@@ -222,6 +224,81 @@ def test_a_published_day_is_undone_held_and_redone(pipeline, operator, day):
     operator.wait(redone, RUN_DEADLINE_S)
     assert shown(pipeline, day) == after
     assert held(pipeline, day) is None
+
+
+def scheduler_heartbeat(pipeline):
+    health = httpx.get(f"{pipeline.airflow_url}/api/v2/monitor/health").json()
+    return health["scheduler"]["latest_scheduler_heartbeat"]
+
+
+def approval(pipeline, user, run, option=None):
+    """The question of a run's first day; with an option, the user's answer to it."""
+    with pipeline.airflow(user) as client:
+        address = (
+            f"{pipeline.airflow_url}/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
+            "/taskInstances/rebuild_day.approve/0/hitlDetails"
+        )
+        headers = client.authorization()
+        if option is None:
+            return httpx.get(address, headers=headers)
+        return httpx.patch(address, headers=headers, json={"chosen_options": [option], "params_input": {}})
+
+
+def test_a_build_that_takes_a_row_from_readers_waits_for_a_person(pipeline, operator, today):
+    day = today.before(4)
+    wait_until(lambda: nights(operator, today), RUN_DEADLINE_S, "the night's run")
+    operator.wait(*nights(operator, today), RUN_DEADLINE_S)  # it takes each day that it finds
+    post(pipeline, "member", member(9, nickname="구름", createdAt=noon(day.before(1)), modifiedAt=noon(day.before(1))))
+    post_board(pipeline, day, board_id=21, member_id=9)
+    ends = OffsetReader(pipeline.settings.kafka.bootstrap_servers).high_watermarks("board")
+    partition = max(ends, key=lambda each: ends[each])
+    instant = dt.datetime.combine(day.date, dt.time(12), ZoneInfo(day.zone))
+    # the stream shows a post from below the cut, of which raw has no record
+    lost = row(20, 0, stream_partition=partition, created_at=instant, modified_at=instant, day=day.date)
+    store = opened_store(pipeline.settings)
+    try:
+        serve(store, [lost | {"title": "~~~ <b>"}])
+    finally:
+        store.close()
+
+    def waiting_run():
+        run = operator.trigger("reprocess_days", reprocessing(day, dry_run=False))
+        ended = {"awaiting_input", "success", "failed", "skipped", "upstream_failed"}
+        seen = [""]
+
+        def has_ended():
+            seen[0] = operator.task_states(run).get("rebuild_day.approve[0]")
+            return seen[0] in ended
+
+        wait_until(has_ended, RUN_DEADLINE_S, "the question")
+        assert seen == ["awaiting_input"]
+        # Airflow fails a task that goes on before the scheduler has seen the end of the process that asked
+        beats = {scheduler_heartbeat(pipeline)}
+        wait_until(
+            lambda: beats.add(scheduler_heartbeat(pipeline)) or len(beats) == 3, 60, "two rounds of the scheduler"
+        )
+        assert [row[0] for row in shown(pipeline, day)] == [20]
+        return run
+
+    rejected = waiting_run()
+    question = approval(pipeline, "viewer", rejected).json()
+    assert question["subject"] == f"Publish day {day}?"
+    assert "1 of them take a row from readers" in question["body"]
+    assert "key 20" in question["body"]
+    assert approval(pipeline, "viewer", rejected, "Approve").status_code == 403
+    assert approval(pipeline, "operator", rejected, "Reject").is_success
+    operator.wait(rejected, RUN_DEADLINE_S)
+    states = operator.task_states(rejected)
+    assert {states[f"rebuild_day.{name}[0]"] for name in ("approve", "publish", "certify", "cover")} == {"skipped"}
+    assert [row[0] for row in shown(pipeline, day)] == [20]
+
+    approved = waiting_run()
+    assert approval(pipeline, "operator", approved, "Approve").is_success
+    with pytest.raises(RunFailed, match="unexplained"):  # published, and not certified
+        operator.wait(approved, RUN_DEADLINE_S)
+    assert [row[0] for row in shown(pipeline, day)] == [21]
+    ((made_by,),) = rows(pipeline.settings, "SELECT made_by FROM publication WHERE day = %s", (day.date,))
+    assert made_by.endswith(", approved by operator")
 
 
 def test_another_pipeline_has_its_own_night_and_its_own_days(pipeline, operator):
