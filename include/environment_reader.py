@@ -17,6 +17,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,6}[mMgG]")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})")
 _URL = re.compile(r"[!-~]+")
+_MAIL = re.compile(r"[^\s@<>]+@[^\s@<>]+")
 _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]{0,3})(,[0-9]+)?\])?|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]|(spark|k8s)://[^\s]+|yarn"
 )
@@ -115,6 +116,21 @@ class EnvironmentReader:
         if not urls or not all(map(_is_url, urls)):
             raise self._wrong(name, text, "not http://host:port, or several with commas between them")
         return text
+
+    def secret_url(self, name: str) -> str:
+        """Return the URL of an HTTP server that messages never show; empty if it is not set."""
+        value = self.secret(name, "")
+        if value and not _is_url(value):
+            raise ConfigurationError(f"{self.variable(name)}: not a URL; give one such as https://host/path")
+        return value
+
+    def mail_addresses(self, name: str) -> tuple[str, ...]:
+        """Return mail addresses, which are separated by commas; empty if it is not set."""
+        text = self.text(name, "")
+        addresses = tuple(each.strip() for each in text.split(",") if each.strip())
+        if not all(map(_MAIL.fullmatch, addresses)):
+            raise self._wrong(name, text, "not name@host, or several with commas between them")
+        return addresses
 
     def path(self, name: str) -> Path | None:
         """Return the path of a file or folder; None if it is not set."""

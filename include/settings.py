@@ -160,6 +160,17 @@ class BatchSettings:
 
 
 @dataclass(frozen=True)
+class AlertSettings:
+    """Channels of alerts besides the log. `webhook_url` is a secret; without an address, a channel is not used.
+
+    Mail goes over Airflow's connection smtp_default.
+    """
+
+    webhook_url: str = field(default="", repr=False)
+    mail_to: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
@@ -178,6 +189,7 @@ class Settings:
     gateway: GatewaySettings
     stream: StreamSettings
     batch: BatchSettings
+    alerts: AlertSettings
     spark: SparkSettings
 
     @property
@@ -257,6 +269,10 @@ class Settings:
                 undo_retention_days=env.whole("UNDO_RETENTION_DAYS", 7, most=_MOST_DAYS),
                 night_budget_s=env.seconds("NIGHT_BUDGET_S", 14_400.0),
                 run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
+            ),
+            alerts=AlertSettings(
+                webhook_url=env.secret_url("ALERT_WEBHOOK_URL"),
+                mail_to=env.mail_addresses("ALERT_MAIL_TO"),
             ),
             spark=SparkSettings(
                 master=env.master("SPARK_MASTER", "local[2]"),
