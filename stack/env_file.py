@@ -129,7 +129,7 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Alerts, besides the logs. ALERT_SMTP_CONNECTION: smtp://user:password@host:587/?from_email=… as Airflow has it.",
+        "Alerts, besides the logs. ALERT_SMTP_CONNECTION: smtp://user:password@host:587/?from_email=…, of Airflow.",
         (Variable("ALERT_WEBHOOK_URL"), Variable("ALERT_MAIL_TO"), Variable("ALERT_SMTP_CONNECTION")),
     ),
     Section(

@@ -12,10 +12,12 @@ from include.errors import PipelineError
 from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
+from include.integrity.findings import Finding
 from include.integrity.page_model import load_rows
 from include.integrity.process import rebuild
 from include.integrity.report import Rebuilt
 from include.integrity.runs import newest_run
+from include.integrity.watch import watch
 from include.settings import Settings
 
 LOOK = 3  # exit code: done, but a person has to look
@@ -56,7 +58,7 @@ def batch_settings(pipeline: str = "") -> Settings:
 
 
 def needs_a_person(result: Any) -> bool:
-    """True if a person has to look at the result of a step: differences are unexplained, or a day is not certified."""
+    """True if a person has to look at the result of a step: differences, a day without a certificate, findings."""
     match result:
         case Certificate():
             return result.reason is not None
@@ -64,6 +66,8 @@ def needs_a_person(result: Any) -> bool:
             return result.report.unexplained > 0
         case Report():
             return result.unexplained > 0
+        case [Finding(), *_]:
+            return True
         case _:
             return False
 
@@ -142,6 +146,8 @@ COMMANDS: Mapping[str, Command] = {
         "--limit": {"type": int, "default": 20, "metavar": "N", "help": "so many days; default: %(default)s"},
     }, takes_day=None),
     "dirty": Command(days.dirty_days, "Published days that something reached afterwards, with cause and count.",
+        takes_day=False),
+    "watch": Command(watch, "What a person has to look at now, as watch_pipeline finds it. Tells nobody.",
         takes_day=False),
     "collect": Command(pruning.collect_orphans, "Drop generations that nobody will publish: killed builds, old dry "
         "runs.", takes_day=False),

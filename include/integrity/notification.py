@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from include.adapters.postgres.alert_store import AlertStore
 from include.errors import PipelineError, Retryable
+from include.integrity.alert_store import AlertStore
 from include.integrity.findings import Notice
 
 log = logging.getLogger(__name__)

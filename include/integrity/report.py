@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+from include.clock import rfc3339
 from include.gateway.client import ReplayReport
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
 from include.integrity.days import DirtyDay
+from include.integrity.findings import Finding
 from include.integrity.page_model import DayRow, counts_text
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
@@ -155,8 +157,17 @@ def _orphans(orphans: Sequence[Orphan]) -> list[str]:
     return _table([(one.day, f"generation {one.generation_id}", one.reason) for one in orphans])
 
 
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    head = ("severity", "alert", "subject", "since", "finding", "runbook")
+    return _table([head, *(
+        (one.severity, one.name, one.subject, rfc3339(one.since) if one.since else "", one.message,
+         f"docs/runbooks/{one.runbook}.md")
+        for one in findings
+    )])  # fmt: skip
+
+
 _LISTS: Mapping[type, Any] = {
-    DayRow: _days, Run: _runs, DirtyDay: _dirty, PublicationRow: _history, Orphan: _orphans,
+    DayRow: _days, Run: _runs, DirtyDay: _dirty, PublicationRow: _history, Orphan: _orphans, Finding: _findings,
 }  # fmt: skip
 
 

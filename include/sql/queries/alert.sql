@@ -53,5 +53,17 @@ UPDATE alert_notice SET sent_at = now() WHERE (alert_id, event, channel) = (%(al
 -- name: count_failed_notice
 UPDATE alert_notice SET tries = tries + 1 WHERE (alert_id, event, channel) = (%(alert_id)s, %(event)s, %(channel)s)
 
--- name: select_open_alerts
-SELECT name, subject, severity, message, runbook, since FROM alert WHERE closed_at IS NULL ORDER BY severity, since, name, subject
+-- name: select_watched_days
+-- Days from `oldest` on and held ones: the pointer, and since when a person holds them.
+SELECT p.day, p.status, p.generation_id IS NOT NULL AS is_published,
+       EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day) AS is_dirty,
+       g.uncertified_reason,
+       p.held_reason IS NOT NULL AS is_held,
+       CASE WHEN p.held_reason IS NOT NULL
+            THEN (SELECT max(made_at) FROM publication u WHERE u.day = p.day) END AS held_since
+  FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id
+ WHERE p.day BETWEEN %(oldest)s AND %(newest)s OR p.held_reason IS NOT NULL
+ ORDER BY p.day
+
+-- name: count_rejects
+SELECT count(*), min(rejected_at) FROM reject WHERE rejected_at >= %(since)s

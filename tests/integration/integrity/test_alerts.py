@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from include.adapters.postgres.alert_store import AlertStore
 from include.errors import PipelineError, Retryable
+from include.integrity.alert_store import AlertStore
 from include.integrity.findings import Finding
 from include.integrity.notification import MAX_FAILURES, NotNotified, notify
 from tests.support.pipeline import migrated, rows

@@ -1,0 +1,152 @@
+"""The DAG that watches: its schedule, and what its task does without PostgreSQL, where alerts are remembered."""
+
+import datetime as dt
+import json
+
+import pytest
+
+from include.errors import DatabaseUnavailable
+from include.integrity.notification import NotNotified
+
+pytestmark = pytest.mark.usefixtures("dag_bag")  # Airflow reads its environment when it is imported
+
+OUT = DatabaseUnavailable(host="db", port=5432)
+
+
+class Variables:
+    """Airflow's variables, which a running task reads and writes over its API: the JSON text by key."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def get(self, key, default, deserialize_json):
+        assert deserialize_json
+        return json.loads(self.kept[key]) if key in self.kept else default
+
+    def set(self, key, value, serialize_json):
+        assert serialize_json
+        self.kept[key] = json.dumps(value)
+
+    def delete(self, key):
+        del self.kept[key]
+
+
+class Channel:
+    def __init__(self):
+        self.taken = []
+        self.is_down = False
+
+    def __call__(self, notice):
+        if self.is_down:
+            raise OSError
+        self.taken.append((notice.event, notice.finding.name, notice.since))
+
+
+@pytest.fixture
+def channels():
+    return {"log": Channel(), "webhook": Channel()}
+
+
+@pytest.fixture
+def silence(monkeypatch, channels):
+    from include.airflow_support import watching
+
+    monkeypatch.setattr(watching, "Variable", Variables())
+    return lambda: watching._DatabaseSilence("board_detail", channels)
+
+
+@pytest.mark.parametrize("dag_id", ["watch_pipeline", "watch_pipeline_order_detail"])
+def test_runs_every_five_minutes_and_ends_before_the_next_run(dag_bag, dag_id):
+    dag = dag_bag.dags[dag_id]
+    (task,) = dag.tasks
+
+    assert dag.timetable.expression == "*/5 * * * *"
+    assert dag.is_paused_upon_creation is False
+    assert task.execution_timeout < dt.timedelta(minutes=5)
+    assert task.retries == 0
+
+
+def test_an_outage_of_postgresql_is_told_once_and_its_end_too(silence, channels):
+    for _ in range(3):
+        silence().begins(OUT)
+    for _ in range(2):
+        silence().ends()
+
+    for channel in channels.values():
+        assert [(event, name) for event, name, _ in channel.taken] == [
+            ("opened", "database_silent"),
+            ("closed", "database_silent"),
+        ]
+        assert len({since for _, _, since in channel.taken}) == 1
+
+
+def test_a_channel_that_is_down_meanwhile_is_told_later(silence, channels):
+    channels["webhook"].is_down = True
+    silence().begins(OUT)
+    channels["webhook"].is_down = False
+    silence().begins(OUT)
+    channels["webhook"].is_down = True
+    silence().ends()
+    channels["webhook"].is_down = False
+    silence().ends()
+
+    for channel in channels.values():
+        assert [event for event, _, _ in channel.taken] == ["opened", "closed"]
+
+
+def test_a_channel_that_was_never_told_of_an_outage_gets_no_all_clear(silence, channels):
+    channels["webhook"].is_down = True
+    silence().begins(OUT)
+    channels["webhook"].is_down = False
+    silence().ends()
+    assert channels["webhook"].taken == []
+
+
+class Instance:
+    """The task instance, which knows the DAGs' state."""
+
+    def get_dag(self, dag_id):
+        return type("Dag", (), {"is_paused": dag_id == "nightly_rebuild"})
+
+
+class TestTask:
+    @pytest.fixture
+    def settings(self, postgres, tmp_path, monkeypatch):
+        from include.airflow_support import watching
+        from tests.support.pipeline import environment, migrated
+
+        monkeypatch.setattr(watching, "Variable", Variables())
+        for name, value in environment(None, postgres, "watching", tmp_path).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("GATEWAY_URL", "http://127.0.0.1:9")
+        return migrated(None, postgres, "watching", tmp_path)
+
+    def test_finds_remembers_and_tells(self, settings, caplog, monkeypatch):
+        from include.airflow_support.watching import watch_pipeline
+        from tests.support.pipeline import rows
+
+        caplog.set_level("INFO")
+        open_alerts = ["dag_paused nightly_rebuild", "gateway_silent http://127.0.0.1:9", "kafka_silent",
+                       "stream_silent join", "stream_silent serve"]  # fmt: skip
+        first = watch_pipeline("board_detail", {"ti": Instance()})
+        assert sorted(first["findings"]) == open_alerts
+        assert first["sent"] == {"log": 5}
+        assert len([line for line in caplog.messages if line.startswith("[critical] board_detail: ")]) == 4
+
+        monkeypatch.setenv("ALERT_WEBHOOK_URL", "http://127.0.0.1:9/hooks")
+        with pytest.raises(NotNotified, match="webhook"):
+            watch_pipeline("board_detail", {"ti": Instance()})
+        assert rows(settings, "SELECT channel, count(*) FROM alert_notice WHERE sent_at IS NULL GROUP BY 1") == [
+            ("webhook", 5)
+        ]
+
+    def test_tells_that_postgresql_does_not_answer_and_fails(self, settings, caplog, monkeypatch):
+        from include.airflow_support.watching import watch_pipeline
+
+        monkeypatch.setenv("DATABASE_PORT", "1")
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable):
+                watch_pipeline("board_detail", {"ti": Instance()})
+        told = [line for line in caplog.messages if "database_silent" in line]
+        assert len(told) == 1
+        assert told[0].startswith("[critical] board_detail: database_silent; message: PostgreSQL did not answer: ")
