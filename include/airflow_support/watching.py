@@ -1,7 +1,10 @@
-"""The task of `watch_pipeline`: finds, remembers and tells. Imported inside the task: it brings drivers with it."""
+"""The tasks of `watch_pipeline` and `audit_kafka`: each finds, remembers and tells.
+
+Imported inside the tasks: it brings drivers with it.
+"""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow.sdk import Context, Variable
@@ -11,6 +14,7 @@ from include.airflow_support.dag_ids import dag_ids
 from include.airflow_support.notifiers import channels_of
 from include.clock import SystemClock, rfc3339
 from include.errors import DatabaseUnavailable
+from include.integrity import audit
 from include.integrity.alert_store import AlertStore
 from include.integrity.findings import Event, Finding, Notice
 from include.integrity.notification import Send, notify, tell
@@ -36,10 +40,21 @@ def watch_pipeline(pipeline: str, context: Context) -> dict[str, Any]:
         silence.begins(exc)
         raise
     silence.ends()
-    return {
-        "findings": [f"{one.name} {one.subject}".strip() for one in watched.findings],
-        "sent": notify(store, channels),
-    }
+    return _summary(watched.findings) | {"sent": notify(store, channels)}
+
+
+def audit_kafka(pipeline: str, context: Context) -> dict[str, Any]:
+    """Audit brokers and topics once; returns the same. Raises BrokerUnavailable, DatabaseUnavailable, NotNotified."""
+    settings = Settings.from_environment(None, pipeline)
+    channels, store = channels_of(settings.alerts, context), AlertStore(settings)
+    require_schema(settings.database, "batch")
+    findings = audit.audit_kafka(settings)
+    store.record(findings, [*audit.AUDITED], list(channels))
+    return _summary(findings) | {"sent": notify(store, channels)}
+
+
+def _summary(findings: Collection[Finding]) -> dict[str, Any]:
+    return {"findings": [f"{one.name} {one.subject}".strip() for one in findings]}
 
 
 def _paused(pipeline: str, context: Context) -> list[str]:

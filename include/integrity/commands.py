@@ -10,6 +10,7 @@ from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import PipelineError
 from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication
+from include.integrity.audit import audit_kafka
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
 from include.integrity.findings import Finding
@@ -149,6 +150,8 @@ COMMANDS: Mapping[str, Command] = {
         takes_day=False),
     "watch": Command(watch, "What a person has to look at now, as watch_pipeline finds it. Tells nobody.",
         takes_day=False),
+    "audit-kafka": Command(audit_kafka, "Brokers and topics against the contract: every drift with the command that "
+        "mends it. Tells nobody.", takes_day=False),
     "collect": Command(pruning.collect_orphans, "Drop generations that nobody will publish: killed builds, old dry "
         "runs.", takes_day=False),
     "drain": Command(gateways.replay_fallback, "Have the gateways send what waits in their fallback stores.", _TIMEOUT,

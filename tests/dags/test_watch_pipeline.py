@@ -7,6 +7,7 @@ import pytest
 
 from include.errors import DatabaseUnavailable
 from include.integrity.notification import NotNotified
+from include.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("dag_bag")  # Airflow reads its environment when it is imported
 
@@ -64,6 +65,14 @@ def test_runs_every_five_minutes_and_ends_before_the_next_run(dag_bag, dag_id):
     assert dag.is_paused_upon_creation is False
     assert task.execution_timeout < dt.timedelta(minutes=5)
     assert task.retries == 0
+
+
+@pytest.mark.parametrize(("suffix", "zone"), [("", "Asia/Seoul"), ("_order_detail", "America/New_York")])
+def test_kafka_is_audited_each_morning_of_the_pipelines_zone(dag_bag, suffix, zone):
+    dag = dag_bag.dags[f"audit_kafka{suffix}"]
+
+    assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("30 5 * * *", zone)
+    assert dag.is_paused_upon_creation is False
 
 
 def test_an_outage_of_postgresql_is_told_once_and_its_end_too(silence, channels):
@@ -139,6 +148,28 @@ class TestTask:
         assert rows(settings, "SELECT channel, count(*) FROM alert_notice WHERE sent_at IS NULL GROUP BY 1") == [
             ("webhook", 5)
         ]
+
+    def test_records_drifts_of_kafka_as_alerts_beside_those_of_the_watch(self, settings, broker, caplog, monkeypatch):
+        from include.airflow_support.watching import audit_kafka, watch_pipeline
+        from tests.support.broker import make_pipeline_topics
+        from tests.support.pipeline import rows
+
+        def open_alerts():
+            found = "SELECT name, subject FROM alert WHERE closed_at IS NULL AND runbook = 'audit_kafka'"
+            return rows(settings, found)
+
+        watch_pipeline("board_detail", {"ti": Instance()})
+        monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+        missing = [("topic_missing", name) for name in ("board", "board-detail", "member")]
+        assert audit_kafka("board_detail", {})["sent"] == {"log": 3}
+        assert sorted(open_alerts()) == missing
+        watch_pipeline("board_detail", {"ti": Instance()})
+        assert sorted(open_alerts()) == missing
+
+        made = Settings.from_environment()
+        make_pipeline_topics(made.kafka)
+        assert audit_kafka("board_detail", {}) == {"findings": [], "sent": {"log": 3}}
+        assert open_alerts() == []
 
     def test_tells_that_postgresql_does_not_answer_and_fails(self, settings, caplog, monkeypatch):
         from include.airflow_support.watching import watch_pipeline

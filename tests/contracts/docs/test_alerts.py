@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from include.integrity.audit import AUDITED
 from include.integrity.watch import CONDITIONS
 from include.settings import AlertSettings, Settings
 
@@ -16,7 +17,8 @@ ROWS = {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]]
 
 
 def test_every_alert_is_in_the_table_once():
-    assert list(ROWS) == [*(one.name for one in CONDITIONS), "database_silent"]
+    assert list(ROWS) == [*(one.name for one in CONDITIONS), "database_silent", *AUDITED]
+    assert {name: ROWS[name][0] for name in AUDITED} == AUDITED
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda one: one.name)
