@@ -12,7 +12,7 @@ brokers are the first pipeline's to audit.
 partitions copies their data between brokers.
 
 **How to run again**: trigger it, or clear the task; do so after a drift was mended, so that its alert ends. On a shell,
-`python -m include.integrity audit-kafka` prints the drifts and tells nobody.
+`python -m include.integrity audit` prints the drifts and tells nobody.
 """
 
 from typing import Any

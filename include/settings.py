@@ -179,6 +179,7 @@ class AlertSettings:
     expiry_days: int = 3
     hold_days: int = 3
     archive_age_s: float = 129_600.0
+    duplicates_percent: int = 1
 
 
 @dataclass(frozen=True)
@@ -293,6 +294,7 @@ class Settings:
                 expiry_days=env.whole("ALERT_EXPIRY_DAYS", 3, least=0, most=_MOST_DAYS),
                 hold_days=env.whole("ALERT_HOLD_DAYS", 3, least=0, most=_MOST_DAYS),
                 archive_age_s=env.seconds("ALERT_ARCHIVE_AGE_S", 129_600.0),
+                duplicates_percent=env.whole("ALERT_DUPLICATES_PERCENT", 1, least=0, most=100),
             ),
             spark=SparkSettings(
                 master=env.master("SPARK_MASTER", "local[2]"),

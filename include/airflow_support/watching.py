@@ -1,9 +1,10 @@
-"""The tasks of `watch_pipeline` and `audit_kafka`: each finds, remembers and tells.
+"""The tasks of `watch_pipeline`, `audit_kafka` and `audit_stream`: each finds, remembers and tells.
 
 Imported inside the tasks: it brings drivers with it.
 """
 
 import datetime as dt
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -18,9 +19,12 @@ from include.integrity import audit
 from include.integrity.alert_store import AlertStore
 from include.integrity.findings import Event, Finding, Notice
 from include.integrity.notification import Send, notify, tell
+from include.integrity.page_model import rate_text
 from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import database_silent, judge
 from include.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 def watch_pipeline(pipeline: str, context: Context) -> dict[str, Any]:
@@ -51,6 +55,19 @@ def audit_kafka(pipeline: str, context: Context) -> dict[str, Any]:
     findings = audit.audit_kafka(settings)
     store.record(findings, [*audit.AUDITED], list(channels))
     return _summary(findings) | {"sent": notify(store, channels)}
+
+
+def audit_stream(pipeline: str, context: Context) -> dict[str, Any]:
+    """Publish the duplicate rate of each day; returns it beside the rest. Raises DatabaseUnavailable, NotNotified."""
+    settings = Settings.from_environment(None, pipeline)
+    channels, store = channels_of(settings.alerts, context), AlertStore(settings)
+    require_schema(settings.database, "batch")
+    days = audit.duplicates_by_day(settings)
+    findings = audit.audit_stream(days, settings.alerts.duplicates_percent)
+    store.record(findings, [*audit.STREAM_AUDITED], list(channels))
+    rates = {str(day.day): rate_text(day.duplicate_rate) for day in days}
+    log.info("duplicates of the stream by day: %s", rates)
+    return _summary(findings) | {"rates": rates, "sent": notify(store, channels)}
 
 
 def _summary(findings: Collection[Finding]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ COMMANDS: Mapping[str, Command] = {
         takes_day=False),
     "watch": Command(watch, "What a person has to look at now, as watch_pipeline finds it. Tells nobody.",
         takes_day=False),
-    "audit-kafka": Command(audit_kafka, "Brokers and topics against the contract: every drift with the command that "
+    "audit": Command(audit_kafka, "Brokers and topics against the contract: every drift with the command that "
         "mends it. Tells nobody.", takes_day=False),
     "collect": Command(pruning.collect_orphans, "Drop generations that nobody will publish: killed builds, old dry "
         "runs.", takes_day=False),

@@ -12,7 +12,7 @@ from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
 from include.integrity.days import DirtyDay
 from include.integrity.findings import Finding
-from include.integrity.page_model import DayRow, counts_text
+from include.integrity.page_model import DayRow, counts_text, rate_text
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
 from include.integrity.runs import Run
@@ -109,7 +109,19 @@ def _(results: list) -> str:  # type: ignore[type-arg]  # singledispatch takes t
 
 
 def _days(rows: Sequence[DayRow]) -> list[str]:
-    head = ("day", "status", "rows", "live", "corrected", "pending", "rejected", "generation", "rebuildable", "arrived")
+    head = (
+        "day",
+        "status",
+        "rows",
+        "live",
+        "corrected",
+        "pending",
+        "rejected",
+        "generation",
+        "rebuildable",
+        "duplicates",
+        "arrived",
+    )
     lines = _table(
         [
             head,
@@ -117,7 +129,8 @@ def _days(rows: Sequence[DayRow]) -> list[str]:
                 (
                     str(day.day), day.status, f"{day.row_count:,}", f"{day.live_row_count:,}",
                     f"{day.correction_count:,}", f"{day.pending_count:,}", f"{day.rejected_count:,}",
-                    str(day.generation_id or "none"), row.countdown, counts_text(day.dirty) or "nothing since",
+                    str(day.generation_id or "none"), row.countdown, rate_text(day.duplicate_rate),
+                    counts_text(day.dirty) or "nothing since",
                 )
                 for row in rows
                 for day in [row.status]

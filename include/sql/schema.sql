@@ -750,7 +750,8 @@ SELECT p.day,
                                  SELECT key, value::bigint FROM jsonb_each_text(g.unlisted_corrections)) each
                           GROUP BY each.class) c), '{}') AS corrections,
        COALESCE((SELECT jsonb_object_agg(d.cause, d.count ORDER BY d.cause)
-                   FROM dirty_day d WHERE d.day = p.day), '{}') AS dirty
+                   FROM dirty_day d WHERE d.day = p.day), '{}') AS dirty,
+       g.duplicate_count
   FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id;
 COMMENT ON VIEW day_trust IS
     'What stands against trusting a day: corrections by class, what arrived since by cause.';
@@ -760,6 +761,8 @@ COMMENT ON COLUMN day_trust.uncertified_reason IS 'Why the published generation 
 COMMENT ON COLUMN day_trust.certified_at IS 'When it was certified.';
 COMMENT ON COLUMN day_trust.corrections IS 'Differences that the published rebuild corrected, counted by class.';
 COMMENT ON COLUMN day_trust.dirty IS 'What reached the day after it was published, counted by cause.';
+COMMENT ON COLUMN day_trust.duplicate_count IS
+    'Records of the output topic beyond the first of their version, as the published rebuild counted them.';
 
 GRANT SELECT ON freshness TO batch, analyst, analyst_personal;
 GRANT SELECT ON day_status TO batch, integrity, analyst, analyst_personal;

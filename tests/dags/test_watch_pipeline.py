@@ -75,6 +75,13 @@ def test_kafka_is_audited_each_morning_of_the_pipelines_zone(dag_bag, suffix, zo
     assert dag.is_paused_upon_creation is False
 
 
+@pytest.mark.parametrize(("suffix", "zone"), [("", "Asia/Seoul"), ("_order_detail", "America/New_York")])
+def test_duplicates_are_published_each_morning_of_the_pipelines_zone(dag_bag, suffix, zone):
+    dag = dag_bag.dags[f"audit_stream{suffix}"]
+
+    assert (dag.timetable.expression, str(dag.timetable.timezone)) == ("0 9 * * *", zone)
+
+
 def test_an_outage_of_postgresql_is_told_once_and_its_end_too(silence, channels):
     for _ in range(3):
         silence().begins(OUT)
@@ -170,6 +177,31 @@ class TestTask:
         make_pipeline_topics(made.kafka)
         assert audit_kafka("board_detail", {}) == {"findings": [], "sent": {"log": 3}}
         assert open_alerts() == []
+
+    def test_publishes_the_rate_of_duplicates_and_alerts_above_the_limit(self, settings, caplog, monkeypatch, capsys):
+        from include.airflow_support.watching import audit_stream
+        from include.integrity.__main__ import main
+        from tests.support.pipeline import rows
+        from tests.support.publication import publish
+        from tests.support.serving import DAY, build, row
+
+        build(settings, [row(1, 1), row(2, 2), row(3, 3)], cut=9, run_id="r")
+        publish(settings, DAY, "r")
+        assert audit_stream("board_detail", {}) == {
+            "findings": [], "rates": {str(DAY): "0.00%"}, "sent": {"log": 0},
+        }  # fmt: skip
+
+        rows(settings, "UPDATE generation SET duplicate_count = 1")
+        assert audit_stream("board_detail", {}) == {
+            "findings": [f"stream_duplicates {DAY}"], "rates": {str(DAY): "25.00%"}, "sent": {"log": 1},
+        }  # fmt: skip
+        assert f"25.00% of the records that the stream wrote for day {DAY} are duplicates (1)" in caplog.text
+        assert main(["status"]) == 0
+        assert "25.00%" in capsys.readouterr().out
+
+        monkeypatch.setenv("ALERT_DUPLICATES_PERCENT", "25")
+        assert audit_stream("board_detail", {})["sent"] == {"log": 1}
+        assert rows(settings, "SELECT count(*) FROM alert WHERE closed_at IS NULL") == [(0,)]
 
     def test_tells_that_postgresql_does_not_answer_and_fails(self, settings, caplog, monkeypatch):
         from include.airflow_support.watching import watch_pipeline

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from include.integrity.audit import AUDITED
+from include.integrity.audit import AUDITED, STREAM_AUDITED
 from include.integrity.watch import CONDITIONS
 from include.settings import AlertSettings, Settings
 
@@ -17,8 +17,9 @@ ROWS = {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]]
 
 
 def test_every_alert_is_in_the_table_once():
-    assert list(ROWS) == [*(one.name for one in CONDITIONS), "database_silent", *AUDITED]
-    assert {name: ROWS[name][0] for name in AUDITED} == AUDITED
+    audited = {**AUDITED, **STREAM_AUDITED}
+    assert list(ROWS) == [*(one.name for one in CONDITIONS), "database_silent", *audited]
+    assert {name: ROWS[name][0] for name in audited} == audited
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda one: one.name)

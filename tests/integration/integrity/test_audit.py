@@ -55,7 +55,7 @@ def run_kafka_configs(command):
 
 def test_a_cluster_as_the_contract_has_it_has_no_drift(settings, capsys):
     assert audit_kafka(settings) == []
-    assert main(["audit-kafka"]) == 0
+    assert main(["audit"]) == 0
     assert capsys.readouterr().out == "Nothing.\n"
 
 
@@ -113,7 +113,7 @@ def test_a_missing_topic_is_a_drift_and_hides_no_other(settings, capsys):
         ("topic_missing", "member", "critical"),
         ("topic_drift", "board retention.ms", "warning"),
     ]
-    assert main(["audit-kafka"]) == LOOK
+    assert main(["audit"]) == LOOK
     assert "python -m include.adapters.kafka.admin create-topics" in capsys.readouterr().out
 
 

@@ -51,7 +51,7 @@ def changed_day(settings):
 
 
 COMMANDS = ("rebuild", "verify", "diff", "publish", "undo", "redo", "history", "certify", "status", "dirty", "collect",
-            "drain", "catch-up", "watch", "audit-kafka")  # fmt: skip
+            "drain", "catch-up", "watch", "audit")  # fmt: skip
 
 
 class TestHelp:

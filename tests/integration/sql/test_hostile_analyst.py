@@ -26,7 +26,7 @@ from tests.support.documents import ROOT, fenced
 from tests.support.pipeline import rows
 
 PHONE = "010-1234-5678"
-SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "freshness"}
+SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "freshness", "alert"}
 LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "temp_file_limit",
           "default_transaction_isolation")  # fmt: skip
 OF_ANALYSTS = ["10min", "1min", "2GB", "repeatable read"]
@@ -278,10 +278,10 @@ def test_an_analyst_reads_what_is_meant_for_analysts(settings):
 
 def test_the_integrity_page_reads_what_it_shows(settings):
     assert [found.status.day.isoformat() for found in load_rows(settings, "integrity")] == ["2026-11-20"]
-    for view in ("day_status", "day_trust"):
+    for view in ("day_status", "day_trust", "alert"):
         rows(settings, f"SELECT * FROM {view}", role="integrity")
     readable = {name for (name,) in rows(settings, READABLE, {"role": "integrity"})}
-    assert readable == {"day_status", "day_trust", "archive_batch"}
+    assert readable == {"day_status", "day_trust", "archive_batch", "alert"}
     assert rows(settings, WRITABLE, {"role": "integrity"}) == []
     for refused in ("SELECT * FROM archive_batch", "CREATE TEMPORARY TABLE mine (a int)", "SELECT pg_advisory_lock(1)"):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
