@@ -96,12 +96,12 @@ audit: ## known vulnerabilities of the locked packages and jars; needs the netwo
 		-r requirements-audit.lock
 	@status=0; \
 	.state/audit/bin/pip-audit --require-hashes --disable-pip --progress-spinner off \
-		-r requirements.lock -r requirements-build.lock -r requirements-audit.lock || status=1; \
+		-r requirements.lock -r requirements-build.lock -r requirements-browser.lock -r requirements-audit.lock || status=1; \
 	"$(PYTHON)" -m stack.jar_audit stack/jars.lock benchmarks/stream/jars.lock || status=1; \
 	exit $$status
 
 lock: setup ## make the lock files of packages and jars again; pins stay unless requirements.txt moves them; needs uv
-	@for name in requirements requirements-build requirements-audit; do \
+	@for name in requirements requirements-build requirements-browser requirements-audit; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 			--custom-compile-command "make lock" --output-file $$name.lock $$name.txt || exit 1; done
 	@$(PY) -m stack.jars lock

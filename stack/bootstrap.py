@@ -34,6 +34,8 @@ INSTALLS = (
         ),
     ),
 )
+# The image has no use for the packages that drive a browser in tests.
+LOCAL_INSTALLS = (*INSTALLS, ("requirements-browser.lock", ("--no-deps", "--only-binary", ":all:")))
 
 
 def main() -> int:
@@ -129,7 +131,7 @@ def install(layout: Layout, lock_file: Path) -> None:
             "on Debian and Ubuntu the venv module is a package of its own, `apt install python3-venv`",
         )
         command = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
-    for name, options in INSTALLS:
+    for name, options in LOCAL_INSTALLS:
         lock = str(layout.root / name)
         _run([*command, "--require-hashes", *options, "-r", lock], log, "installing dependencies")
     (layout.venv / "installed.json").write_text(_stamp(lock_file))  # last, so that an interrupted install is repeated
@@ -138,7 +140,8 @@ def install(layout: Layout, lock_file: Path) -> None:
 
 def _stamp(lock_file: Path) -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return json.dumps({"python": version, "lock": hashlib.sha256(lock_file.read_bytes()).hexdigest()})
+    locks = b"".join(lock_file.with_name(name).read_bytes() for name, _ in LOCAL_INSTALLS)
+    return json.dumps({"python": version, "lock": hashlib.sha256(locks).hexdigest()})
 
 
 def _run(command: list[str], log: Path, doing: str, remedy: str = "check the network and the package index") -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer, ServerProcess, kafka_server, postgres_server
 from tests.support.broker import remove_topics
+from tests.support.browser import NO_CHROMIUM
 from tests.support.examples import LONG_PROFILE
 
 if TYPE_CHECKING:
@@ -55,6 +56,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
         if item.path.is_relative_to(_DAGS):
             item.add_marker(pytest.mark.airflow)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Say in the last line, below the results, that the tests of pages did not run."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # in the processes of xdist
+        return
+    skipped = [report for report in reporter.stats.get("skipped", ()) if NO_CHROMIUM in str(report.longrepr)]
+    if skipped:
+        reporter.write_line(f"{len(skipped)} tests of pages did not run: {NO_CHROMIUM}", yellow=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.adapters.postgres.sessions import connect
 from include.integrity.late_members import find_late_members
 from include.settings import Settings
@@ -55,10 +55,10 @@ def wait_until_caught_up(settings: Settings, timeout_s: float = 300) -> SpeedLay
     boards = offsets.high_watermarks(settings.pipeline.stream.name)
     has_said = False
     while True:
-        join_lag = _behind(boards, _ledger(settings, "join", stream_id))
+        join_lag = _behind(boards, taken_offsets(settings, "join", stream_id))
         # read after the join's ledger, which advances after the acknowledgements: records sent until then are counted
         details = offsets.high_watermarks(settings.pipeline.output.name)
-        serve_lag = _behind(details, _ledger(settings, "serve", output_id))
+        serve_lag = _behind(details, taken_offsets(settings, "serve", output_id))
         if join_lag == 0 and serve_lag == 0:
             return SpeedLayerLag(True, 0, 0)
         if time.monotonic() > deadline:
@@ -75,7 +75,8 @@ def _behind(ends: dict[int, int], at: dict[int, int]) -> int:
     return sum(max(0, end - at.get(partition, 0)) for partition, end in ends.items())
 
 
-def _ledger(settings: Settings, consumer: str, topic_id: str) -> dict[int, int]:
+def taken_offsets(settings: Settings, consumer: str, topic_id: str) -> Offsets:
+    """Return the next offset of a query of the speed layer in each partition. Raises DatabaseUnavailable."""
     with connect(settings.database, "batch", "catch-up") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_ledger", cursor), {"consumer": consumer, "topic_id": topic_id})
         return dict(cursor.fetchall())

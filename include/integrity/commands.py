@@ -9,7 +9,7 @@ from include.airflow_support.days import days_between
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import PipelineError
-from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication
+from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication, whereabouts
 from include.integrity.audit import audit_kafka
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
@@ -146,6 +146,11 @@ COMMANDS: Mapping[str, Command] = {
     "status": Command(_status, "How far the days are, and for how long they can be rebuilt.", {
         "--limit": {"type": int, "default": 20, "metavar": "N", "help": "so many days; default: %(default)s"},
     }, takes_day=None),
+    "find": Command(whereabouts.find, "Where a record of the stream is: accepted when, in which record, joined with "
+        "which version, in which generation, whether it is shown, and what rebuilds corrected.", {
+            "--key": {"type": int, "metavar": "KEY", "help": "the stream's key, such as a board's id"},
+            "--event-id": {"metavar": "ID", "help": "the event id that the gateway answered, in place of the key"},
+        }, takes_day=None),
     "dirty": Command(days.dirty_days, "Published days that something reached afterwards, with cause and count.",
         takes_day=False),
     "watch": Command(watch, "What a person has to look at now, as watch_pipeline finds it. Tells nobody.",

@@ -113,7 +113,7 @@ def diff(settings: Settings, day: Day, run_id: str | None = None, per_class: int
                 "limit": per_class,
             },
         )
-        return Differences(report, [_sample(settings.pipeline, *row) for row in cursor.fetchall()])
+        return Differences(report, [sample_of(settings.pipeline, *row) for row in cursor.fetchall()])
 
 
 def select_generation(cursor: Cursor, day: Day, run_id: str | None) -> Generation:
@@ -147,9 +147,10 @@ def _counts(cursor: Cursor, generation: Generation) -> dict[str, int]:
     return dict(cursor.fetchall())
 
 
-def _sample(
+def sample_of(
     pipeline: Definition, correction: str, key: int, shown: Mapping[str, Any] | None, rebuilt: Mapping[str, Any] | None
 ) -> Sample:
+    """Return the correction of a key as a sample: the columns that change, with personal values hidden."""
     columns = [*pipeline.relational_columns, *COORDINATES]
     if shown is None or rebuilt is None:
         columns.append("copies")  # the number of copies of a duplicate; rows have no such column

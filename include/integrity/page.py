@@ -1,6 +1,6 @@
 """The Integrity page: how far each day is, and how much it can be trusted. Served inside Airflow's API server.
 
-Each pipeline has a page: the first one at `/`, every one at `/NAME/`.
+Each pipeline has a page: the first one at `/`, every one at `/NAME/`, and each of its days at `/NAME/days/2026-11-20`.
 """
 
 import logging
@@ -17,8 +17,10 @@ from fastapi.responses import HTMLResponse
 
 from include.airflow_support.dag_ids import dag_ids
 from include.clock import SystemClock
+from include.contracts.day import Day, DayFormatError
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.gateway.client import GatewayRefused, GatewayUnavailable
+from include.integrity.day_page import SAMPLES, DayPage, load_day
 from include.integrity.gateways import unsent
 from include.integrity.page_model import DayRow, counts_text, load_rows
 from include.settings import Settings, listed_pipelines
@@ -63,46 +65,66 @@ def create_app(
     read_settings: Callable[[str], Settings],
     read_rows: Callable[[Settings], list[DayRow]],
     read_backlog: Callable[[Settings], str],
+    read_day: Callable[[Settings, Day], DayPage | None] = load_day,
 ) -> FastAPI:
     """The pages of the pipelines as an app. `authorize` is a FastAPI dependency that raises for who may not look."""
     # no generated docs: an app's dependencies do not guard them
     app = FastAPI(title="Integrity", dependencies=[Depends(authorize)], docs_url=None, redoc_url=None, openapi_url=None)
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
-    environment.filters["counts"] = counts_text
-    template = environment.get_template("integrity.html")
+    environment.filters |= {"counts": counts_text, "zip": zip}
+    environment.globals |= {"samples": SAMPLES}
 
     @app.get("/", response_class=HTMLResponse)
     def first() -> HTMLResponse:
         """The page of the first pipeline."""
-        return answer(pipelines[0], ".")
+        return answer("integrity.html", pipelines[0], ".", days)
 
     @app.get("/{pipeline}/", response_class=HTMLResponse)
     def one(pipeline: str) -> HTMLResponse:
         """The page of a pipeline; 404 for a name that is not listed."""
+        return answer("integrity.html", pipeline, "..", days)
+
+    @app.get("/{pipeline}/days/{day}", response_class=HTMLResponse)
+    def one_day(pipeline: str, day: str) -> HTMLResponse:
+        """The page of a day; 404 for a day of which nothing is known."""
+
+        def read(settings: Settings) -> dict[str, Any]:
+            try:
+                page = read_day(settings, Day.parse(day, settings.timezone))
+            except DayFormatError as exc:
+                raise HTTPException(404, str(exc)) from exc
+            if page is None:
+                raise HTTPException(404, f"nothing is known of day {day}")
+            return {"page": page}
+
+        return answer("day.html", pipeline, "../..", read, day=day)
+
+    def days(settings: Settings) -> dict[str, Any]:
+        return {"rows": read_rows(settings), "backlog": read_backlog(settings)}
+
+    def answer(
+        template: str, pipeline: str, root: str, read: Callable[[Settings], dict[str, Any]], **content: Any
+    ) -> HTMLResponse:
+        """A page; 503 with the reason when the database can't be read. `root` leads to the first page."""
         if pipeline not in pipelines:
             raise HTTPException(404, "no such pipeline")
-        return answer(pipeline, "..")
-
-    def answer(pipeline: str, root: str) -> HTMLResponse:
-        """The days as a table; 503 with the reason when the database can't be read. `root` leads to the first page."""
-        settings = None
+        settings = problem = None
         try:
             settings = read_settings(pipeline)
-            rows, problem = read_rows(settings), None
+            content |= read(settings)
         except DatabaseUnavailable as exc:
             log.warning("integrity page: %s", exc)
-            rows, problem = [], "The database does not answer."
+            problem = "The database does not answer."
         except ConfigurationError as exc:
             log.warning("integrity page: %s", exc)
-            rows, problem = [], str(exc)
+            problem = str(exc)
         except psycopg2.Error as exc:
             log.warning("integrity page: SQLSTATE %s", exc.pgcode)
-            rows, problem = [], f"The database refused the question (SQLSTATE {exc.pgcode})."
+            problem = f"The database refused the question (SQLSTATE {exc.pgcode})."
         nonce = secrets.token_urlsafe(16)
-        backlog = read_backlog(settings) if settings and not problem else ""
-        body = template.render(
-            pipeline=pipeline, pipelines=pipelines, dags=dag_ids(pipeline), root=root, settings=settings, rows=rows,
-            problem=problem, backlog=backlog, nonce=nonce, now=SystemClock().now(),
+        body = environment.get_template(template).render(
+            pipeline=pipeline, pipelines=pipelines, dags=dag_ids(pipeline), root=root, settings=settings,
+            problem=problem, nonce=nonce, now=SystemClock().now(), **content,
         )  # fmt: skip
         return HTMLResponse(body, status_code=503 if problem else 200, headers=_headers(nonce))
 

@@ -9,13 +9,14 @@ from include.clock import rfc3339
 from include.gateway.client import ReplayReport
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate
-from include.integrity.comparison import Differences, Report
+from include.integrity.comparison import Differences, Report, Sample
 from include.integrity.days import DirtyDay
 from include.integrity.findings import Finding
 from include.integrity.page_model import DayRow, counts_text, rate_text
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
 from include.integrity.runs import Run
+from include.integrity.whereabouts import Whereabouts
 
 SPEED_LAYER = "the speed layer's rows alone"
 
@@ -53,11 +54,30 @@ def _(rebuilt: Rebuilt) -> str:
 
 @text_of.register
 def _(found: Differences) -> str:
-    lines = [text_of(found.report)]
-    for sample in found.samples:
+    return "\n".join([text_of(found.report), *_samples(found.samples)])
+
+
+@text_of.register
+def _(found: Whereabouts) -> str:
+    head = ("place", "day", "generation", "since", "stream", "table", "output", "event", "")
+    rows = [
+        (
+            trace.place, str(trace.day or ""), str(trace.generation_id or ""), str(trace.at or ""),
+            *("/".join(map(str, at)) if at else "" for at in (trace.stream, trace.table, trace.output)),
+            trace.event_id or "", "; ".join(part for part in (trace.is_shown * "shown", trace.note) if part),
+        )
+        for trace in found.traces
+    ]  # fmt: skip
+    lines = [found.verdict, *(_table([head, *rows]) if rows else []), *_samples(found.corrections)]
+    return "\n".join([*lines, *(f"not known: {place}" for place in found.unknown)])
+
+
+def _samples(samples: Sequence[Sample]) -> list[str]:
+    lines = []
+    for sample in samples:
         lines.append(f"\n{sample.correction}  key {sample.board_id}")
         lines += [f"  before  {_row(sample.before)}", f"  after   {_row(sample.after)}"]
-    return "\n".join(lines)
+    return lines
 
 
 @text_of.register

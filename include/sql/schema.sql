@@ -69,6 +69,9 @@ CREATE TABLE generation (
     CHECK (status IN ('building', 'built', 'published', 'superseded', 'discarded'))
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX generation_day ON generation (day, id);
+GRANT SELECT (id, day, run_id, reason, status, raw_distinct, row_count, pending_count, rejected_count, duplicate_count,
+              content_hash, created_at, built_at, published_at, identical_to, uncertified_reason)
+   ON generation TO integrity;
 GRANT SELECT ON generation TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON generation TO batch;
 COMMENT ON TABLE generation IS 'One build of one day from the raw topics up to a cut.';
@@ -124,6 +127,7 @@ CREATE TABLE generation_excluded (
     CHECK (kind IN ('pending', 'rejected', 'deleted', 'moved'))
 );
 CREATE INDEX generation_excluded_key ON generation_excluded (generation_id, {{key}});
+GRANT SELECT (generation_id, kind, reason) ON generation_excluded TO integrity;
 GRANT SELECT ON generation_excluded TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON generation_excluded TO batch;
 COMMENT ON TABLE generation_excluded IS 'Records of the day that are not rows: pending, rejected, deleted or moved.';
@@ -271,6 +275,7 @@ CREATE TABLE publication (
     CHECK (action IN ('publish', 'undo', 'redo'))
 );
 CREATE INDEX publication_day ON publication (day, id);
+GRANT SELECT ON publication TO integrity;
 GRANT SELECT, INSERT ON publication TO batch;
 COMMENT ON TABLE publication IS 'Every change of what a day shows: from which generation to which, by whom and why.';
 COMMENT ON COLUMN publication.from_generation_id IS 'Null: the speed layer''s rows alone.';
@@ -289,7 +294,7 @@ CREATE TABLE day_certificate (
     FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX day_certificate_day ON day_certificate (day);
-GRANT SELECT ON day_certificate TO analyst;
+GRANT SELECT ON day_certificate TO analyst, integrity;
 GRANT SELECT, INSERT, UPDATE, DELETE ON day_certificate TO batch;
 COMMENT ON TABLE day_certificate IS 'What a published day was certified by: each term, and the query that counts it.';
 COMMENT ON COLUMN day_certificate.value IS 'A count, or the hash, as text.';
@@ -764,9 +769,35 @@ COMMENT ON COLUMN day_trust.dirty IS 'What reached the day after it was publishe
 COMMENT ON COLUMN day_trust.duplicate_count IS
     'Records of the output topic beyond the first of their version, as the published rebuild counted them.';
 
+CREATE VIEW day_correction AS
+SELECT c.generation_id,
+       c.day,
+       c.{{key}} AS key,
+       c.class,
+       (SELECT jsonb_object_agg(v.name, CASE WHEN v.name = ANY (d.personal) AND v.value <> 'null'
+                                             THEN '"(hidden)"' ELSE v.value END)
+          FROM jsonb_each(c.shown) v (name, value)) AS shown,
+       (SELECT jsonb_object_agg(v.name, CASE WHEN v.name = ANY (d.personal) AND v.value <> 'null'
+                                             THEN '"(hidden)"' ELSE v.value END)
+          FROM jsonb_each(c.rebuilt) v (name, value)) AS rebuilt,
+       ARRAY(SELECT v.name FROM jsonb_each(c.shown) v (name, value)
+              WHERE c.rebuilt ? v.name AND c.rebuilt -> v.name <> v.value) AS changed
+  FROM detail_correction c
+ CROSS JOIN (SELECT ARRAY(SELECT o.described ->> 'name'
+                            FROM jsonb_array_elements(s.value::jsonb #> '{output,columns}') o (described)
+                           WHERE (o.described ->> 'personal')::boolean) AS personal
+               FROM pipeline_setting s WHERE s.name = 'definition') d;
+COMMENT ON VIEW day_correction IS
+    'Corrections of each generation, before and after, with personal values hidden; empty without a kept definition.';
+COMMENT ON COLUMN day_correction.key IS 'The key of the row.';
+COMMENT ON COLUMN day_correction.shown IS 'The row that was shown; null if there was none.';
+COMMENT ON COLUMN day_correction.rebuilt IS 'The row of the generation; null if it has none.';
+COMMENT ON COLUMN day_correction.changed IS 'Columns that differ, personal ones too.';
+
 GRANT SELECT ON freshness TO batch, analyst, analyst_personal;
 GRANT SELECT ON day_status TO batch, integrity, analyst, analyst_personal;
 GRANT SELECT ON day_trust TO batch, integrity, analyst;
+GRANT SELECT ON day_correction TO integrity;
 REVOKE EXECUTE ON FUNCTION shown_rows FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION shown_rows TO batch, integrity, analyst, analyst_personal;
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg2
@@ -92,17 +93,23 @@ def rows(
         connection.close()
 
 
-def produce(settings: Settings, records: Sequence[tuple[str, object, object]], accepted_at: str | None = None) -> None:
-    """Send (topic, key, value) records in order; a dict is sent as JSON, None is a tombstone, bytes go as they are."""
+def produce(
+    settings: Settings,
+    records: Sequence[tuple[str, object, object]],
+    accepted_at: str | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Send (topic, key, value) records in order; a dict is sent as JSON, None is a tombstone, bytes go as they are.
+
+    Each record has an event id of its own, unless `headers` has one.
+    """
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers, "partitioner": "murmur2_random"})
     for number, (topic, key, value) in enumerate(records):
         encoded = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
-        headers = [(EVENT_ID, f"{id(records)}-{number}".encode())]
-        if accepted_at:
-            headers.append((ACCEPTED_AT, accepted_at.encode()))
+        sent = {EVENT_ID: f"{id(records)}-{number}", **({ACCEPTED_AT: accepted_at} if accepted_at else {}), **headers}
         producer.produce(
-            topic, encoded, str(key), headers=headers, on_delivery=lambda e, _: failed.append(e) if e else 0
+            topic, encoded, str(key), headers=list(sent.items()), on_delivery=lambda e, _: failed.append(e) if e else 0
         )
     assert producer.flush(30) == 0
     assert not failed

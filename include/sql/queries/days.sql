@@ -212,3 +212,30 @@ SELECT s.day,
 -- Progress or result of the newest build of the day.
 SELECT generation_id, run_id, phase, source, records_read, records_total, rows_loaded, error, phase_at
   FROM rebuild_run WHERE day = %(day)s ORDER BY generation_id DESC LIMIT 1
+
+-- name: select_certificate
+SELECT term, value, query, note FROM day_certificate WHERE generation_id = %(generation_id)s ORDER BY position
+
+-- name: select_day_corrections
+-- Some rows of each class.
+SELECT class, key, shown, rebuilt, changed
+  FROM (SELECT *, row_number() OVER (PARTITION BY class ORDER BY key) AS number
+          FROM day_correction WHERE generation_id = %(generation_id)s) numbered
+ WHERE number <= %(limit)s
+ ORDER BY class, key
+
+-- name: select_left_out
+SELECT kind, COALESCE(reason, ''), count(*)
+  FROM generation_excluded
+ WHERE generation_id = %(generation_id)s
+ GROUP BY kind, reason
+ ORDER BY kind, count(*) DESC
+ LIMIT 100
+
+-- name: select_generations_of_day
+SELECT g.id, g.run_id, g.reason, g.status, g.row_count, g.pending_count, g.rejected_count, g.duplicate_count,
+       g.content_hash, g.built_at, g.published_at, g.id IS NOT DISTINCT FROM %(generation_id)s
+  FROM generation g
+ WHERE g.day = %(day)s
+ ORDER BY g.id DESC
+ LIMIT 50

@@ -50,8 +50,8 @@ def changed_day(settings):
     return build(settings, [row(1, 1, nickname="아침", table_offset=4), row(2, 2), row(3, 3)], cut=9, run_id="r")
 
 
-COMMANDS = ("rebuild", "verify", "diff", "publish", "undo", "redo", "history", "certify", "status", "dirty", "collect",
-            "drain", "catch-up", "watch", "audit")  # fmt: skip
+COMMANDS = ("rebuild", "verify", "diff", "publish", "undo", "redo", "history", "certify", "status", "find", "dirty",
+            "collect", "drain", "catch-up", "watch", "audit")  # fmt: skip
 
 
 class TestHelp:

@@ -14,7 +14,9 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import connect, open_connection
+from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.day_page import load_day
 from include.integrity.page_model import load_rows
 from include.settings import Settings
 from include.sql.migrate import ANALYST_LIMITS, migrate
@@ -278,12 +280,19 @@ def test_an_analyst_reads_what_is_meant_for_analysts(settings):
 
 def test_the_integrity_page_reads_what_it_shows(settings):
     assert [found.status.day.isoformat() for found in load_rows(settings, "integrity")] == ["2026-11-20"]
-    for view in ("day_status", "day_trust", "alert"):
+    assert load_day(settings, Day.parse("2026-11-20", settings.timezone)) is not None
+    whole = {"day_status", "day_trust", "day_correction", "day_certificate", "publication", "alert"}
+    for view in whole:
         rows(settings, f"SELECT * FROM {view}", role="integrity")
     readable = {name for (name,) in rows(settings, READABLE, {"role": "integrity"})}
-    assert readable == {"day_status", "day_trust", "archive_batch", "alert"}
+    assert readable == whole | {"archive_batch", "generation", "generation_excluded"}
     assert rows(settings, WRITABLE, {"role": "integrity"}) == []
-    for refused in ("SELECT * FROM archive_batch", "CREATE TEMPORARY TABLE mine (a int)", "SELECT pg_advisory_lock(1)"):
+    for refused in (
+        "SELECT * FROM archive_batch",
+        "SELECT * FROM generation_excluded",
+        "CREATE TEMPORARY TABLE mine (a int)",
+        "SELECT pg_advisory_lock(1)",
+    ):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             rows(settings, refused, role="integrity")
 

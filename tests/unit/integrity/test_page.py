@@ -1,6 +1,8 @@
 """The Integrity page: what it says of a day, and what it says when it can't."""
 
 import datetime as dt
+import html
+import json
 import re
 from functools import partial
 
@@ -10,9 +12,12 @@ from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from include.errors import DatabaseUnavailable
+from include.integrity.certificate import Term
+from include.integrity.day_page import Correction, DayPage, GenerationRow, LeftOut
 from include.integrity.days import Window
 from include.integrity.page import create_app, navigation
 from include.integrity.page_model import DayStatus, select_rows
+from include.integrity.publication import PublicationRow
 from include.settings import Settings
 
 TODAY = dt.date(2026, 11, 21)
@@ -47,10 +52,11 @@ def page(*days: DayStatus, backlog: str = "") -> TestClient:
     return client(lambda _: select_rows(list(days), WINDOW, "nightly_rebuild"), backlog)
 
 
-def client(read_rows, backlog: str = "", authorize=lambda: None, variables=LEAST) -> TestClient:
+def client(read_rows, backlog: str = "", authorize=lambda: None, variables=LEAST, read_day=None) -> TestClient:
     """The pages of two pipelines, whose rows `read_rows` returns of the settings."""
     settings = partial(Settings.from_environment, variables)
-    return TestClient(create_app(authorize, ("board_detail", "order_detail"), settings, read_rows, lambda _: backlog))
+    pipelines = ("board_detail", "order_detail")
+    return TestClient(create_app(authorize, pipelines, settings, read_rows, lambda _: backlog, read_day))
 
 
 class TestRows:
@@ -192,7 +198,7 @@ class TestPage:
         assert "frame-ancestors 'self'" in policy  # Airflow shows it in a frame
         assert policy != second.headers["content-security-policy"]
 
-    @pytest.mark.parametrize("path", ["/", "/order_detail/", "/orders/", "/docs", "/openapi.json"])
+    @pytest.mark.parametrize("path", ["/", "/order_detail/", "/board_detail/days/2026-11-20", "/orders/", "/docs"])
     def test_shows_nothing_to_who_may_not_look(self, path):
         def refuse() -> None:
             raise HTTPException(401)
@@ -201,6 +207,95 @@ class TestPage:
 
         assert answer.status_code in (401, 404)
         assert "Integrity" not in answer.text
+
+
+class TestDay:
+    MOVED = PublicationRow(
+        1, TODAY, "undo", 12, None, "<wrong>", "operator, undo_day manual__1", 0, 0, NOW
+    )  # fmt: skip
+    BUILT = GenerationRow(12, "scheduled__1", None, "published", 3, 1, 0, 2, "abcdef0123456789", NOW, NOW, True)
+    CHANGED = Correction(
+        "member_version_changed", 7, {"nickname": "저녁", "title": "<b>"}, {"nickname": "아침", "title": "<b>"},
+        ["nickname"],
+    )  # fmt: skip
+    ADDED = Correction("missing", 8, None, {"nickname": "하늘", "city": None}, [])
+
+    def page(self, corrections=(), history=(), terms=(), left_out=(), date="2026-11-20", **changes) -> TestClient:
+        (row,) = select_rows([day_status(date, **changes)], WINDOW, "nightly_rebuild")
+        found = DayPage(row, terms, corrections, left_out, [self.BUILT], history)
+        return client(lambda _: [], read_day=lambda _, day: found if str(day) == date else None)
+
+    def text(self, path="/board_detail/days/2026-11-20", **content) -> str:
+        answer = self.page(**content).get(path)
+        assert answer.status_code == 200
+        return answer.text
+
+    def test_the_balance_is_an_equation_with_the_query_of_each_term(self):
+        values = {"raw_distinct": "6", "rows": "3", "pending": "1", "rejected": "2"}
+        terms = [Term(name, value, f"SELECT {name}", "note") for name, value in values.items()]
+
+        text = self.text(terms=terms)
+
+        assert "6 raw = 3 rows + 1 pending + 2 rejected" in text
+        assert "<pre>SELECT raw_distinct</pre>" in text
+
+    def test_corrections_mark_the_fields_that_changed_and_leave_out_the_others(self):
+        text = self.text(corrections=[self.CHANGED, self.ADDED])
+
+        assert '<div class="changed">nickname: 저녁</div>' in text
+        assert '<div class="changed">nickname: 아침</div>' in text
+        assert "title:" not in text
+        assert "<td>no row</td>" in text
+        assert "<div>city: null</div>" in text
+
+    def test_history_says_who_moved_the_day_from_where_to_where_and_why(self):
+        text = self.text(history=[self.MOVED])
+
+        assert "<td>generation 12</td><td>the stream&#39;s rows</td>" in text
+        assert "operator, undo_day manual__1" in text
+        assert "&lt;wrong&gt;" in text
+
+    def test_records_that_are_no_rows_have_their_reason(self):
+        assert '<td>rejected</td><td>/memberId: missing</td><td class="number">1,200</td>' in self.text(
+            left_out=[LeftOut("rejected", "/memberId: missing", 1200)]
+        )
+
+    @pytest.mark.parametrize(
+        ("date", "history", "labels"),
+        [
+            ("2026-11-20", [MOVED], ["Dry run", "Rebuild and publish", "Undo", "Redo"]),
+            ("2026-11-20", [], ["Dry run", "Rebuild and publish"]),
+            ("2026-11-01", [MOVED], ["Undo", "Redo"]),
+        ],
+    )
+    def test_buttons_are_what_the_day_allows(self, date, history, labels):
+        text = self.text(f"/order_detail/days/{date}", date=date, history=history)
+
+        buttons = re.findall(r'<button data-dag="(\w+)" data-conf="([^"]*)"[^>]*>([^<]*)<', text)
+        assert [label for _, _, label in buttons] == labels
+        for dag, conf, label in buttons:
+            filled = json.loads(html.unescape(conf))
+            expected = {
+                "Dry run": ("reprocess_days", {"from": date, "to": date, "dry_run": True}),
+                "Rebuild and publish": ("reprocess_days", {"from": date, "to": date, "dry_run": False}),
+                "Undo": ("undo_day", {"day": date, "action": "undo"}),
+                "Redo": ("undo_day", {"day": date, "action": "redo"}),
+            }[label]
+            assert (dag.removesuffix("_order_detail"), filled) == expected
+
+    @pytest.mark.parametrize("path", ["2026-11-19", "2026-02-30", "today", "<script>"])
+    def test_a_day_of_which_nothing_is_known_is_a_404(self, path):
+        assert self.page().get(f"/board_detail/days/{path}").status_code == 404
+
+    def test_database_down_is_a_503_that_says_so(self):
+        def read(*_):
+            raise DatabaseUnavailable(host="db.internal")
+
+        answer = client(lambda _: [], read_day=read).get("/board_detail/days/2026-11-20")
+
+        assert answer.status_code == 503
+        assert "The database does not answer." in answer.text
+        assert "db.internal" not in answer.text
 
 
 class TestPipelines:
@@ -239,8 +334,9 @@ class TestPipelines:
     )
     def test_links_and_button_lead_to_its_own_dags_from_wherever_the_page_is(self, pages, path, suffix):
         address = httpx.URL(f"https://airflow.example/base/integrity{path}")
-        found = re.findall(r'(?:href|data-api|data-dag)="([^"]+)"', pages.get(path).text)
-        targets = {address.join(each).path for each in found}
+        text = pages.get(path).text
+        targets = {address.join(each).path for each in re.findall(r'(?:href|data-api|data-dags)="([^"]+)"', text)}
+        pipeline = suffix.removeprefix("_") or "board_detail"
 
         assert targets == {
             "/base/integrity/",
@@ -248,8 +344,11 @@ class TestPipelines:
             f"/base/dags/nightly_rebuild{suffix}",
             f"/base/dags/reprocess_days{suffix}",
             f"/base/dags/undo_day{suffix}",
-            f"/base/api/v2/dags/reprocess_days{suffix}/dagRuns",
+            f"/base/integrity/{pipeline}/days/2026-11-20",
+            "/base/api/v2/dags/",
+            "/base/dags/",
         }
+        assert re.findall(r'data-dag="([^"]+)"', text) == [f"reprocess_days{suffix}"]
 
     def test_marks_the_page_that_is_shown(self, pages):
         for path, name in (("/", "board_detail"), ("/order_detail/", "order_detail")):

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0041"
-down_revision = "0040"
+revision = "0040"
+down_revision = "0039"
 
 VIEW = r"""
 CREATE OR REPLACE VIEW day_trust AS

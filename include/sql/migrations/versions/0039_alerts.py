@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0040"
-down_revision = "0037"
+revision = "0039"
+down_revision = "0038"
 
 TABLES = """
 CREATE TABLE alert (

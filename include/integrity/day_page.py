@@ -1,0 +1,96 @@
+"""A day with its balance, corrections, generations and history, as the page of the day shows it."""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from include.adapters.postgres.sessions import connect
+from include.contracts.day import Day
+from include.integrity.certificate import Term
+from include.integrity.page_model import DayRow, load_rows
+from include.integrity.publication import PublicationRow
+from include.settings import Settings
+from include.sql.named import query
+
+SAMPLES = 20  # rows shown of each class
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A difference that a rebuild found. `changed` are the columns that differ; personal values are hidden."""
+
+    correction: str
+    key: int
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    changed: Sequence[str]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Records of the day that are no rows, counted by kind (pending, rejected, deleted, moved) and reason."""
+
+    kind: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True)
+class GenerationRow:
+    """A build of the day that is kept. `is_shown`: readers see it."""
+
+    generation_id: int
+    run_id: str
+    reason: str | None
+    status: str
+    row_count: int | None
+    pending_count: int | None
+    rejected_count: int | None
+    duplicate_count: int | None
+    content_hash: str | None
+    built_at: dt.datetime | None
+    published_at: dt.datetime | None
+    is_shown: bool
+
+
+@dataclass(frozen=True)
+class DayPage:
+    """A day and the details of the generation that it shows; without one, `terms`, `left_out` and `balance` are empty.
+
+    `corrections` has up to 20 rows of each class.
+    """
+
+    row: DayRow
+    terms: Sequence[Term]
+    corrections: Sequence[Correction]
+    left_out: Sequence[LeftOut]
+    generations: Sequence[GenerationRow]
+    history: Sequence[PublicationRow]
+
+    @property
+    def shown(self) -> GenerationRow | None:
+        """The generation that readers see; None while they see the speed layer's rows alone."""
+        return next((each for each in self.generations if each.is_shown), None)
+
+
+def load_day(settings: Settings, day: Day) -> DayPage | None:
+    """Return the page of the day; None for a day of which nothing is known. Blocks; raises DatabaseUnavailable."""
+    rows = load_rows(settings, "integrity", day=day.date)
+    if not rows:
+        return None
+    with connect(settings.database, "integrity", "integrity") as connection, connection.cursor() as cursor:
+        params = {"day": day.date, "generation_id": rows[0].status.generation_id, "limit": SAMPLES}
+
+        def select(name: str) -> list[tuple[Any, ...]]:
+            cursor.execute(query(name, cursor), params)
+            return list(cursor.fetchall())
+
+        return DayPage(
+            rows[0],
+            [Term(*row) for row in select("select_certificate")],
+            [Correction(*row) for row in select("select_day_corrections")],
+            [LeftOut(*row) for row in select("select_left_out")],
+            [GenerationRow(*row) for row in select("select_generations_of_day")],
+            [PublicationRow(*row) for row in select("select_publications")],
+        )

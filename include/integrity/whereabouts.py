@@ -1,0 +1,173 @@
+"""Finds a key of the stream on its whole way: from a gateway's store to the row that readers see. Changes nothing."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from psycopg2.extensions import cursor as Cursor
+
+from include.adapters.postgres.sessions import LONG, connect
+from include.contracts.day import Day
+from include.contracts.definition import Definition
+from include.errors import ConfigurationError, ContractMismatch, PipelineError, Retryable
+from include.integrity.comparison import Sample, sample_of
+from include.integrity.gateways import Unsent, unsent
+from include.integrity.topic_traces import Coordinates, Trace, origins, untaken_records
+from include.settings import Settings
+from include.sql.named import query
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+AskGateways = Callable[[Settings], Mapping[str, Unsent]]
+
+
+class NothingToFind(PipelineError):
+    """The command names neither a key nor an event, or both."""
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """The traces of a key, oldest stage first, and the verdict in one sentence.
+
+    `corrections` are the differences that rebuilds of its days found, with personal values hidden. `unknown` names the
+    places that did not answer, with the reason. `key` is None if no record of the event was found.
+    """
+
+    key: int | None
+    verdict: str
+    traces: Sequence[Trace]
+    corrections: Sequence[Sample]
+    unknown: Sequence[str]
+
+
+def find(
+    settings: Settings,
+    day: Day | None = None,
+    key: int | None = None,
+    event_id: str | None = None,
+    ask_gateways: AskGateways = unsent,
+) -> Whereabouts:
+    """Find a key of the stream, or the event with that id.
+
+    Of an event the key is looked up first: in the records that the stream has not taken, in its tables, then in the
+    published days, the newest first; `day` restricts the search to one of them. Blocks, for minutes if the stream is
+    far behind or many days are searched. Gateways or a broker that do not answer are listed as `unknown`. Raises
+    NothingToFind, DatabaseUnavailable.
+    """
+    if (key is None) == (event_id is None):
+        raise NothingToFind(f"--key={key}, --event-id={event_id}: name one of the two")
+    unknown: list[str] = []
+    # in the order of the way: a record that moves on meanwhile is found twice, never missed
+    waiting = _asked("gateways", unknown, lambda: ask_gateways(settings)) or {}
+    untaken = _asked("Kafka", unknown, partial(untaken_records, settings, key, event_id))
+    with connect(settings.database, "batch", "find", LONG) as connection, connection.cursor() as cursor:
+        cursor.execute(query("begin_comparison", cursor))
+        if key is None:
+            key = next((found for found, _ in untaken or []), None)
+        if key is None and event_id is not None:
+            key = _key_of_event(cursor, event_id, day)
+        stored = [] if key is None else _stored(cursor, key)
+        corrections = [] if key is None else _corrections(cursor, settings.pipeline, key, stored)
+    records = {trace.stream for trace in stored if trace.stream is not None}
+    # a broker that did not answer is not asked again
+    accepted = [] if untaken is None else _asked("Kafka", unknown, lambda: origins(settings, records)) or []
+    traces = [*accepted, *(trace for _, trace in untaken or []), *stored]
+    subject = f"event {event_id}" if key is None else f"{settings.pipeline.stream.name} {key}"
+    return Whereabouts(
+        key, _verdict(subject, settings.pipeline, traces, waiting, unknown), traces, corrections, unknown
+    )
+
+
+def _asked(place: str, unknown: list[str], ask: Callable[[], Answer]) -> Answer | None:
+    """Return the answer; None if the place does not answer, which is noted."""
+    try:
+        return ask()
+    except (Retryable, ConfigurationError, ContractMismatch) as exc:
+        unknown.append(f"{place}: {exc}")
+        return None
+
+
+def _key_of_event(cursor: Cursor, event_id: str, day: Day | None) -> int | None:
+    cursor.execute(query("select_keys_of_event", cursor), {"event_id": event_id})
+    if row := cursor.fetchone():
+        return int(row[0])
+    cursor.execute(query("select_days_to_search", cursor), {"day": day.date if day else None})
+    for shown_day, generation_id in cursor.fetchall():
+        log.info("searching day %s", shown_day)
+        params = {"event_id": event_id, "day": shown_day, "generation_id": generation_id}
+        cursor.execute(query("select_final_keys_of_event", cursor), params)
+        if row := cursor.fetchone():
+            return int(row[0])
+    return None
+
+
+def _stored(cursor: Cursor, key: int) -> list[Trace]:
+    """Return the traces in tables; those that the view shows are marked."""
+    cursor.execute(query("select_traces", cursor), {"key": key})
+    found = [_trace(row) for row in cursor.fetchall()]
+    cursor.execute(query("select_generations_of_key", cursor), {"key": key})
+    for generation_id, day in cursor.fetchall():
+        params = {"key": key, "day": day, "generation_id": generation_id}
+        cursor.execute(query("select_final_trace", cursor), params)
+        found += [_trace(row) for row in cursor.fetchall()]
+    days = sorted({trace.day for trace in found if trace.day is not None})
+    cursor.execute(query("select_shown_traces", cursor), {"key": key, "days": days})
+    shown = {(place, day, generation_id) for place, day, generation_id in cursor.fetchall()}
+    return [replace(trace, is_shown=(trace.place, trace.day, trace.generation_id) in shown) for trace in found]
+
+
+def _trace(row: Sequence[Any]) -> Trace:
+    place, day, generation_id, event_id, at, version_at, *numbers, note = row
+    stream, table, output = (
+        None if part is None or offset is None else Coordinates(part, offset)
+        for part, offset in zip(numbers[::2], numbers[1::2], strict=True)
+    )
+    return Trace(place, day, generation_id, event_id, at, version_at, stream, table, output, note or "")
+
+
+def _corrections(cursor: Cursor, pipeline: Definition, key: int, traces: Sequence[Trace]) -> list[Sample]:
+    generations = sorted({trace.generation_id for trace in traces if trace.generation_id is not None})
+    cursor.execute(query("select_corrections_of_key", cursor), {"key": key, "generations": generations})
+    return [sample_of(pipeline, *row) for row in cursor.fetchall()]
+
+
+def _verdict(
+    subject: str,
+    pipeline: Definition,
+    traces: Sequence[Trace],
+    waiting: Mapping[str, Unsent],
+    unknown: Sequence[str],
+) -> str:
+    """Return one sentence: how far the key is and, unless it is shown, what is to be done."""
+    by_place = {trace.place: trace for trace in traces}
+    shown = [trace for trace in traces if trace.is_shown]
+    newer = by_place.get("untaken") or by_place.get("unserved")
+    if "forgotten" in by_place:
+        return f"{subject} was removed on request: {by_place['forgotten'].note}"
+    if shown:
+        generation = shown[0].generation_id
+        source = "as the stream wrote it" if generation is None else f"from generation {generation}"
+        return f"{subject} is shown in day {shown[0].day}, {source}" + ("; a newer record follows" if newer else "")
+    if newer:
+        return f"{subject} is in Kafka, and the stream has not taken it yet; see `python -m include.integrity catch-up`"
+    live = by_place.get("live")
+    for place, said in (
+        ("pending", f"waits: its {pipeline.table.name} {{note}}"),
+        ("reject", "was rejected: {note}"),
+        ("rejected", "was rejected by the rebuild: {note}"),
+    ):
+        if place in by_place:
+            return f"{subject} {said.format(note=by_place[place].note)}"
+    if "deleted" in by_place or (live is not None and live.note == "deleted"):
+        return f"{subject} was deleted"
+    if live is not None or "final" in by_place:
+        return f"{subject} is stored, and its day shows another state; see `python -m include.integrity history`"
+    if events := sum(each.total for each in waiting.values()):
+        return f"{subject} left no trace; {events:,} events are in the gateways' stores, and it may be one of them"
+    if unknown:
+        return f"{subject} left no trace in the places that answered"
+    return (f"{subject} left no trace: it was never accepted, its record is older than the topic, or it is a row that "
+            "was saved and not published (docs/runbooks/reconcile.md)")  # fmt: skip
