@@ -1,5 +1,6 @@
 """Reads and validates single environment variables, by kind of value."""
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,6}[mMgG]")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})")
 _URL = re.compile(r"[!-~]+")
+_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+_MAIL = re.compile(r"[^\s@<>]+@[^\s@<>]+")
 _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]{0,3})(,[0-9]+)?\])?|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]|(spark|k8s)://[^\s]+|yarn"
 )
@@ -116,6 +119,21 @@ class EnvironmentReader:
             raise self._wrong(name, text, "not http://host:port, or several with commas between them")
         return text
 
+    def secret_url(self, name: str) -> str:
+        """Return the URL of an HTTP server that messages never show; empty if it is not set."""
+        value = self.secret(name, "")
+        if value and not _is_url(value):
+            raise ConfigurationError(f"{self.variable(name)}: not a URL; give one such as https://host/path")
+        return value
+
+    def mail_addresses(self, name: str) -> tuple[str, ...]:
+        """Return mail addresses, which are separated by commas; empty if it is not set."""
+        text = self.text(name, "")
+        addresses = tuple(each.strip() for each in text.split(",") if each.strip())
+        if not all(map(_MAIL.fullmatch, addresses)):
+            raise self._wrong(name, text, "not name@host, or several with commas between them")
+        return addresses
+
     def path(self, name: str) -> Path | None:
         """Return the path of a file or folder; None if it is not set."""
         text = self.text(name, "")
@@ -129,6 +147,13 @@ class EnvironmentReader:
         except (ZoneInfoNotFoundError, ValueError, OSError) as exc:  # OSError: "Asia" is a folder
             raise self._wrong(name, text, "no such time zone; use a name such as Asia/Seoul") from exc
         return text
+
+    def time_of_day(self, name: str, default: str) -> dt.time:
+        """Return a time of day, written as HH:MM."""
+        text = self.text(name, default)
+        if not _TIME.fullmatch(text):
+            raise self._wrong(name, text, "not a time of day; write it as HH:MM, for example 09:00")
+        return dt.time.fromisoformat(text)
 
     def choice(self, name: str, choices: Mapping[str, _T], default: str) -> _T:
         """Return the value of one of the choices."""

@@ -5,6 +5,7 @@ which validates nothing, `include.contracts.definition`, which reads DEFINITIONS
 variables only tests set.
 """
 
+import datetime as dt
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -164,6 +165,28 @@ class BatchSettings:
 
 
 @dataclass(frozen=True)
+class AlertSettings:
+    """Channels of alerts besides the log, and the thresholds beyond which `watch_pipeline` has a finding.
+
+    `webhook_url` is a secret; without an address, a channel is not used. Mail goes over Airflow's connection
+    smtp_default. `certified_by` is a time of the pipeline's zone; from then on, yesterday has to be certified.
+    """
+
+    webhook_url: str = field(default="", repr=False)
+    mail_to: tuple[str, ...] = ()
+    stream_silent_s: float = 120.0
+    stream_lag_s: float = 300.0
+    stream_lag_records: int = 1_000_000
+    fallback_age_s: float = 300.0
+    pending_age_s: float = 86_400.0
+    certified_by: dt.time = dt.time(9)
+    expiry_days: int = 3
+    hold_days: int = 3
+    archive_age_s: float = 129_600.0
+    duplicates_percent: int = 1
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
@@ -182,6 +205,7 @@ class Settings:
     gateway: GatewaySettings
     stream: StreamSettings
     batch: BatchSettings
+    alerts: AlertSettings
     spark: SparkSettings
 
     @property
@@ -263,6 +287,20 @@ class Settings:
                 approval_timeout_s=env.seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S),
                 approve_unexplained_above=env.whole("APPROVE_UNEXPLAINED_ABOVE", 0, least=0),
                 run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
+            ),
+            alerts=AlertSettings(
+                webhook_url=env.secret_url("ALERT_WEBHOOK_URL"),
+                mail_to=env.mail_addresses("ALERT_MAIL_TO"),
+                stream_silent_s=env.seconds("ALERT_STREAM_SILENT_S", 120.0),
+                stream_lag_s=env.seconds("ALERT_STREAM_LAG_S", 300.0),
+                stream_lag_records=env.whole("ALERT_STREAM_LAG_RECORDS", 1_000_000),
+                fallback_age_s=env.seconds("ALERT_FALLBACK_AGE_S", 300.0, may_be_zero=True),
+                pending_age_s=env.seconds("ALERT_PENDING_AGE_S", 86_400.0),
+                certified_by=env.time_of_day("ALERT_CERTIFIED_BY", "09:00"),
+                expiry_days=env.whole("ALERT_EXPIRY_DAYS", 3, least=0, most=_MOST_DAYS),
+                hold_days=env.whole("ALERT_HOLD_DAYS", 3, least=0, most=_MOST_DAYS),
+                archive_age_s=env.seconds("ALERT_ARCHIVE_AGE_S", 129_600.0),
+                duplicates_percent=env.whole("ALERT_DUPLICATES_PERCENT", 1, least=0, most=100),
             ),
             spark=SparkSettings(
                 master=env.master("SPARK_MASTER", "local[2]"),

@@ -28,8 +28,8 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "triggerer": ("airflow", "triggerer", "--skip-serve-logs"),
 }
 
-# The only secrets that tasks and the Integrity page get.
-_TASK_SECRETS = ("DB_BATCH_PASSWORD", "DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN")
+# The only secrets that tasks and the Integrity page get, besides the connections.
+_TASK_SECRETS = ("DB_BATCH_PASSWORD", "DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL")
 
 
 def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, str]:
@@ -43,9 +43,11 @@ def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, st
     passed_on = {name: value for name, value in without_secrets(settings, keep=_TASK_SECRETS).items() if value}
     if settings["SPARK_MASTER"].startswith("local"):
         passed_on["SPARK_LOCAL_IP"] = "127.0.0.1"  # else the driver listens on the network
+    smtp = settings.get("ALERT_SMTP_CONNECTION", "")
     return {
         **passed_on,
         **_component_settings(settings, root),
+        **({"AIRFLOW_CONN_SMTP_DEFAULT": smtp} if smtp else {}),
         "AIRFLOW_HOME": settings["AIRFLOW_HOME"],
         "AIRFLOW_CONN_SPARK_DEFAULT": spark_connection(settings["SPARK_MASTER"]),
         "PYTHONPATH": str(root),

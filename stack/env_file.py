@@ -131,6 +131,10 @@ SECTIONS = (
         ),
     ),
     Section(
+        "Alerts, besides the logs. ALERT_SMTP_CONNECTION: smtp://user:password@host:587/?from_email=…, of Airflow.",
+        (Variable("ALERT_WEBHOOK_URL"), Variable("ALERT_MAIL_TO"), Variable("ALERT_SMTP_CONNECTION")),
+    ),
+    Section(
         "Spark. Another master is the cluster that jobs run on. The secret is that of the team deployment's cluster.",
         (
             Variable("SPARK_MASTER", "local[2]"),

@@ -84,7 +84,7 @@ def pipeline_timezone(pipeline: str) -> str:
 
 
 def approval_timeout(pipeline: str) -> dt.timedelta:
-    """How long a build waits for a person. A run that waits holds up the next night's. Raises ConfigurationError."""
+    """The time that a build waits for a person. The next night waits with it. Raises ConfigurationError."""
     return dt.timedelta(seconds=reader_of(pipeline, os.environ).seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S))
 
 

@@ -46,7 +46,8 @@ _KEY_WORDS = {
 # Names of the product's own tables, indexes, sequences, views, functions, schemas and roles: a pipeline's view stands
 # beside them.
 _OWN_NAMES = {
-    "alembic_version", "alembic_version_pkc", "analyst", "analyst_personal", "analyze_table",
+    "alembic_version", "alembic_version_pkc", "alert", "alert_id_seq", "alert_notice", "alert_notice_pkey",
+    "alert_notice_unsent", "alert_open", "alert_pkey", "analyst", "analyst_personal", "analyze_table",
     "archive_batch", "archive_batch_id_seq", "archive_batch_pkey", "archive_batch_topic", "archive_file",
     "archive_file_batch", "archive_file_day", "archive_file_pkey", "attach_table", "batch", "board_document",
     "board_document_created", "board_document_member", "board_document_pkey", "board_id_seq", "change_key",

@@ -80,6 +80,11 @@ class Topic:
         }
 
 
+# Settings of every producer of the pipeline.
+PRODUCER_SETTINGS = {"acks": "all", "enable.idempotence": "true", "compression.type": "snappy"}
+# Of producers on librdkafka: its default assigns keys to other partitions than the Java clients do.
+PARTITIONER = "murmur2_random"
+
 REBUILD_WINDOW_DAYS = 14
 # Brokers refuse records with older timestamps. Spark's Kafka source fails on a timestamp that does not fit its
 # microseconds. The limit is this high because a replayed record keeps the time of its event.

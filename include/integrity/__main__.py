@@ -1,13 +1,13 @@
 """The batch layer from a shell: `python -m include.integrity COMMAND --help`.
 
-A day by hand: `drain`, `catch-up`, `rebuild`, `diff`, `publish`, `certify`. To investigate: `status`,
+A day by hand: `drain`, `catch-up`, `rebuild`, `diff`, `publish`, `certify`. To investigate: `watch`, `status`,
 `history`, `undo`.
 Settings come from the environment, as for every process of the pipeline (`set -a; . ./.env; set +a`).
 The result is printed on standard output, as text or with --json as JSON; the log on standard error.
 
 Exit codes: 0 done; 1 refused, a retry will not help; 2 wrong arguments; 3 done, but a person has to look: differences
-are unexplained, or the day is not certified; 75 a server is unavailable or the day is busy, try again later; 78 a
-setting is missing or wrong.
+are unexplained, the day is not certified, or the watch has findings; 75 a server is unavailable or the day is busy,
+try again later; 78 a setting is missing or wrong.
 """
 
 import argparse

@@ -10,12 +10,15 @@ from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.errors import PipelineError
 from include.integrity import caught_up, certificate, comparison, days, gateways, pruning, publication, whereabouts
+from include.integrity.audit import audit_kafka
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
+from include.integrity.findings import Finding
 from include.integrity.page_model import load_rows
 from include.integrity.process import rebuild
 from include.integrity.report import Rebuilt
 from include.integrity.runs import newest_run
+from include.integrity.watch import watch
 from include.settings import Settings
 
 LOOK = 3  # exit code: done, but a person has to look
@@ -56,7 +59,7 @@ def batch_settings(pipeline: str = "") -> Settings:
 
 
 def needs_a_person(result: Any) -> bool:
-    """True if a person has to look at the result of a step: differences are unexplained, or a day is not certified."""
+    """True if a person has to look at the result of a step: differences, a day without a certificate, findings."""
     match result:
         case Certificate():
             return result.reason is not None
@@ -64,6 +67,8 @@ def needs_a_person(result: Any) -> bool:
             return result.report.unexplained > 0
         case Report():
             return result.unexplained > 0
+        case [Finding(), *_]:
+            return True
         case _:
             return False
 
@@ -148,6 +153,10 @@ COMMANDS: Mapping[str, Command] = {
         }, takes_day=None),
     "dirty": Command(days.dirty_days, "Published days that something reached afterwards, with cause and count.",
         takes_day=False),
+    "watch": Command(watch, "What a person has to look at now, as watch_pipeline finds it. Tells nobody.",
+        takes_day=False),
+    "audit": Command(audit_kafka, "Brokers and topics against the contract: every drift with the command that "
+        "mends it. Tells nobody.", takes_day=False),
     "collect": Command(pruning.collect_orphans, "Drop generations that nobody will publish: killed builds, old dry "
         "runs.", takes_day=False),
     "drain": Command(gateways.replay_fallback, "Have the gateways send what waits in their fallback stores.", _TIMEOUT,

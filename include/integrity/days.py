@@ -126,7 +126,7 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
     window = load_window(settings)
     day.require_over(window.now)
     dirty = {one.day: one for one in dirty_days(settings)}
-    unpublished = _unpublished(settings, window, look_up)
+    unpublished = unpublished_days(settings, window, look_up)
     with connect(settings.database, "batch", "held days") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_held_days", cursor))
         held: dict[dt.date, str] = dict(cursor.fetchall())
@@ -165,8 +165,8 @@ def days_to_certify(settings: Settings, chosen: Collection[str]) -> list[str]:
     return [day for day in days if day not in chosen][:MAX_DAYS]
 
 
-def _unpublished(settings: Settings, window: Window, look_up: LookUp) -> set[dt.date]:
-    """Return past days in the window that have records and no published generation."""
+def unpublished_days(settings: Settings, window: Window, look_up: LookUp) -> set[dt.date]:
+    """Return past days in the window that have records and no published generation. Errors as `look_up`."""
     days = [Day(window.newest - dt.timedelta(days=age), window.zone) for age in range(window.retention_days - 1)]
     with connect(settings.database, "batch", "unpublished days") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_unpublished_days", cursor), {

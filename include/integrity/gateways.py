@@ -18,12 +18,13 @@ class Unsent:
     """Numbers of events that a gateway answered with 2xx and that are in no topic.
 
     `waiting`: to be sent. `set_aside`: refused by Kafka. `lost`: destroyed by damage of the store, and not yet
-    acknowledged by a person.
+    acknowledged by a person. `oldest_s` is the age of the oldest one that waits.
     """
 
     waiting: int
     set_aside: int
     lost: int
+    oldest_s: float = 0.0
 
     @property
     def total(self) -> int:
@@ -60,7 +61,7 @@ def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
         held = client.fallback()
     if not {"backlog", "refused", "lost"} <= held.keys():
         raise GatewayUnavailable(url=gateway.url, call="GET /fallback", reason="HTTP 200 that is not a gateway's")
-    return Unsent(held["backlog"], held["refused"], held["lost"])
+    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0))
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:

@@ -16,7 +16,7 @@ class DayStatus:
     """One row of `day_status` with that of `day_trust`.
 
     `dirty_count` is how much reached the day after it was published, `dirty` the same by cause; `corrections` are
-    counted by class.
+    counted by class. `duplicate_count`: records of the output topic beyond the first of their version.
     """
 
     day: dt.date
@@ -33,6 +33,14 @@ class DayStatus:
     dirty: Mapping[str, int] = field(default_factory=dict)
     held_reason: str | None = None
     uncertified_reason: str | None = None
+    duplicate_count: int | None = None
+
+    @property
+    def duplicate_rate(self) -> float | None:
+        """Duplicates of the stream among the records of the published rows; None if no rebuild counted them."""
+        if self.duplicate_count is None:
+            return None
+        return self.duplicate_count / max(1, self.row_count + self.duplicate_count)
 
     @property
     def correction_count(self) -> int:
@@ -76,6 +84,11 @@ def load_rows(settings: Settings, role: Role, limit: int = 60, day: dt.date | No
 def counts_text(counts: Mapping[str, int]) -> str:
     """Counts by name, as one line: `3 late board, 1 moved board`; empty when there are none."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
+
+
+def rate_text(rate: float | None) -> str:
+    """A rate in percent; `not counted` if there is none."""
+    return "not counted" if rate is None else f"{rate:.2%}"
 
 
 def _countdown(day: dt.date, window: Window) -> str:

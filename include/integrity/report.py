@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+from include.clock import rfc3339
 from include.gateway.client import ReplayReport
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report, Sample
 from include.integrity.days import DirtyDay
-from include.integrity.page_model import DayRow, counts_text
+from include.integrity.findings import Finding
+from include.integrity.page_model import DayRow, counts_text, rate_text
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
 from include.integrity.runs import Run
@@ -127,7 +129,19 @@ def _(results: list) -> str:  # type: ignore[type-arg]  # singledispatch takes t
 
 
 def _days(rows: Sequence[DayRow]) -> list[str]:
-    head = ("day", "status", "rows", "live", "corrected", "pending", "rejected", "generation", "rebuildable", "arrived")
+    head = (
+        "day",
+        "status",
+        "rows",
+        "live",
+        "corrected",
+        "pending",
+        "rejected",
+        "generation",
+        "rebuildable",
+        "duplicates",
+        "arrived",
+    )
     lines = _table(
         [
             head,
@@ -135,7 +149,8 @@ def _days(rows: Sequence[DayRow]) -> list[str]:
                 (
                     str(day.day), day.status, f"{day.row_count:,}", f"{day.live_row_count:,}",
                     f"{day.correction_count:,}", f"{day.pending_count:,}", f"{day.rejected_count:,}",
-                    str(day.generation_id or "none"), row.countdown, counts_text(day.dirty) or "nothing since",
+                    str(day.generation_id or "none"), row.countdown, rate_text(day.duplicate_rate),
+                    counts_text(day.dirty) or "nothing since",
                 )
                 for row in rows
                 for day in [row.status]
@@ -175,8 +190,17 @@ def _orphans(orphans: Sequence[Orphan]) -> list[str]:
     return _table([(one.day, f"generation {one.generation_id}", one.reason) for one in orphans])
 
 
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    head = ("severity", "alert", "subject", "since", "finding", "runbook")
+    return _table([head, *(
+        (one.severity, one.name, one.subject, rfc3339(one.since) if one.since else "", one.message,
+         f"docs/runbooks/{one.runbook}.md")
+        for one in findings
+    )])  # fmt: skip
+
+
 _LISTS: Mapping[type, Any] = {
-    DayRow: _days, Run: _runs, DirtyDay: _dirty, PublicationRow: _history, Orphan: _orphans,
+    DayRow: _days, Run: _runs, DirtyDay: _dirty, PublicationRow: _history, Orphan: _orphans, Finding: _findings,
 }  # fmt: skip
 
 

@@ -579,6 +579,45 @@ COMMENT ON COLUMN archive_file.last_key IS 'Greatest id in it.';
 COMMENT ON COLUMN archive_file.retired_at IS
     'When other files took its place. It is removed a day later: until then somebody may be reading it.';
 
+CREATE TABLE alert (
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL,
+    subject text NOT NULL,
+    severity text NOT NULL,
+    message text NOT NULL,
+    runbook text NOT NULL,
+    since timestamptz NOT NULL,
+    last_seen_at timestamptz NOT NULL DEFAULT now(),
+    closed_at timestamptz,
+    PRIMARY KEY (id),
+    CHECK (severity IN ('warning', 'critical'))
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
+CREATE UNIQUE INDEX alert_open ON alert (name, subject) WHERE (closed_at IS NULL);
+GRANT SELECT, INSERT, UPDATE, DELETE ON alert TO batch;
+GRANT SELECT ON alert TO integrity, analyst;
+COMMENT ON TABLE alert IS 'What watch_pipeline found: one row from the first finding until it is gone.';
+COMMENT ON COLUMN alert.subject IS 'A day, a gateway, a query or a DAG; empty: the pipeline.';
+COMMENT ON COLUMN alert.message IS 'State, value and remedy, as last found.';
+COMMENT ON COLUMN alert.runbook IS 'The runbook, by its name in docs/runbooks.';
+COMMENT ON COLUMN alert.since IS 'Since when it lasts, as far as that was known when it was found.';
+COMMENT ON COLUMN alert.closed_at IS 'When it was no longer found; null while it lasts.';
+
+CREATE TABLE alert_notice (
+    alert_id bigint NOT NULL,
+    event text NOT NULL,
+    channel text NOT NULL,
+    tries integer NOT NULL DEFAULT 0,
+    sent_at timestamptz,
+    PRIMARY KEY (alert_id, event, channel),
+    FOREIGN KEY (alert_id) REFERENCES alert ON DELETE CASCADE,
+    CHECK (event IN ('opened', 'closed'))
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
+CREATE INDEX alert_notice_unsent ON alert_notice (channel) WHERE (sent_at IS NULL);
+GRANT SELECT, INSERT, UPDATE, DELETE ON alert_notice TO batch;
+COMMENT ON TABLE alert_notice IS 'The notices of alerts that begin and end, one of each channel.';
+COMMENT ON COLUMN alert_notice.tries IS 'How often the channel did not take it.';
+COMMENT ON COLUMN alert_notice.sent_at IS 'When the channel took it; null: the next watch sends it.';
+
 -- Records of the stream that a system of record in this database wrote: the key, and the day field as text. The
 -- certificate of a day accounts for them. Without a system of record the view is empty.
 CREATE VIEW recorded AS
@@ -716,7 +755,8 @@ SELECT p.day,
                                  SELECT key, value::bigint FROM jsonb_each_text(g.unlisted_corrections)) each
                           GROUP BY each.class) c), '{}') AS corrections,
        COALESCE((SELECT jsonb_object_agg(d.cause, d.count ORDER BY d.cause)
-                   FROM dirty_day d WHERE d.day = p.day), '{}') AS dirty
+                   FROM dirty_day d WHERE d.day = p.day), '{}') AS dirty,
+       g.duplicate_count
   FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id;
 COMMENT ON VIEW day_trust IS
     'What stands against trusting a day: corrections by class, what arrived since by cause.';
@@ -726,6 +766,8 @@ COMMENT ON COLUMN day_trust.uncertified_reason IS 'Why the published generation 
 COMMENT ON COLUMN day_trust.certified_at IS 'When it was certified.';
 COMMENT ON COLUMN day_trust.corrections IS 'Differences that the published rebuild corrected, counted by class.';
 COMMENT ON COLUMN day_trust.dirty IS 'What reached the day after it was published, counted by cause.';
+COMMENT ON COLUMN day_trust.duplicate_count IS
+    'Records of the output topic beyond the first of their version, as the published rebuild counted them.';
 
 CREATE VIEW day_correction AS
 SELECT c.generation_id,

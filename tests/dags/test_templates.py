@@ -14,6 +14,9 @@ RUNS = [
     ("reprocess_days", "manual", REPROCESS),
     ("undo_day", "manual", UNDO),
     ("undo_day", "manual", UNDO | {"to": 0, "action": "redo"}),
+    ("watch_pipeline", "manual", None),
+    ("audit_kafka", "manual", None),
+    ("audit_stream", "manual", None),
 ]
 # an expression that was not rendered, a value that has no text of its own
 UNFIT = re.compile(r"\{\{|\}\}|\{%|Undefined|\bNone\b|<[\w.]+ object|\b[A-Z]\w+\.[A-Z_]+\b")

@@ -21,14 +21,22 @@ from tests.support.certifying import take_everything
 from tests.support.pipeline import rows
 from tests.support.pipeline_processes import batch_side
 from tests.support.serving import opened_store, row, serve
+from tests.support.webhook import Webhook
 
 RUN_DEADLINE_S = 240.0
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory):
-    with batch_side(tmp_path_factory.mktemp("airflow")) as running:
+def webhook():
+    server = Webhook()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory, webhook):
+    with batch_side(tmp_path_factory.mktemp("airflow"), ALERT_WEBHOOK_URL=webhook.url) as running:
         yield running
 
 
@@ -49,6 +57,7 @@ def operator(pipeline):
         client.wait_for_dag("nightly_rebuild")
         client.wait_for_dag("reprocess_days")
         client.wait_for_dag("undo_day")
+        client.wait_for_dag("watch_pipeline")
         yield client
 
 
@@ -273,9 +282,11 @@ def test_a_build_that_takes_a_row_from_readers_waits_for_a_person(pipeline, oper
         wait_until(has_ended, RUN_DEADLINE_S, "the question")
         assert seen == ["awaiting_input"]
         # Airflow fails a task that goes on before the scheduler has seen the end of the process that asked
-        beats = {scheduler_heartbeat(pipeline)}
+        heartbeats = {scheduler_heartbeat(pipeline)}
         wait_until(
-            lambda: beats.add(scheduler_heartbeat(pipeline)) or len(beats) == 3, 60, "two rounds of the scheduler"
+            lambda: heartbeats.add(scheduler_heartbeat(pipeline)) or len(heartbeats) == 3,
+            60,
+            "two rounds of the scheduler",
         )
         assert [row[0] for row in shown(pipeline, day)] == [20]
         return run
@@ -319,6 +330,42 @@ def test_another_pipeline_has_its_own_night_and_its_own_days(pipeline, operator)
         (10, "Customer 1", "final")
     ]
     assert rows(orders, "SELECT day, status FROM day_status WHERE status <> 'provisional'") == [(day.date, "certified")]
+
+
+def test_one_alert_while_a_fault_lasts_and_an_all_clear(pipeline, operator, webhook):
+    def watch():
+        """Run it by hand; its own schedule may run it too."""
+        run = operator.wait(operator.trigger("watch_pipeline", {}), RUN_DEADLINE_S)
+        bodies = [body for _, _, body in webhook.calls if body["name"] == "gateway_silent"]
+        return run, [(body["pipeline"], body["event"]) for body in bodies]
+
+    assert watch()[1] == []
+    pipeline.gateway.kill()
+    try:
+        run, told = watch()
+        assert told == [("board_detail", "opened")]
+        assert any("gateway_silent" in line for line in operator.task_log(run, "watch"))
+        assert watch()[1] == [("board_detail", "opened")]
+    finally:
+        pipeline.gateway.start()
+    assert watch()[1] == [("board_detail", "opened"), ("board_detail", "closed")]
+
+    for text in operator.task_log(run, "watch"):
+        assert "/hooks/secret" not in text
+
+
+def test_a_paused_dag_is_an_alert(pipeline, operator):
+    def paused():
+        return rows(pipeline.settings, "SELECT subject FROM alert WHERE name = 'dag_paused' AND closed_at IS NULL")
+
+    operator.pause("undo_day")
+    try:
+        operator.wait(operator.trigger("watch_pipeline", {}), RUN_DEADLINE_S)
+        assert paused() == [("undo_day",)]
+    finally:
+        operator.unpause("undo_day")
+    operator.wait(operator.trigger("watch_pipeline", {}), RUN_DEADLINE_S)
+    assert paused() == []
 
 
 def test_a_day_that_is_not_over_is_refused_at_once_with_the_remedy(pipeline, operator, today):

@@ -53,8 +53,8 @@ class BatchSide:
 
 
 @contextlib.contextmanager
-def batch_side(folder: Path) -> Iterator[BatchSide]:
-    """Everything running and healthy; nothing is left at the end."""
+def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
+    """Everything running and healthy, with further settings; nothing is left at the end."""
     layout = Layout.of(state=folder / "state", env_file=folder / ".env")
     layout.make_folders()
     with kafka_server(layout.kafka) as kafka, postgres_server(layout.postgres) as postgres:
@@ -75,6 +75,7 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
             "ORDER_DETAIL__DATABASE_NAME": "orders",
             "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York",
             "ORDER_DETAIL__ARCHIVE_DIR": str(layout.state / "archive-orders"),
+            **more,
         }
         env_file.ensure(layout.env_file)
         variables = {**load_settings(layout), **overrides}
@@ -88,7 +89,7 @@ def batch_side(folder: Path) -> Iterator[BatchSide]:
         try:
             gateway.start()
             made = env_file.read(layout.env_file)
-            secrets = [value for name, value in made.items() if name not in without_secrets(made)]
+            secrets = [value for name, value in made.items() if value and name not in without_secrets(made)]
             with no_secret_on_command_lines(secrets), _airflow(variables, layout, folder):
                 yield BatchSide(variables, gateway)
         finally:

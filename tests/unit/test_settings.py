@@ -39,6 +39,10 @@ def test_the_least_that_is_needed():
         ("SPARK_MASTER", "locally", "not a Spark master"),
         ("ARCHIVE_DIR", "a\tb", "non-printable"),
         ("GATEWAY_TOKEN", "tökén", "not allowed in HTTP headers"),
+        ("ALERT_MAIL_TO", "a@b,nobody", "not name@host"),
+        ("ALERT_CERTIFIED_BY", "9:00", "not a time of day; write it as HH:MM"),
+        ("ALERT_CERTIFIED_BY", "24:00", "not a time of day"),
+        ("ALERT_WEBHOOK_URL", "hooks.example.com", "not a URL"),
         ("KAFKA_MIN_INSYNC_REPLICAS", "4", "no record could be written with KAFKA_REPLICATION_FACTOR=3"),
     ],
 )
@@ -54,8 +58,11 @@ def test_a_missing_password_is_named_when_it_is_used():
 
 
 def test_secrets_are_not_shown():
-    text = repr(Settings.from_environment({**LEAST, "DB_BATCH_PASSWORD": "hush", "GATEWAY_TOKEN": "hush"}))
-    assert "hush" not in text
+    secrets = {"DB_BATCH_PASSWORD": "hush", "GATEWAY_TOKEN": "hush", "ALERT_WEBHOOK_URL": "https://hooks/hush"}
+    assert "hush" not in repr(Settings.from_environment({**LEAST, **secrets}))
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.from_environment({**LEAST, "ALERT_WEBHOOK_URL": "hooks/hush"})
+    assert "hush" not in str(refused.value)
 
 
 ORDERS = {**LEAST, "ORDER_DETAIL__DATABASE_NAME": "orders", "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York"}
@@ -111,4 +118,7 @@ def test_further_pipelines_have_their_name_behind_the_ids_of_their_dags(monkeypa
         "nightly_rebuild": "nightly_rebuild_order_detail",
         "reprocess_days": "reprocess_days_order_detail",
         "undo_day": "undo_day_order_detail",
+        "watch_pipeline": "watch_pipeline_order_detail",
+        "audit_kafka": "audit_kafka_order_detail",
+        "audit_stream": "audit_stream_order_detail",
     }

@@ -5,10 +5,11 @@ import logging
 import sys
 from collections.abc import Collection
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.adapters.files.cluster_file import require_own_cluster
+from include.adapters.kafka.audit import TIMEOUT_S, topic_drifts
 from include.command import as_command
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
@@ -18,7 +19,6 @@ from include.settings import KafkaSettings, Settings
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 15
 _LIMIT = "max.message.bytes"
 _LIMIT_TIMEOUT_S = 5
 _SETTINGS_HIDDEN = {
@@ -50,31 +50,7 @@ def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
 
     Raises BrokerUnavailable.
     """
-    if not topics:
-        return []
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    found = []
-    try:
-        names = TopicCollection([topic.name for topic in topics])
-        described = {name: f.result() for name, f in admin.describe_topics(names, request_timeout=TIMEOUT_S).items()}
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic.name) for topic in topics]
-        configs = {r.name: f.result() for r, f in admin.describe_configs(resources, request_timeout=TIMEOUT_S).items()}
-    except KafkaException as exc:
-        raise BrokerUnavailable(reason=str(exc)) from exc
-    for topic in topics:
-        partitions = described[topic.name].partitions
-        if len(partitions) != kafka.partitions:
-            found.append(f"topic {topic.name} has {len(partitions)} partitions, KAFKA_PARTITIONS says "
-                         f"{kafka.partitions}: change the setting, or move to a new topic")  # fmt: skip
-        replicas = {len(partition.replicas) for partition in partitions}
-        if replicas != {kafka.replication_factor}:
-            found.append(f"topic {topic.name} has {sorted(replicas)} replicas, KAFKA_REPLICATION_FACTOR says "
-                         f"{kafka.replication_factor}: reassign its partitions")  # fmt: skip
-        for name, wanted in topic.settings(kafka.min_insync_replicas, kafka.retention_days).items():
-            actual = configs[topic.name][name].value
-            if actual != wanted:
-                found.append(f"topic {topic.name} has {name}={actual}, the contract says {wanted}: alter the topic")
-    return found
+    return [str(drift) for drift in topic_drifts(kafka, topics)]
 
 
 def topics_below(bootstrap_servers: str, names: Collection[str], needed_bytes: int) -> list[str]:

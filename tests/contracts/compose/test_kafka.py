@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from include.adapters.kafka.admin import create_topics, topic_differences
+from include.adapters.kafka.audit import audit_cluster
 from include.contracts.pipelines import TOPICS
 from include.settings import KafkaSettings, Settings
 from stack.layout import Layout
@@ -129,6 +130,29 @@ def test_the_health_check_finds_a_broker_healthy_and_nothing_not(cluster: Cluste
     assert check_health(cluster, "kafka-1", f"{LOOPBACK}:{closed}", timeout_s=3) != 0
 
 
+def test_the_command_for_a_topic_with_too_few_copies_makes_them(cluster: Cluster) -> None:
+    kafka, board = cluster.settings, TOPICS["board"]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    made = NewTopic(
+        "board", kafka.partitions, 1, config=board.settings(kafka.min_insync_replicas, kafka.retention_days)
+    )
+    admin.create_topics([made])["board"].result(DEADLINE_S)
+    wait_until(lambda: topic_names(cluster) >= {"board"}, DEADLINE_S, "every broker knows the topic")
+
+    (drift,) = audit_cluster(kafka, [board])
+
+    script, *arguments = shlex.split(drift.remedy.replace("<(echo ", "").removesuffix(")"))
+    assert script == "kafka-reassign-partitions.sh"
+    plan = cluster.folder / "plan.json"
+    plan.write_text(arguments[-1])
+    arguments[-1] = str(plan)
+    command = java("128m", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *arguments)
+    subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
+    wait_until(lambda: audit_cluster(kafka, [board]) == [], DEADLINE_S, "each partition has three copies in sync")
+    admin.delete_topics(["board"])["board"].result(DEADLINE_S)
+    wait_until(lambda: "board" not in topic_names(cluster), DEADLINE_S, "the topic is gone")
+
+
 def test_topics_get_three_copies_and_lose_nothing_with_one_broker(cluster: Cluster) -> None:
     assert set(create_topics(cluster.settings)) == TOPICS.keys()
     wait_until(lambda: topic_names(cluster) >= TOPICS.keys(), DEADLINE_S, "every broker knows the new topics")
@@ -137,9 +161,17 @@ def test_topics_get_three_copies_and_lose_nothing_with_one_broker(cluster: Clust
 
     cluster.stop("kafka-3")
     assert produced(cluster, timeout_s=30), "one broker is down: two copies are enough"
+    wait_until(
+        lambda: drifts(cluster) >= {"topic_under_replicated", "brokers_missing"}, DEADLINE_S, "the audit sees it"
+    )
 
     cluster.kill("kafka-2")
     assert not produced(cluster, timeout_s=3), "one copy is left: nothing may be acknowledged"
+
+
+def drifts(cluster: Cluster) -> set[str]:
+    """The kinds of drifts that the audit finds."""
+    return {drift.kind for drift in audit_cluster(cluster.settings, list(TOPICS.values()))}
 
 
 def topic_names(cluster: Cluster) -> set[str]:

@@ -226,6 +226,26 @@ def test_the_gateways_tokens_are_known_to_those_who_send_them_and_to_who_hashes_
     assert knowing("GATEWAY_ADMIN_TOKEN") == {"gateway-tokens", "airflow-init", *AIRFLOW}
 
 
+def test_the_addresses_of_alerts_are_known_to_airflow_only(variables: dict[str, str], tmp_path: Path) -> None:
+    given = {
+        "ALERT_WEBHOOK_URL": "https://hooks.example.com/secret",
+        "ALERT_SMTP_CONNECTION": "smtp://u:secret@mail:25",
+    }
+    settings = _below(tmp_path, variables | given)
+    compose = Compose.load(settings)
+    for name in ("airflow-init", *AIRFLOW):
+        assert compose.environment(name)["ALERT_WEBHOOK_URL"] == given["ALERT_WEBHOOK_URL"]
+        assert compose.environment(name)["AIRFLOW_CONN_SMTP_DEFAULT"] == given["ALERT_SMTP_CONNECTION"]
+    local = airflow_environment(settings, ROOT)
+    assert local["ALERT_WEBHOOK_URL"] == given["ALERT_WEBHOOK_URL"]
+    assert local["AIRFLOW_CONN_SMTP_DEFAULT"] == given["ALERT_SMTP_CONNECTION"]
+    for name in {*compose.services} - {"airflow-init", *AIRFLOW}:
+        assert not [text for text in compose.environment(name).values() if "secret@" in text or "/secret" in text], name
+    for name in ("gateway", *STREAMS):
+        launched = prepare(name, Layout.of(state=tmp_path), settings).variables
+        assert not [text for text in launched.values() if "secret@" in text or "/secret" in text], name
+
+
 def test_the_superuser_is_known_to_those_who_make_roles_only(compose: Compose) -> None:
     superuser = compose.environment("migrate")["POSTGRES_SUPERUSER_PASSWORD"]
     knowing = {name for name in compose.services if superuser in compose.environment(name).values()}

@@ -29,7 +29,7 @@ def test_a_topic_with_other_settings_is_named_with_a_remedy(settings):
     with pytest.raises(ContractMismatch) as caught:
         create_topics(settings)
     assert "topic board has 2 partitions, KAFKA_PARTITIONS says 4" in str(caught.value)
-    assert "retention.ms=1000, the contract says 1209600000: alter the topic" in str(caught.value)
+    assert "retention.ms=1000, the contract says 1209600000: kafka-configs.sh" in str(caught.value)
 
 
 def test_no_broker_is_said_so():

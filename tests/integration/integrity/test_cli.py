@@ -51,7 +51,7 @@ def changed_day(settings):
 
 
 COMMANDS = ("rebuild", "verify", "diff", "publish", "undo", "redo", "history", "certify", "status", "find", "dirty",
-            "collect", "drain", "catch-up")  # fmt: skip
+            "collect", "drain", "catch-up", "watch", "audit")  # fmt: skip
 
 
 class TestHelp:

@@ -28,7 +28,7 @@ from tests.support.documents import ROOT, fenced
 from tests.support.pipeline import rows
 
 PHONE = "010-1234-5678"
-SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "freshness"}
+SHOWN = {"board_detail_masked", "day_status", "day_trust", "day_certificate", "freshness", "alert"}
 LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "temp_file_limit",
           "default_transaction_isolation")  # fmt: skip
 OF_ANALYSTS = ["10min", "1min", "2GB", "repeatable read"]
@@ -281,7 +281,7 @@ def test_an_analyst_reads_what_is_meant_for_analysts(settings):
 def test_the_integrity_page_reads_what_it_shows(settings):
     assert [found.status.day.isoformat() for found in load_rows(settings, "integrity")] == ["2026-11-20"]
     assert load_day(settings, Day.parse("2026-11-20", settings.timezone)) is not None
-    whole = {"day_status", "day_trust", "day_correction", "day_certificate", "publication"}
+    whole = {"day_status", "day_trust", "day_correction", "day_certificate", "publication", "alert"}
     for view in whole:
         rows(settings, f"SELECT * FROM {view}", role="integrity")
     readable = {name for (name,) in rows(settings, READABLE, {"role": "integrity"})}

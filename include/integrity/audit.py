@@ -1,0 +1,65 @@
+"""The audits: drifts of Kafka from the contract, and duplicates of the stream, as findings."""
+
+from collections.abc import Mapping, Sequence
+
+from include.adapters.kafka.admin import topics_below
+from include.adapters.kafka.audit import audit_cluster
+from include.gateway.limits import MAX_MESSAGE_BYTES
+from include.integrity.findings import Finding, Severity
+from include.integrity.page_model import DayStatus, load_rows, rate_text
+from include.settings import Settings, listed_pipelines
+
+RUNBOOK = "audit_kafka"
+AUDITED: Mapping[str, Severity] = {
+    "brokers_missing": "critical",
+    "topic_missing": "critical",
+    "topic_drift": "warning",
+    "topic_under_replicated": "critical",
+}
+
+
+STREAM_AUDITED: Mapping[str, Severity] = {"stream_duplicates": "warning"}
+
+
+def audit_kafka(settings: Settings) -> list[Finding]:
+    """Return the drifts of the pipeline's topics, and of the brokers if the pipeline is the first: all share them.
+
+    Blocks for seconds; raises BrokerUnavailable.
+    """
+    pipeline, kafka = settings.pipeline, settings.kafka
+    drifts = audit_cluster(kafka, [pipeline.stream, pipeline.table, pipeline.output])
+    is_first = pipeline.name == listed_pipelines()[0]
+    found = [
+        Finding(drift.kind, AUDITED[drift.kind], str(drift), RUNBOOK, drift.subject)
+        for drift in drifts
+        if is_first or drift.kind != "brokers_missing"
+    ]
+    absent = {drift.subject for drift in drifts if drift.kind == "topic_missing"}
+    raw = [topic.name for topic in (pipeline.stream, pipeline.table) if topic.name not in absent]
+    return found + [
+        Finding("topic_drift", AUDITED["topic_drift"], text, RUNBOOK, f"{topic} max.message.bytes")
+        for topic in raw
+        for text in topics_below(kafka.bootstrap_servers, [topic], MAX_MESSAGE_BYTES)
+    ]
+
+
+def duplicates_by_day(settings: Settings) -> list[DayStatus]:
+    """Return the published ones of the newest KAFKA_RETENTION_DAYS days. Blocks; raises DatabaseUnavailable."""
+    rows = load_rows(settings, "batch", settings.kafka.retention_days)
+    return [row.status for row in rows if row.status.duplicate_count is not None]
+
+
+def audit_stream(days: Sequence[DayStatus], limit_percent: int) -> list[Finding]:
+    """Return the days of which the stream wrote more duplicates than the limit. Pure."""
+    return [
+        Finding(
+            "stream_duplicates",
+            STREAM_AUDITED["stream_duplicates"],
+            f"{rate_text(day.duplicate_rate)} of the records that the stream wrote for day {day.day} are duplicates "
+            f"({day.duplicate_count:,}): see how often its driver was restarted",
+            "audit_stream",
+            str(day.day),
+        )
+        for day in days
+        if day.duplicate_rate is not None and day.duplicate_rate * 100 > limit_percent
+    ]

@@ -1,0 +1,113 @@
+"""The state of a pipeline at one instant, as the watch judges it: read once, from every source."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.postgres.sessions import connect
+from include.adapters.postgres.stream_progress import Pending, Seen, StreamProgressStore
+from include.clock import SystemClock
+from include.contracts.day import Day
+from include.errors import BrokerUnavailable, ConfigurationError, ContractMismatch
+from include.gateway.client import GatewayRefused, GatewayUnavailable
+from include.integrity.days import Window, days_in_topic, select_window, unpublished_days
+from include.integrity.gateways import Unsent, gateways, unsent
+from include.settings import Settings, listed_pipelines
+from include.sql.named import query
+
+GATEWAY_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class WatchedDay:
+    """A day that readers see. `held_since` is None for a day that nobody holds, or if nobody noted since when."""
+
+    day: dt.date
+    status: str
+    is_published: bool
+    is_dirty: bool
+    uncertified_reason: str | None
+    is_held: bool
+    held_since: dt.datetime | None
+
+    @property
+    def is_certified(self) -> bool:
+        """True if the day has a certificate."""
+        return self.status == "certified"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Values of every source. A source that did not answer has a reason in its place.
+
+    `unpublished`: past days with records that were never published; those known to PostgreSQL alone if Kafka does not
+    answer. `unarchived`: records by topic that reached Kafka ALERT_ARCHIVE_AGE_S ago or before. `gateways`: by address;
+    empty for further pipelines, because all share the gateways. `paused`: DAGs of the pipeline that are paused.
+    """
+
+    window: Window
+    queries: Mapping[str, Seen]
+    pending: Pending
+    rejects: int
+    first_reject_at: dt.datetime | None
+    days: Collection[WatchedDay]
+    unpublished: Collection[dt.date]
+    unarchived: Mapping[str, int] = field(default_factory=dict)
+    kafka_silence: str | None = None
+    gateways: Mapping[str, Unsent | str] = field(default_factory=dict)
+    paused: Collection[str] = ()
+
+
+def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
+    """Read every source. Blocks for seconds, and up to minutes if Kafka does not answer. Raises DatabaseUnavailable."""
+    with connect(settings.database, "batch", "watch") as connection, connection.cursor() as cursor:
+        window = select_window(cursor, settings)
+        oldest = window.today - dt.timedelta(days=window.retention_days)
+        cursor.execute(query("select_watched_days", cursor), {"oldest": oldest, "newest": window.newest})
+        days = [WatchedDay(*row) for row in cursor.fetchall()]
+        cursor.execute(query("count_rejects", cursor), {"since": Day(window.newest, window.zone).start})
+        rejects, first_reject_at = cursor.fetchone()
+    progress = StreamProgressStore(settings.database, "batch")
+    try:
+        queries, pending = {seen.progress.query: seen for seen in progress.read()}, progress.count_pending()
+    finally:
+        progress.close()
+    kafka_silence, unarchived = None, {}
+    try:
+        unarchived = _unarchived(settings)
+        unpublished = unpublished_days(settings, window, days_in_topic)
+    except (BrokerUnavailable, ContractMismatch) as exc:
+        kafka_silence = str(exc)
+        unpublished = unpublished_days(settings, window, lambda *_: ())
+    is_first = settings.pipeline.name == listed_pipelines()[0]
+    return Snapshot(
+        window=window, queries=queries, pending=pending, rejects=rejects, first_reject_at=first_reject_at, days=days,
+        unpublished=unpublished, unarchived=unarchived, kafka_silence=kafka_silence,
+        gateways=_gateways(settings) if is_first else {}, paused=paused,
+    )  # fmt: skip
+
+
+def _unarchived(settings: Settings) -> dict[str, int]:
+    """Count records by raw topic that are older than the limit and not in the archive."""
+    offsets, pipeline = OffsetReader(settings.kafka.bootstrap_servers), settings.pipeline
+    before = SystemClock().now() - dt.timedelta(seconds=settings.alerts.archive_age_s)
+    found = {}
+    for topic in (pipeline.stream.name, pipeline.table.name):
+        old, first, topic_id = offsets.at(topic, before), offsets.earliest(topic), offsets.topic_id(topic)
+        with connect(settings.database, "batch", "watch") as connection, connection.cursor() as cursor:
+            cursor.execute(query("select_ledger", cursor), {"consumer": "archive", "topic_id": topic_id})
+            archived = dict(cursor.fetchall())
+        found[topic] = sum(max(0, old[p] - max(archived.get(p, 0), first[p])) for p in old)
+    return found
+
+
+def _gateways(settings: Settings) -> dict[str, Unsent | str]:
+    found: dict[str, Unsent | str] = {}
+    for gateway in gateways(settings):
+        try:
+            found |= unsent(dataclasses.replace(settings, gateway=gateway), GATEWAY_TIMEOUT_S)
+        except (GatewayUnavailable, GatewayRefused, ConfigurationError) as exc:
+            found[gateway.url] = str(exc)
+    return found

@@ -1,0 +1,132 @@
+"""The audit of Kafka on a real broker: each drift has the command that mends it, and the command does."""
+
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from include.adapters.kafka.audit import audit_cluster, reassignment
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.integrity.__main__ import main
+from include.integrity.audit import AUDITED, audit_kafka
+from stack.layout import Layout
+from stack.prerequisites import find_java
+from tests.servers import wait_until
+from tests.support.broker import remove_topics
+from tests.support.pipeline import environment, with_topics
+
+TOPICS = [PIPELINE.stream, PIPELINE.table, PIPELINE.output]
+LOOK = 3
+
+
+@pytest.fixture
+def settings(broker, postgres, tmp_path, monkeypatch):
+    remove_topics(broker.bootstrap_servers)
+    made = with_topics(broker, postgres, "audit", tmp_path)
+    for name, value in environment(broker, postgres, "audit", tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def set_topic(settings, topic, name, value):
+    """As somebody does by hand."""
+    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    for future in admin.incremental_alter_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])]
+    ).values():
+        future.result(30)
+    wait_until(lambda: audit_cluster(settings.kafka, TOPICS), 30, "the broker says so")
+
+
+def run_kafka_configs(command):
+    """The command of a drift, by Kafka's class in place of its script."""
+    script, *arguments = shlex.split(command)
+    assert script == "kafka-configs.sh"
+    java = find_java(os.environ) / "bin" / "java"
+    jars = f"{Layout.of().kafka_jars}/*"
+    subprocess.run(
+        [java, "-Xmx128m", "-cp", jars, "kafka.admin.ConfigCommand", *arguments], check=True, capture_output=True
+    )
+
+
+def test_a_cluster_as_the_contract_has_it_has_no_drift(settings, capsys):
+    assert audit_kafka(settings) == []
+    assert main(["audit"]) == 0
+    assert capsys.readouterr().out == "Nothing.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("retention.ms", "1000", "1209600000"),
+        ("cleanup.policy", "compact,delete", "delete"),
+        ("unclean.leader.election.enable", "true", "false"),
+    ],
+)
+def test_the_command_of_a_setting_mends_it(settings, name, value, wanted):
+    set_topic(settings, "board", name, value)
+
+    (drift,) = audit_cluster(settings.kafka, TOPICS)
+
+    assert (drift.kind, drift.subject) == ("topic_drift", f"board {name}")
+    assert drift.state == f"topic board has {name}={value}, the contract says {wanted}"
+    run_kafka_configs(drift.remedy)
+    wait_until(lambda: audit_cluster(settings.kafka, TOPICS) == [], 30, "the drift is gone")
+
+
+def test_a_limit_of_messages_below_the_gateways_is_a_drift(settings):
+    set_limit = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers}).incremental_alter_configs
+    entry = ConfigEntry("max.message.bytes", "1000", incremental_operation=AlterConfigOpType.SET)
+    for future in set_limit([ConfigResource(ConfigResource.Type.TOPIC, "board", incremental_configs=[entry])]).values():
+        future.result(30)
+    wait_until(lambda: audit_kafka(settings), 30, "the broker says so")
+    (finding,) = audit_kafka(settings)
+    assert (finding.name, finding.subject) == ("topic_drift", "board max.message.bytes")
+
+
+def test_partitions_replicas_and_brokers_are_compared_with_the_settings(settings):
+    kafka = replace(settings.kafka, partitions=5, replication_factor=2)
+    found = {(drift.kind, drift.subject): drift for drift in audit_cluster(kafka, TOPICS[:1])}
+    assert set(found) == {
+        ("brokers_missing", ""),
+        ("topic_drift", "board partitions"),
+        ("topic_drift", "board replicas"),
+    }
+    assert "has 4 partitions, KAFKA_PARTITIONS says 5: set KAFKA_PARTITIONS=4" in str(
+        found["topic_drift", "board partitions"]
+    )
+    assert "1 brokers run (1), and KAFKA_REPLICATION_FACTOR is 2" in str(found["brokers_missing", ""])
+    assert "start 2 brokers" in found["topic_drift", "board replicas"].remedy
+
+
+def test_a_missing_topic_is_a_drift_and_hides_no_other(settings, capsys):
+    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    admin.delete_topics(["member"])["member"].result(30)
+    wait_until(lambda: "member" not in admin.list_topics(timeout=10).topics, 30, "the topic is gone")
+    set_topic(settings, "board", "retention.ms", "1000")
+
+    assert [(one.name, one.subject, one.severity) for one in audit_kafka(settings)] == [
+        ("topic_missing", "member", "critical"),
+        ("topic_drift", "board retention.ms", "warning"),
+    ]
+    assert main(["audit"]) == LOOK
+    assert "python -m include.adapters.kafka.admin create-topics" in capsys.readouterr().out
+
+
+def test_only_the_first_pipeline_reports_brokers(settings, monkeypatch):
+    alone = replace(settings, kafka=replace(settings.kafka, replication_factor=2))
+    assert "brokers_missing" in {one.name for one in audit_kafka(alone)}
+    monkeypatch.setenv("PIPELINES", "order_detail,board_detail")
+    assert "brokers_missing" not in {one.name for one in audit_kafka(alone)}
+    assert {one.name for one in audit_kafka(alone)} <= AUDITED.keys()
+
+
+def test_a_reassignment_keeps_leaders_and_spreads_new_replicas():
+    plan = reassignment("board", {0: [1], 1: [2], 2: [3, 1]}, [1, 2, 3], 2)
+    assert [each["replicas"] for each in plan["partitions"]] == [[1, 2], [2, 3], [3, 1]]
+    plan = reassignment("board", {0: [1, 2, 3], 1: [9, 2]}, [1, 2, 3], 2)
+    assert [each["replicas"] for each in plan["partitions"]] == [[1, 2], [2, 3]]

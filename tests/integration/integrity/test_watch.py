@@ -1,0 +1,149 @@
+"""The watch reads real servers: a fault in each is found, and its mend is seen."""
+
+import dataclasses
+import datetime as dt
+import json
+import re
+
+import pytest
+from confluent_kafka import Producer
+
+from include.adapters.kafka.offsets import OffsetReader
+from include.clock import SystemClock
+from include.contracts.day import Day
+from include.integrity.__main__ import main
+from include.integrity.gateways import Unsent
+from include.integrity.publication import undo
+from include.integrity.snapshot import read_snapshot
+from include.integrity.watch import CONDITIONS, judge
+from tests.support.broker import remove_topics
+from tests.support.gateway_process import GatewayProcess
+from tests.support.pipeline import environment, migrated, rows, with_topics
+from tests.support.publication import publish
+from tests.support.serving import build, pending, row
+
+LOOK = 3
+
+
+def watch(settings):
+    return {(one.name, one.subject) for one in judge(read_snapshot(settings), settings.alerts).findings}
+
+
+def alive(settings, lag_s=0.0):
+    """Both queries have just written their progress."""
+    for name in ("join", "serve"):
+        rows(
+            settings,
+            "INSERT INTO stream_progress (query, driver_id, lag_records, lag_s) VALUES (%s, 'd', 0, %s)"
+            " ON CONFLICT (query) DO UPDATE SET heartbeat_at = now(), lag_s = excluded.lag_s",
+            (name, lag_s),
+            role="stream",
+        )
+
+
+@pytest.fixture
+def gateway(broker, tmp_path):
+    process = GatewayProcess.over(tmp_path, broker.bootstrap_servers)
+    process.start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def settings(broker, postgres, tmp_path, monkeypatch):
+    remove_topics(broker.bootstrap_servers)
+    made = with_topics(broker, postgres, "watch", tmp_path)
+    variables = environment(broker, postgres, "watch", tmp_path) | {"GATEWAY_URL": "http://127.0.0.1:9"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    alive(made)
+    return made
+
+
+def without_gateway(found):
+    return {one for one in found if one[0] != "gateway_silent"}
+
+
+def test_the_stream(settings):
+    assert without_gateway(watch(settings)) == set()
+    alive(settings, lag_s=301)
+    assert without_gateway(watch(settings)) == {("stream_behind", "join"), ("stream_behind", "serve")}
+    rows(settings, "UPDATE stream_progress SET heartbeat_at = now() - interval '3 minutes' WHERE query = 'serve'")
+    assert without_gateway(watch(settings)) == {("stream_behind", "join"), ("stream_silent", "serve")}
+    alive(settings)
+    assert without_gateway(watch(settings)) == set()
+
+
+def test_rejects_and_pending_records(settings):
+    pending(settings, 1, 5)
+    today = Day.of(SystemClock().now(), settings.timezone)  # its night is still to come
+    rows(settings, "UPDATE pending_record SET day = %s", (today.date,))
+    rejected = 'INSERT INTO reject (topic, partition, "offset", reason, rejected_by) VALUES (%s, 0, 1, %s, %s)'
+    rows(settings, rejected, ("board", "a test says so", "join"))
+    assert without_gateway(watch(settings)) == {("records_rejected", "")}
+    rows(settings, "UPDATE pending_record SET pending_since = now() - interval '25 hours'")
+    rows(settings, "UPDATE reject SET rejected_at = now() - interval '3 days'")
+    assert without_gateway(watch(settings)) == {("pending_old", "")}
+
+
+def test_days(settings):
+    today = Day.of(SystemClock().now(), settings.timezone)
+    old = today.before(12)
+    for run, boards in (("r", [1]), ("s", [1, 2])):
+        build(settings, [row(each, each, day=old.date) for each in boards], cut=9, run_id=run, day=old)
+        publish(settings, old, run)
+    expected = {("day_not_certified", str(old)), ("day_expiring", str(old))}
+    assert without_gateway(watch(settings)) == expected
+    undo(settings, old, "a test")
+    assert without_gateway(watch(settings)) == {("day_expiring", str(old))}
+    rows(settings, "UPDATE publication SET made_at = made_at - interval '4 days'")
+    assert without_gateway(watch(settings)) == {("day_expiring", str(old)), ("day_held", str(old))}
+
+
+def test_the_archive(settings):
+    late = SystemClock().now() - dt.timedelta(days=2)
+    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    producer.produce("board", b"{}", b"1", 0, timestamp=int(late.timestamp() * 1000))
+    producer.produce("board", b"{}", b"1", 0)
+    assert producer.flush(30) == 0
+    snapshot = read_snapshot(settings)
+    assert snapshot.unarchived == {"board": 1, "member": 0}
+    assert ("archive_behind", "board") in watch(settings)
+    rows(
+        settings,
+        "INSERT INTO offset_ledger (consumer, topic, topic_id, partition, next_offset)"
+        " VALUES ('archive', 'board', %s, 0, 1)",
+        (offsets.topic_id("board"),),
+    )
+    assert read_snapshot(settings).unarchived == {"board": 0, "member": 0}
+
+
+def test_the_gateways(settings, gateway, monkeypatch):
+    settings = dataclasses.replace(settings, gateway=gateway.settings.gateway)
+    assert read_snapshot(settings).gateways == {gateway.url: Unsent(0, 0, 0, 0.0)}
+    assert watch(settings) == set()
+    gateway.kill()
+    assert watch(settings) == {("gateway_silent", gateway.url)}
+    monkeypatch.setenv("PIPELINES", "order_detail,board_detail")
+    assert read_snapshot(settings).gateways == {}
+
+
+def test_kafka_that_is_out_is_a_finding(postgres, tmp_path):
+    settings = migrated(None, postgres, "watch_alone", tmp_path)
+    alive(settings)
+    snapshot = read_snapshot(settings)
+    watched = judge(snapshot, settings.alerts)
+    assert {one.name for one in watched.findings} == {"kafka_silent", "gateway_silent"}
+    assert "archive_behind" not in watched.checked
+
+
+def test_the_command_prints_findings_and_exits_with_3(settings, capsys):
+    assert main(["watch", "--json"]) == LOOK
+    (finding,) = json.loads(capsys.readouterr().out)
+    assert (finding["name"], finding["severity"], finding["runbook"]) == ("gateway_silent", "critical", "alerts")
+    assert main(["watch"]) == LOOK
+    head, line = capsys.readouterr().out.strip().split("\n")
+    assert re.split(r"  +", head) == ["severity", "alert", "subject", "since", "finding", "runbook"]
+    assert line.startswith("critical  gateway_silent  http://127.0.0.1:9")
+    assert {one.name for one in CONDITIONS} >= {finding["name"]}
