@@ -254,7 +254,7 @@ def approval(pipeline, user, run, option=None):
 
 
 def test_a_build_that_takes_a_row_from_readers_waits_for_a_person(pipeline, operator, today):
-    day = today.before(4)
+    day = today.before(6)  # no other test posts to it
     wait_until(lambda: nights(operator, today), RUN_DEADLINE_S, "the night's run")
     operator.wait(*nights(operator, today), RUN_DEADLINE_S)  # it takes each day that it finds
     post(pipeline, "member", member(9, nickname="구름", createdAt=noon(day.before(1)), modifiedAt=noon(day.before(1))))
