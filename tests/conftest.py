@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +16,7 @@ from tests.support.examples import LONG_PROFILE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.scheduler import LoadFileScheduling
 
 # No test asserts a time: a machine may be slow.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +26,7 @@ settings.load_profile("any machine")
 # A JVM that a test starts lives for seconds or minutes: too short for the optimizing compiler to pay off.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
+_AIRFLOW = "tests/integration/airflow/"
 _INTEGRATION, _DAGS = Path(__file__).with_name("integration"), Path(__file__).with_name("dags")
 
 
@@ -56,6 +58,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
         if item.path.is_relative_to(_DAGS):
             item.add_marker(pytest.mark.airflow)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadFileScheduling":
+    """Give a file to one process, and all files that share an Airflow to one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByServers(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _AIRFLOW if nodeid.startswith(_AIRFLOW) else str(super()._split_scope(nodeid))
+
+    return ByServers(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,15 +1,13 @@
 """The Integrity pages as each user of Airflow sees them: a real Chromium, a real Airflow, a real database."""
 
-import datetime as dt
 import re
 
 import httpx
 import pytest
 
 from demo.airflow_client import Run
-from include.contracts.day import Day
 from tests.fakes.events import board, member
-from tests.integration.test_airflow_live import (
+from tests.support.airflow import (
     RUN_DEADLINE_S,
     backfill,
     held,
@@ -18,9 +16,8 @@ from tests.integration.test_airflow_live import (
     reprocessing,
     status,
 )
-from tests.support.browser import chromium, integrity, logged_in, violations
+from tests.support.browser import integrity, logged_in, violations
 from tests.support.pipeline import rows
-from tests.support.pipeline_processes import batch_side
 
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
 
@@ -29,25 +26,13 @@ USERS = ("admin", "operator", "viewer")
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def pipeline(browser, tmp_path_factory):
-    with batch_side(tmp_path_factory.mktemp("browser")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def day(pipeline):
+def day(browser, pipeline, today):
     """A certified day of three posts; a fourth waits for its author, and a title is hostile."""
 
-    day = Day.of(dt.datetime.now(dt.UTC), pipeline.settings.timezone).before(3)
+    day = today.before(9)
     before = noon(day.before(1))
-    post(pipeline, "member", member(7, nickname="하늘", phone="010-1234-5678", createdAt=before, modifiedAt=before))
-    for board_id, author, title in ((1, 7, "first"), (2, 7, HOSTILE), (3, 7, "third"), (4, 404, "waits")):
+    post(pipeline, "member", member(17, nickname="하늘", phone="010-1234-5678", createdAt=before, modifiedAt=before))
+    for board_id, author, title in ((201, 17, "first"), (202, 17, HOSTILE), (203, 17, "third"), (204, 1404, "waits")):
         value = board(board_id, author, title=title, createdAt=noon(day), modifiedAt=noon(day))
         post(pipeline, "board", value)
     with pipeline.airflow("operator") as operator:

@@ -11,38 +11,31 @@ import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
 from include.adapters.kafka.offsets import OffsetReader
-from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.contracts.day import Day
-from tests.fakes.events import board, member
+from tests.fakes.events import member
 from tests.integration.pipelines.test_second import customer, order
 from tests.servers import wait_until
+from tests.support.airflow import (
+    RUN_DEADLINE_S,
+    approval,
+    backfill,
+    held,
+    nights,
+    noon,
+    opened,
+    post,
+    post_board,
+    reprocessing,
+    scheduler_heartbeat,
+    shown,
+    status,
+)
 from tests.support.certifying import take_everything
 from tests.support.pipeline import rows
-from tests.support.pipeline_processes import batch_side
 from tests.support.serving import opened_store, row, serve
-from tests.support.webhook import Webhook
 
-RUN_DEADLINE_S = 240.0
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
-
-
-@pytest.fixture(scope="module")
-def webhook():
-    server = Webhook()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
-def pipeline(tmp_path_factory, webhook):
-    with batch_side(tmp_path_factory.mktemp("airflow"), ALERT_WEBHOOK_URL=webhook.url) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def today(pipeline):
-    return Day.of(dt.datetime.now(dt.UTC), pipeline.settings.timezone)
 
 
 @pytest.fixture(scope="module")
@@ -51,86 +44,7 @@ def day(today):
     return today.before(3)
 
 
-@pytest.fixture
-def operator(pipeline):
-    with pipeline.airflow("operator") as client:
-        client.wait_for_dag("nightly_rebuild")
-        client.wait_for_dag("reprocess_days")
-        client.wait_for_dag("undo_day")
-        client.wait_for_dag("watch_pipeline")
-        yield client
-
-
-def noon(day):
-    """An instant of the day, as a topic carries it."""
-    return rfc3339(dt.datetime.combine(day.date, dt.time(12), ZoneInfo(day.zone)))
-
-
-def post(pipeline, topic, value):
-    """Send it; a stream that shows nothing takes it."""
-    with pipeline.gateway.client() as gateway:
-        assert gateway.post_event(topic, value)["keptIn"] == "kafka"
-    take_everything(pipeline.settings)
-
-
-def post_board(pipeline, day, board_id, member_id=7):
-    post(pipeline, "board", board(board_id, member_id, createdAt=noon(day), modifiedAt=noon(day)))
-
-
-def shown(pipeline, day):
-    """The day's rows as an analyst reads them: (board id, nickname, finality)."""
-    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT board_id, nickname, finality FROM board_detail_masked"
-            " WHERE created_at >= %s AND created_at < %s ORDER BY board_id",
-            (day.start, day.end),
-        )
-        return cursor.fetchall()
-
-
-def status(pipeline, day):
-    """The day's status: (status, rows, pending, generation)."""
-    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT status, row_count, pending_count, generation_id FROM day_status WHERE day = %s", (day.date,)
-        )
-        return cursor.fetchone()
-
-
-def held(pipeline, day):
-    """Why the day is held; None when it is not."""
-    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT held_reason FROM day_trust WHERE day = %s", (day.date,))
-        return cursor.fetchone()[0]
-
-
-def nights(operator, today, dag_id="nightly_rebuild"):
-    """The runs that Airflow made by itself for the last nights."""
-    runs = [run for age in range(1, 6) for run in operator.runs_of_day(dag_id, today.before(age).date)]
-    return [run for run in runs if run.run_id.startswith("scheduled__")]
-
-
-def opened(pipeline, day):
-    """The day is there, as the stream leaves it when it writes a row of it."""
-    with connect(pipeline.settings.database, "stream") as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
-
-
-def reprocessing(day, **values):
-    """The form of reprocess_days for one day; there is no stream to wait for."""
-    return {"from": str(day), "to": str(day), "reason": "a test", "catch_up_timeout_s": 0, **values}
-
-
-def backfill(operator, day):
-    run = operator.backfill_day("nightly_rebuild", day.date, {"catch_up_timeout_s": 0})
-    assert run.partition_key == str(day)
-    return operator.wait(run, RUN_DEADLINE_S)
-
-
 def test_a_fresh_stack_runs_the_last_night_by_itself_and_no_other(operator, today):
-    operator.wait_for_dag("nightly_rebuild")
-    wait_until(lambda: nights(operator, today), RUN_DEADLINE_S, "the night's run")
-
     made = nights(operator, today)
 
     assert len(made) == 1
@@ -235,28 +149,8 @@ def test_a_published_day_is_undone_held_and_redone(pipeline, operator, day):
     assert held(pipeline, day) is None
 
 
-def scheduler_heartbeat(pipeline):
-    health = httpx.get(f"{pipeline.airflow_url}/api/v2/monitor/health").json()
-    return health["scheduler"]["latest_scheduler_heartbeat"]
-
-
-def approval(pipeline, user, run, option=None):
-    """The question of a run's first day; with an option, the user's answer to it."""
-    with pipeline.airflow(user) as client:
-        address = (
-            f"{pipeline.airflow_url}/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
-            "/taskInstances/rebuild_day.approve/0/hitlDetails"
-        )
-        headers = client.authorization()
-        if option is None:
-            return httpx.get(address, headers=headers)
-        return httpx.patch(address, headers=headers, json={"chosen_options": [option], "params_input": {}})
-
-
 def test_a_build_that_takes_a_row_from_readers_waits_for_a_person(pipeline, operator, today):
     day = today.before(6)  # no other test posts to it
-    wait_until(lambda: nights(operator, today), RUN_DEADLINE_S, "the night's run")
-    operator.wait(*nights(operator, today), RUN_DEADLINE_S)  # it takes each day that it finds
     post(pipeline, "member", member(9, nickname="구름", createdAt=noon(day.before(1)), modifiedAt=noon(day.before(1))))
     post_board(pipeline, day, board_id=21, member_id=9)
     ends = OffsetReader(pipeline.settings.kafka.bootstrap_servers).high_watermarks("board")

@@ -1,0 +1,97 @@
+"""What tests of a running Airflow share: days with posts, what readers see of them, runs by a person."""
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+import httpx
+
+from include.adapters.postgres.sessions import connect
+from include.clock import rfc3339
+from tests.fakes.events import board
+from tests.support.certifying import take_everything
+
+RUN_DEADLINE_S = 240.0
+
+
+def noon(day):
+    """An instant of the day, as a topic carries it."""
+    return rfc3339(dt.datetime.combine(day.date, dt.time(12), ZoneInfo(day.zone)))
+
+
+def post(pipeline, topic, value):
+    """Send it; a stream that shows nothing takes it."""
+    with pipeline.gateway.client() as gateway:
+        assert gateway.post_event(topic, value)["keptIn"] == "kafka"
+    take_everything(pipeline.settings)
+
+
+def post_board(pipeline, day, board_id, member_id=7):
+    post(pipeline, "board", board(board_id, member_id, createdAt=noon(day), modifiedAt=noon(day)))
+
+
+def shown(pipeline, day):
+    """The day's rows as an analyst reads them: (board id, nickname, finality)."""
+    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT board_id, nickname, finality FROM board_detail_masked"
+            " WHERE created_at >= %s AND created_at < %s ORDER BY board_id",
+            (day.start, day.end),
+        )
+        return cursor.fetchall()
+
+
+def status(pipeline, day):
+    """The day's status: (status, rows, pending, generation)."""
+    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT status, row_count, pending_count, generation_id FROM day_status WHERE day = %s", (day.date,)
+        )
+        return cursor.fetchone()
+
+
+def held(pipeline, day):
+    """Why the day is held; None when it is not."""
+    with connect(pipeline.settings.database, "analyst") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT held_reason FROM day_trust WHERE day = %s", (day.date,))
+        return cursor.fetchone()[0]
+
+
+def nights(operator, today, dag_id="nightly_rebuild"):
+    """The runs that Airflow made by itself for the last nights."""
+    runs = [run for age in range(1, 6) for run in operator.runs_of_day(dag_id, today.before(age).date)]
+    return [run for run in runs if run.run_id.startswith("scheduled__")]
+
+
+def opened(pipeline, day):
+    """The day is there, as the stream leaves it when it writes a row of it."""
+    with connect(pipeline.settings.database, "stream") as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO day_publication (day) VALUES (%s) ON CONFLICT DO NOTHING", (day.date,))
+
+
+def reprocessing(day, **values):
+    """The form of reprocess_days for one day; there is no stream to wait for."""
+    return {"from": str(day), "to": str(day), "reason": "a test", "catch_up_timeout_s": 0, **values}
+
+
+def backfill(operator, day):
+    run = operator.backfill_day("nightly_rebuild", day.date, {"catch_up_timeout_s": 0})
+    assert run.partition_key == str(day)
+    return operator.wait(run, RUN_DEADLINE_S)
+
+
+def scheduler_heartbeat(pipeline):
+    health = httpx.get(f"{pipeline.airflow_url}/api/v2/monitor/health").json()
+    return health["scheduler"]["latest_scheduler_heartbeat"]
+
+
+def approval(pipeline, user, run, option=None):
+    """The question of a run's first day; with an option, the user's answer to it."""
+    with pipeline.airflow(user) as client:
+        address = (
+            f"{pipeline.airflow_url}/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
+            "/taskInstances/rebuild_day.approve/0/hitlDetails"
+        )
+        headers = client.authorization()
+        if option is None:
+            return httpx.get(address, headers=headers)
+        return httpx.patch(address, headers=headers, json={"chosen_options": [option], "params_input": {}})
