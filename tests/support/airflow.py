@@ -93,5 +93,6 @@ def approval(pipeline, user, run, option=None):
         )
         headers = client.authorization()
         if option is None:
-            return httpx.get(address, headers=headers)
-        return httpx.patch(address, headers=headers, json={"chosen_options": [option], "params_input": {}})
+            return httpx.get(address, headers=headers, timeout=60)
+        answer = {"chosen_options": [option], "params_input": {}}
+        return httpx.patch(address, headers=headers, json=answer, timeout=60)
