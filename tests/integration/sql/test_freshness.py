@@ -12,7 +12,7 @@ from tests.support.serving import DAY, build, opened_store, row, serve, tombston
 
 FRESHNESS = "SELECT lag_records, lag_s, heartbeat_at - shown_until, last_served_at IS NOT NULL, timezone FROM freshness"
 ALIVE = "SELECT is_alive, is_fresh('1 minute'), is_fresh('1 hour') FROM freshness"
-BEAT = "UPDATE stream_progress SET heartbeat_at = now() - interval '%s seconds' WHERE query = %s"
+HEARTBEAT = "UPDATE stream_progress SET heartbeat_at = now() - interval '%s seconds' WHERE query = %s"
 SHOWN = "SELECT board_id, shown_since FROM board_detail_masked WHERE day = %s"
 COUNTED = "SELECT day, count(*) FROM board_detail_masked GROUP BY day ORDER BY day"
 STATUS = "SELECT day, shown_rows FROM day_status ORDER BY day"
@@ -59,9 +59,9 @@ def test_a_stream_is_fresh_while_both_queries_are_alive_and_their_lag_is_short(s
     assert as_analyst(settings, ALIVE) == [(True, True, True)]
     rows(settings, "UPDATE stream_progress SET lag_s = 600 WHERE query = 'join'")
     assert as_analyst(settings, ALIVE) == [(True, False, True)]
-    rows(settings, BEAT, (1800, "serve"))
+    rows(settings, HEARTBEAT, (1800, "serve"))
     assert as_analyst(settings, ALIVE) == [(False, False, True)]
-    rows(settings, BEAT, (4000, "join"))
+    rows(settings, HEARTBEAT, (4000, "join"))
     assert as_analyst(settings, ALIVE) == [(False, False, False)]
     rows(settings, "UPDATE stream_progress SET heartbeat_at = now(), lag_s = NULL")
     assert as_analyst(settings, ALIVE)[0][1:] == (False, False)
