@@ -1,6 +1,6 @@
 """A pipeline's view as an Open Data Contract (ODCS 3): columns, personal data, quality rules and service levels."""
 
-from typing import Any
+from typing import Any, Literal
 
 from include.contracts.definition import Definition
 from include.contracts.fields import Field, FieldType
@@ -13,7 +13,7 @@ _LOGICAL_TYPES: dict[FieldType, str] = {
 
 
 def data_contract(definition: Definition) -> dict[str, Any]:
-    """Return the contract of the view and of the masked view, as analysts read them."""
+    """Return the contract of the view, the masked view and that of certified days, as analysts read them."""
     return {
         "apiVersion": "v3.0.2",
         "kind": "DataContract",
@@ -23,7 +23,8 @@ def data_contract(definition: Definition) -> dict[str, Any]:
         "status": "active",
         "description": {
             "purpose": definition.output.description,
-            "usage": f"Query {definition.name}_masked; role analyst_personal may query {definition.name} too.",
+            "usage": f"Query {definition.name}_masked, or {definition.name}_certified for certified days only; role"
+            f" analyst_personal may query {definition.name} too.",
             "limitations": "Rows with finality 'live' may change until their day is published; see view day_status.",
         },
         "servers": [
@@ -37,7 +38,7 @@ def data_contract(definition: Definition) -> dict[str, Any]:
                 "schema": "public",
             }
         ],
-        "schema": [_view(definition, masked=False), _view(definition, masked=True)],
+        "schema": [_view(definition, form) for form in ("", "masked", "certified")],
         "slaProperties": [
             {
                 "property": "retention", "value": REBUILD_WINDOW_DAYS, "unit": "d",
@@ -53,8 +54,8 @@ def data_contract(definition: Definition) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _view(definition: Definition, masked: bool) -> dict[str, Any]:
-    name = f"{definition.name}_masked" if masked else definition.name
+def _view(definition: Definition, form: Literal["", "masked", "certified"]) -> dict[str, Any]:
+    name = f"{definition.name}_{form}" if form else definition.name
     key = definition.key_column
     return {
         "name": name,
@@ -62,10 +63,11 @@ def _view(definition: Definition, masked: bool) -> dict[str, Any]:
         "logicalType": "object",
         "physicalType": "view",
         "description": f"Every {definition.stream.name} with its {definition.table.name}"
-        + (", with personal values masked." if masked else "."),
+        + {"": ".", "masked": ", with personal values masked.",
+           "certified": ": the certified rows of certified days, with personal values masked."}[form],
         "dataGranularityDescription": f"One row per {definition.stream.name}.",
         "properties": [
-            *(_property(definition, definition.output.field(column.output), masked) for column in definition.columns),
+            *(_property(definition, definition.output.field(each.output), bool(form)) for each in definition.columns),
             {
                 "name": "day", "logicalType": "date", "physicalType": "date", "required": True,
                 "description": f"The date of {definition.day_column} in the pipeline's time zone.",

@@ -59,14 +59,15 @@ _OWN_NAMES = {
     "dirty_day_pkey", "drop_table", "forgotten_key", "forgotten_key_pkey", "freshness", "gateway", "generation",
     "generation_day", "generation_excluded", "generation_excluded_key", "generation_excluded_pkey",
     "generation_id_seq", "generation_load", "generation_load_pkey", "generation_pkey", "generations", "guard",
-    "index_table", "index_table_key", "integrity", "is_covered", "late_version", "late_version_pkey", "ledger_repair",
-    "ledger_repair_id_seq", "ledger_repair_pkey", "member", "member_id_seq", "member_pkey", "offset_ledger",
-    "offset_ledger_pkey", "ordered_offset", "pending_record", "pending_record_key", "pending_record_pkey",
-    "pending_record_table_key", "pipeline_owner", "pipeline_setting", "pipeline_setting_pkey", "public", "publication",
-    "publication_day", "publication_id_seq", "publication_pkey", "rebuild_run", "rebuild_run_pkey", "recorded",
-    "reject", "reject_pkey", "searched_generation", "searched_generation_pkey", "shown_rows", "site", "stream",
-    "stream_driver", "stream_driver_pkey", "stream_progress", "stream_progress_pkey", "stream_trial",
-    "stream_trial_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "was_pending",
+    "index_table", "index_table_key", "integrity", "is_covered", "is_fresh", "late_version", "late_version_pkey",
+    "ledger_repair", "ledger_repair_id_seq", "ledger_repair_pkey", "member", "member_id_seq", "member_pkey",
+    "offset_ledger", "offset_ledger_pkey", "ordered_offset", "pending_record", "pending_record_key",
+    "pending_record_pkey", "pending_record_table_key", "pipeline_owner", "pipeline_setting", "pipeline_setting_pkey",
+    "public", "publication", "publication_day", "publication_id_seq", "publication_pkey", "rebuild_run",
+    "rebuild_run_pkey", "recorded", "reject", "reject_pkey", "searched_generation", "searched_generation_pkey",
+    "shown_rows", "site", "stream", "stream_driver", "stream_driver_pkey", "stream_progress", "stream_progress_pkey",
+    "stream_trial", "stream_trial_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq",
+    "was_pending",
 }  # fmt: skip
 
 _SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}

@@ -16,7 +16,8 @@ class DayStatus:
     """One row of `day_status` with that of `day_trust`.
 
     `dirty_count` is how much reached the day after it was published, `dirty` the same by cause; `corrections` are
-    counted by class. `duplicate_count`: records of the output topic beyond the first of their version.
+    counted by class. `duplicate_count`: records of the output topic beyond the first of their version. `summary` says
+    in a sentence whether the day can be trusted.
     """
 
     day: dt.date
@@ -34,6 +35,7 @@ class DayStatus:
     held_reason: str | None = None
     uncertified_reason: str | None = None
     duplicate_count: int | None = None
+    summary: str = ""
 
     @property
     def duplicate_rate(self) -> float | None:
@@ -107,8 +109,6 @@ def _notes(status: DayStatus, window: Window, night: str) -> tuple[str, ...]:
         notes.append(f"over, and never published: is {night} on, and did its last run succeed?")
     if unexplained := status.corrections.get("unexplained"):
         notes.append(f"{unexplained:,} unexplained differences")
-    if status.held_reason:
-        notes.append(f"held since it was undone: {status.held_reason}")
-    if status.uncertified_reason and status.status != "certified":
-        notes.append(f"not certified: {status.uncertified_reason}")
+    if status.held_reason or (status.uncertified_reason and status.status != "certified"):
+        notes.append(status.summary)
     return tuple(notes)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from hashlib import sha256
 from pathlib import Path
 
 from psycopg2 import sql
@@ -21,18 +22,14 @@ _TABLES = ("detail_live", "detail_covered", "detail_empty", "detail_final")
 
 
 def make_view(cursor: Cursor) -> None:
-    """Make the views that have the definition's columns, and keep the definition."""
-    cursor.execute(fill(VIEW.read_text(encoding="utf-8"), pipeline_of(cursor)))
-    save_definition(cursor)
-
-
-def save_definition(cursor: Cursor) -> None:
-    """Keep the definition, which the next migration compares with its own."""
-    cursor.execute(query("save_setting", cursor), {"name": "definition", "value": _today(cursor)})
+    """Make the views that have the definition's columns, and keep the definition and the hash of the statements."""
+    cursor.execute(_statements(cursor))
+    for name, value in (("definition", _today(cursor)), ("views", _hash(cursor))):
+        cursor.execute(query("save_setting", cursor), {"name": name, "value": value})
 
 
 def evolve(connection: Connection) -> None:
-    """Add the definition's new columns to the tables, and make the views again if the definition has changed.
+    """Add the definition's new columns to the tables, and make the views again if they or the definition have changed.
 
     It is one transaction. New columns are nullable: rows that exist have NULL in them. Raises ContractMismatch, and
     changes nothing, for any other change of a column, the key, the join, the day or the topics, and when other objects
@@ -40,16 +37,13 @@ def evolve(connection: Connection) -> None:
     """
     with connection, connection.cursor() as cursor:
         definition = pipeline_of(cursor)
-        cursor.execute(query("select_setting", cursor), {"name": "definition"})
-        row = cursor.fetchone()
-        evolution = compare(definition, detail_columns(cursor), json.loads(row[0]) if row else None)
+        kept = _setting(cursor, "definition")
+        evolution = compare(definition, detail_columns(cursor), json.loads(kept) if kept else None)
         if evolution.refused:
             raise ContractMismatch(
                 f"{definition.name}.toml: {evolution.refused[0]}; see docs/pipelines.md, What a migration does"
             )
-        if not evolution.added and row is None:
-            save_definition(cursor)
-        elif evolution.added or row[0] != _today(cursor):
+        if evolution.added or kept != _today(cursor) or _setting(cursor, "views") != _hash(cursor):
             _change(cursor, evolution.added)
 
 
@@ -80,6 +74,20 @@ def _change(cursor: Cursor, added: tuple[str, ...]) -> None:
 def _add_column(cursor: Cursor, table: sql.Identifier, column: str) -> None:
     kind = sql.SQL(pipeline_of(cursor).postgres_type(column))
     cursor.execute(sql.SQL(query("add_column", cursor)).format(table=table, column=sql.Identifier(column), type=kind))
+
+
+def _setting(cursor: Cursor, name: str) -> str | None:
+    cursor.execute(query("select_setting", cursor), {"name": name})
+    row = cursor.fetchone()
+    return str(row[0]) if row else None
+
+
+def _statements(cursor: Cursor) -> str:
+    return fill(VIEW.read_text(encoding="utf-8"), pipeline_of(cursor))
+
+
+def _hash(cursor: Cursor) -> str:
+    return sha256(_statements(cursor).encode()).hexdigest()
 
 
 def _today(cursor: Cursor) -> str:

@@ -273,7 +273,7 @@ CREATE TABLE publication (
     made_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (id),
     CHECK (action IN ('publish', 'undo', 'redo'))
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX publication_day ON publication (day, id);
 GRANT SELECT ON publication TO integrity;
 GRANT SELECT, INSERT ON publication TO batch;
@@ -317,7 +317,7 @@ CREATE TABLE unchecked_day (
     request bigint GENERATED ALWAYS AS IDENTITY,
     has_moved boolean NOT NULL DEFAULT true,
     PRIMARY KEY (day)
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT, UPDATE, DELETE ON unchecked_day TO batch;
 COMMENT ON TABLE unchecked_day IS
     'Days that are to be compared with the other published days and with late {{table}}s: their pointer moved, or'
@@ -661,8 +661,10 @@ SELECT s.heartbeat_at,
        s.lag_s,
        s.heartbeat_at - make_interval(secs => s.lag_s) AS shown_until,
        (SELECT max(updated_at) FROM offset_ledger WHERE consumer = 'serve') AS last_served_at,
-       (SELECT value FROM pipeline_setting WHERE name = 'timezone') AS timezone
-  FROM (SELECT min(heartbeat_at) AS heartbeat_at,
+       (SELECT value FROM pipeline_setting WHERE name = 'timezone') AS timezone,
+       COALESCE(s.query_count = 2 AND s.heartbeat_at > now() - interval '10 seconds', false) AS is_alive
+  FROM (SELECT count(*) AS query_count,
+               min(heartbeat_at) AS heartbeat_at,
                CASE WHEN count(*) = count(lag_records) THEN sum(lag_records)::bigint END AS lag_records,
                CASE WHEN count(*) = count(lag_s) THEN sum(lag_s) END AS lag_s
           FROM stream_progress
@@ -675,6 +677,15 @@ COMMENT ON COLUMN freshness.lag_s IS 'How long the first of them has waited, in 
 COMMENT ON COLUMN freshness.shown_until IS 'What reached Kafka before this is shown; null when not known.';
 COMMENT ON COLUMN freshness.last_served_at IS 'When it last wrote rows.';
 COMMENT ON COLUMN freshness.timezone IS 'The time zone of column day.';
+COMMENT ON COLUMN freshness.is_alive IS
+    'True if the speed layer said so in the ten seconds before the transaction began.';
+
+CREATE FUNCTION is_fresh(max_age interval) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN (SELECT COALESCE(f.shown_until >= now() - max_age, false) FROM freshness f);
+COMMENT ON FUNCTION is_fresh IS
+    'True if everything is shown that reached Kafka more than max_age before the transaction began: the lag and the'
+    ' time since the last heartbeat are at most max_age together. False when the lag is not known.';
 
 -- A view that counted the generation's rows would open the tables of all days; a custom plan opens those of one. A day
 -- with nothing on top opens none, so that the status of all days takes few locks.
@@ -743,21 +754,60 @@ COMMENT ON COLUMN day_status.shown_rows IS
     'Rows of the day that {{view}} shows: row_count and live_row_count, an edited {{stream}} counted once.';
 
 CREATE VIEW day_trust AS
-SELECT p.day,
-       p.held_reason,
-       g.uncertified_reason,
-       p.certified_at,
-       COALESCE((SELECT jsonb_object_agg(c.class, c.count ORDER BY c.class)
-                   FROM (SELECT each.class, sum(each.count) AS count
-                           FROM (SELECT class, count(*) AS count FROM detail_correction
-                                  WHERE generation_id = p.generation_id GROUP BY class
-                                  UNION ALL
-                                 SELECT key, value::bigint FROM jsonb_each_text(g.unlisted_corrections)) each
-                          GROUP BY each.class) c), '{}') AS corrections,
-       COALESCE((SELECT jsonb_object_agg(d.cause, d.count ORDER BY d.cause)
-                   FROM dirty_day d WHERE d.day = p.day), '{}') AS dirty,
-       g.duplicate_count
-  FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id;
+SELECT d.day,
+       d.held_reason,
+       d.uncertified_reason,
+       d.certified_at,
+       d.corrections,
+       d.dirty,
+       d.duplicate_count,
+       concat_ws('; ',
+           'held: undone' || CASE WHEN d.undone_by <> 'not said' THEN ' by ' || d.undone_by ELSE '' END
+               || ', ' || d.held_reason,
+           CASE WHEN d.generation_id IS NULL THEN 'provisional: the stream''s rows, not rebuilt yet'
+                ELSE CASE WHEN d.status = 'certified' THEN 'certified'
+                          ELSE COALESCE('rebuilt, not certified (' || d.uncertified_reason || ')',
+                                        'rebuilt, not certified yet') END
+                     || ': ' || to_char(d.row_count, 'FM999,999,999,990')
+                     || CASE WHEN d.row_count = 1 THEN ' row, ' ELSE ' rows, ' END
+                     || (SELECT to_char(COALESCE(sum(c.count::bigint), 0), 'FM999,999,999,990')
+                                || CASE WHEN sum(c.count::bigint) = 1 THEN ' correction' ELSE ' corrections' END
+                           FROM jsonb_each_text(d.corrections) c (class, count))
+                     || to_char(d.published_at AT TIME ZONE COALESCE(z.value, 'UTC'),
+                                ', "published" YYYY-MM-DD HH24:MI') END,
+           (SELECT to_char(sum(c.count::bigint), 'FM999,999,999,990')
+                   || CASE WHEN sum(c.count::bigint) = 1 THEN ' record' ELSE ' records' END || ' arrived since ('
+                   || string_agg(c.count || ' ' || c.cause, ', ' ORDER BY c.cause)
+                   || '): the day waits for its next rebuild'
+              FROM jsonb_each_text(d.dirty) c (cause, count) WHERE c.cause NOT LIKE 'unread %'),
+           (SELECT to_char(sum(c.count::bigint), 'FM999,999,999,990')
+                   || CASE WHEN sum(c.count::bigint) = 1 THEN ' row' ELSE ' rows' END
+                   || ' of the stream that no rebuild can read any more'
+              FROM jsonb_each_text(d.dirty) c (cause, count) WHERE c.cause LIKE 'unread %'),
+           CASE WHEN d.is_unchecked THEN 'a check for late records is due' END) AS summary
+  FROM (SELECT p.day,
+               p.status,
+               p.generation_id,
+               p.row_count,
+               p.published_at,
+               p.held_reason,
+               (SELECT u.made_by FROM publication u
+                 WHERE u.day = p.day AND u.action = 'undo' ORDER BY u.id DESC LIMIT 1) AS undone_by,
+               g.uncertified_reason,
+               p.certified_at,
+               COALESCE((SELECT jsonb_object_agg(c.class, c.count ORDER BY c.class)
+                           FROM (SELECT each.class, sum(each.count) AS count
+                                   FROM (SELECT class, count(*) AS count FROM detail_correction
+                                          WHERE generation_id = p.generation_id GROUP BY class
+                                          UNION ALL
+                                         SELECT key, value::bigint FROM jsonb_each_text(g.unlisted_corrections)) each
+                                  GROUP BY each.class) c), '{}') AS corrections,
+               COALESCE((SELECT jsonb_object_agg(d.cause, d.count ORDER BY d.cause)
+                           FROM dirty_day d WHERE d.day = p.day), '{}') AS dirty,
+               g.duplicate_count,
+               EXISTS (SELECT FROM unchecked_day u WHERE u.day = p.day) AS is_unchecked
+          FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id) d
+  LEFT JOIN pipeline_setting z ON z.name = 'timezone';
 COMMENT ON VIEW day_trust IS
     'What stands against trusting a day: corrections by class, what arrived since by cause.';
 COMMENT ON COLUMN day_trust.day IS 'Date in the pipeline''s time zone.';
@@ -768,6 +818,8 @@ COMMENT ON COLUMN day_trust.corrections IS 'Differences that the published rebui
 COMMENT ON COLUMN day_trust.dirty IS 'What reached the day after it was published, counted by cause.';
 COMMENT ON COLUMN day_trust.duplicate_count IS
     'Records of the output topic beyond the first of their version, as the published rebuild counted them.';
+COMMENT ON COLUMN day_trust.summary IS
+    'One sentence: whether the day can be trusted, and why. Times are in the pipeline''s time zone.';
 
 CREATE VIEW day_correction AS
 SELECT c.generation_id,
@@ -800,6 +852,8 @@ GRANT SELECT ON day_trust TO batch, integrity, analyst;
 GRANT SELECT ON day_correction TO integrity;
 REVOKE EXECUTE ON FUNCTION shown_rows FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION shown_rows TO batch, integrity, analyst, analyst_personal;
+REVOKE EXECUTE ON FUNCTION is_fresh FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION is_fresh TO batch, analyst, analyst_personal;
 
 -- A table for each build of a day, made and dropped by functions alone.
 

@@ -24,20 +24,49 @@ SELECT {{served_x}}, x.day, x.finality, x.shown_since
           AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
                              l.stream_offset, l.table_partition, l.table_offset)) x
  WHERE x.day = p.day;
-COMMENT ON VIEW {{view}} IS 'Every {{stream}} with its {{table}}: final days as rebuilt, the rest as streamed.';
+COMMENT ON VIEW {{view}} IS
+    'Every {{stream}} with its {{table}}: final days as rebuilt, the rest as streamed. Name the day by its value: WHERE'
+    ' day = date ''2026-11-20''. finality ''final'': the row is of the rebuilt day; ''live'': the stream wrote it, and'
+    ' the rebuild of its day may correct it. Ask freshness or is_fresh(interval ''1 minute'') how far the stream is,'
+    ' and day_trust.summary whether a day can be trusted.';
 
 CREATE VIEW {{view}}_masked AS
 SELECT {{masked}}, day, finality, shown_since
   FROM {{view}};
 COMMENT ON VIEW {{view}}_masked IS
-    'Every {{stream}} with its {{table}}, as {{view}}, with personal values masked.';
+    'Every {{stream}} with its {{table}}, as {{view}}, with personal values masked. Name the day by its value: WHERE'
+    ' day = date ''2026-11-20''. finality ''final'': the row is of the rebuilt day; ''live'': the stream wrote it, and'
+    ' the rebuild of its day may correct it. Ask freshness or is_fresh(interval ''1 minute'') how far the stream is,'
+    ' and day_trust.summary whether a day can be trusted. {{view}}_certified has certified days only.';
+
+-- Without the live rows: the certificate has not counted these. The last table is always empty. Without it PostgreSQL
+-- would join the days with all their generations, instead of choosing one for each.
+CREATE VIEW {{view}}_certified AS
+SELECT {{masked}}, day, finality, shown_since
+  FROM (SELECT {{served_x}}, x.day, x.finality, x.shown_since
+          FROM day_publication p
+         CROSS JOIN LATERAL (
+               SELECT {{served_f}}, f.day, 'final'::text AS finality, p.certified_at AS shown_since
+                 FROM (SELECT generation_id, day, {{served}}
+                         FROM detail_final
+                       UNION ALL
+                       SELECT generation_id, day, {{served}}
+                         FROM detail_empty) f
+                WHERE (f.day = p.day AND f.generation_id = p.generation_id) OR f.generation_id IS NULL
+               UNION ALL
+               SELECT {{served}}, day, 'final', p.certified_at FROM detail_empty) x
+         WHERE x.day = p.day AND p.status = 'certified') certified;
+COMMENT ON VIEW {{view}}_certified IS
+    'Days that are certified, and no other, with personal values masked: the rows that the certificate counted. What'
+    ' arrived since is in {{view}}_masked at once, and here when its day is certified again. Name the day by its value:'
+    ' WHERE day = date ''2026-11-20''.';
 
 DO $$
 DECLARE
     relation text;
     described text[];
 BEGIN
-    FOREACH relation IN ARRAY ARRAY['{{view}}', '{{view}}_masked'] LOOP
+    FOREACH relation IN ARRAY ARRAY['{{view}}', '{{view}}_masked', '{{view}}_certified'] LOOP
         FOREACH described SLICE 1 IN ARRAY ARRAY[
             {{descriptions}},
             ['day', 'The day the {{stream}} belongs to: the date of {{day_from}} in the pipeline''s time zone.'],
@@ -47,12 +76,15 @@ BEGIN
                             ' after it.']]
         LOOP
             EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, described[1], described[2] || CASE
-                WHEN relation = '{{view}}_masked' AND described[1] = ANY ('{{{personal}}}')
+                WHEN relation <> '{{view}}' AND described[1] = ANY ('{{{personal}}}')
                 THEN ' Masked: its last two characters are shown; role analyst_personal sees it.' ELSE '' END);
         END LOOP;
     END LOOP;
 END
 $$;
+COMMENT ON COLUMN {{view}}_certified.finality IS '''final'': every row is of the rebuilt day.';
+COMMENT ON COLUMN {{view}}_certified.shown_since IS
+    'When the day was certified. The transaction can commit up to two minutes after it.';
 
 -- A query that names keys and no day is planned with the tables of all days. The keys are enough to tell which days can
 -- have them, and the second query names those. The plan has a copy of the keys for each table: 10,000 keys take 60 MB,
@@ -82,6 +114,6 @@ COMMENT ON FUNCTION {{view}}_by_key IS
     ' that can have them.';
 
 GRANT SELECT ON {{view}} TO stream, batch, analyst_personal;
-GRANT SELECT ON {{view}}_masked TO batch, analyst, analyst_personal;
+GRANT SELECT ON {{view}}_masked, {{view}}_certified TO batch, analyst, analyst_personal;
 REVOKE EXECUTE ON FUNCTION {{view}}_by_key FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION {{view}}_by_key TO batch, analyst, analyst_personal;

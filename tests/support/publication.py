@@ -34,11 +34,12 @@ def publish(settings: Settings, day: Day, run_id: str | None = None, **how: Any)
 class Reader:
     """Reads the day over and over, each time in a transaction of its own; `seen` counts what it saw."""
 
-    def __init__(self, settings: Settings, day: str) -> None:
+    def __init__(self, settings: Settings, day: str, statement: str = COUNT) -> None:
         self.seen: Counter[tuple[tuple[str, int], ...]] = Counter()
         self.errors: list[Exception] = []
         self._settings = settings
         self._day = day
+        self._statement = statement
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read)
 
@@ -58,7 +59,7 @@ class Reader:
         try:
             with connection.cursor() as cursor:
                 while not self._ended.is_set():
-                    cursor.execute(COUNT, (self._day,))
+                    cursor.execute(self._statement, (self._day,))
                     self.seen[tuple(sorted(cursor.fetchall()))] += 1
         except psycopg2.Error as exc:
             self.errors.append(exc)

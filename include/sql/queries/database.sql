@@ -66,7 +66,8 @@ SELECT format('GRANT %s ON %s %s TO %s%s', a.privilege_type, o.kind, o.name,
               CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END,
               CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
   FROM (SELECT 'TABLE' AS kind, oid::regclass::text AS name, relacl AS acl FROM pg_class
-         WHERE oid IN ('public.{{view}}'::regclass, 'public.{{view}}_masked'::regclass)
+         WHERE oid IN ('public.{{view}}'::regclass, 'public.{{view}}_masked'::regclass,
+                       to_regclass('public.{{view}}_certified'))
         UNION ALL
         SELECT 'FUNCTION', oid::regprocedure::text, proacl FROM pg_proc
          WHERE oid = 'public.{{view}}_by_key'::regproc) o
@@ -74,6 +75,7 @@ SELECT format('GRANT %s ON %s %s TO %s%s', a.privilege_type, o.kind, o.name,
 
 -- name: drop_view
 DROP FUNCTION {{view}}_by_key;
+DROP VIEW IF EXISTS {{view}}_certified;
 DROP VIEW {{view}}_masked, {{view}}
 
 -- name: add_column

@@ -202,7 +202,8 @@ SELECT s.day,
        t.dirty,
        t.held_reason,
        t.uncertified_reason,
-       t.duplicate_count
+       t.duplicate_count,
+       t.summary
   FROM day_status s JOIN day_trust t ON t.day = s.day
  WHERE %(day)s::date IS NULL OR s.day = %(day)s::date
  ORDER BY s.day DESC

@@ -28,7 +28,7 @@ def settings(postgres, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "table",
-    ["board_detail", "board_detail_masked", "detail_live", "detail_final", "detail_covered"],
+    ["board_detail", "board_detail_masked", "board_detail_certified", "detail_live", "detail_final", "detail_covered"],
 )
 def test_the_tables_have_the_columns_of_the_definition(settings, table):
     found = {name: kind for name, kind, _ in rows(settings, COLUMNS, (table,))}
@@ -37,13 +37,16 @@ def test_the_tables_have_the_columns_of_the_definition(settings, table):
         assert found[name] == LONG_TYPES.get(wanted, wanted)
 
 
-@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked", "day_status"])
+@pytest.mark.parametrize(
+    "view",
+    ["board_detail", "board_detail_masked", "board_detail_certified", "day_status", "day_trust", "freshness"],
+)
 def test_every_column_the_analyst_sees_is_explained(settings, view):
     unexplained = [name for name, _, comment in rows(settings, COLUMNS, (view,)) if not comment]
     assert unexplained == []
 
 
-@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked"])
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked", "board_detail_certified"])
 def test_comments_in_the_database_are_those_of_the_definition(settings, view):
     """Migrations are frozen: a description that changes needs one of its own."""
     found = {name: comment for name, _, comment in rows(settings, COLUMNS, (view,))}
@@ -60,11 +63,10 @@ def test_migrating_again_changes_nothing_also_without_the_superuser(settings):
 def test_masking_hides_every_column_that_the_contract_calls_personal_and_no_other(settings):
     source = "SELECT a.attname FROM pg_attribute a WHERE a.attrelid = 'board_detail'::regclass AND a.attnum > 0"
     personal = {field.column for field in PIPELINE.output.fields if field.personal}
-    masked = {name for name, _, comment in rows(settings, COLUMNS, ("board_detail_masked",)) if "Masked" in comment}
-    assert masked == personal == {"phone"}
-    assert [name for name, *_ in rows(settings, COLUMNS, ("board_detail_masked",))] == [
-        name for (name,) in rows(settings, source + " ORDER BY a.attnum")
-    ]
+    for view in ("board_detail_masked", "board_detail_certified"):
+        columns = rows(settings, COLUMNS, (view,))
+        assert {name for name, _, comment in columns if "Masked" in comment} == personal == {"phone"}
+        assert [name for name, *_ in columns] == [name for (name,) in rows(settings, source + " ORDER BY a.attnum")]
 
 
 def test_what_is_personal_at_its_source_is_personal_in_the_result():

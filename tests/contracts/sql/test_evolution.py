@@ -92,6 +92,16 @@ def test_a_description_may_be_any_text(made):
     assert (text,) in rows(settings, f"{comment} AND attrelid = 'order_detail'::regclass")
 
 
+def test_the_views_of_an_earlier_version_are_made_again(made):
+    settings = made("earlier_views")
+    rows(settings, "GRANT SELECT ON order_detail_masked TO gateway")
+    wanted = without_places(settings, "public")
+    rows(settings, "DROP VIEW order_detail_certified; COMMENT ON VIEW order_detail_masked IS NULL")
+    rows(settings, "UPDATE pipeline_setting SET value = 'of an earlier version' WHERE name = 'views'")
+    migrate(settings)
+    assert without_places(settings, "public") == wanted
+
+
 def test_rights_that_were_given_on_the_view_stay(made):
     settings = made("evolved_grants", *NEW_COLUMNS)
     rows(settings, "GRANT SELECT ON order_detail_masked TO gateway WITH GRANT OPTION")

@@ -26,6 +26,7 @@ LATER = NOON + dt.timedelta(days=1)
 def settings(postgres, tmp_path_factory):
     made = migrated(None, postgres, "many_days", tmp_path_factory.mktemp("many-days"))
     publish_days(made, str(DAY), DAYS)
+    rows(made, "UPDATE day_publication SET status = 'certified', certified_at = now()")
     return made
 
 
@@ -41,7 +42,7 @@ QUERIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked"])
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked", "board_detail_certified"])
 @pytest.mark.parametrize("statements", QUERIES.values(), ids=QUERIES)
 def test_a_query_of_one_day_locks_that_days_tables(settings, view, statements):
     with closing(open_as(settings, "batch")) as reader, reader.cursor() as cursor:
@@ -81,9 +82,10 @@ def test_the_status_of_one_day_locks_that_days_tables(settings):
         assert locks_held(reader) <= LOCKS_OF_STATUS
 
 
-def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings):
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_certified"])
+def test_the_plan_of_one_day_has_one_generation_and_is_costed_as_one(settings, view):
     rows(settings, "ANALYZE detail_final")
-    ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM board_detail WHERE day = '{A_DAY}'")
+    ((plan,),) = rows(settings, f"EXPLAIN (FORMAT JSON) SELECT * FROM {view} WHERE day = '{A_DAY}'")
     relations = list(_relations(plan[0]["Plan"]))
     assert sum(name.startswith("detail_final") for name in relations) == 1
     assert len(relations) <= 5  # the pointer, the empty table, and live rows twice
@@ -114,11 +116,12 @@ def two_generations(settings):
 
 
 @pytest.mark.usefixtures("two_generations")
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_certified"])
 @pytest.mark.parametrize(("condition", "days"), RANGES.values(), ids=RANGES)
-def test_a_range_of_days_reads_the_shown_generation_of_each_once(settings, condition, days):
+def test_a_range_of_days_reads_the_shown_generation_of_each_once(settings, view, condition, days):
     dates = {"day": REBUILT_DAY, "before": REBUILT_DAY.before(1), "a_week_before": REBUILT_DAY.before(7),
              "after": DAY.before(REBUILT - 1), "other": DAY.before(400)}  # fmt: skip
-    query = f"SELECT * FROM board_detail WHERE {condition.format(**dates)}"
+    query = f"SELECT * FROM {view} WHERE {condition.format(**dates)}"
     ((plan,),) = rows(settings, f"EXPLAIN (ANALYZE, FORMAT JSON) {query}")
     read = sum(node["Actual Loops"] for node in _scans(plan[0]["Plan"])
                if node["Relation Name"].startswith("detail_final"))  # fmt: skip

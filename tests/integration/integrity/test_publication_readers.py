@@ -12,6 +12,7 @@ from include.integrity.pruning import collect_orphans
 from include.integrity.publication import redo, undo
 from stack.postgres_binaries import find, from_wheel
 from tests.servers import wait_until
+from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import COUNT, Reader, open_as, publish
 from tests.support.serving import DAY, build, opened_store, row, serve
@@ -30,6 +31,13 @@ def settings(postgres, tmp_path):
 
 def built(settings, title, cut=1000):
     return build(settings, [row(n, n, title=title) for n in range(SIZES[title])], cut=cut, run_id=title)
+
+
+def certified_day(settings):
+    """Certify the day, whatever differences its generations have in these tests."""
+    rows(settings, "UPDATE detail_correction SET class = 'late' WHERE class = 'unexplained'")
+    rows(settings, "DELETE FROM dirty_day")
+    assert certify_alone(settings, DAY).reason is None
 
 
 def live(settings, count=30):
@@ -54,6 +62,30 @@ def test_a_reader_sees_one_generation_whole_whatever_happens_meanwhile(settings)
                 wait_until(lambda seen=seen: sum(reader.seen.values()) > seen or bool(reader.errors), 30, "it reads on")
     assert reader.errors == []
     assert set(reader.seen) == whole
+
+
+def test_a_reader_of_certified_days_sees_a_certified_generation_whole_or_nothing(settings):
+    certified = COUNT.replace("masked", "certified")
+    with Reader(settings, str(DAY), certified).reading() as reader:
+
+        def await_reading():
+            seen = sum(reader.seen.values())
+            wait_until(lambda: sum(reader.seen.values()) > seen + 1 or bool(reader.errors), 30, "it reads on")
+
+        for title in ("first", "second"):
+            built(settings, title)
+            publish(settings, DAY, title)
+            await_reading()
+            certified_day(settings)
+            await_reading()
+        for _ in range(5):
+            undo(settings, DAY, "test")
+            await_reading()
+            redo(settings, DAY, "test")
+            certified_day(settings)
+            await_reading()
+    assert reader.errors == []
+    assert set(reader.seen) == {(), *(((title, SIZES[title]),) for title in ("first", "second"))}
 
 
 def test_an_old_snapshot_and_a_query_under_way_hold_nobody_up_and_keep_their_day(settings):
@@ -151,7 +183,7 @@ def _read_generations(plan):
     return found
 
 
-@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked"])
+@pytest.mark.parametrize("view", ["board_detail", "board_detail_masked", "board_detail_certified"])
 @pytest.mark.parametrize("setting", ["force_custom_plan", "force_generic_plan"])
 def test_a_query_of_one_day_reads_one_generation(settings, view, setting):
     shown = None
@@ -160,6 +192,7 @@ def test_a_query_of_one_day_reads_one_generation(settings, view, setting):
         publish(settings, DAY, title)
     build(settings, [row(1, 1)], cut=2000, run_id="dry")
     live(settings, count=3)
+    certified_day(settings)
     rows(settings, "ANALYZE detail_final")
     statement = f"SELECT count(*), min(phone) FROM {view} WHERE day = $1"
     plan = _plan(settings, statement, (str(DAY),), setting)

@@ -11,6 +11,8 @@ from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve, tombstone
 
 FRESHNESS = "SELECT lag_records, lag_s, heartbeat_at - shown_until, last_served_at IS NOT NULL, timezone FROM freshness"
+ALIVE = "SELECT is_alive, is_fresh('1 minute'), is_fresh('1 hour') FROM freshness"
+HEARTBEAT = "UPDATE stream_progress SET heartbeat_at = now() - interval '%s seconds' WHERE query = %s"
 SHOWN = "SELECT board_id, shown_since FROM board_detail_masked WHERE day = %s"
 COUNTED = "SELECT day, count(*) FROM board_detail_masked GROUP BY day ORDER BY day"
 STATUS = "SELECT day, shown_rows FROM day_status ORDER BY day"
@@ -46,6 +48,23 @@ def test_what_waits_in_both_queries_counts(settings):
     assert as_analyst(settings, FRESHNESS) == [(7, 4.0, dt.timedelta(seconds=4), True, "Asia/Seoul")]
     rows(settings, "UPDATE stream_progress SET lag_s = NULL WHERE query = 'join'")
     assert as_analyst(settings, FRESHNESS) == [(7, None, None, True, "Asia/Seoul")]
+
+
+def test_a_stream_is_fresh_while_both_queries_are_alive_and_their_lag_is_short(settings):
+    assert as_analyst(settings, ALIVE) == [(False, False, False)]
+    rows(settings, PROGRESS, ("serve", 0, 0))
+    assert as_analyst(settings, ALIVE)[0][0] is False  # the other query never ran
+    rows(settings, PROGRESS, ("join", 0, 0))
+    rows(settings, "UPDATE stream_progress SET heartbeat_at = now() + interval '5 minutes'")  # slow machines too
+    assert as_analyst(settings, ALIVE) == [(True, True, True)]
+    rows(settings, "UPDATE stream_progress SET lag_s = 600 WHERE query = 'join'")
+    assert as_analyst(settings, ALIVE) == [(True, False, True)]
+    rows(settings, HEARTBEAT, (1800, "serve"))
+    assert as_analyst(settings, ALIVE) == [(False, False, True)]
+    rows(settings, HEARTBEAT, (4000, "join"))
+    assert as_analyst(settings, ALIVE) == [(False, False, False)]
+    rows(settings, "UPDATE stream_progress SET heartbeat_at = now(), lag_s = NULL")
+    assert as_analyst(settings, ALIVE)[0][1:] == (False, False)
 
 
 def test_an_incremental_reader_sees_each_change_of_what_is_shown(settings):

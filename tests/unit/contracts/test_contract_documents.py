@@ -47,10 +47,10 @@ def test_an_asyncapi_document_has_the_topics_messages_and_headers():
 
 
 def test_a_data_contract_has_the_columns_and_says_which_are_personal():
-    view, masked = data_contract(PIPELINES["order_detail"])["schema"]
+    view, masked, certified = data_contract(PIPELINES["order_detail"])["schema"]
     assert tuple(each["name"] for each in view["properties"][:-2]) == PIPELINES["order_detail"].relational_columns
-    classes = [{p["name"]: p.get("classification") for p in each["properties"]} for each in (view, masked)]
-    assert [found["customer_name"] for found in classes] == ["personal", "masked"]
-    assert [found["amount"] for found in classes] == ["internal", "internal"]
+    classes = [{p["name"]: p.get("classification") for p in each["properties"]} for each in (view, masked, certified)]
+    assert [found["customer_name"] for found in classes] == ["personal", "masked", "masked"]
+    assert [found["amount"] for found in classes] == ["internal", "internal", "internal"]
     (key,) = [each for each in view["properties"] if each.get("primaryKey")]
     assert (key["name"], key["physicalType"], key["required"]) == ("order_number", "bigint", True)

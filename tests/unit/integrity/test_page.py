@@ -97,12 +97,12 @@ class TestRows:
             corrections={"unexplained": 2},
             held_reason="wrong authors",
             uncertified_reason="3 events wait",
+            summary="held: undone, wrong authors; rebuilt, not certified (3 events wait): 1 row",
         )
 
         assert select_rows([status], WINDOW, "night")[0].notes == (
             "2 unexplained differences",
-            "held since it was undone: wrong authors",
-            "not certified: 3 events wait",
+            "held: undone, wrong authors; rebuilt, not certified (3 events wait): 1 row",
         )
 
     @pytest.mark.parametrize(
@@ -151,9 +151,10 @@ class TestPage:
             assert text in answer.text
 
     def test_shows_what_speaks_against_a_day_and_what_waits_at_the_gateways(self):
-        text = page(day_status("2026-11-20", held_reason="wrong <authors>"), backlog="7 events wait").get("/").text
+        held = day_status("2026-11-20", held_reason="wrong <authors>", summary="held: undone, wrong <authors>")
+        text = page(held, backlog="7 events wait").get("/").text
 
-        assert "held since it was undone: wrong &lt;authors&gt;" in text
+        assert "held: undone, wrong &lt;authors&gt;" in text
         assert "7 events wait" in text
 
     def test_has_no_button_where_a_rebuild_would_be_refused(self):
