@@ -82,6 +82,7 @@ COMMENT ON FUNCTION {{view}}_by_key IS
     ' that can have them.';
 
 GRANT SELECT ON {{view}} TO stream, batch, analyst_personal;
+GRANT SELECT ({{key}}, day, finality) ON {{view}} TO integrity;
 GRANT SELECT ON {{view}}_masked TO batch, analyst, analyst_personal;
 REVOKE EXECUTE ON FUNCTION {{view}}_by_key FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION {{view}}_by_key TO batch, analyst, analyst_personal;

@@ -1,4 +1,4 @@
-"""What tests of a running Airflow share: days with posts, what readers see of them, runs by a person."""
+"""Helpers for tests of a running Airflow: days with posts, what readers see of them, runs by a person."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo
