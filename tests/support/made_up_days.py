@@ -1,8 +1,11 @@
 """Ninety days of a pipeline in use, made up: for pictures of the pages, and for tests of many days at once."""
 
+import contextlib
 import datetime as dt
 import json
 import random
+import threading
+from collections.abc import Iterator
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
@@ -14,6 +17,7 @@ from tests.support.publication import publish
 from tests.support.serving import build, exclude, opened_store, row, serve
 
 RUN = "scheduled__{day}T19:00:00+00:00"
+HERO_KEY = 4703  # a post of the day with rows, whose author a rebuild corrected
 CITIES = ("Seoul", "Busan", "Incheon", "Daegu", "Jeju")
 NAMES = ("mina", "jun", "haneul", "sora", "taeho", "yuna")
 
@@ -74,13 +78,30 @@ def _day(chance: random.Random, day: Day, age: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+@contextlib.contextmanager
+def keep_stream_alive(settings: Settings) -> Iterator[None]:
+    """The made-up stream's queries write their progress every second, until the end of the block."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(1):
+            sql(settings, "UPDATE stream_progress SET heartbeat_at = now()")
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def _watched(settings: Settings, today: Day) -> None:
     for query, lag in (("join", 12), ("serve", 3)):
         sql(
             settings,
             "INSERT INTO stream_progress (query, driver_id, batch_id, input_rows, duration_ms, total_rows, lag_records,"
-            " lag_s, heartbeat_at) VALUES (%s, 'driver', 4711, %s, 412, 9000000, %s, 0.8, now())"
-            " ON CONFLICT (query) DO UPDATE SET heartbeat_at = now()",
+            " lag_s) VALUES (%s, 'driver', 4711, %s, 412, 9000000, %s, 0.8)",
             (query, 1_480 + lag, lag),
         )
     sql(
@@ -114,7 +135,7 @@ def _whole(settings: Settings, day: Day) -> Day:
     verify(settings, day, RUN.format(day=day))
     publish(settings, day, RUN.format(day=day), made_by=f"airflow, nightly_rebuild {RUN.format(day=day)}",
             reason="nightly_rebuild")  # fmt: skip
-    renamed = {4703: {"nickname": "haneul.k", "phone": "010-9999-0000", "table_offset": 8},
+    renamed = {HERO_KEY: {"nickname": "haneul.k", "phone": "010-9999-0000", "table_offset": 8},
                4722: {"city": "Daejeon", "table_offset": 9}}  # fmt: skip
     second = [post(board, board, **renamed.get(board, {})) for board in boards]
     again = build(settings, second, cut=6_000, run_id="manual__2026-11-20T01:10:00", day=day, raw_distinct=42)

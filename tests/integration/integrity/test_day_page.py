@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from include.contracts.day import Day
+from include.integrity import page
 from include.integrity.comparison import verify
 from include.integrity.day_page import load_day, load_difference
 from include.integrity.page import create_app
@@ -190,7 +191,8 @@ def test_a_day_of_which_nothing_is_known(settings):
     assert load_day(settings, Day.parse("2020-01-01", "Asia/Seoul")) is None
 
 
-def test_the_page_shows_it(settings, day):
+def test_the_pages_show_it(settings, day, monkeypatch):
+    monkeypatch.setattr(page, "FIND_LIMITS", page.FIND_LIMITS._replace(place_s=0.5))  # there is no Kafka
     pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: settings))
     answers: list[httpx.Response] = [
         pages.get(path)
