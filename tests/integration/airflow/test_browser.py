@@ -219,7 +219,8 @@ def test_days_are_filtered_by_keyboard_without_a_request(day, open_as):
         shown, number = frame.locator("#days tbody tr:visible"), frame.locator("#filter output")
         before, requests = shown.count(), []
         page.on("request", lambda request: requests.append(request.url))
-        frame.locator("input[value=certified]").focus()
+        row = frame.get_by_role("row").filter(has=frame.get_by_role("link", name=str(day), exact=True))
+        frame.locator(f"input[value={row.get_attribute('data-kind')}]").focus()
         page.keyboard.press("Space")
         frame.get_by_role("link", name=str(day), exact=True).wait_for(state="hidden")
         after, told = shown.count(), number.inner_text()
@@ -266,7 +267,7 @@ def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, today, 
             shown_to_viewer = open_day(other, day)
             shown_to_viewer.get_by_role("button", name="Reject").click()
             shown_to_viewer.get_by_text("You may look, but not decide. Ask an operator.").wait_for()
-        frame = integrity(page)
+        frame.get_by_role("link", name="All days").click()
         frame.get_by_role("link", name=f"Publish day {day}?").click()
         frame.get_by_role("heading", name=f"Publish day {day}?").wait_for()
         asked = frame.get_by_role("article").inner_text()
