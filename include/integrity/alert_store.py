@@ -8,8 +8,15 @@ from contextlib import contextmanager
 from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.integrity.findings import Finding, Notice
-from include.settings import Settings
+from include.settings import Role, Settings
 from include.sql.named import query
+
+
+def open_alerts(settings: Settings, role: Role = "batch") -> list[Finding]:
+    """Return the open alerts, the critical ones first. Blocks; raises DatabaseUnavailable."""
+    with connect(settings.database, role, "alerts") as connection, connection.cursor() as cursor:
+        cursor.execute(query("select_open_alerts", cursor))
+        return [Finding(*row) for row in cursor.fetchall()]
 
 
 class AlertStore:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.adapters.postgres.sessions import connect
 from include.integrity.late_members import find_late_members
-from include.settings import Settings
+from include.settings import Role, Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ def _behind(ends: dict[int, int], at: dict[int, int]) -> int:
     return sum(max(0, end - at.get(partition, 0)) for partition, end in ends.items())
 
 
-def taken_offsets(settings: Settings, consumer: str, topic_id: str) -> Offsets:
+def taken_offsets(settings: Settings, consumer: str, topic_id: str, role: Role = "batch") -> Offsets:
     """Return the next offset of a query of the speed layer in each partition. Raises DatabaseUnavailable."""
-    with connect(settings.database, "batch", "catch-up") as connection, connection.cursor() as cursor:
+    with connect(settings.database, role, "catch-up") as connection, connection.cursor() as cursor:
         cursor.execute(query("select_ledger", cursor), {"consumer": consumer, "topic_id": topic_id})
         return dict(cursor.fetchall())

@@ -1,7 +1,7 @@
 """Compares a built generation with the rows that readers see: each difference is a row with class and both values."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,12 +148,22 @@ def _counts(cursor: Cursor, generation: Generation) -> dict[str, int]:
 
 
 def sample_of(
-    pipeline: Definition, correction: str, key: int, shown: Mapping[str, Any] | None, rebuilt: Mapping[str, Any] | None
+    pipeline: Definition,
+    correction: str,
+    key: int,
+    shown: Mapping[str, Any] | None,
+    rebuilt: Mapping[str, Any] | None,
+    changed: Collection[str] | None = None,
 ) -> Sample:
-    """Return the correction of a key as a sample: the columns that change, with personal values hidden."""
+    """Return the correction of a key as a sample: the columns that change, with personal values hidden.
+
+    `changed` names the columns of rows whose personal values are hidden already.
+    """
     columns = [*pipeline.relational_columns, *COORDINATES]
     if shown is None or rebuilt is None:
         columns.append("copies")  # the number of copies of a duplicate; rows have no such column
+    elif changed is not None:
+        columns = [name for name in columns if name in changed]
     else:
         columns = [name for name in columns if shown.get(name) != rebuilt.get(name)]
 

@@ -55,6 +55,27 @@ class GenerationRow:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """A row that differs between two generations: `kind` is added, removed or changed. Personal values are hidden."""
+
+    kind: str
+    key: int
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    changed: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference between two generations of a day: counts by kind, and up to 20 rows."""
+
+    from_id: int
+    to_id: int
+    counts: Mapping[str, int]
+    rows: Sequence[Changed]
+
+
+@dataclass(frozen=True)
 class DayPage:
     """A day and the details of the generation that it shows; without one, `terms`, `left_out` and `balance` are empty.
 
@@ -73,6 +94,32 @@ class DayPage:
         """The generation that readers see; None while they see the speed layer's rows alone."""
         return next((each for each in self.generations if each.is_shown), None)
 
+    @property
+    def kept(self) -> Sequence[GenerationRow]:
+        """The generations whose rows are kept, and can be compared."""
+        return [each for each in self.generations if each.status in ("built", "published", "superseded")]
+
+
+def load_difference(settings: Settings, day: Day, from_id: int, to_id: int) -> Difference:
+    """Return the difference between two kept generations of the day. Blocks; raises DatabaseUnavailable."""
+    with connect(settings.database, "integrity", "integrity") as connection, connection.cursor() as cursor:
+        params = {"day": day.date, "from_id": from_id, "to_id": to_id, "limit": SAMPLES}
+        cursor.execute(query("select_difference", cursor), params)
+        found = cursor.fetchall()
+    counts = {kind: total for kind, total, *_ in found}
+    rows = [
+        Changed(kind, key, _ordered(before, settings), _ordered(after, settings), changed)
+        for kind, _, key, before, after, changed in found
+    ]
+    return Difference(from_id, to_id, counts, rows)
+
+
+def _ordered(row: Mapping[str, Any] | None, settings: Settings) -> Mapping[str, Any] | None:
+    """Return the row with the columns of the definition first, in its order."""
+    if row is None:
+        return None
+    return {name: row[name] for name in dict.fromkeys((*settings.pipeline.relational_columns, *row)) if name in row}
+
 
 def load_day(settings: Settings, day: Day) -> DayPage | None:
     """Return the page of the day; None for a day of which nothing is known. Blocks; raises DatabaseUnavailable."""
@@ -89,7 +136,10 @@ def load_day(settings: Settings, day: Day) -> DayPage | None:
         return DayPage(
             rows[0],
             [Term(*row) for row in select("select_certificate")],
-            [Correction(*row) for row in select("select_day_corrections")],
+            [
+                Correction(name, key, _ordered(before, settings), _ordered(after, settings), changed)
+                for name, key, before, after, changed in select("select_day_corrections")
+            ],
             [LeftOut(*row) for row in select("select_left_out")],
             [GenerationRow(*row) for row in select("select_generations_of_day")],
             [PublicationRow(*row) for row in select("select_publications")],

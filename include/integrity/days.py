@@ -58,7 +58,7 @@ class Window:
         """Days for which the day can still be rebuilt; 0 if it no longer can, None if the archive has it for ever."""
         if self.archived_since is not None and day >= self.archived_since:
             return None
-        return max(0, (day + dt.timedelta(days=self.retention_days) - self.today).days)
+        return max(0, (day - self.today).days + self.retention_days)  # a day may be the last of the calendar
 
 
 @dataclass(frozen=True)

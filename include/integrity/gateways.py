@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from include.errors import ConfigurationError
+from include.errors import ConfigurationError, PipelineError
 from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport
 from include.gateway.client import replay_fallback as replay_one
 from include.settings import GatewaySettings, Settings
@@ -44,16 +44,38 @@ def unsent(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, Unsent]:
     Asks all gateways at once, and blocks up to the timeout. Raises GatewayUnavailable, and ConfigurationError without
     an admin token.
     """
+    found = unsent_or_reason(settings, timeout_s)
+    if late := sorted(url for url, answer in found.items() if isinstance(answer, _NoAnswer)):
+        raise GatewayUnavailable(f"{', '.join(late)}: no answer within {timeout_s:.0f} s")
+    for answer in found.values():
+        if isinstance(answer, PipelineError):
+            raise answer
+    return {url: answer for url, answer in found.items() if isinstance(answer, Unsent)}
+
+
+def unsent_or_reason(settings: Settings, timeout_s: float) -> Mapping[str, Unsent | PipelineError]:
+    """Return the same of the gateways that answered, and of each other one the error. Blocks up to the timeout."""
     if not settings.gateway.admin_token:
-        raise ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it")
+        missing = ConfigurationError("GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it")
+        return {gateway.url: missing for gateway in gateways(settings)}
     pool = ThreadPoolExecutor(_ASKED_AT_ONCE)
-    asked = {pool.submit(_ask, gateway, timeout_s): gateway.url for gateway in gateways(settings)}
-    _, late = wait(asked, timeout_s)  # the client's own timeout is one for each read
+    asked = {gateway.url: pool.submit(_ask, gateway, timeout_s) for gateway in gateways(settings)}
+    wait(asked.values(), timeout_s)  # the client's own timeout is one for each read
     pool.shutdown(wait=False, cancel_futures=True)
-    if late:
-        urls = ", ".join(sorted(asked[each] for each in late))
-        raise GatewayUnavailable(f"{urls}: no answer within {timeout_s:.0f} s")
-    return {url: each.result() for each, url in asked.items()}
+    return {url: _answer(each, timeout_s) for url, each in asked.items()}
+
+
+class _NoAnswer(GatewayUnavailable):
+    """The gateway did not answer within the timeout."""
+
+
+def _answer(asked: Future[Unsent], timeout_s: float) -> Unsent | PipelineError:
+    try:
+        return asked.result(0)
+    except (TimeoutError, CancelledError):
+        return _NoAnswer(f"no answer within {timeout_s:.0f} s")
+    except PipelineError as exc:
+        return exc
 
 
 def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from include.adapters.postgres.sessions import connect
 from include.airflow_support.dag_ids import dag_ids
+from include.integrity.author import Author
 from include.integrity.days import Window, select_window
+from include.integrity.publication_history import Action
+from include.integrity.texts import Message
 from include.settings import Role, Settings
 from include.sql.named import query
 
@@ -16,8 +19,7 @@ class DayStatus:
     """One row of `day_status` with that of `day_trust`.
 
     `dirty_count` is how much reached the day after it was published, `dirty` the same by cause; `corrections` are
-    counted by class. `duplicate_count`: records of the output topic beyond the first of their version. `summary` says
-    in a sentence whether the day can be trusted.
+    counted by class. `duplicate_count`: records of the output topic beyond the first of their version.
     """
 
     day: dt.date
@@ -35,7 +37,19 @@ class DayStatus:
     held_reason: str | None = None
     uncertified_reason: str | None = None
     duplicate_count: int | None = None
-    summary: str = ""
+    moved_by: str | None = None
+    moved_why: str | None = None
+    last_action: Action | None = None
+
+    @property
+    def kind(self) -> str:
+        """The status; `held` for a day that a person holds."""
+        return "held" if self.held_reason else self.status
+
+    @property
+    def author(self) -> Author | None:
+        """The author of the last publication, undo or redo; None if there was none."""
+        return None if self.moved_by is None else Author.of(self.moved_by)
 
     @property
     def duplicate_rate(self) -> float | None:
@@ -54,13 +68,21 @@ class DayStatus:
 class DayRow:
     """A day as it is shown.
 
-    `countdown` says for how long it can be rebuilt. `notes` are what a person has to know before trusting it.
+    `countdown` says for how long it can be rebuilt, and `rebuildable_until` is the last date: None if it no longer can,
+    or if the archive has it (`is_archived`). `notes` are what a person has to know before trusting it.
     """
 
     status: DayStatus
     countdown: str
     can_rebuild: bool
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
+    rebuildable_until: dt.date | None = None
+    is_archived: bool = False
+
+    @property
+    def needs_look(self) -> bool:
+        """True if something stands against trusting the day, or reached it since."""
+        return bool(self.notes or self.status.dirty_count)
 
 
 def select_rows(days: list[DayStatus], window: Window, night: str) -> list[DayRow]:
@@ -69,12 +91,16 @@ def select_rows(days: list[DayStatus], window: Window, night: str) -> list[DayRo
     `night` is the id of the pipeline's nightly DAG.
     """
     return [
-        DayRow(status, _countdown(status.day, window), status.day in window, _notes(status, window, night))
+        DayRow(
+            status, _countdown(left), status.day in window, _notes(status, window, night),
+            _last_date(window.today, left), left is None,
+        )
         for status in days
-    ]
+        for left in [window.days_left(status.day)]
+    ]  # fmt: skip
 
 
-def load_rows(settings: Settings, role: Role, limit: int = 60, day: dt.date | None = None) -> list[DayRow]:
+def load_rows(settings: Settings, role: Role, limit: int = 90, day: dt.date | None = None) -> list[DayRow]:
     """The newest days, or one, newest first. Blocks; raises DatabaseUnavailable and psycopg2.Error."""
     with connect(settings.database, role, "integrity") as connection, connection.cursor() as cursor:
         window = select_window(cursor, settings)
@@ -93,8 +119,11 @@ def rate_text(rate: float | None) -> str:
     return "not counted" if rate is None else f"{rate:.2%}"
 
 
-def _countdown(day: dt.date, window: Window) -> str:
-    left = window.days_left(day)
+def _last_date(today: dt.date, left: int | None) -> dt.date | None:
+    return today + dt.timedelta(days=min(left - 1, (dt.date.max - today).days)) if left else None
+
+
+def _countdown(left: int | None) -> str:
     if left is None:
         return "archived"
     if left == 0:
@@ -102,13 +131,15 @@ def _countdown(day: dt.date, window: Window) -> str:
     return f"{left} more {'day' if left == 1 else 'days'}"
 
 
-def _notes(status: DayStatus, window: Window, night: str) -> tuple[str, ...]:
+def _notes(status: DayStatus, window: Window, night: str) -> tuple[Message, ...]:
     notes = []
     if status.generation_id is None and not status.held_reason and status.day < window.newest:
         # yesterday is the coming night's
-        notes.append(f"over, and never published: is {night} on, and did its last run succeed?")
+        notes.append(Message("note_never_published", dag=night))
     if unexplained := status.corrections.get("unexplained"):
-        notes.append(f"{unexplained:,} unexplained differences")
-    if status.held_reason or (status.uncertified_reason and status.status != "certified"):
-        notes.append(status.summary)
+        notes.append(Message("note_unexplained", count=unexplained))
+    if status.held_reason:
+        notes.append(Message("note_held", reason=status.held_reason))
+    if status.uncertified_reason and status.status != "certified":
+        notes.append(Message("note_uncertified", reason=status.uncertified_reason))
     return tuple(notes)

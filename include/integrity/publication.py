@@ -19,6 +19,7 @@ from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import BalanceBroken, NothingBuilt, PipelineError, StaleRun
 from include.failpoints import failpoint
+from include.integrity.author import Author
 from include.integrity.covering import uncover
 from include.integrity.day_checks import check_after_move, request_check
 from include.integrity.day_turn import DayShows, Result, in_turn
@@ -80,6 +81,11 @@ class PublicationRow:
     covered_rows: int
     restored_rows: int
     made_at: dt.datetime
+
+    @property
+    def author(self) -> Author:
+        """The person and the run that made it."""
+        return Author.of(self.made_by)
 
 
 def publish(

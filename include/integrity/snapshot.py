@@ -1,6 +1,5 @@
 """The state of a pipeline at one instant, as the watch judges it: read once, from every source."""
 
-import dataclasses
 import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,11 +9,10 @@ from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.stream_progress import Pending, Seen, StreamProgressStore
 from include.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import BrokerUnavailable, ConfigurationError, ContractMismatch
-from include.gateway.client import GatewayRefused, GatewayUnavailable
+from include.errors import BrokerUnavailable, ContractMismatch
 from include.integrity.days import Window, days_in_topic, select_window, unpublished_days
-from include.integrity.gateways import Unsent, gateways, unsent
-from include.settings import Settings, listed_pipelines
+from include.integrity.gateways import Unsent, unsent_or_reason
+from include.settings import Role, Settings, listed_pipelines
 from include.sql.named import query
 
 GATEWAY_TIMEOUT_S = 10.0
@@ -69,11 +67,7 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
         days = [WatchedDay(*row) for row in cursor.fetchall()]
         cursor.execute(query("count_rejects", cursor), {"since": Day(window.newest, window.zone).start})
         rejects, first_reject_at = cursor.fetchone()
-    progress = StreamProgressStore(settings.database, "batch")
-    try:
-        queries, pending = {seen.progress.query: seen for seen in progress.read()}, progress.count_pending()
-    finally:
-        progress.close()
+    queries, pending = read_stream(settings, "batch")
     kafka_silence, unarchived = None, {}
     try:
         unarchived = _unarchived(settings)
@@ -85,7 +79,7 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
     return Snapshot(
         window=window, queries=queries, pending=pending, rejects=rejects, first_reject_at=first_reject_at, days=days,
         unpublished=unpublished, unarchived=unarchived, kafka_silence=kafka_silence,
-        gateways=_gateways(settings) if is_first else {}, paused=paused,
+        gateways=read_gateways(settings) if is_first else {}, paused=paused,
     )  # fmt: skip
 
 
@@ -103,11 +97,16 @@ def _unarchived(settings: Settings) -> dict[str, int]:
     return found
 
 
-def _gateways(settings: Settings) -> dict[str, Unsent | str]:
-    found: dict[str, Unsent | str] = {}
-    for gateway in gateways(settings):
-        try:
-            found |= unsent(dataclasses.replace(settings, gateway=gateway), GATEWAY_TIMEOUT_S)
-        except (GatewayUnavailable, GatewayRefused, ConfigurationError) as exc:
-            found[gateway.url] = str(exc)
-    return found
+def read_stream(settings: Settings, role: Role) -> tuple[dict[str, Seen], Pending]:
+    """Return the progress of each query, and the pending records. Blocks for seconds; raises DatabaseUnavailable."""
+    progress = StreamProgressStore(settings.database, role)
+    try:
+        return {seen.progress.query: seen for seen in progress.read()}, progress.count_pending()
+    finally:
+        progress.close()
+
+
+def read_gateways(settings: Settings, timeout_s: float = GATEWAY_TIMEOUT_S) -> dict[str, Unsent | str]:
+    """Return what waits at each gateway, or why it is not known, by address. Blocks up to the timeout."""
+    found = unsent_or_reason(settings, timeout_s)
+    return {url: answer if isinstance(answer, Unsent) else str(answer) for url, answer in found.items()}

@@ -8,14 +8,16 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
+from include.adapters.kafka import offsets as kafka_offsets
 from include.adapters.kafka.offsets import OffsetReader, Offsets
-from include.adapters.kafka.range_reader import RangeReader
+from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.clock import instant_of
 from include.contracts import headers
 from include.contracts.fields import record_id
 from include.errors import MissingRange
 from include.integrity.caught_up import taken_offsets
-from include.settings import Settings
+from include.integrity.deadline import Deadline
+from include.settings import Role, Settings
 
 
 class Coordinates(NamedTuple):
@@ -46,18 +48,21 @@ class Trace:
     is_shown: bool = False
 
 
-def untaken_records(settings: Settings, key: int | None, event_id: str | None) -> list[tuple[int | None, Trace]]:
+def untaken_records(
+    settings: Settings, key: int | None, event_id: str | None, role: Role = "batch", deadline: Deadline | None = None
+) -> list[tuple[int | None, Trace]]:
     """Return the records of the key, or of the event, between the stream's offsets and the ends of its two topics.
 
-    Place `untaken` is the stream's topic, `unserved` the output's. Blocks as long as the stream is behind. Raises
-    BrokerUnavailable, DatabaseUnavailable, ContractMismatch if a topic does not exist.
+    Place `untaken` is the stream's topic, `unserved` the output's. Blocks as long as the stream is behind, at most
+    until the deadline. Raises SearchTooLong, BrokerUnavailable, DatabaseUnavailable, ContractMismatch if a topic does
+    not exist.
     """
     pipeline, found = settings.pipeline, []
     for consumer, topic, place in (
         ("join", pipeline.stream.name, "untaken"),
         ("serve", pipeline.output.name, "unserved"),
     ):
-        for message in _iter_untaken(settings, consumer, topic):
+        for message in _iter_untaken(settings, consumer, topic, role, deadline or Deadline()):
             of_event, of_key = _header(message, headers.EVENT_ID), record_id(message.key())
             if (of_key == key) if key is not None else (headers.event_id(of_event) == event_id):
                 at = Coordinates(message.partition(), message.offset())
@@ -66,12 +71,12 @@ def untaken_records(settings: Settings, key: int | None, event_id: str | None) -
     return found
 
 
-def origins(settings: Settings, records: Collection[Coordinates]) -> list[Trace]:
+def origins(settings: Settings, records: Collection[Coordinates], deadline: Deadline | None = None) -> list[Trace]:
     """Return when the gateway accepted these records of the stream, and whether they waited in a fallback store.
 
-    Skips records that the topic no longer has. Raises BrokerUnavailable.
+    Skips records that the topic no longer has. Raises BrokerUnavailable, and SearchTooLong at the deadline.
     """
-    topic, found = settings.pipeline.stream.name, []
+    topic, found, deadline = settings.pipeline.stream.name, [], deadline or Deadline()
     with closing(RangeReader(settings.kafka.bootstrap_servers)) as reader:
         for at in sorted(records):
             if at.partition < 0:  # of a topic that was replaced since
@@ -79,21 +84,24 @@ def origins(settings: Settings, records: Collection[Coordinates]) -> list[Trace]
             positions: Offsets = {at.partition: at.offset}
             reader.begin(topic, positions)
             try:
-                for messages in reader.iter_to({at.partition: at.offset + 1}, positions):
+                for messages in reader.iter_to(
+                    {at.partition: at.offset + 1}, positions, deadline.left_s(READ_TIMEOUT_S)
+                ):
                     found += [_of_record("accepted", message, at, None) for message in messages]
             except MissingRange:
                 continue
     return found
 
 
-def _iter_untaken(settings: Settings, consumer: str, topic: str) -> Iterator[Message]:
-    offsets = OffsetReader(settings.kafka.bootstrap_servers)
-    taken = taken_offsets(settings, consumer, offsets.topic_id(topic))
+def _iter_untaken(settings: Settings, consumer: str, topic: str, role: Role, deadline: Deadline) -> Iterator[Message]:
+    offsets = OffsetReader(settings.kafka.bootstrap_servers, deadline.left_s(kafka_offsets.TIMEOUT_S))
+    taken = taken_offsets(settings, consumer, offsets.topic_id(topic), role)
     ends = {partition: end for partition, end in offsets.ends(topic).items() if end > taken.get(partition, 0)}
     positions = {partition: taken.get(partition, 0) for partition in ends}
     with closing(RangeReader(settings.kafka.bootstrap_servers, skip_deleted=True)) as reader:
         reader.begin(topic, positions)
-        for messages in reader.iter_to(ends, positions):
+        for messages in reader.iter_to(ends, positions, deadline.left_s(READ_TIMEOUT_S)):
+            deadline.left_s(READ_TIMEOUT_S)
             yield from messages
 
 

@@ -3,25 +3,37 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from psycopg2.extensions import cursor as Cursor
 
-from include.adapters.postgres.sessions import LONG, connect
+from include.adapters.postgres.sessions import LONG, SessionLimits, connect
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.errors import ConfigurationError, ContractMismatch, PipelineError, Retryable
 from include.integrity.comparison import Sample, sample_of
+from include.integrity.deadline import Deadline
 from include.integrity.gateways import Unsent, unsent
+from include.integrity.texts import Message
 from include.integrity.topic_traces import Coordinates, Trace, origins, untaken_records
-from include.settings import Settings
+from include.settings import Role, Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 AskGateways = Callable[[Settings], Mapping[str, Unsent]]
+
+
+class SearchLimits(NamedTuple):
+    """The role that reads, the limits of its statements, and the seconds for Kafka and for the days; None: no limit."""
+
+    role: Role = "batch"
+    session: SessionLimits = LONG
+    place_s: float | None = None
+
+
+UNLIMITED = SearchLimits()
 
 
 class NothingToFind(PipelineError):
@@ -37,7 +49,7 @@ class Whereabouts:
     """
 
     key: int | None
-    verdict: str
+    verdict: Message
     traces: Sequence[Trace]
     corrections: Sequence[Sample]
     unknown: Sequence[str]
@@ -49,36 +61,41 @@ def find(
     key: int | None = None,
     event_id: str | None = None,
     ask_gateways: AskGateways = unsent,
+    limits: SearchLimits = UNLIMITED,
 ) -> Whereabouts:
     """Find a key of the stream, or the event with that id.
 
     Of an event the key is looked up first: in the records that the stream has not taken, in its tables, then in the
     published days, the newest first; `day` restricts the search to one of them. Blocks, for minutes if the stream is
-    far behind or many days are searched. Gateways or a broker that do not answer are listed as `unknown`. Raises
-    NothingToFind, DatabaseUnavailable.
+    far behind or many days are searched, unless `limits` has others. Gateways or a broker that do not answer in time
+    are listed as `unknown`. Raises NothingToFind, DatabaseUnavailable, SearchTooLong.
     """
     if (key is None) == (event_id is None):
         raise NothingToFind(f"--key={key}, --event-id={event_id}: name one of the two")
     unknown: list[str] = []
     # in the order of the way: a record that moves on meanwhile is found twice, never missed
     waiting = _asked("gateways", unknown, lambda: ask_gateways(settings)) or {}
-    untaken = _asked("Kafka", unknown, partial(untaken_records, settings, key, event_id))
-    with connect(settings.database, "batch", "find", LONG) as connection, connection.cursor() as cursor:
+    deadline = Deadline(limits.place_s)
+    untaken = _asked("Kafka", unknown, lambda: untaken_records(settings, key, event_id, limits.role, deadline))
+    with connect(settings.database, limits.role, "find", limits.session) as connection, connection.cursor() as cursor:
         cursor.execute(query("begin_comparison", cursor))
         if key is None:
             key = next((found for found, _ in untaken or []), None)
         if key is None and event_id is not None:
-            key = _key_of_event(cursor, event_id, day)
+            key = _key_of_event(cursor, event_id, day, Deadline(limits.place_s))
         stored = [] if key is None else _stored(cursor, key)
         corrections = [] if key is None else _corrections(cursor, settings.pipeline, key, stored)
     records = {trace.stream for trace in stored if trace.stream is not None}
     # a broker that did not answer is not asked again
-    accepted = [] if untaken is None else _asked("Kafka", unknown, lambda: origins(settings, records)) or []
+    accepted = (
+        []
+        if untaken is None
+        else _asked("Kafka", unknown, lambda: origins(settings, records, Deadline(limits.place_s))) or []
+    )
     traces = [*accepted, *(trace for _, trace in untaken or []), *stored]
     subject = f"event {event_id}" if key is None else f"{settings.pipeline.stream.name} {key}"
-    return Whereabouts(
-        key, _verdict(subject, settings.pipeline, traces, waiting, unknown), traces, corrections, unknown
-    )
+    verdict = _verdict(subject, settings.pipeline, traces, waiting, unknown)
+    return Whereabouts(key, verdict, traces, corrections, unknown)
 
 
 def _asked(place: str, unknown: list[str], ask: Callable[[], Answer]) -> Answer | None:
@@ -90,13 +107,14 @@ def _asked(place: str, unknown: list[str], ask: Callable[[], Answer]) -> Answer 
         return None
 
 
-def _key_of_event(cursor: Cursor, event_id: str, day: Day | None) -> int | None:
+def _key_of_event(cursor: Cursor, event_id: str, day: Day | None, deadline: Deadline) -> int | None:
     cursor.execute(query("select_keys_of_event", cursor), {"event_id": event_id})
     if row := cursor.fetchone():
         return int(row[0])
     cursor.execute(query("select_days_to_search", cursor), {"day": day.date if day else None})
     for shown_day, generation_id in cursor.fetchall():
         log.info("searching day %s", shown_day)
+        deadline.left_s(0)
         params = {"event_id": event_id, "day": shown_day, "generation_id": generation_id}
         cursor.execute(query("select_final_keys_of_event", cursor), params)
         if row := cursor.fetchone():
@@ -140,34 +158,33 @@ def _verdict(
     traces: Sequence[Trace],
     waiting: Mapping[str, Unsent],
     unknown: Sequence[str],
-) -> str:
-    """Return one sentence: how far the key is and, unless it is shown, what is to be done."""
+) -> Message:
+    """Return how far the key is and, unless it is shown, what is to be done."""
     by_place = {trace.place: trace for trace in traces}
     shown = [trace for trace in traces if trace.is_shown]
     newer = by_place.get("untaken") or by_place.get("unserved")
-    if "forgotten" in by_place:
-        return f"{subject} was removed on request: {by_place['forgotten'].note}"
-    if shown:
-        generation = shown[0].generation_id
-        source = "as the stream wrote it" if generation is None else f"from generation {generation}"
-        return f"{subject} is shown in day {shown[0].day}, {source}" + ("; a newer record follows" if newer else "")
-    if newer:
-        return f"{subject} is in Kafka, and the stream has not taken it yet; see `python -m include.integrity catch-up`"
     live = by_place.get("live")
-    for place, said in (
-        ("pending", f"waits: its {pipeline.table.name} {{note}}"),
-        ("reject", "was rejected: {note}"),
-        ("rejected", "was rejected by the rebuild: {note}"),
-    ):
+
+    def said(name: str, **values: Any) -> Message:
+        return Message(f"verdict_{name}", subject=subject, **values)
+
+    if "forgotten" in by_place:
+        return said("forgotten", note=by_place["forgotten"].note)
+    if shown:
+        name = "shown_live" if shown[0].generation_id is None else "shown_final"
+        values = {"day": shown[0].day, "generation": shown[0].generation_id}
+        return said(f"{name}_and_newer" if newer else name, **values)
+    if newer:
+        return said("untaken")
+    if "pending" in by_place:
+        return said("pending", table=pipeline.table.name, note=by_place["pending"].note)
+    for place in ("reject", "rejected"):
         if place in by_place:
-            return f"{subject} {said.format(note=by_place[place].note)}"
+            return said(place, note=by_place[place].note)
     if "deleted" in by_place or (live is not None and live.note == "deleted"):
-        return f"{subject} was deleted"
+        return said("deleted")
     if live is not None or "final" in by_place:
-        return f"{subject} is stored, and its day shows another state; see `python -m include.integrity history`"
+        return said("stored")
     if events := sum(each.total for each in waiting.values()):
-        return f"{subject} left no trace; {events:,} events are in the gateways' stores, and it may be one of them"
-    if unknown:
-        return f"{subject} left no trace in the places that answered"
-    return (f"{subject} left no trace: it was never accepted, its record is older than the topic, or it is a row that "
-            "was saved and not published (docs/runbooks/reconcile.md)")  # fmt: skip
+        return said("maybe_waiting", events=events)
+    return said("not_known" if unknown else "no_trace")

@@ -70,7 +70,7 @@ CREATE TABLE generation (
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX generation_day ON generation (day, id);
 GRANT SELECT (id, day, run_id, reason, status, raw_distinct, row_count, pending_count, rejected_count, duplicate_count,
-              content_hash, created_at, built_at, published_at, identical_to, uncertified_reason)
+              content_hash, created_at, built_at, published_at, identical_to, uncertified_reason, first_key, last_key)
    ON generation TO integrity;
 GRANT SELECT ON generation TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON generation TO batch;
@@ -127,7 +127,8 @@ CREATE TABLE generation_excluded (
     CHECK (kind IN ('pending', 'rejected', 'deleted', 'moved'))
 );
 CREATE INDEX generation_excluded_key ON generation_excluded (generation_id, {{key}});
-GRANT SELECT (generation_id, kind, reason) ON generation_excluded TO integrity;
+GRANT SELECT (generation_id, kind, reason, {{key}}, version_at, stream_partition, stream_offset)
+   ON generation_excluded TO integrity;
 GRANT SELECT ON generation_excluded TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON generation_excluded TO batch;
 COMMENT ON TABLE generation_excluded IS 'Records of the day that are not rows: pending, rejected, deleted or moved.';
@@ -165,6 +166,9 @@ CREATE TABLE detail_final (
     replayed boolean NOT NULL DEFAULT false
 ) PARTITION BY RANGE (day, generation_id);
 GRANT SELECT ON detail_final TO batch, stream;
+GRANT SELECT ({{key}}, {{version}}, event_id, stream_partition, stream_offset, table_partition, table_offset,
+              kafka_partition, kafka_offset, day, replayed, generation_id)
+   ON detail_final TO integrity;
 COMMENT ON TABLE detail_final IS
     'Batch layer: the rows of each rebuilt day, one partition a generation; those of a day are neighbours.';
 
@@ -188,6 +192,9 @@ CREATE TABLE detail_live (
 ) WITH (fillfactor = 70, vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX detail_live_day ON detail_live (day, {{key}});
 GRANT SELECT, INSERT, UPDATE, DELETE ON detail_live TO batch, stream;
+GRANT SELECT ({{key}}, {{version}}, event_id, stream_partition, stream_offset, table_partition, table_offset,
+              kafka_partition, kafka_offset, day, deleted, written_at)
+   ON detail_live TO integrity;
 COMMENT ON TABLE detail_live IS 'Speed layer: the newest version of each {{stream}} not yet in a published day.';
 COMMENT ON COLUMN detail_live.stream_partition IS
     'Partition of the {{stream}} record this row was made from; -1 less the partition if its topic was replaced since.';
@@ -208,6 +215,10 @@ CREATE INDEX detail_covered_key ON detail_covered ({{key}});
 CREATE INDEX detail_covered_undoable ON detail_covered (day) WHERE (NOT deleted);
 GRANT SELECT, INSERT, UPDATE ON detail_covered TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON detail_covered TO batch;
+GRANT SELECT ({{key}}, {{version}}, event_id, stream_partition, stream_offset, table_partition, table_offset,
+              kafka_partition, kafka_offset, day, deleted, generation_id,
+              covered_at)
+   ON detail_covered TO integrity;
 COMMENT ON TABLE detail_covered IS
     'Live rows that the published generation covers, moved out of the way of readers: an undo brings them back.';
 COMMENT ON COLUMN detail_covered.generation_id IS 'The generation whose cut covered the row.';
@@ -251,6 +262,7 @@ CREATE TABLE day_publication (
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT, UPDATE ON day_publication TO stream;
 GRANT SELECT, INSERT, UPDATE, DELETE ON day_publication TO batch;
+GRANT SELECT (day, generation_id) ON day_publication TO integrity;
 COMMENT ON TABLE day_publication IS 'Which generation of a day the view shows.';
 COMMENT ON COLUMN day_publication.held_reason IS
     'Why a person undid the last publication; the nightly run leaves the day alone until one is made by hand.';
@@ -371,6 +383,7 @@ CREATE TABLE offset_ledger (
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT, UPDATE ON offset_ledger TO batch;
 GRANT SELECT, INSERT, UPDATE, DELETE ON offset_ledger TO stream;
+GRANT SELECT ON offset_ledger TO integrity;
 COMMENT ON TABLE offset_ledger IS 'The next offset to take, committed with the data it stands for.';
 COMMENT ON COLUMN offset_ledger.consumer IS
     'join, serve, archive or late_version; or replaced: before next_offset {{output}} was made from a topic {{stream}}'
@@ -429,7 +442,7 @@ CREATE TABLE stream_progress (
     waiting_for text,
     PRIMARY KEY (query)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
-GRANT SELECT ON stream_progress TO batch;
+GRANT SELECT ON stream_progress TO batch, integrity;
 GRANT SELECT, INSERT, UPDATE, DELETE ON stream_progress TO stream;
 COMMENT ON TABLE stream_progress IS 'What each streaming query last did, and when its driver was last alive.';
 COMMENT ON COLUMN stream_progress.input_rate IS 'Records a second that reached the topic, over the last 15 s.';
@@ -482,6 +495,8 @@ CREATE TABLE pending_record (
 CREATE INDEX pending_record_key ON pending_record ({{key}});
 CREATE INDEX pending_record_table_key ON pending_record ({{table_key}});
 GRANT SELECT ON pending_record TO batch;
+GRANT SELECT (partition, "offset", {{key}}, {{table_key}}, day, event_id, pending_since, version_at, sent_at)
+   ON pending_record TO integrity;
 GRANT SELECT, INSERT, UPDATE, DELETE ON pending_record TO stream;
 COMMENT ON TABLE pending_record IS 'Records whose {{table}} is not known yet, whole, until the {{table}} comes.';
 COMMENT ON COLUMN pending_record.version_at IS 'The version of the {{stream}} that waits.';
@@ -500,6 +515,7 @@ CREATE TABLE reject (
     PRIMARY KEY (topic, partition, "offset")
 );
 GRANT SELECT, INSERT, UPDATE, DELETE ON reject TO batch, stream;
+GRANT SELECT (topic, partition, "offset", key, reason, rejected_at) ON reject TO integrity;
 COMMENT ON TABLE reject IS 'Records that break their contract, with the reason and the record itself.';
 
 CREATE TABLE forgotten_key (
@@ -513,6 +529,7 @@ CREATE TABLE forgotten_key (
     PRIMARY KEY ({{table_key}})
 );
 GRANT SELECT ON forgotten_key TO batch;
+GRANT SELECT (stream_keys, reason, last_at) ON forgotten_key TO integrity;
 COMMENT ON TABLE forgotten_key IS
     'Keys of the table whose data were removed on request. Rebuilds leave out their {{stream}}s, wherever raw still has'
     ' them.';
@@ -846,14 +863,74 @@ COMMENT ON COLUMN day_correction.shown IS 'The row that was shown; null if there
 COMMENT ON COLUMN day_correction.rebuilt IS 'The row of the generation; null if it has none.';
 COMMENT ON COLUMN day_correction.changed IS 'Columns that differ, personal ones too.';
 
+CREATE FUNCTION generation_difference(of_day date, from_id bigint, to_id bigint, row_limit integer)
+    RETURNS TABLE (class text, total bigint, key bigint, before jsonb, after jsonb, changed text[])
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    kept CONSTANT text[] := ARRAY['event_id', 'stream_partition', 'stream_offset', 'table_partition', 'table_offset',
+                                  'kafka_partition', 'kafka_offset', 'generation_id', 'day', 'replayed'];
+    names text := (SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute
+                    WHERE attrelid = 'detail_final'::regclass AND attnum > 0 AND NOT attisdropped
+                      AND attname <> ALL (kept));
+    personal text[] := (SELECT ARRAY(SELECT o.described ->> 'name'
+                                       FROM jsonb_array_elements(s.value::jsonb #> '{output,columns}') o (described)
+                                      WHERE (o.described ->> 'personal')::boolean)
+                          FROM pipeline_setting s WHERE s.name = 'definition');
+BEGIN
+    IF personal IS NULL THEN
+        RETURN;
+    END IF;
+    -- of each side only the key and a hash are joined, see compare_rows; the ids are values: two tables are opened
+    RETURN QUERY EXECUTE format($query$
+WITH differing AS MATERIALIZED (
+    SELECT COALESCE(f.key, t.key) AS key, f.key IS NOT NULL AS had, t.key IS NOT NULL AS has
+      FROM (SELECT {{key}} AS key, hash_record_extended(ROW(%1$s), 0) AS content FROM detail_final
+             WHERE day = %2$L AND generation_id = %3$L) f
+      FULL JOIN (SELECT {{key}} AS key, hash_record_extended(ROW(%1$s), 0) AS content FROM detail_final
+                  WHERE day = %2$L AND generation_id = %4$L) t ON t.key = f.key
+     WHERE f.content IS DISTINCT FROM t.content
+), classed AS (
+    SELECT CASE WHEN NOT had THEN 'added' WHEN NOT has THEN 'removed' ELSE 'changed' END AS class, key FROM differing
+), numbered AS (
+    SELECT class, count(*) OVER (PARTITION BY class) AS total, key,
+           row_number() OVER (PARTITION BY class ORDER BY key) AS number
+      FROM classed
+)
+SELECT n.class, n.total, n.key, hidden.was, hidden.now,
+       ARRAY(SELECT name FROM jsonb_object_keys(sides.was) name WHERE sides.was -> name <> sides.now -> name)
+  FROM (SELECT * FROM numbered ORDER BY number, class LIMIT %6$s) n
+ CROSS JOIN LATERAL (
+       SELECT (SELECT to_jsonb(f.*) - %5$L::text[] FROM detail_final f
+                WHERE f.day = %2$L AND f.generation_id = %3$L AND f.{{key}} = n.key) AS was,
+              (SELECT to_jsonb(f.*) - %5$L::text[] FROM detail_final f
+                WHERE f.day = %2$L AND f.generation_id = %4$L AND f.{{key}} = n.key) AS now) sides
+ CROSS JOIN LATERAL (
+       SELECT (SELECT jsonb_object_agg(v.name, CASE WHEN v.name = ANY (%7$L::text[]) AND v.value <> 'null'
+                                                    THEN '"(hidden)"' ELSE v.value END)
+                 FROM jsonb_each(sides.was) v (name, value)) AS was,
+              (SELECT jsonb_object_agg(v.name, CASE WHEN v.name = ANY (%7$L::text[]) AND v.value <> 'null'
+                                                    THEN '"(hidden)"' ELSE v.value END)
+                 FROM jsonb_each(sides.now) v (name, value)) AS now) hidden
+ ORDER BY n.class, n.key
+$query$, names, of_day, from_id, to_id, kept, LEAST(row_limit, 100), personal);
+END
+$$;
+COMMENT ON FUNCTION generation_difference IS
+    'Rows that differ between two generations of a day, with the count of their class and personal values hidden; empty'
+    ' without a kept definition.';
+
 GRANT SELECT ON freshness TO batch, analyst, analyst_personal;
 GRANT SELECT ON day_status TO batch, integrity, analyst, analyst_personal;
 GRANT SELECT ON day_trust TO batch, integrity, analyst;
-GRANT SELECT ON day_correction TO integrity;
+GRANT SELECT ON day_correction TO batch, integrity;
 REVOKE EXECUTE ON FUNCTION shown_rows FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION shown_rows TO batch, integrity, analyst, analyst_personal;
 REVOKE EXECUTE ON FUNCTION is_fresh FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION is_fresh TO batch, analyst, analyst_personal;
+REVOKE EXECUTE ON FUNCTION generation_difference FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION generation_difference TO integrity;
 
 -- A table for each build of a day, made and dropped by functions alone.
 

@@ -115,5 +115,6 @@ COMMENT ON FUNCTION {{view}}_by_key IS
 
 GRANT SELECT ON {{view}} TO stream, batch, analyst_personal;
 GRANT SELECT ON {{view}}_masked, {{view}}_certified TO batch, analyst, analyst_personal;
+GRANT SELECT ({{key}}, day, finality) ON {{view}} TO integrity;
 REVOKE EXECUTE ON FUNCTION {{view}}_by_key FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION {{view}}_by_key TO batch, analyst, analyst_personal;

@@ -1,14 +1,17 @@
-"""What tests of a running Airflow share: days with posts, what readers see of them, runs by a person."""
+"""Helpers for tests of a running Airflow: days with posts, what readers see of them, runs by a person."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo
 
 import httpx
 
+from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from tests.fakes.events import board
+from tests.servers import wait_until
 from tests.support.certifying import take_everything
+from tests.support.serving import opened_store, row, serve
 
 RUN_DEADLINE_S = 240.0
 
@@ -82,6 +85,37 @@ def backfill(operator, day):
 def scheduler_heartbeat(pipeline):
     health = httpx.get(f"{pipeline.airflow_url}/api/v2/monitor/health").json()
     return health["scheduler"]["latest_scheduler_heartbeat"]
+
+
+def served_from_nowhere(pipeline, day, board_id):
+    """The stream shows a post of the day from below the cut, of which raw has no record: a build takes it away."""
+    ends = OffsetReader(pipeline.settings.kafka.bootstrap_servers).high_watermarks("board")
+    partition = max(ends, key=lambda each: ends[each])
+    instant = dt.datetime.combine(day.date, dt.time(12), ZoneInfo(day.zone))
+    lost = row(board_id, 0, stream_partition=partition, created_at=instant, modified_at=instant, day=day.date)
+    store = opened_store(pipeline.settings)
+    try:
+        serve(store, [lost | {"title": "~~~ <b>"}])
+    finally:
+        store.close()
+
+
+def wait_for_question(pipeline, operator, run):
+    """Until the run's first day waits for a person, and Airflow takes an answer."""
+    ended = {"awaiting_input", "success", "failed", "skipped", "upstream_failed"}
+    seen = [""]
+
+    def has_ended():
+        seen[0] = operator.task_states(run).get("rebuild_day.approve[0]")
+        return seen[0] in ended
+
+    wait_until(has_ended, RUN_DEADLINE_S, "the question")
+    assert seen == ["awaiting_input"]
+    # Airflow fails a task that goes on before the scheduler has seen the end of the process that asked
+    heartbeats = {scheduler_heartbeat(pipeline)}
+    wait_until(
+        lambda: heartbeats.add(scheduler_heartbeat(pipeline)) or len(heartbeats) == 3, 60, "two rounds of the scheduler"
+    )
 
 
 def approval(pipeline, user, run, option=None):

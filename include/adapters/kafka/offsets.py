@@ -58,16 +58,20 @@ class OffsetRange:
 
 
 class OffsetReader:
-    """Looks up offsets and ids of topics. Each call blocks up to 30 s and raises BrokerUnavailable."""
+    """Looks up offsets and ids of topics. Each call blocks up to the timeout and raises BrokerUnavailable."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_s: float | None = None) -> None:
+        """`timeout_s` is 30 s unless given."""
         self.bootstrap_servers = bootstrap_servers
+        self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's id. A topic that is deleted and recreated has a new one."""
         try:
-            described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic].result()
+            described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)[
+                topic
+            ].result()
         except KafkaException as exc:
             raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
         return str(described.topic_id)
@@ -85,7 +89,7 @@ class OffsetReader:
     def partitions(self, topic: str) -> list[int]:
         """Return the topic's partitions. Raises ContractMismatch if the topic does not exist."""
         try:
-            found = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+            found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic].partitions
         except KafkaException as exc:
             raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
         if not found:
@@ -132,7 +136,7 @@ class OffsetReader:
     ) -> dict[int, ListOffsetsResultInfo]:
         wanted = {TopicPartition(topic, partition): spec for partition in self.partitions(topic)}
         try:
-            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=TIMEOUT_S)
+            futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
             return {partition.partition: future.result() for partition, future in futures.items()}
         except KafkaException as exc:
             raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc

@@ -43,7 +43,7 @@ _OF_ROLE: Mapping[Role, SessionLimits] = {
     "gateway": SessionLimits(),
     "stream": SessionLimits(),
     "batch": LONG,
-    "integrity": SessionLimits(),
+    "integrity": SessionLimits(statement_s=15.0, lock_s=5.0),  # a person waits for the page
     "analyst": SessionLimits(),
 }
 # Both ends detect within seconds, not hours, that the other host is gone.

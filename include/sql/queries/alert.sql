@@ -53,6 +53,13 @@ UPDATE alert_notice SET sent_at = now() WHERE (alert_id, event, channel) = (%(al
 -- name: count_failed_notice
 UPDATE alert_notice SET tries = tries + 1 WHERE (alert_id, event, channel) = (%(alert_id)s, %(event)s, %(channel)s)
 
+-- name: select_open_alerts
+-- The critical ones first, then the oldest.
+SELECT name, severity, message, runbook, subject, since
+  FROM alert
+ WHERE closed_at IS NULL
+ ORDER BY severity <> 'critical', since
+
 -- name: select_watched_days
 -- Days from `oldest` on and held ones: the pointer, and since when a person holds them.
 SELECT p.day, p.status, p.generation_id IS NOT NULL AS is_published,

@@ -203,8 +203,13 @@ SELECT s.day,
        t.held_reason,
        t.uncertified_reason,
        t.duplicate_count,
-       t.summary
-  FROM day_status s JOIN day_trust t ON t.day = s.day
+       m.made_by,
+       m.reason,
+       m.action
+  FROM day_status s
+  JOIN day_trust t ON t.day = s.day
+  LEFT JOIN LATERAL (SELECT action, made_by, reason FROM publication WHERE day = s.day ORDER BY id DESC LIMIT 1) m
+         ON true
  WHERE %(day)s::date IS NULL OR s.day = %(day)s::date
  ORDER BY s.day DESC
  LIMIT %(limit)s
@@ -240,3 +245,8 @@ SELECT g.id, g.run_id, g.reason, g.status, g.row_count, g.pending_count, g.rejec
  WHERE g.day = %(day)s
  ORDER BY g.id DESC
  LIMIT 50
+
+-- name: select_difference
+-- Rows that differ between two generations of the day, up to `limit` of them, with the count of their class.
+SELECT class, total, key, before, after, changed
+  FROM generation_difference(%(day)s, %(from_id)s, %(to_id)s, %(limit)s)

@@ -59,9 +59,9 @@ SELECT v.finality, v.day, CASE WHEN v.finality = 'final' THEN p.generation_id EN
  WHERE v.day = ANY (%(days)s::date[]) AND v.{{key}} = %(key)s
 
 -- name: select_corrections_of_key
-SELECT class, {{key}}, shown, rebuilt
-  FROM detail_correction
- WHERE generation_id = ANY (%(generations)s::bigint[]) AND {{key}} = %(key)s
+SELECT class, key, shown, rebuilt, changed
+  FROM day_correction
+ WHERE generation_id = ANY (%(generations)s::bigint[]) AND key = %(key)s
  ORDER BY generation_id, class
 
 -- name: select_keys_of_event

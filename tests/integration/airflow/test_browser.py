@@ -13,8 +13,12 @@ from tests.support.airflow import (
     held,
     noon,
     post,
+    post_board,
     reprocessing,
+    served_from_nowhere,
+    shown,
     status,
+    wait_for_question,
 )
 from tests.support.browser import integrity, logged_in, violations
 from tests.support.pipeline import rows
@@ -57,7 +61,7 @@ def open_as(browser, pipeline):
 
 def open_day(page, day):
     frame = integrity(page)
-    frame.get_by_role("link", name=str(day)).click()
+    frame.get_by_role("link", name=str(day), exact=True).click()
     frame.get_by_role("heading", level=1, name=str(day)).wait_for()
     return frame
 
@@ -74,10 +78,10 @@ def started(frame, pipeline, dag_id) -> Run:
 def test_each_user_reads_the_numbers_of_the_database(pipeline, day, open_as, user):
     with open_as(user) as page:
         frame = integrity(page)
-        row = frame.get_by_role("row").filter(has=frame.get_by_role("link", name=str(day)))
-        cells = dict(zip(
-            frame.get_by_role("columnheader").all_inner_texts(), row.locator("th, td").all_inner_texts(), strict=True
-        ))  # fmt: skip
+        row = frame.get_by_role("row").filter(has=frame.get_by_role("link", name=str(day), exact=True))
+        names = frame.locator("#days thead th").all_inner_texts()
+        cells = dict(zip(names, [text.split("\n")[0] for text in row.locator("th, td").all_inner_texts()], strict=True))
+        broker = frame.get_by_role("region", name="Broker").inner_text()
 
     (expected,) = rows(
         pipeline.settings,
@@ -87,14 +91,17 @@ def test_each_user_reads_the_numbers_of_the_database(pipeline, day, open_as, use
     shown = [cells[name] for name in ("Rows", "Pending", "Rejected", "Arrived since", "Generation")]
     assert shown == [str(number) for number in expected]
     assert cells["Status"].endswith("certified")
+    assert "OK" in broker
+    assert re.search(r"board \d+ offsets kept", " ".join(broker.split()))
 
 
 def test_the_page_of_a_day_has_the_balance_of_its_certificate(pipeline, day, open_as):
     with open_as("viewer") as page:
         frame = open_day(page, day)
-        balance = frame.locator(".balance").inner_text()
+        balance = " ".join(frame.locator(".balance").inner_text().split())
+        frame.get_by_text("All terms, each with its query").click()
         frame.get_by_text("Show", exact=True).first.click()
-        query = frame.locator("details[open] pre").inner_text()
+        query = frame.locator("details[open] details[open] pre").inner_text()
 
     terms = dict(rows(pipeline.settings, "SELECT term, value FROM day_certificate WHERE day = %s", (day.date,)))
     assert balance == "{raw_distinct} raw = {rows} rows + {pending} pending + {rejected} rejected".format(**terms)
@@ -159,29 +166,162 @@ def test_an_operator_undoes_and_redoes_a_day(pipeline, day, open_as):
             history = open_day(page, day).get_by_role("table").last.get_by_role("row").nth(1).inner_text()
         assert button.lower() in history
         assert reason in history
-        assert "operator, undo_day" in history
+        assert "operator · undo_day" in history
+
+
+@pytest.fixture
+def views(pipeline, day):
+    """The addresses of all views, each with content."""
+    kept = rows(
+        pipeline.settings, "SELECT min(id), max(id) FROM generation WHERE day = %s AND status <> 'discarded'",
+        (day.date,),
+    )  # fmt: skip
+    compared = "from={}&to={}".format(*kept[0])
+    paths = ("", f"board_detail/days/{day}?{compared}", "board_detail/find?q=201", "order_detail/", "?lang=ko")
+    return [f"{pipeline.airflow_url}/integrity/{path}" for path in paths]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_has_no_findings(day, open_as, pipeline, scheme):
+def test_axe_has_no_findings(views, open_as, scheme):
     with open_as("viewer", color_scheme=scheme) as page:
-        for path in ("", f"board_detail/days/{day}", "order_detail/"):
-            page.goto(f"{pipeline.airflow_url}/integrity/{path}")
-            assert violations(page) == [], path
+        for address in views:
+            page.goto(address)
+            for summary in page.locator("summary").all():
+                summary.evaluate("summary => { summary.parentElement.open = true; }")
+            assert violations(page) == [], address
 
 
-def test_a_phone_scrolls_tables_and_not_the_page(day, open_as, pipeline):
+def test_a_phone_scrolls_tables_and_not_the_page(views, open_as):
     with open_as("viewer", viewport={"width": 390, "height": 800}) as page:
-        for path in ("", f"board_detail/days/{day}"):
-            page.goto(f"{pipeline.airflow_url}/integrity/{path}")
-            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+        for address in views:
+            page.goto(address)
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), address
+
+
+def test_a_frame_has_airflows_theme_and_the_language_that_was_chosen(day, open_as):
+    with open_as("viewer", color_scheme="light") as page:
+        frame = integrity(page)
+        colors = []
+        for theme in ("dark", "light"):
+            page.evaluate("theme => { document.documentElement.className = theme; }", theme)
+            frame.locator(f":root[data-theme={theme}]").wait_for()
+            colors.append(frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor"))
+        frame.get_by_role("link", name="한국어").click()
+        frame.get_by_role("heading", name="현재 상태").wait_for()
+        page.goto(page.url)
+        frame.get_by_role("heading", name="현재 상태").wait_for()
+    assert colors == ["rgb(17, 20, 24)", "rgb(255, 255, 255)"]
+
+
+def test_days_are_filtered_by_keyboard_without_a_request(day, open_as):
+    with open_as("viewer") as page:
+        frame = integrity(page)
+        shown, number = frame.locator("#days tbody tr:visible"), frame.locator("#filter output")
+        before, requests = shown.count(), []
+        page.on("request", lambda request: requests.append(request.url))
+        row = frame.get_by_role("row").filter(has=frame.get_by_role("link", name=str(day), exact=True))
+        frame.locator(f"input[value={row.get_attribute('data-kind')}]").focus()
+        page.keyboard.press("Space")
+        frame.get_by_role("link", name=str(day), exact=True).wait_for(state="hidden")
+        after, told = shown.count(), number.inner_text()
+        page.keyboard.press("Space")
+        frame.get_by_role("link", name=str(day), exact=True).wait_for()
+        assert [url for url in requests if "/integrity/" in url and not url.endswith("/state")] == []
+    assert told == f"{after} of {before} days"
+    assert after < before
+
+
+def test_a_post_is_found_and_what_is_typed_is_text(day, open_as):
+    with open_as("viewer") as page:
+        frame = integrity(page)
+        frame.get_by_role("link", name="Find a record").click()
+        frame.get_by_label("Id, or event id").fill("201")
+        page.keyboard.press("Enter")
+        verdict = frame.locator(".verdict").inner_text()
+        way = frame.get_by_role("region", name="Its way").inner_text()
+        frame.get_by_label("Id, or event id").fill(HOSTILE)
+        frame.get_by_role("button", name="Find").click()
+        frame.get_by_text("left no trace").wait_for()
+        hacked, text = page.evaluate("window.hacked"), frame.locator("main").inner_text()
+    assert verdict.startswith(f"board 201 is shown in day {day}, from generation ")
+    assert "accepted by the gateway" in way
+    assert "010-1234-5678" not in way
+    assert hacked is None
+    assert f"event {HOSTILE}" in text
+
+
+def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, today, open_as):
+    day = today.before(8)
+    before = noon(day.before(1))
+    post(pipeline, "member", member(18, nickname="mina", createdAt=before, modifiedAt=before))
+    post_board(pipeline, day, board_id=211, member_id=18)
+    served_from_nowhere(pipeline, day, board_id=210)
+    with open_as("operator") as page:
+        frame = open_day(page, day)
+        frame.get_by_label("Reason").fill("takes a row")
+        frame.get_by_role("button", name="Rebuild and publish").click()
+        run = started(frame, pipeline, "reprocess_days")
+        with pipeline.airflow("operator") as operator:
+            wait_for_question(pipeline, operator, run)
+        with open_as("viewer") as other:
+            shown_to_viewer = open_day(other, day)
+            shown_to_viewer.get_by_role("button", name="Reject").click()
+            shown_to_viewer.get_by_text("You may look, but not decide. Ask an operator.").wait_for()
+        frame.get_by_role("link", name="All days").click()
+        frame.get_by_role("link", name=f"Publish day {day}?").click()
+        frame.get_by_role("heading", name=f"Publish day {day}?").wait_for()
+        asked = frame.get_by_role("article").inner_text()
+        found = violations(page, {"include": [["iframe", "#approvals"]]})
+        frame.get_by_role("button", name="Reject").click()
+        frame.get_by_text("Airflow has the answer: Reject.").wait_for()
+    with pipeline.airflow("operator") as operator:
+        operator.wait(run, RUN_DEADLINE_S)
+        assert operator.task_states(run)["rebuild_day.publish[0]"] == "skipped"
+    assert "1 of them take a row from readers" in asked
+    assert "key 210" in asked
+    assert found == []
+    assert [row[0] for row in shown(pipeline, day)] == [210]
+
+
+def test_only_builds_of_the_pipeline_and_the_day_are_asked_about_and_the_answer_is_the_buttons(day, open_as):
+    """Answers of Airflow are made up: DAGs and tasks may have any id."""
+
+    def question(dag_id, of_day, state="awaiting_input", **task):
+        names = {"dag_id": dag_id, "dag_run_id": "run/1", "task_id": "ask", "map_index": -1, "state": state}
+        return {"subject": "Publish?", "body": f"~~~\n{HOSTILE}\n~~~", "task_instance": {
+            **names, "rendered_fields": {"day": of_day}, "rendered_map_index": None, **task}}  # fmt: skip
+
+    waiting = [
+        question("rebuild_day", str(day)), question("of_another", str(day)), question("rebuild_day", "2020-01-01"),
+        question("rebuild_day", str(day), "failed"),
+    ]  # fmt: skip
+    sent = []
+
+    def answer(route):
+        sent.append((route.request.method, httpx.URL(route.request.url).raw_path, route.request.post_data_json))
+        route.fulfill(json={})
+
+    with open_as("operator") as page:
+        page.route("**/api/v2/dags?*", lambda route: route.fulfill(json={"dags": [{"dag_id": "rebuild_day"}]}))
+        page.route("**/hitlDetails?*", lambda route: route.fulfill(json={"hitl_details": waiting}))
+        page.route("**/hitlDetails", answer)
+        frame = open_day(page, day)
+        frame.get_by_role("button", name="Approve").click()
+        frame.get_by_text("Airflow has the answer: Approve.").wait_for()
+        asked = frame.get_by_role("article").all_inner_texts()
+        hacked = page.evaluate("window.hacked")
+    assert len(asked) == 1
+    assert HOSTILE in asked[0]
+    assert hacked is None
+    path = b"/api/v2/dags/rebuild_day/dagRuns/run%2F1/taskInstances/ask/-1/hitlDetails"
+    assert sent == [("PATCH", path, {"chosen_options": ["Approve"], "params_input": {}})]
 
 
 def test_the_keyboard_reaches_a_day_and_its_buttons(day, open_as, pipeline):
     with open_as("operator") as page:
         page.goto(f"{pipeline.airflow_url}/integrity/board_detail/days/{day}")
         reached = []
-        for _ in range(12):
+        for _ in range(14):
             page.keyboard.press("Tab")
             reached.append(page.evaluate("document.activeElement.textContent.trim() || document.activeElement.name"))
     assert reached[:2] == ["board_detail", "order_detail"]

@@ -10,12 +10,10 @@ import httpx
 import pytest
 
 from demo.airflow_client import AirflowRefused, RunFailed
-from include.adapters.kafka.offsets import OffsetReader
 from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import member
 from tests.integration.pipelines.test_second import customer, order
-from tests.servers import wait_until
 from tests.support.airflow import (
     RUN_DEADLINE_S,
     approval,
@@ -27,13 +25,13 @@ from tests.support.airflow import (
     post,
     post_board,
     reprocessing,
-    scheduler_heartbeat,
+    served_from_nowhere,
     shown,
     status,
+    wait_for_question,
 )
 from tests.support.certifying import take_everything
 from tests.support.pipeline import rows
-from tests.support.serving import opened_store, row, serve
 
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
 
@@ -153,35 +151,11 @@ def test_a_build_that_takes_a_row_from_readers_waits_for_a_person(pipeline, oper
     day = today.before(6)  # no other test posts to it
     post(pipeline, "member", member(9, nickname="구름", createdAt=noon(day.before(1)), modifiedAt=noon(day.before(1))))
     post_board(pipeline, day, board_id=21, member_id=9)
-    ends = OffsetReader(pipeline.settings.kafka.bootstrap_servers).high_watermarks("board")
-    partition = max(ends, key=lambda each: ends[each])
-    instant = dt.datetime.combine(day.date, dt.time(12), ZoneInfo(day.zone))
-    # the stream shows a post from below the cut, of which raw has no record
-    lost = row(20, 0, stream_partition=partition, created_at=instant, modified_at=instant, day=day.date)
-    store = opened_store(pipeline.settings)
-    try:
-        serve(store, [lost | {"title": "~~~ <b>"}])
-    finally:
-        store.close()
+    served_from_nowhere(pipeline, day, board_id=20)
 
     def waiting_run():
         run = operator.trigger("reprocess_days", reprocessing(day, dry_run=False))
-        ended = {"awaiting_input", "success", "failed", "skipped", "upstream_failed"}
-        seen = [""]
-
-        def has_ended():
-            seen[0] = operator.task_states(run).get("rebuild_day.approve[0]")
-            return seen[0] in ended
-
-        wait_until(has_ended, RUN_DEADLINE_S, "the question")
-        assert seen == ["awaiting_input"]
-        # Airflow fails a task that goes on before the scheduler has seen the end of the process that asked
-        heartbeats = {scheduler_heartbeat(pipeline)}
-        wait_until(
-            lambda: heartbeats.add(scheduler_heartbeat(pipeline)) or len(heartbeats) == 3,
-            60,
-            "two rounds of the scheduler",
-        )
+        wait_for_question(pipeline, operator, run)
         assert [row[0] for row in shown(pipeline, day)] == [20]
         return run
 

@@ -112,7 +112,7 @@ class TestADayByHand:
         code, text = run("undo", "--day", str(DAY), "--reason", "wrong authors", "--by", "me")
         assert (code, "the speed layer's rows alone" in text) == (DONE, True)
         assert self.author(settings) == ("저녁", "live")
-        assert "held: undone by me, wrong authors; provisional" in run("status", "--day", str(DAY))[1]
+        assert "held since it was undone: wrong authors" in run("status", "--day", str(DAY))[1]
         assert run("redo", "--day", str(DAY), "--reason", "they were right", "--by", "me")[0] == DONE
         assert self.author(settings) == ("아침", "final")
 

@@ -1,14 +1,20 @@
 """The page of a day, read from a real PostgreSQL with the rights of its role."""
 
+import dataclasses
+import socket
+
 import httpx
 import psycopg2
 import pytest
 from fastapi.testclient import TestClient
 
 from include.contracts.day import Day
+from include.integrity import page
 from include.integrity.comparison import verify
-from include.integrity.day_page import load_day
+from include.integrity.day_page import load_day, load_difference
 from include.integrity.page import create_app
+from include.integrity.page_model import load_rows
+from include.integrity.page_state import read_state
 from include.integrity.publication import undo
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
@@ -62,9 +68,107 @@ def test_personal_values_are_hidden_and_their_change_is_told(settings, day):
 
 
 def test_the_role_of_the_page_reads_no_row_itself(settings, day):
-    for table in ("detail_correction", "detail_final", "detail_live", "board_detail", "reject"):
+    for table in ("detail_correction", "detail_final", "detail_live", "detail_covered", "board_detail", "reject"):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             rows(settings, f"SELECT * FROM {table}", role="integrity")
+    personal = settings.pipeline.personal_columns
+    assert personal
+    readable = rows(
+        settings,
+        "SELECT table_name, column_name FROM information_schema.column_privileges"
+        " WHERE grantee = 'integrity' AND column_name = ANY (%s)",
+        ([*personal, "title", "body", "nickname", "value"],),
+        role="integrity",
+    )
+    assert readable == [("day_certificate", "value")]  # a term's count
+
+
+def test_two_generations_differ_by_what_was_added_removed_and_changed(settings, day):
+    again = build(
+        settings, [row(2, 2, title="another"), row(3, 3, phone="010-3333-3333"), *(row(n, n) for n in range(10, 40))],
+        cut=50, run_id="again",
+    )  # fmt: skip
+    difference = load_difference(settings, DAY, day, again)
+
+    assert difference.counts == {"added": 30, "changed": 2, "removed": 1}
+    assert len(difference.rows) == 20
+    found = {each.key: each for each in difference.rows}
+    assert found[1].after is None
+    assert found[1].before["phone"] == "(hidden)"
+    assert (list(found[2].changed), found[2].before["title"], found[2].after["title"]) == (["title"], "v2", "another")
+    assert (list(found[3].changed), found[3].before["phone"], found[3].after["phone"]) == (["phone"], None, "(hidden)")
+    assert list(found[10].after)[:2] == ["board_id", "member_id"]
+    assert "010-" not in str(difference)
+
+
+def test_a_generation_does_not_differ_from_itself(settings, day):
+    assert load_difference(settings, DAY, day, day).rows == []
+
+
+def test_without_the_definition_no_difference_is_shown(settings, day):
+    rows(settings, "DELETE FROM pipeline_setting WHERE name = 'definition'")
+
+    assert load_difference(settings, DAY, day, 0).rows == []
+
+
+def test_nobody_else_may_compare_generations(settings, day):
+    for role in ("analyst", "gateway", "stream"):
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            rows(settings, f"SELECT * FROM generation_difference('{DAY}', 1, 2, 20)", role=role)
+
+
+def test_another_pipeline_compares_its_own_generations(postgres, tmp_path):
+    orders = migrated(None, postgres, "orders_page", tmp_path, "order_detail")
+
+    assert load_difference(orders, Day.parse("2026-11-20", orders.timezone), 1, 2).counts == {}
+    assert load_rows(orders, "integrity") == []
+
+
+def test_the_state_is_read_as_the_pages_role_and_judged_as_by_the_watch(settings, day):
+    watched(settings)
+    state = read_state(settings, 5)
+
+    assert {name: (seen.progress.lag_records, seen.progress.batch_id) for name, seen in state.queries.items()} == {
+        "join": (7, 3), "serve": (7, 3),
+    }  # fmt: skip
+    assert [one.name for one in state.findings["stream"]] == ["stream_silent"]
+    assert state.findings["stream"][0].subject == "serve"
+    assert [(one.name, one.subject, one.severity) for one in state.alerts] == [
+        ("day_held", "2026-11-20", "critical"), ("dag_paused", "x", "warning"),
+    ]  # fmt: skip
+    assert [*state.gateways.values()] == ["GATEWAY_ADMIN_TOKEN is not set; asking a gateway for its backlog needs it"]
+    assert state.broker is None  # there is none
+
+
+def watched(settings):
+    for query, age_s in (("join", 1), ("serve", 3600)):
+        rows(settings, "INSERT INTO stream_progress (query, driver_id, batch_id, lag_records, lag_s, heartbeat_at)"
+             " VALUES (%s, 'd', 3, 7, 0.5, now() - make_interval(secs => %s))", (query, age_s))  # fmt: skip
+    rows(settings, "INSERT INTO alert (name, subject, severity, message, runbook, since, closed_at) VALUES"
+         " ('dag_paused', 'x', 'warning', 'm', 'alerts', now(), NULL),"
+         " ('day_held', '2026-11-20', 'critical', 'm', 'undo', now(), NULL),"
+         " ('day_held', '2026-11-19', 'critical', 'm', 'undo', now(), now())")  # fmt: skip
+
+
+def test_servers_that_are_gone_or_frozen_leave_a_page_that_says_so(settings, day):
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        port = frozen.getsockname()[1]
+        lost = dataclasses.replace(
+            settings,
+            database=dataclasses.replace(settings.database, port=port),
+            kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"127.0.0.1:{port}"),
+            gateway=dataclasses.replace(settings.gateway, url=f"http://127.0.0.1:{port}", admin_token="t"),
+        )
+        pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: lost))
+        now = pages.get("/board_detail/state")
+        whole = pages.get("/")
+
+    assert now.status_code == 200
+    assert now.text.count(">No answer<") == 3  # the gateways' part names those that do not answer
+    assert "no answer within" in now.text
+    assert whole.status_code == 503
+    assert "The database does not answer." in whole.text
+    assert whole.text.count(">No answer<") == 3
 
 
 def test_without_the_definition_no_correction_is_shown(settings, day):
@@ -87,10 +191,19 @@ def test_a_day_of_which_nothing_is_known(settings):
     assert load_day(settings, Day.parse("2020-01-01", "Asia/Seoul")) is None
 
 
-def test_the_page_shows_it(settings, day):
-    app = create_app(lambda: None, ["board_detail"], lambda _: settings, lambda _: [], lambda _: "")
-    answer: httpx.Response = TestClient(app).get(f"/board_detail/days/{DAY}")
+def test_the_pages_show_it(settings, day, monkeypatch):
+    monkeypatch.setattr(page, "FIND_LIMITS", page.FIND_LIMITS._replace(place_s=0.5))  # there is no Kafka
+    pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: settings))
+    answers: list[httpx.Response] = [
+        pages.get(path)
+        for path in ("/", f"/board_detail/days/{DAY}", f"/board_detail/days/{DAY}?from={day}&to={day}",
+                     "/board_detail/find?q=1", "/board_detail/find?q=e1")
+    ]  # fmt: skip
 
-    assert answer.status_code == 200
-    assert "아침" in answer.text
-    assert "010-" not in answer.text
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert "아침" in answers[1].text
+    assert "The two have the same rows." in answers[2].text
+    for found in answers[3:]:
+        assert f"board 1 is shown in day {DAY}, from generation {day}" in found.text
+        assert "phone: (hidden)" in found.text
+    assert "010-" not in "".join(answer.text for answer in answers)

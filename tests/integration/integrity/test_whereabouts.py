@@ -11,9 +11,11 @@ from include.contracts.headers import ACCEPTED_AT, EVENT_ID, REPLAYED_AT
 from include.gateway.client import GatewayUnavailable
 from include.integrity.__main__ import main
 from include.integrity.comparison import verify
+from include.integrity.deadline import SearchTooLong
 from include.integrity.gateways import Unsent
+from include.integrity.page import FIND_LIMITS
 from include.integrity.publication import undo
-from include.integrity.whereabouts import NothingToFind, find
+from include.integrity.whereabouts import NothingToFind, SearchLimits, find
 from tests.fakes.events import board
 from tests.support.certifying import nothing_waits, take_everything
 from tests.support.pipeline import environment, produce, rows, with_topics
@@ -42,7 +44,10 @@ def streamed(settings):
 
 
 def look(settings, ask_gateways=nothing_waits, **arguments):
-    return find(settings, ask_gateways=ask_gateways, **arguments)
+    """The result, which is the same for the page: with its limits and the rights of its role."""
+    found = find(settings, ask_gateways=ask_gateways, **arguments)
+    assert find(settings, ask_gateways=ask_gateways, limits=FIND_LIMITS, **arguments) == found
+    return found
 
 
 def places(found):
@@ -201,6 +206,19 @@ def test_places_that_do_not_answer_are_named(settings, streamed, monkeypatch):
     shown = look(lost, key=1)
     assert "is shown" in shown.verdict
     assert [place.split(":")[0] for place in shown.unknown] == ["Kafka"]
+
+
+def test_a_search_ends_at_its_limit(settings, streamed):
+    build(settings, [row(1, 11), row(2, 12)], cut=20, run_id="night")
+    verify(settings, DAY, "night")
+    publish(settings, DAY, "night")
+    spent = SearchLimits(place_s=0)
+
+    found = find(settings, key=1, ask_gateways=nothing_waits, limits=spent)
+    assert found.verdict.startswith("board 1 is shown")
+    assert found.unknown == ["Kafka: the search took longer than 0 s"]
+    with pytest.raises(SearchTooLong, match="longer than 0 s"):
+        find(settings, event_id="of none", ask_gateways=nothing_waits, limits=spent)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"key": 1, "event_id": "e"}])

@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0042"
-down_revision = "0040"
+down_revision = "0041"
 
 TRUST = r"""
 CREATE OR REPLACE VIEW day_trust AS
