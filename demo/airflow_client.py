@@ -247,11 +247,11 @@ class AirflowClient:
 
 
 def _backfill(dag_id: str, day: dt.date) -> dict[str, Any]:
-    # Airflow interprets the bounds' clock time in the schedule's time zone, so these are the bounds of the day there.
+    midnight = f"{day}T00:00:00Z"  # stands for the date, see DayTimetable
     return {
         "dag_id": dag_id,
-        "from_date": f"{day}T00:00:00Z",
-        "to_date": f"{day}T23:59:59Z",
+        "from_date": midnight,
+        "to_date": midnight,
         "reprocess_behavior": "completed",
         "max_active_runs": 1,
     }

@@ -17,6 +17,7 @@ def dag_bag(tmp_path_factory: pytest.TempPathFactory) -> "DagBag":
     own = {
         "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),  # registers the timetable
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "PIPELINES": "board_detail,order_detail",
         "PIPELINE_TIMEZONE": "Asia/Seoul",
