@@ -1,12 +1,16 @@
 """The nightly DAG: which day a run is for, and in which order it works."""
 
 import datetime as dt
+import os
+import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
+from include.process_tree import is_running, kill
 from tests.dags.rendering import DAY, rendered
+from tests.servers import wait_until
 
 FORM = {"from": DAY, "to": DAY, "reason": "a test"}
 
@@ -109,6 +113,29 @@ def test_a_job_that_a_person_has_to_look_at_is_not_tried_again(dag_bag, monkeypa
         task.execute({})
 
     assert isinstance(raised.value, AirflowFailException) == is_final
+
+
+def test_a_job_dies_with_its_task(dag_bag, monkeypatch, tmp_path):
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    started = tmp_path / "pid"
+    job = ["sh", "-c", f"echo $$ > {started}.part; mv {started}.part {started}; exec sleep 600"]
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local")
+    monkeypatch.setattr(SparkSubmitHook, "_build_spark_submit_command", lambda *_: job)
+    task = rendered(dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.rebuild"), "scheduled")
+
+    if (worker := os.fork()) == 0:
+        task.execute({})
+        os._exit(0)
+    wait_until(started.exists, 60, "the job runs")
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+
+    pid = int(started.read_text())
+    try:
+        wait_until(lambda: not is_running(pid), 30, "the job is gone")
+    finally:
+        kill(pid)
 
 
 def test_leaves_days_alone_that_a_person_holds(dag_bag):
