@@ -26,7 +26,6 @@ refused: use `reprocess_days`. Rebuilds wait for each other in the pool `rebuild
 """
 
 from airflow.sdk import DAG, task
-from airflow.utils.types import DagRunType
 
 from include.airflow_support.defaults import dag_arguments, pipeline_timezone
 from include.airflow_support.tasks import (
@@ -52,7 +51,6 @@ for pipeline in pipeline_names():
         description="Rebuilds and publishes from raw: yesterday, days that were never published, and dirty days.",
         schedule=DayTimetable(SCHEDULE, timezone=pipeline_timezone(pipeline)),
         is_paused_upon_creation=False,  # a night that nobody switches on never comes
-        allowed_run_types=[DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB],  # type: ignore[list-item]  # takes both
         params={"catch_up_timeout_s": CATCH_UP_TIMEOUT},
     ):
 

@@ -13,7 +13,7 @@ from airflow.timetables.base import DagRunInfo
 from airflow.timetables.trigger import CronPartitionTimetable
 from pendulum import DateTime, instance
 
-from include.contracts.day import Day, DayFormatError
+from include.contracts.day import Day
 
 _ONE_DAY = dt.timedelta(days=1)
 _QUARTER_OF_AN_HOUR_MIN = 15  # time zones differ from UTC by multiples of it
@@ -39,6 +39,17 @@ class DayTimetable(CronPartitionTimetable):
     def deserialize(cls, data: dict[str, Any]) -> Self:
         """Return the timetable that `serialize` described."""
         return cls(**data)
+
+    def resolve_partition_date(self, partition_key: str | None) -> dt.datetime | None:
+        """Refuse a run by hand: Airflow asks for its date. Raises InvalidPartitionKeyError, a ValueError.
+
+        The DAG cannot leave runs by hand out of its `allowed_run_types`: Airflow's page would then lock the button that
+        also opens the form of a backfill.
+        """
+        raise InvalidPartitionKeyError(
+            "a run by hand is refused, since it has no day: choose Backfill, from the day to the same day, or use "
+            "reprocess_days"
+        )
 
     def localize_partition_datetime(self, dt: dt.datetime) -> DateTime:
         """Return the wall-clock time in the time zone, the earlier of two. A date's midnight is the date's start."""
@@ -84,9 +95,3 @@ class DayTimetable(CronPartitionTimetable):
     def _get_partition_info(self, run_date: DateTime) -> tuple[DateTime, str]:
         day = Day.of(run_date, self._zone).before()
         return instance(day.start), str(day)
-
-    def _decode_partition_date(self, partition_key: str) -> dt.datetime:
-        try:
-            return Day.parse(partition_key, self._zone).start
-        except DayFormatError as exc:
-            raise InvalidPartitionKeyError(str(exc)) from exc

@@ -160,7 +160,6 @@ def test_runs_of_a_backfill_are_those_of_the_nights(timetable_of):
                 day = Day.parse(run.partition_key, zone)
                 day.require_over(run.run_after)
                 assert run.run_after <= night.run_after
-                assert timetable.resolve_partition_date(run.partition_key) == run.partition_date
                 # as Airflow looks for the runs of a date
                 window = [timetable.localize_partition_datetime(dt.datetime.combine(date, dt.time()))
                           for date in (day.date, day.date + dt.timedelta(days=1))]  # fmt: skip
@@ -178,10 +177,3 @@ def test_a_backfill_goes_forwards_or_backwards(dag_bag, is_backwards):
 
     keys = [info.partition_key for info in infos]
     assert (keys[::-1] if is_backwards else keys) == ["2026-10-31", "2026-11-01", "2026-11-02"]
-
-
-def test_a_key_that_is_no_date_is_refused(timetable_of):
-    from airflow.exceptions import InvalidPartitionKeyError
-
-    with pytest.raises(InvalidPartitionKeyError, match="write it as YYYY-MM-DD"):
-        timetable_of("Asia/Seoul").resolve_partition_date("2026-11-31")

@@ -67,8 +67,14 @@ def test_backfill_of_one_day_runs_that_day_alone(timetable):
     assert [info.partition_key for info in infos] == ["2026-11-20"]
 
 
-def test_a_run_by_hand_is_refused_since_it_has_no_day(dag_bag):
-    assert sorted(kind.value for kind in dag_bag.dags["nightly_rebuild"].allowed_run_types) == ["backfill", "scheduled"]
+@pytest.mark.parametrize("key", [None, "", "2026-11-20"])
+def test_a_run_by_hand_is_refused_since_it_has_no_day(timetable, key):
+    with pytest.raises(ValueError, match="a run by hand is refused"):
+        timetable.resolve_partition_date(key)
+
+
+def test_the_button_that_opens_the_form_of_a_backfill_is_not_locked(dag_bag):
+    assert dag_bag.dags["nightly_rebuild"].allowed_run_types is None
 
 
 def test_replays_and_catches_up_before_it_archives_and_chooses_its_days(dag_bag):

@@ -11,6 +11,7 @@ from tests.fakes.events import board
 from tests.support.certifying import take_everything
 
 RUN_DEADLINE_S = 240.0
+REBUILD_PAUSE = "rebuild.before_finish"  # the failpoint of a driver that has written its rows
 
 
 def noon(day):
