@@ -17,7 +17,6 @@ def dag_bag(tmp_path_factory: pytest.TempPathFactory) -> "DagBag":
     own = {
         "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),  # registers the timetable
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "PIPELINES": "board_detail,order_detail",
         "PIPELINE_TIMEZONE": "Asia/Seoul",
@@ -28,6 +27,13 @@ def dag_bag(tmp_path_factory: pytest.TempPathFactory) -> "DagBag":
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own.items():
             patch.setenv(name, value)
+        from airflow import plugins_manager, settings
         from airflow.dag_processing.dagbag import DagBag
+
+        # another test may have imported Airflow before; the plugin registers the timetable
+        patch.setattr(settings, "PLUGINS_FOLDER", str(ROOT / "plugins"))
+        plugins_manager._get_plugins.cache_clear()
+        plugins_manager.get_timetables_plugins.cache_clear()
+        assert plugins_manager.get_timetables_plugins()
 
         return DagBag(dag_folder=str(ROOT / "dags"))

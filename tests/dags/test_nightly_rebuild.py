@@ -150,6 +150,14 @@ def test_leaves_days_alone_that_a_person_holds(dag_bag):
     assert is_by_hand is False
 
 
+def test_an_approval_that_was_marked_as_done_and_did_not_run_publishes_nothing(dag_bag):
+    from include.airflow_support import steps
+
+    publish = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish")
+    with pytest.raises(steps.ApprovalMissing, match="clear it with downstream tasks"):
+        publish.python_callable("board_detail", DAY, "a-run", "me", "why", False, "False", None)
+
+
 def test_is_on_from_the_start(dag_bag):
     assert dag_bag.dags["nightly_rebuild"].is_paused_upon_creation is False
 

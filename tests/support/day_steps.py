@@ -105,7 +105,7 @@ def _main() -> None:
         step, place, number = line.strip().split("|")
         child = os.fork()
         if child == 0:
-            sessions.PipelineConnection = _killed_at(place, int(number))  # type: ignore[misc]
+            sessions.PipelineConnection = _killed_at(place, int(number))  # type: ignore[attr-defined]
             STEPS[step]()
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
