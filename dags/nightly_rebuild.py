@@ -20,13 +20,12 @@ generation is kept (`undo_day`), and a generation that fails verification is nev
 differences, or that takes rows from readers, waits in `approve` until a person decides under *Required Actions*; the
 day shows what it showed until then, and after a rejection.
 
-**How to run again**: every task can run twice; clear the failed one. For one day or several, start a *backfill* over
-those dates (`to` the day after the last one) and let it reprocess completed runs. A manual run has no day, so it is
+**How to run again**: every task can run twice; clear the failed one. For one day or several, start a *backfill* from
+the first to the last of them, both included, and let it reprocess completed runs. A manual run has no day, so it is
 refused: use `reprocess_days`. Rebuilds wait for each other in the pool `rebuild`.
 """
 
-from airflow.sdk import DAG, CronPartitionTimetable, task
-from airflow.utils.types import DagRunType
+from airflow.sdk import DAG, task
 
 from include.airflow_support.defaults import dag_arguments, pipeline_timezone
 from include.airflow_support.tasks import (
@@ -40,6 +39,7 @@ from include.airflow_support.tasks import (
     uncertified_days,
     wait_until_caught_up,
 )
+from include.airflow_support.timetable import DayTimetable
 from include.settings import pipeline_names
 
 # 04:00 comes once a day in every time zone: clocks are changed between 22:00 and 04:00
@@ -49,11 +49,8 @@ for pipeline in pipeline_names():
     with DAG(
         **dag_arguments("nightly_rebuild", pipeline, __doc__),
         description="Rebuilds and publishes from raw: yesterday, days that were never published, and dirty days.",
-        schedule=CronPartitionTimetable(
-            SCHEDULE, timezone=pipeline_timezone(pipeline), run_offset=-1, key_format="%Y-%m-%d"
-        ),
+        schedule=DayTimetable(SCHEDULE, timezone=pipeline_timezone(pipeline)),
         is_paused_upon_creation=False,  # a night that nobody switches on never comes
-        allowed_run_types=[DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB],  # type: ignore[list-item]  # takes both
         params={"catch_up_timeout_s": CATCH_UP_TIMEOUT},
     ):
 

@@ -145,9 +145,15 @@ class AirflowClient:
         )
         return _run(answer.json())
 
+    def tasks(self, run: Run) -> list[dict[str, Any]]:
+        """Return the task instances of a run as Airflow describes them."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances"
+        rows: list[dict[str, Any]] = self._request("GET", path, params={"limit": 100}).json()["task_instances"]
+        return rows
+
     def task_states(self, run: Run) -> TaskStates:
         """Return the state by task, `none` before it is scheduled. Mapped task instances are `task[0]`, `task[1]`, …"""
-        return {_task_name(row): row["state"] or "none" for row in self._tasks(run)}
+        return {_task_name(row): row["state"] or "none" for row in self.tasks(run)}
 
     def wait(self, run: Run, timeout_s: float, on_progress: Progress | None = None) -> Run:
         """Block until the run has succeeded; `on_progress` is called with the tasks' states when they change.
@@ -170,6 +176,12 @@ class AirflowClient:
                 raise RunTookTooLong(f"not finished after {timeout_s:.0f} s", run=run.run_id, tasks=states)
             time.sleep(_POLL_S)
 
+    def give_up(self, run: Run) -> None:
+        """Mark a run as failed, which ends its tasks, and its backfill when no other run of that is left."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
+        self._request("PATCH", path, json={"state": "failed"}, params={"update_mask": "state"})
+        self._close_finished_backfills(run.dag_id)
+
     def rerun(self, run: Run) -> None:
         """Clear all tasks of a finished run, so that it runs again with the same type: scheduled run or backfill."""
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/clear"
@@ -182,7 +194,7 @@ class AirflowClient:
         return [line if isinstance(line, str) else _log_line(line) for line in content]
 
     def _failure(self, run: Run, lines: int = 15) -> str:
-        failed = [row for row in self._tasks(run) if row["state"] == "failed"]
+        failed = [row for row in self.tasks(run) if row["state"] == "failed"]
         if not failed:
             return "the run failed, none of its tasks did"
         first = min(failed, key=lambda row: str(row["end_date"]))
@@ -208,11 +220,6 @@ class AirflowClient:
             _run(row)
             for row in self._request("GET", f"/api/v2/dags/{dag_id}/dagRuns", params=params).json()["dag_runs"]
         ]
-
-    def _tasks(self, run: Run) -> list[dict[str, Any]]:
-        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances"
-        rows: list[dict[str, Any]] = self._request("GET", path, params={"limit": 100}).json()["task_instances"]
-        return rows
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, complaint: str) -> None:
         deadline = time.monotonic() + timeout_s
@@ -247,11 +254,11 @@ class AirflowClient:
 
 
 def _backfill(dag_id: str, day: dt.date) -> dict[str, Any]:
-    # Airflow interprets the bounds' clock time in the schedule's time zone, so these are the bounds of the day there.
+    midnight = f"{day}T00:00:00Z"  # stands for the date, see DayTimetable
     return {
         "dag_id": dag_id,
-        "from_date": f"{day}T00:00:00Z",
-        "to_date": f"{day}T23:59:59Z",
+        "from_date": midnight,
+        "to_date": midnight,
         "reprocess_behavior": "completed",
         "max_active_runs": 1,
     }

@@ -14,10 +14,11 @@ from pyspark import SparkContext
 
 from include.command import as_command
 from include.errors import OK
+from include.process_tree import die_with_parent
 from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
-from spark_jobs.connectors.session import die_with_parent, open_context
+from spark_jobs.connectors.session import open_context
 
 
 @as_command

@@ -28,12 +28,13 @@ from include.clock import SystemClock, rfc3339
 from include.command import as_command
 from include.errors import OK
 from include.gateway.forget import produce_tombstones
+from include.process_tree import die_with_parent
 from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.cluster import StartContext
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.forget import ArchiveForgetting
-from spark_jobs.connectors.session import die_with_parent, open_context
+from spark_jobs.connectors.session import open_context
 
 REMAINS = """\
 Still there, until it is removed as docs/runbooks/forget.md says:

@@ -16,8 +16,9 @@ from typing import NoReturn
 from include.command import as_command
 from include.contracts.day import Day
 from include.errors import OK
+from include.process_tree import die_with_parent
 from include.settings import Settings
-from spark_jobs.connectors.session import die_with_parent, open_context
+from spark_jobs.connectors.session import open_context
 
 
 @as_command

@@ -20,8 +20,8 @@ import threading
 
 from include.command import as_command
 from include.errors import OK, REFUSED, PipelineError
+from include.process_tree import die_with_parent
 from include.settings import Settings
-from spark_jobs.connectors.session import die_with_parent
 from spark_jobs.speed.driver import QUERIES, Driver
 
 log = logging.getLogger("stream")

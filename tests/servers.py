@@ -6,7 +6,6 @@ the test run however that ends: by teardown, by `atexit`, and by the kernel's pa
 
 import atexit
 import contextlib
-import ctypes
 import dataclasses
 import os
 import signal
@@ -19,6 +18,7 @@ from types import MappingProxyType
 import psycopg2
 from psycopg2 import sql
 
+from include.process_tree import die_with_parent
 from stack.health import probe
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
@@ -32,8 +32,6 @@ START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 30.0
 _POLL_S = 0.05
 _SUPERUSER_PASSWORD = "test"
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 # CREATE DATABASE copies what is in the template, and not what is said of it.
 _COPY_OF_DATABASE = """
 UPDATE pg_database made SET datdba = template.datdba, datacl = template.datacl
@@ -73,7 +71,7 @@ class ServerProcess:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=_die_with_parent
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent
             )
         wait_until(self._is_healthy, START_DEADLINE_S, f"{self._name} healthy, see {self._log}")
 
@@ -275,7 +273,3 @@ def postgres_server(folder: Path, more: Mapping[str, str] = MappingProxyType({})
         yield server
     finally:
         server.stop()
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

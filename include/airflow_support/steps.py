@@ -30,6 +30,10 @@ class StreamBehind(Retryable):
     """The stream has not taken all that was accepted, and that may be of the day."""
 
 
+class ApprovalMissing(PipelineError):
+    """Task `approve` was marked as done and did not run, so nobody was asked; clear it with downstream tasks."""
+
+
 class UnknownRunType(PipelineError):
     """A night's run is `scheduled` or `backfill`; the DAG passes something else."""
 

@@ -1,12 +1,15 @@
 """A Spark job as a task, which is tried again only when that can help. Imported at parse time."""
 
+from functools import partial
 from typing import Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.errors import MISCONFIGURED, USAGE
+from include.process_tree import die_with_parent
 
 
 class JobSubmitOperator(SparkSubmitOperator):
@@ -14,6 +17,8 @@ class JobSubmitOperator(SparkSubmitOperator):
 
     With 78 a person has to look first: three more tries would hold the pool of rebuilds for nothing. 1 is tried again,
     since it is also the code of a Python or a JVM that did not come up.
+
+    The job dies with its task: when a task process is killed, a retry begins, and the job would go on beside it.
     """
 
     def execute(self, context: Context) -> Any:
@@ -25,3 +30,8 @@ class JobSubmitOperator(SparkSubmitOperator):
             if process is not None and process.returncode in (USAGE, MISCONFIGURED):
                 raise AirflowFailException(f"{exc} Trying again cannot help: a person has to look first.") from exc
             raise
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        hook.submit = partial(hook.submit, preexec_fn=die_with_parent)  # type: ignore[method-assign]  # given to Popen
+        return hook

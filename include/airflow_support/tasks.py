@@ -102,11 +102,13 @@ def publish(
     reason: str,
     is_by_hand: bool,
     accept_vanishing: str,
-    approval: dict[str, str | None],
+    approval: dict[str, str | None] | None,
 ) -> dict[str, Any]:
     """Point the view at the new generation; skipped on a dry run, and when a person rejected the build."""
     from include.airflow_support import steps
 
+    if approval is None:
+        raise steps.ApprovalMissing(day=day)
     if person := approval["approved_by"]:
         return steps.publish(pipeline, day, build, f"{made_by}, approved by {person}", reason, is_by_hand, True)
     return steps.publish(pipeline, day, build, made_by, reason, is_by_hand, accept_vanishing == "True")

@@ -1,8 +1,6 @@
 """Creates Spark sessions and contexts, with the configuration of every driver."""
 
-import ctypes
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -15,8 +13,6 @@ from include.errors import ConfigurationError
 from include.settings import SparkSettings
 from spark_jobs.connectors.callbacks import require_token
 from spark_jobs.connectors.scratch import make_scratch
-
-PR_SET_PDEATHSIG = 1
 
 # For the stream, a long-running application.
 STREAM_CONFIGURATION = {
@@ -51,15 +47,6 @@ BATCH_CONFIGURATION = {
 # A JVM that ran out of memory could go on for hours in a broken state. So it exits, and the supervisor restarts it.
 EXIT_OPTION = "-XX:+ExitOnOutOfMemoryError"
 ARCHIVE_NAME = "classes.jsa"  # beside the connector's jars, see spark_jobs.class_archive
-
-
-def die_with_parent() -> None:
-    """Make the kernel kill this driver when its parent process ends.
-
-    Under spark-submit the parent is the JVM. If only the JVM were killed, this Python driver would go on writing.
-    """
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 def connector_jars(folder: Path) -> list[str]:

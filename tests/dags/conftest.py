@@ -27,6 +27,13 @@ def dag_bag(tmp_path_factory: pytest.TempPathFactory) -> "DagBag":
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own.items():
             patch.setenv(name, value)
+        from airflow import plugins_manager, settings
         from airflow.dag_processing.dagbag import DagBag
+
+        # another test may have imported Airflow before; the plugin registers the timetable
+        patch.setattr(settings, "PLUGINS_FOLDER", str(ROOT / "plugins"))
+        plugins_manager._get_plugins.cache_clear()
+        plugins_manager.get_timetables_plugins.cache_clear()
+        assert plugins_manager.get_timetables_plugins()
 
         return DagBag(dag_folder=str(ROOT / "dags"))

@@ -1,12 +1,16 @@
 """The nightly DAG: which day a run is for, and in which order it works."""
 
 import datetime as dt
+import os
+import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
+from include.process_tree import is_running, kill
 from tests.dags.rendering import DAY, rendered
+from tests.servers import wait_until
 
 FORM = {"from": DAY, "to": DAY, "reason": "a test"}
 
@@ -63,8 +67,14 @@ def test_backfill_of_one_day_runs_that_day_alone(timetable):
     assert [info.partition_key for info in infos] == ["2026-11-20"]
 
 
-def test_a_run_by_hand_is_refused_since_it_has_no_day(dag_bag):
-    assert sorted(kind.value for kind in dag_bag.dags["nightly_rebuild"].allowed_run_types) == ["backfill", "scheduled"]
+@pytest.mark.parametrize("key", [None, "", "2026-11-20"])
+def test_a_run_by_hand_is_refused_since_it_has_no_day(timetable, key):
+    with pytest.raises(ValueError, match="a run by hand is refused"):
+        timetable.resolve_partition_date(key)
+
+
+def test_the_button_that_opens_the_form_of_a_backfill_is_not_locked(dag_bag):
+    assert dag_bag.dags["nightly_rebuild"].allowed_run_types is None
 
 
 def test_replays_and_catches_up_before_it_archives_and_chooses_its_days(dag_bag):
@@ -111,10 +121,41 @@ def test_a_job_that_a_person_has_to_look_at_is_not_tried_again(dag_bag, monkeypa
     assert isinstance(raised.value, AirflowFailException) == is_final
 
 
+def test_a_job_dies_with_its_task(dag_bag, monkeypatch, tmp_path):
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    started = tmp_path / "pid"
+    job = ["sh", "-c", f"echo $$ > {started}.part; mv {started}.part {started}; exec sleep 600"]
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local")
+    monkeypatch.setattr(SparkSubmitHook, "_build_spark_submit_command", lambda *_: job)
+    task = rendered(dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.rebuild"), "scheduled")
+
+    if (worker := os.fork()) == 0:
+        task.execute({})
+        os._exit(0)
+    wait_until(started.exists, 60, "the job runs")
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+
+    pid = int(started.read_text())
+    try:
+        wait_until(lambda: not is_running(pid), 30, "the job is gone")
+    finally:
+        kill(pid)
+
+
 def test_leaves_days_alone_that_a_person_holds(dag_bag):
     *_, is_by_hand, _, _ = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish").op_args
 
     assert is_by_hand is False
+
+
+def test_an_approval_that_was_marked_as_done_and_did_not_run_publishes_nothing(dag_bag):
+    from include.airflow_support import steps
+
+    publish = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish")
+    with pytest.raises(steps.ApprovalMissing, match="clear it with downstream tasks"):
+        publish.python_callable("board_detail", DAY, "a-run", "me", "why", False, "False", None)
 
 
 def test_is_on_from_the_start(dag_bag):

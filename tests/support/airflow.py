@@ -14,6 +14,7 @@ from tests.support.certifying import take_everything
 from tests.support.serving import opened_store, row, serve
 
 RUN_DEADLINE_S = 240.0
+REBUILD_PAUSE = "rebuild.before_finish"  # the failpoint of a driver that has written its rows
 
 
 def noon(day):

@@ -1,6 +1,10 @@
 """Certifies without a gateway, broker or stream."""
 
-from collections.abc import Mapping
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.day import Day
@@ -42,3 +46,33 @@ def take_everything(settings: Settings) -> None:
                 place | {"partition": partition, "to_offset": end},
                 role="stream",
             )
+
+
+@contextlib.contextmanager
+def gateway_with(backlog: int) -> Iterator[str]:
+    """A gateway that says how much waits in its store, to who has the token `admin`. Yields its address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = self.headers["Authorization"] == "Bearer admin"
+            held = {"backlog": backlog, "refused": 0, "lost": 0, "replayed": 0, "setAside": 0}
+            content = json.dumps(held if allowed else {"error": "forbidden", "details": []}).encode()
+            self.send_response(200 if allowed and self.path.startswith("/fallback") else 403)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

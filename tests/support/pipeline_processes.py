@@ -18,12 +18,57 @@ from stack.databases import create_databases
 from stack.environment import MARKER, load_settings, without_secrets
 from stack.layout import Layout
 from stack.ports import unused
-from tests.servers import kafka_server, postgres_server, wait_until
+from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.gateway_process import GatewayProcess
 from tests.support.other_user import no_secret_on_command_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 120.0
+
+
+class AirflowComponents:
+    """The processes of Airflow's components, which do not restart by themselves."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self.environment = environment
+        self._folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start the components that do not run, as a supervisor does."""
+        for name, command in COMPONENTS.items():
+            if name not in self._processes or self._processes[name].poll() is not None:
+                self._processes[name] = _start(command, self.environment, self._folder / f"{name}.log")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL the component's own process. Processes that it started go on."""
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def wait_until_healthy(self, restart: bool = False) -> None:
+        """Block until all are healthy. One that ends is started again with `restart`, else that is an error."""
+        url = f"http://127.0.0.1:{self.environment['AIRFLOW_PORT']}"
+        with AirflowClient(url, "none", "none") as client:
+            wait_until(lambda: self._are_healthy(client, restart), START_DEADLINE_S, "Airflow healthy")
+
+    def _are_healthy(self, client: AirflowClient, restart: bool) -> bool:
+        if restart:
+            self.start()
+        ended = [name for name, process in self._processes.items() if process.poll() is not None]
+        assert not ended, f"ended: {ended}; see the logs in {self._folder}"
+        try:
+            return set(client.health().values()) == {"healthy"}
+        except AirflowUnavailable:
+            return False
+
+    def stop(self) -> None:
+        """End them."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=15)
 
 
 @dataclass(frozen=True)
@@ -32,6 +77,8 @@ class BatchSide:
 
     variables: Mapping[str, str]
     gateway: GatewayProcess
+    postgres: PostgresTestServer
+    components: AirflowComponents
 
     @property
     def settings(self) -> Settings:
@@ -90,39 +137,25 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
             gateway.start()
             made = env_file.read(layout.env_file)
             secrets = [value for name, value in made.items() if value and name not in without_secrets(made)]
-            with no_secret_on_command_lines(secrets), _airflow(variables, layout, folder):
-                yield BatchSide(variables, gateway)
+            with no_secret_on_command_lines(secrets), _airflow(variables, layout, folder) as components:
+                yield BatchSide(variables, gateway, postgres, components)
         finally:
             gateway.kill()
 
 
 @contextlib.contextmanager
-def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iterator[None]:
+def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iterator[AirflowComponents]:
     environment = {**os.environ, **airflow_environment(variables, ROOT), MARKER: str(layout.state)}
     write_password_file(variables)
     _run([sys.executable, "-m", "include.airflow_support.init"], environment, folder / "airflow-init.log")
-    processes = [_start(command, environment, folder / f"{name}.log") for name, command in COMPONENTS.items()]
+    components = AirflowComponents(environment, folder)
+    components.start()
     try:
-        with AirflowClient(f"http://127.0.0.1:{variables['AIRFLOW_PORT']}", "none", "none") as client:
-            wait_until(lambda: _is_healthy(client, processes, folder), START_DEADLINE_S, "Airflow healthy")
-        yield
+        components.wait_until_healthy()
+        yield components
     finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=15)
+        components.stop()
         leftovers.terminate(leftovers.find(layout.state))
-
-
-def _is_healthy(client: AirflowClient, processes: list[subprocess.Popen[bytes]], folder: Path) -> bool:
-    ended = [process.args for process in processes if process.poll() is not None]
-    assert not ended, f"ended: {ended}; see the logs in {folder}"
-    try:
-        return set(client.health().values()) == {"healthy"}
-    except AirflowUnavailable:
-        return False
 
 
 def _run(command: list[str], environment: Mapping[str, str], log: Path) -> None:

@@ -127,6 +127,6 @@ class KilledPublisher:
 
 
 def wait_for_end_of_backends(settings: Settings, deadline_s: float = 30) -> None:
-    """Until no backend of a publisher is left: that of a killed one ends within a second or so."""
-    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'publish' AND datname = current_database()"
-    wait_until(lambda: rows(settings, left) == [(0,)], deadline_s, "the killed publisher's backend ends")
+    """Until no backend of the batch layer is left: that of a killed process ends within a second or so."""
+    left = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'batch' AND datname = current_database()"
+    wait_until(lambda: rows(settings, left) == [(0,)], deadline_s, "the killed process's backend ends")

@@ -10,6 +10,7 @@ import pytest
 
 from include.errors import ConfigurationError
 from include.failpoints import FAILPOINTS, RECORD_FAILPOINTS, Failpoints
+from include.process_tree import is_running
 from tests.servers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,13 +41,6 @@ def run_driver(**variables):
     )
     child, *times = finished.stdout.split()
     return finished.returncode, times, int(child)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_nothing_happens_without_the_variable():

@@ -8,8 +8,9 @@ import datetime as dt
 import pytest
 
 from include.contracts.day import Day
+from include.failpoints import FOLDER_VARIABLE, VARIABLE
 from tests.servers import wait_until
-from tests.support.airflow import RUN_DEADLINE_S, nights
+from tests.support.airflow import REBUILD_PAUSE, RUN_DEADLINE_S, nights
 from tests.support.browser import chromium
 from tests.support.pipeline_processes import batch_side
 from tests.support.webhook import Webhook
@@ -23,9 +24,16 @@ def webhook():
 
 
 @pytest.fixture(scope="session")
-def pipeline(tmp_path_factory, webhook):
+def failpoints(tmp_path_factory):
+    """The folder in which a file arms a failpoint of the tasks."""
+    return tmp_path_factory.mktemp("failpoints")
+
+
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory, webhook, failpoints):
     """The batch layer after its first night, which Airflow runs by itself and which finds nothing to rebuild."""
-    with batch_side(tmp_path_factory.mktemp("airflow"), ALERT_WEBHOOK_URL=webhook.url) as running:
+    points = {VARIABLE: f"{REBUILD_PAUSE}:pause:armed", FOLDER_VARIABLE: str(failpoints)}
+    with batch_side(tmp_path_factory.mktemp("airflow"), ALERT_WEBHOOK_URL=webhook.url, **points) as running:
         today = Day.of(dt.datetime.now(dt.UTC), running.settings.timezone)
         with running.airflow("operator") as client:
             client.wait_for_dag("nightly_rebuild")

@@ -2,11 +2,9 @@
 
 import datetime as dt
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -28,7 +26,7 @@ from include.settings import Settings
 from include.sql.named import query
 from stack.ports import unused
 from tests.servers import wait_until
-from tests.support.certifying import certify_alone
+from tests.support.certifying import certify_alone, gateway_with
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
@@ -40,34 +38,6 @@ DOCUMENT = "INSERT INTO site.board_document (id, document, modified_at, deleted_
 @pytest.fixture
 def settings(postgres, tmp_path):
     return migrated(None, postgres, "certificates", tmp_path)
-
-
-@contextmanager
-def gateway_with(backlog):
-    """A gateway that says how much waits in its store, to who has the token. Yields its address."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self):
-            allowed = self.headers["Authorization"] == "Bearer admin"
-            body = {"backlog": backlog, "refused": 0, "lost": 0} if allowed else {"error": "forbidden", "details": []}
-            content = json.dumps(body).encode()
-            self.send_response(200 if allowed and self.path == "/fallback" else 403)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def with_gateways(postgres, tmp_path, *urls):
