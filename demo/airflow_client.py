@@ -55,7 +55,7 @@ class Run:
 class AirflowClient:
     """Calls one Airflow as one user. Every call blocks; errors are the four above."""
 
-    def __init__(self, url: str, user: str, password: str, timeout_s: float = 15.0) -> None:
+    def __init__(self, url: str, user: str, password: str, timeout_s: float = 60.0) -> None:
         self._user, self._password = user, password
         self._token: str | None = None
         self._http = httpx.Client(base_url=url, timeout=timeout_s, trust_env=False)
