@@ -34,7 +34,11 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
     )  # fmt: skip
     instance._upstream_map_indexes = dict.fromkeys(task.upstream_task_ids, 0) if is_mapped else {}
     instance._ti_context_from_server = TIRunContext(dag_run=run, max_tries=0)
+    params = task.dag.params
+    before = {name: params.get_param(name).value for name in params}
     instance.render_templates()
+    for name, value in before.items():  # the form's values stay in the DAG's params
+        params.get_param(name).value = value
     return instance.task
 
 
