@@ -18,6 +18,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
+from include.airflow_support.assets import announce_day, certified_day
 from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.tasks import MADE_BY
 from include.settings import pipeline_names
@@ -51,9 +52,11 @@ for pipeline in pipeline_names():
             """Move the day's pointer back, or forth again; once a run, also when it is tried again."""
             from include.airflow_support import steps
 
-            return steps.undo(pipeline, day, to, reason, made_by, action)
+            moved = steps.undo(pipeline, day, to, reason, made_by, action)
+            announce_day(pipeline, day, steps.announcement(pipeline, day))
+            return moved
 
-        undo(
+        undo.override(outlets=[certified_day(pipeline)])(
             pipeline,
             "{{ params.day }}",
             "{{ '' if params.to is none else params.to }}",

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 
 from include.settings import listed_pipelines
 
-BASES = ("nightly_rebuild", "reprocess_days", "undo_day", "watch_pipeline", "audit_kafka", "audit_stream")
+BASES = (
+    "nightly_rebuild",
+    "rebuild_day",
+    "reprocess_days",
+    "undo_day",
+    "watch_pipeline",
+    "audit_kafka",
+    "audit_stream",
+)
 
 
 def dag_ids(pipeline: str) -> Mapping[str, str]:
