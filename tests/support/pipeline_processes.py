@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from demo.airflow_client import AirflowClient, AirflowUnavailable
 from include.settings import Settings, pipeline_names
@@ -23,7 +24,7 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.other_user import no_secret_on_command_lines
 
 ROOT = Path(__file__).resolve().parents[2]
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 300.0  # on a busy machine
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,26 @@ class BatchSide:
         return Settings.from_environment(self.variables, pipeline)
 
     @property
+    def secrets(self) -> list[str]:
+        """Every secret of the settings; of an address the part that is secret."""
+        named = [value for name, value in self.variables.items() if value and name not in without_secrets({name: ""})]
+        return [_secret_part(value) for value in named]
+
+    @property
+    def logs(self) -> list[Path]:
+        """The files of Airflow's logs and of the output of its components and of the gateway."""
+        airflow = Path(self.variables["AIRFLOW_HOME"])
+        return [*(airflow / "logs").rglob("*.log"), *airflow.parents[1].glob("*.log")]
+
+    @property
     def airflow_url(self) -> str:
         """The address of Airflow's API server."""
         return f"http://127.0.0.1:{self.variables['AIRFLOW_PORT']}"
 
     def airflow(self, user: str = "operator") -> AirflowClient:
         """A client that has the user's password."""
-        return AirflowClient(self.airflow_url, user, self.variables[f"AIRFLOW_{user.upper()}_PASSWORD"])
+        password = self.variables[f"AIRFLOW_{user.upper()}_PASSWORD"]
+        return AirflowClient(self.airflow_url, user, password, timeout_s=60.0)  # the machine may be busy
 
 
 @contextlib.contextmanager
@@ -88,20 +102,21 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
         gateway = GatewayProcess.over(folder, kafka.bootstrap_servers, **variables)
         try:
             gateway.start()
-            made = env_file.read(layout.env_file)
-            secrets = [value for name, value in made.items() if value and name not in without_secrets(made)]
-            with no_secret_on_command_lines(secrets), _airflow(variables, layout, folder):
-                yield BatchSide(variables, gateway)
+            running = BatchSide(variables, gateway)
+            with no_secret_on_command_lines(running.secrets), _airflow(variables, layout, folder):
+                yield running
         finally:
             gateway.kill()
 
 
 @contextlib.contextmanager
 def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iterator[None]:
-    environment = {**os.environ, **airflow_environment(variables, ROOT), MARKER: str(layout.state)}
+    def environment_of(component: str) -> dict[str, str]:
+        return {**os.environ, **airflow_environment(variables, ROOT, component), MARKER: str(layout.state)}
+
     write_password_file(variables)
-    _run([sys.executable, "-m", "include.airflow_support.init"], environment, folder / "airflow-init.log")
-    processes = [_start(command, environment, folder / f"{name}.log") for name, command in COMPONENTS.items()]
+    _run([sys.executable, "-m", "include.airflow_support.init"], environment_of("init"), folder / "airflow-init.log")
+    processes = [_start(command, environment_of(name), folder / f"{name}.log") for name, command in COMPONENTS.items()]
     try:
         with AirflowClient(f"http://127.0.0.1:{variables['AIRFLOW_PORT']}", "none", "none") as client:
             wait_until(lambda: _is_healthy(client, processes, folder), START_DEADLINE_S, "Airflow healthy")
@@ -114,6 +129,13 @@ def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iter
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=15)
         leftovers.terminate(leftovers.find(layout.state))
+
+
+def _secret_part(value: str) -> str:
+    address = urlsplit(value)
+    if address.password:
+        return address.password
+    return address.path if address.scheme.startswith("http") else value
 
 
 def _is_healthy(client: AirflowClient, processes: list[subprocess.Popen[bytes]], folder: Path) -> bool:
