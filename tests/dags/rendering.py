@@ -1,7 +1,9 @@
 """A task's templates as Airflow's worker renders them: its own context, made of what its API server sends."""
 
+import copy
 import datetime as dt
 import uuid
+from functools import cache
 from typing import Any
 
 RUN_AT = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
@@ -36,6 +38,19 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
     instance._ti_context_from_server = TIRunContext(dag_run=run, max_tries=0)
     instance.render_templates()
     return instance.task
+
+
+def submit(dag: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The values a run gets, as Airflow's API checks and completes them: on its own copy of the DAG."""
+    checked: dict[str, Any] = copy.deepcopy(_params(dag)).deep_merge(values).validate()
+    return checked
+
+
+@cache
+def _params(dag: Any) -> Any:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    return DagSerialization.from_dict(DagSerialization.to_dict(dag)).params
 
 
 def texts(value: Any) -> list[str]:

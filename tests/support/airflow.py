@@ -1,4 +1,4 @@
-"""What tests of a running Airflow share: days with posts, what readers see of them, runs by a person."""
+"""Helpers for tests of a running Airflow: days with posts, what readers see of them, runs by a person."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo
@@ -95,3 +95,15 @@ def approval(pipeline, user, run, option=None):
         if option is None:
             return httpx.get(address, headers=headers)
         return httpx.patch(address, headers=headers, json={"chosen_options": [option], "params_input": {}})
+
+
+def returned(pipeline, run, task_id):
+    """The value that the task returned, as JSON."""
+    with pipeline.airflow("viewer") as viewer:
+        address = (
+            f"{pipeline.airflow_url}/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}"
+            "/xcomEntries/return_value"
+        )
+        answer = httpx.get(address, headers=viewer.authorization(), params={"stringify": False})
+    assert answer.is_success, answer.text
+    return answer.json()["value"]

@@ -4,6 +4,7 @@ The files share its days: each test uses days and ids that no other file uses.
 """
 
 import datetime as dt
+from secrets import token_urlsafe
 
 import pytest
 
@@ -25,7 +26,8 @@ def webhook():
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory, webhook):
     """The batch layer after its first night, which Airflow runs by itself and which finds nothing to rebuild."""
-    with batch_side(tmp_path_factory.mktemp("airflow"), ALERT_WEBHOOK_URL=webhook.url) as running:
+    channels = {"ALERT_WEBHOOK_URL": webhook.url, "ALERT_SMTP_CONNECTION": f"smtp://u:{token_urlsafe()}@127.0.0.1:9"}
+    with batch_side(tmp_path_factory.mktemp("airflow"), **channels) as running:
         today = Day.of(dt.datetime.now(dt.UTC), running.settings.timezone)
         with running.airflow("operator") as client:
             client.wait_for_dag("nightly_rebuild")
