@@ -26,7 +26,8 @@ def webhook():
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory, webhook):
     """The batch layer after its first night, which Airflow runs by itself and which finds nothing to rebuild."""
-    channels = {"ALERT_WEBHOOK_URL": webhook.url, "ALERT_SMTP_CONNECTION": f"smtp://u:{token_urlsafe()}@127.0.0.1:9"}
+    address = f"{webhook.url}/{token_urlsafe()}"
+    channels = {"ALERT_WEBHOOK_URL": address, "ALERT_SMTP_CONNECTION": f"smtp://u:{token_urlsafe()}@127.0.0.1:9"}
     with batch_side(tmp_path_factory.mktemp("airflow"), **channels) as running:
         today = Day.of(dt.datetime.now(dt.UTC), running.settings.timezone)
         with running.airflow("operator") as client:
