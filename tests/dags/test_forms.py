@@ -1,6 +1,7 @@
 """Every field of every form with hostile values: each is refused by the form, or reaches the tasks as it is."""
 
 import math
+from unittest.mock import Mock
 
 import pytest
 
@@ -143,9 +144,16 @@ def test_a_key_is_typed_twice(dag_bag):
     assert dag_bag.dags["forget_member"].get_task("confirm").upstream_task_ids == set()
 
 
-def test_the_night_publishes_what_the_form_would_only_count(dag_bag):
-    from include.airflow_support.tasks import RUN_TYPE
+@pytest.mark.parametrize(("run_type", "is_dry_run"), [("scheduled", False), ("manual", True)])
+def test_the_night_publishes_what_the_form_would_only_count(dag_bag, monkeypatch, run_type, is_dry_run):
+    from include.airflow_support import steps
 
-    task = dag_bag.dags["reconcile_sources"].get_task("reconcile")
-    assert task.op_args[1] == RUN_TYPE
-    assert rendered(task, "scheduled").op_args[1:] == ("scheduled", "", "True", "")
+    defaults = {"since": None, "dry_run": True, "reason": "why" if run_type == "manual" else None}
+    task = rendered(dag_bag.dags["reconcile_sources"].get_task("reconcile"), run_type, defaults)
+    scopes = []
+    monkeypatch.setattr(steps, "task_settings", Mock())
+    monkeypatch.setattr(steps, "replay_fallback", Mock())
+    monkeypatch.setattr(steps, "reconcile_sources", lambda _, scope: scopes.append(scope) or [])
+
+    assert task.python_callable(*task.op_args) == []
+    assert [scope.dry_run for scope in scopes] == [is_dry_run]
