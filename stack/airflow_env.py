@@ -28,8 +28,10 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "triggerer": ("airflow", "triggerer", "--skip-serve-logs"),
 }
 
-# The only secrets that tasks and the Integrity page get, besides the connections.
-_TASK_SECRETS = ("DB_BATCH_PASSWORD", "DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL")
+# The only secrets that tasks, the Integrity page and the metrics get, besides the connections.
+_TASK_SECRETS = (
+    *("DB_BATCH_PASSWORD", "DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL", "METRICS_TOKEN"),
+)
 
 
 def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, str]:

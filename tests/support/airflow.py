@@ -1,4 +1,4 @@
-"""What tests of a running Airflow share: days with posts, what readers see of them, runs by a person."""
+"""Days with posts, rows that readers see of them, and runs by a person, for tests of a running Airflow."""
 
 import datetime as dt
 from zoneinfo import ZoneInfo
