@@ -6,7 +6,19 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from include.adapters.lineage import PARENT
 from include.errors import MISCONFIGURED, USAGE
+
+
+def _parent(context: Context) -> dict[str, str]:
+    """Return the variable that names this task as the parent of the job's lineage; none if lineage is off."""
+    from airflow.providers.openlineage import conf
+
+    if conf.is_disabled():
+        return {}
+    from airflow.providers.openlineage.plugins.macros import lineage_parent_id
+
+    return {PARENT: lineage_parent_id(context["ti"])}
 
 
 class JobSubmitOperator(SparkSubmitOperator):
@@ -18,6 +30,7 @@ class JobSubmitOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> Any:
         """Run the job to its end. Raises AirflowFailException when trying again cannot help."""
+        self.env_vars = {**(self.env_vars or {}), **_parent(context)}
         try:
             return super().execute(context)
         except AirflowException as exc:
