@@ -96,7 +96,8 @@ def served_from_nowhere(pipeline, day, board_id):
     lost = row(board_id, 0, stream_partition=partition, created_at=instant, modified_at=instant, day=day.date)
     store = opened_store(pipeline.settings)
     try:
-        serve(store, [lost | {"title": "~~~ <b>"}])
+        unread = store.committed_offsets[0]
+        assert serve(store, [lost | {"title": "~~~ <b>", "kafka_offset": unread}]) == 1
     finally:
         store.close()
 
@@ -111,7 +112,7 @@ def wait_for_question(pipeline, operator, run):
         return seen[0] in ended
 
     wait_until(has_ended, RUN_DEADLINE_S, "the question")
-    assert seen == ["awaiting_input"]
+    assert seen == ["awaiting_input"], operator.task_states(run)
     # Airflow fails a task that goes on before the scheduler has seen the end of the process that asked
     heartbeats = {scheduler_heartbeat(pipeline)}
     wait_until(

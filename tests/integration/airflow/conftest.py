@@ -1,6 +1,7 @@
 """One Airflow for all files of this folder, which one process of `make test` runs.
 
-The files share its days: each test uses days and ids that no other file uses.
+The files share its days: each test uses days and ids that no other file uses. Airflow and Chromium stop after the
+last file: Playwright leaves an event loop in its thread, in which other tests could not run one of theirs.
 """
 
 import datetime as dt
@@ -16,20 +17,20 @@ from tests.support.pipeline_processes import batch_side
 from tests.support.webhook import Webhook
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def webhook():
     server = Webhook()
     yield server
     server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def failpoints(tmp_path_factory):
     """The folder in which a file arms a failpoint of the tasks."""
     return tmp_path_factory.mktemp("failpoints")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pipeline(tmp_path_factory, webhook, failpoints):
     """The batch layer after its first night, which Airflow runs by itself and which finds nothing to rebuild."""
     points = {VARIABLE: f"{REBUILD_PAUSE}:pause:armed", FOLDER_VARIABLE: str(failpoints)}
@@ -42,7 +43,7 @@ def pipeline(tmp_path_factory, webhook, failpoints):
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def today(pipeline):
     return Day.of(dt.datetime.now(dt.UTC), pipeline.settings.timezone)
 
@@ -57,7 +58,7 @@ def operator(pipeline):
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser():
     with chromium() as found:
         yield found
