@@ -1,14 +1,16 @@
 """
 # undo_day
 
-Points a day back to what it showed before, by hand, through a form; or takes that back (redo).
+Points a day back to what it showed before, by hand, through a form; or takes that back (redo). A dry run, the default,
+changes nothing.
 
 **What a run does**: in one short transaction the day shows an earlier generation, whole, or the speed layer's rows when
 its first publication is undone. Readers never wait. The day is then *held*: the night leaves it alone until it is
-published by hand (`reprocess_days`) or redone.
+published by hand (`reprocess_days`) or redone. A dry run returns the generations before and after, with rows, hash,
+and when and why each was built, and the corrections, counted by class, that would be wrong again.
 
-**Danger**: it changes what analysts read for that day, and what the undone rebuild corrected is wrong again. Nothing is
-lost: the undone generation is kept for a redo.
+**Danger**: with `dry_run` off it changes what analysts read for that day, and what the undone rebuild corrected is
+wrong again. Nothing is lost: the undone generation is kept for a redo.
 
 **How to run again**: the task can run twice, its run changes the day once. Another run goes back one further: look
 first what the day shows. Its history is on a shell: `python -m include.integrity history --day …`.
@@ -19,6 +21,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.defaults import dag_arguments
+from include.airflow_support.forms import KEY_MAX, dry_run_field, reason_field
 from include.airflow_support.tasks import MADE_BY
 from include.settings import pipeline_names
 
@@ -37,27 +40,30 @@ for pipeline in pipeline_names():
                 None,
                 type=["null", "integer"],
                 minimum=0,
+                maximum=KEY_MAX,
                 title="Generation",
                 description="An undo goes to this generation, 0: to the speed layer's rows; empty: to what was before.",
             ),
-            "reason": Param(
-                type="string", minLength=3, maxLength=500, title="Reason", description="Kept in the day's history."
-            ),
+            "dry_run": dry_run_field("Show what the day would show, and change nothing."),
+            "reason": reason_field("Kept in the day's history."),
         },
     ):
 
         @task
-        def undo(pipeline: str, day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
+        def undo(
+            pipeline: str, day: str, to: str, reason: str, made_by: str, action: str, dry_run: str
+        ) -> dict[str, Any]:
             """Move the day's pointer back, or forth again; once a run, also when it is tried again."""
             from include.airflow_support import steps
 
-            return steps.undo(pipeline, day, to, reason, made_by, action)
+            return steps.undo(pipeline, day, to, reason, made_by, action, dry_run == "True")
 
         undo(
             pipeline,
             "{{ params.day }}",
-            "{{ '' if params.to is none else params.to }}",
+            "{{ '' if params.to is none else params.to | int }}",
             "{{ params.reason }}",
             MADE_BY,
             "{{ params.action }}",
+            "{{ params.dry_run }}",
         )

@@ -90,7 +90,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Removes one key of the pipeline's table everywhere.")
     parser.add_argument("--key", type=int, required=True, help="key of the pipeline's table, such as a member's id")
     parser.add_argument("--reason", required=True, help="why; never deleted, so give no personal data")
-    parser.add_argument("--execute", action="store_true", help="remove; without this option only count")
+    parser.add_argument("--execute", action=argparse.BooleanOptionalAction, default=False,
+                        help="remove; without this option only count")  # fmt: skip
     parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="default: %(default)s")
     arguments = parser.parse_args()
     started: list[SparkContext] = []

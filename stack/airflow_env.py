@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from include.adapters.postgres.sessions import AUTHENTICATION
+from include.settings import listed_pipelines, reader_of
 from stack.environment import without_secrets
 
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin
@@ -28,19 +29,22 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "triggerer": ("airflow", "triggerer", "--skip-serve-logs"),
 }
 
-# The only secrets that tasks and the Integrity page get, besides the connections.
-_TASK_SECRETS = ("DB_BATCH_PASSWORD", "DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL")
+TASK_COMPONENT = "scheduler"  # LocalExecutor's tasks are its children
+
+# Of the Integrity page, and of alerts. The other secrets of tasks are in the connections.
+_SECRETS = ("DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL")
 
 
-def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, str]:
+def airflow_environment(settings: Mapping[str, str], root: Path, component: str = "") -> dict[str, str]:
     """Return the variables to add to a component's environment, including PATH.
 
     `settings` is the content of `.env`. The pipeline's own variables are included, because tasks read them through
-    `include.settings`. Call `write_password_file` before the API server starts. Raises KeyError for a missing setting.
+    `include.settings`. Only the scheduler has the connections of tasks. Call `write_password_file` before the API
+    server starts. Raises KeyError for a missing setting.
     """
     bin_dir = str(Path(sys.executable).parent)
     # an empty variable would override one from another source, such as JAVA_HOME
-    passed_on = {name: value for name, value in without_secrets(settings, keep=_TASK_SECRETS).items() if value}
+    passed_on = {name: value for name, value in without_secrets(settings, keep=_SECRETS).items() if value}
     if settings["SPARK_MASTER"].startswith("local"):
         passed_on["SPARK_LOCAL_IP"] = "127.0.0.1"  # else the driver listens on the network
     smtp = settings.get("ALERT_SMTP_CONNECTION", "")
@@ -48,6 +52,7 @@ def airflow_environment(settings: Mapping[str, str], root: Path) -> dict[str, st
         **passed_on,
         **_component_settings(settings, root),
         **({"AIRFLOW_CONN_SMTP_DEFAULT": smtp} if smtp else {}),
+        **(task_connections(settings) if component == TASK_COMPONENT else {}),
         "AIRFLOW_HOME": settings["AIRFLOW_HOME"],
         "AIRFLOW_CONN_SPARK_DEFAULT": spark_connection(settings["SPARK_MASTER"]),
         "PYTHONPATH": str(root),
@@ -60,6 +65,38 @@ def spark_connection(master: str) -> str:
     """Return the connection `spark_default` as JSON. Without it the operator would silently submit to YARN."""
     extra = {"deploy-mode": "client", "spark-binary": "spark-submit"}
     return json.dumps({"conn_type": "spark", "host": master, "extra": extra})
+
+
+def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the connections of each pipeline: see `include.airflow_support.connections`."""
+    found: dict[str, str] = {}
+    for pipeline in listed_pipelines(settings):
+        env = reader_of(pipeline, settings)
+        connections: dict[str, dict[str, object]] = {
+            "kafka": {"conn_type": "kafka", "extra": {"bootstrap.servers": env.text("KAFKA_BOOTSTRAP_SERVERS")}},
+            "postgres": {
+                "conn_type": "postgres",
+                "host": env.text("DATABASE_HOST"),
+                "port": env.port("DATABASE_PORT"),
+                "schema": env.text("DATABASE_NAME"),
+                "login": "batch",
+                "password": env.secret("DB_BATCH_PASSWORD"),
+                "extra": {
+                    "gateway_password": env.secret("DB_GATEWAY_PASSWORD"),
+                    "owner_password": env.secret("DB_OWNER_PASSWORD"),
+                },
+            },
+            "gateway": {
+                "conn_type": "http",
+                "host": env.text("GATEWAY_URL"),
+                "password": env.secret("GATEWAY_ADMIN_TOKEN"),
+            },
+        }
+        found |= {
+            f"AIRFLOW_CONN_{pipeline.upper()}_{kind.upper()}": json.dumps(fields)
+            for kind, fields in connections.items()
+        }
+    return found
 
 
 def password_file(settings: Mapping[str, str]) -> Path:

@@ -82,9 +82,9 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
             return Launch(command, {**variables, "PIPELINE": streams[name].pipeline})
         case _ if name.removeprefix("airflow-") in COMPONENTS:
             write_password_file(settings)
+            component = name.removeprefix("airflow-")
             return Launch(
-                airflow_command(*COMPONENTS[name.removeprefix("airflow-")][1:]),
-                airflow_environment(settings, layout.root),
+                airflow_command(*COMPONENTS[component][1:]), airflow_environment(settings, layout.root, component)
             )
         case _:
             raise StackError(f"no service is called {name}")

@@ -2,12 +2,24 @@
 
 from collections.abc import Mapping
 
+from include.contracts.definition import SITE_PIPELINE
 from include.settings import listed_pipelines
 
-BASES = ("nightly_rebuild", "reprocess_days", "undo_day", "watch_pipeline", "audit_kafka", "audit_stream")
+BASES = (
+    "nightly_rebuild",
+    "reprocess_days",
+    "undo_day",
+    "replay_fallback",
+    "reconcile_sources",
+    "forget_member",
+    "watch_pipeline",
+    "audit_kafka",
+    "audit_stream",
+)
+SITE_BASES = {"reconcile_sources"}  # of the pipeline that the site's own tables feed, and of no other
 
 
 def dag_ids(pipeline: str) -> Mapping[str, str]:
     """Return a pipeline's DAG ids by base: of the first pipeline the base itself, of others with the name behind it."""
     suffix = "" if pipeline == listed_pipelines()[0] else f"_{pipeline}"
-    return {base: base + suffix for base in BASES}
+    return {base: base + suffix for base in BASES if pipeline == SITE_PIPELINE or base not in SITE_BASES}

@@ -24,6 +24,7 @@ REBUILD_POOL = "rebuild"
 ROOT = Path(__file__).resolve().parents[2]
 REBUILD_JOB = str(ROOT / "spark_jobs" / "rebuild_day.py")
 ARCHIVE_JOB = str(ROOT / "spark_jobs" / "archive_day.py")
+FORGET_JOB = str(ROOT / "spark_jobs" / "forget.py")
 
 
 def log_runbook(runbook: str, context: Mapping[str, Any]) -> None:
@@ -116,3 +117,8 @@ def rebuild_submission(pipeline: str) -> dict[str, Any]:
 def archive_submission(pipeline: str) -> dict[str, Any]:
     """Arguments of the SparkSubmitOperator that archives raw: as the rebuild's, whose pool it waits for as well."""
     return rebuild_submission(pipeline) | {"application": ARCHIVE_JOB, "name": "archive_day"}
+
+
+def forget_submission(pipeline: str) -> dict[str, Any]:
+    """Arguments of the SparkSubmitOperator that forgets a key: in the same pool, as a rebuild would refuse it."""
+    return rebuild_submission(pipeline) | {"application": FORGET_JOB, "name": "forget"}

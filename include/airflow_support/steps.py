@@ -5,21 +5,25 @@ brings drivers with it.
 """
 
 import datetime as dt
+import logging
 from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
+from include.airflow_support.connections import batch_settings, run, task_settings
 from include.airflow_support.days import days_between
+from include.airflow_support.forms import require_reason
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import PipelineError, Retryable
+from include.gateway.reconcile import DEFAULT_SINCE, Scope, reconcile_sources
 from include.integrity import certificate as certificates
 from include.integrity import covering, days
 from include.integrity.approval import request_approval
-from include.integrity.commands import batch_settings, run
 from include.integrity.late_members import find_late_members
 from include.integrity.report import text_of
-from include.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 class FallbackNotDrained(Retryable):
@@ -32,6 +36,10 @@ class StreamBehind(Retryable):
 
 class ApprovalMissing(PipelineError):
     """Task `approve` was marked as done and did not run, so nobody was asked; clear it with downstream tasks."""
+
+
+class NotPublished(Retryable):
+    """Kafka refused rows of the system of record; the log has each with its reason."""
 
 
 class UnknownRunType(PipelineError):
@@ -79,7 +87,7 @@ def days_to_certify(pipeline: str, chosen: Collection[str], run_type: str) -> li
 
 def seconds_left(pipeline: str, started_at: dt.datetime) -> float:
     """For how long a nightly run that started then may begin another day; below 0 when its budget is spent."""
-    budget_s = Settings.from_environment(None, pipeline).batch.night_budget_s
+    budget_s = task_settings(pipeline).batch.night_budget_s
     return budget_s - (SystemClock().now() - started_at).total_seconds()
 
 
@@ -155,14 +163,39 @@ def collect_orphans(pipeline: str) -> list[dict[str, Any]]:
     return [asdict(orphan) for orphan in run("collect", pipeline=pipeline)]
 
 
-def undo(pipeline: str, day: str, to: str, reason: str, made_by: str, action: str) -> dict[str, Any]:
+def undo(
+    pipeline: str, day: str, to: str, reason: str, made_by: str, action: str, is_dry_run: bool = False
+) -> dict[str, Any]:
     """Show what was shown before, or take that back. `to` is a generation or empty. See `publication.undo`.
 
-    `made_by` names the run: one that finds its own change there has made it already, and changes nothing.
+    A dry run returns what would be shown. `made_by` names the run: one that finds its own change there has made it
+    already, and changes nothing.
     """
     mine = [one for one in run("history", day, pipeline=pipeline) if (one.made_by, one.action) == (made_by, action)]
     if mine:
         return asdict(mine[0])
-    if action == "redo":
-        return asdict(run("redo", day, pipeline=pipeline, reason=reason, made_by=made_by))
-    return asdict(run("undo", day, pipeline=pipeline, reason=reason, to=int(to) if to else None, made_by=made_by))
+    target: dict[str, Any] = {"to": int(to) if to else None} if action == "undo" else {}
+    return asdict(
+        run(action, day, pipeline=pipeline, reason=reason, made_by=made_by, dry_run=is_dry_run, **target)
+    )  # fmt: skip
+
+
+def reconcile(pipeline: str, run_type: str, since: str, is_dry_run: bool, reason: str) -> list[dict[str, Any]]:
+    """Publish rows that were saved and never published; returns the counts of each topic. See `reconcile_sources`.
+
+    A run by hand needs a reason, and only it can be a dry run. `since` is a day or empty. The fallback stores are
+    drained first: versions that wait in the store of another machine would be published twice. Raises FormError,
+    FallbackNotDrained, NotPublished and the errors of `reconcile_sources`.
+    """
+    is_by_hand = run_type == "manual"
+    if is_by_hand:
+        require_reason(reason)
+        log.info("reason: %s", reason)
+    settings = task_settings(pipeline)
+    replay_fallback(pipeline)
+    first = Day.parse(since, settings.timezone).start if since else SystemClock().now() - DEFAULT_SINCE
+    scope = Scope(first, stores=[settings.gateway.fallback_dir], dry_run=is_by_hand and is_dry_run)
+    done = reconcile_sources(settings, scope)
+    if refused := sum(one.refused for one in done):
+        raise NotPublished(refused=refused)
+    return [asdict(one) for one in done]

@@ -1,5 +1,6 @@
 """A Spark job as a task, which is tried again only when that can help. Imported at parse time."""
 
+import os
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,10 @@ class JobSubmitOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> Any:
         """Run the job to its end. Raises AirflowFailException when trying again cannot help."""
+        from include.airflow_support.connections import task_environment  # brings drivers with it
+
+        # not by env_vars: these are shown with the task, and on the command line with some masters
+        os.environ.update(task_environment((self.env_vars or {})["PIPELINE"]))
         try:
             return super().execute(context)
         except AirflowException as exc:

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import Context, Variable
 
 from include.adapters.postgres.schema_revision import require_schema
+from include.airflow_support.connections import task_settings
 from include.airflow_support.dag_ids import dag_ids
 from include.airflow_support.notifiers import channels_of
 from include.clock import SystemClock, rfc3339
@@ -22,7 +23,6 @@ from include.integrity.notification import Send, notify, tell
 from include.integrity.page_model import rate_text
 from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import database_silent, judge
-from include.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def watch_pipeline(pipeline: str, context: Context) -> dict[str, Any]:
     Raises NotNotified if a channel failed. If PostgreSQL does not answer, the channels are told of that alone, and
     DatabaseUnavailable is raised.
     """
-    settings = Settings.from_environment(None, pipeline)
+    settings = task_settings(pipeline)
     channels, store = channels_of(settings.alerts, context), AlertStore(settings)
     silence = _DatabaseSilence(pipeline, channels)
     try:
@@ -49,7 +49,7 @@ def watch_pipeline(pipeline: str, context: Context) -> dict[str, Any]:
 
 def audit_kafka(pipeline: str, context: Context) -> dict[str, Any]:
     """Audit brokers and topics once; returns the same. Raises BrokerUnavailable, DatabaseUnavailable, NotNotified."""
-    settings = Settings.from_environment(None, pipeline)
+    settings = task_settings(pipeline)
     channels, store = channels_of(settings.alerts, context), AlertStore(settings)
     require_schema(settings.database, "batch")
     findings = audit.audit_kafka(settings)
@@ -59,7 +59,7 @@ def audit_kafka(pipeline: str, context: Context) -> dict[str, Any]:
 
 def audit_stream(pipeline: str, context: Context) -> dict[str, Any]:
     """Publish the duplicate rate of each day; returns it beside the rest. Raises DatabaseUnavailable, NotNotified."""
-    settings = Settings.from_environment(None, pipeline)
+    settings = task_settings(pipeline)
     channels, store = channels_of(settings.alerts, context), AlertStore(settings)
     require_schema(settings.database, "batch")
     days = audit.duplicates_by_day(settings)

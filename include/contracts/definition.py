@@ -9,6 +9,7 @@ from include.contracts.fields import Field
 from include.contracts.topics import Topic
 
 FOLDER = Path(__file__).resolve().parents[1] / "pipelines"  # of the definitions, each in NAME.toml
+SITE_PIPELINE = "board_detail"  # the pipeline whose topics the site's own tables feed
 
 Side = Literal["stream", "table"]
 

@@ -16,8 +16,10 @@ from include.integrity.comparison import Differences, Report
 from include.integrity.findings import Finding
 from include.integrity.page_model import load_rows
 from include.integrity.process import rebuild
+from include.integrity.publication import Moved
 from include.integrity.report import Rebuilt
 from include.integrity.runs import newest_run
+from include.integrity.undo_preview import UndoPreview, preview
 from include.integrity.watch import watch
 from include.settings import Settings
 
@@ -38,22 +40,30 @@ class Command:
     takes_day: bool | None = True
 
 
-def run(command: str, day: str | None = None, *, pipeline: str = "", **arguments: Any) -> Any:
+def run(
+    command: str,
+    day: str | None = None,
+    *,
+    pipeline: str = "",
+    environment: Mapping[str, str] | None = None,
+    **arguments: Any,
+) -> Any:
     """Run a step with the settings of the pipeline, see `batch_settings`; returns its result.
 
     Raises its errors, ConfigurationError and the errors of `batch_settings`.
     """
-    settings = batch_settings(pipeline)
+    settings = batch_settings(pipeline, environment)
     days_taken = [] if day is None else [Day.parse(day, settings.timezone)]
     return COMMANDS[command].call(settings, *days_taken, **arguments)
 
 
-def batch_settings(pipeline: str = "") -> Settings:
+def batch_settings(pipeline: str = "", environment: Mapping[str, str] | None = None) -> Settings:
     """Return the settings of the pipeline: the one named, or else the one that PIPELINE names.
 
-    Raises ContractMismatch if migrations are missing, DatabaseUnavailable.
+    They are read from the process's environment unless another is given. Raises ContractMismatch if migrations are
+    missing, DatabaseUnavailable.
     """
-    settings = Settings.from_environment(None, pipeline)
+    settings = Settings.from_environment(environment, pipeline)
     require_schema(settings.database, "batch")
     return settings
 
@@ -91,6 +101,18 @@ def _publish(settings: Settings, day: Day, reason: str | None, accept_vanishing:
     return publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing, **arguments)
 
 
+def _undo(
+    settings: Settings, day: Day, reason: str, made_by: str, to: int | None = None, dry_run: bool = False
+) -> Moved | UndoPreview:
+    if dry_run:
+        return preview(settings, day, "undo", to)
+    return publication.undo(settings, day, reason, to, made_by)
+
+
+def _redo(settings: Settings, day: Day, reason: str, made_by: str, dry_run: bool = False) -> Moved | UndoPreview:
+    return preview(settings, day, "redo") if dry_run else publication.redo(settings, day, reason, made_by)
+
+
 def _status(settings: Settings, day: Day | None = None, limit: int = 20) -> list[Any]:
     if day is None:
         return load_rows(settings, "batch", limit)
@@ -102,6 +124,7 @@ _TIMEOUT: Arguments = {
     "--timeout": {"dest": "timeout_s", "type": float, "default": 300.0, "metavar": "S",
                   "help": "seconds; default: %(default)s"},
 }  # fmt: skip
+_DRY_RUN: Arguments = {"--dry-run": {"action": "store_true", "help": "show what would be shown; change nothing"}}
 
 
 def _author(required: bool = False) -> Arguments:
@@ -133,13 +156,14 @@ COMMANDS: Mapping[str, Command] = {
                                "raw does not say why; needs --reason"},
         **_author(),
     }),
-    "undo": Command(publication.undo, "Show what was shown before. The night then leaves the day alone, until it is "
+    "undo": Command(_undo, "Show what was shown before. The night then leaves the day alone, until it is "
         "published by hand or redone.", {
             "--to": {"type": int, "metavar": "GENERATION", "help": "an earlier generation, see history; 0: the speed "
                      "layer's rows alone. Default: what was shown before"},
+            **_DRY_RUN,
             **_author(required=True),
         }),
-    "redo": Command(publication.redo, "Take the last undo back.", _author(required=True)),
+    "redo": Command(_redo, "Take the last undo back.", {**_DRY_RUN, **_author(required=True)}),
     "history": Command(publication.history, "Every change of what the day shows: by whom, when and why."),
     "certify": Command(certificate.certify, "Count the terms of the published day's balance, each with the query that "
         "counts it."),

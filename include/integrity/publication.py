@@ -126,37 +126,45 @@ def undo(settings: Settings, day: Day, reason: str, to: int | None = None, made_
     publications. Raises UndoRefused if there is nothing to go back to, or it is no longer kept; DayBusy;
     DatabaseUnavailable.
     """
-
-    def target_of(cursor: Cursor, shows: DayShows) -> Shown:
-        before = _publication_history(cursor, day, shows).before
-        return _target(before, to, day, "nothing was published that could be undone")
-
-    return _show_again(settings, day, "undo", target_of, reason, made_by, held_for=reason)
+    return _show_again(settings, day, "undo", to, reason, made_by, held_for=reason)
 
 
 def redo(settings: Settings, day: Day, reason: str, made_by: str = NOT_SAID) -> Moved:
     """Show what the last undo took away, and end the hold. Raises UndoRefused; DayBusy; DatabaseUnavailable."""
-
-    def target_of(cursor: Cursor, shows: DayShows) -> Shown:
-        undone = _publication_history(cursor, day, shows).undone
-        return _target(undone, None, day, "nothing was undone that could be redone")
-
-    return _show_again(settings, day, "redo", target_of, reason, made_by, held_for=None)
+    return _show_again(settings, day, "redo", None, reason, made_by, held_for=None)
 
 
 def _show_again(
-    settings: Settings, day: Day, action: Action, target_of: Callable[[Cursor, DayShows], Shown],
-    reason: str, made_by: str, held_for: str | None,
+    settings: Settings, day: Day, action: Action, to: int | None, reason: str, made_by: str, held_for: str | None
 ) -> Moved:  # fmt: skip
     """Move the pointer to the target. The day is held for that reason; None ends a hold."""
 
     def move(cursor: Cursor, shows: DayShows) -> Moved:
-        moved = _move_back(cursor, shows, day, action, target_of(cursor, shows), reason, made_by)
+        moved = _move_back(cursor, shows, day, action, target_of(cursor, shows, day, action, to), reason, made_by)
         cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": held_for})
         return moved
 
-    uncover(settings, day, in_turn(settings, day, target_of, "look"))
+    target = in_turn(settings, day, lambda cursor, shows: target_of(cursor, shows, day, action, to), "look")
+    uncover(settings, day, target)
     return _in_turn_and_checked(settings, day, move)
+
+
+def target_of(cursor: Cursor, shows: DayShows, day: Day, action: Action, to: int | None) -> Shown:
+    """Return what the day would show after an undo or a redo: `to` if it is given. Raises UndoRefused without one."""
+    if to is not None:
+        return None if to == SPEED_LAYER else to
+    moves = (Move(row.action, row.from_generation_id, row.to_generation_id) for row in _history(cursor, day))
+    past = PublicationHistory.of(moves, shows.generation_id)
+    if not (candidates := past.before if action == "undo" else past.undone):
+        done, possible = ("published", "undone") if action == "undo" else ("undone", "redone")
+        raise UndoRefused(f"nothing was {done} that could be {possible}", day=day)
+    return candidates[0]
+
+
+def require_showable(cursor: Cursor, shows: DayShows, day: Day, target: Shown) -> None:
+    """Raise UndoRefused or BalanceBroken if an undo or a redo cannot show the target."""
+    _require_kept(cursor, shows, day, target)
+    _require_whole(cursor, day, target)
 
 
 def history(settings: Settings, day: Day) -> list[PublicationRow]:
@@ -241,10 +249,7 @@ def _publish_built(
 def _move_back(
     cursor: Cursor, shows: DayShows, day: Day, action: Action, target: Shown, reason: str, made_by: str
 ) -> Moved:
-    left_at = _left_at(cursor, day, target)
-    if left_at is None or (shows.undoable_since is not None and left_at < shows.undoable_since):
-        raise UndoRefused("its covered live rows are not kept any more, so the day would not be whole",
-                          day=day, to=target or SPEED_LAYER, kept_since=shows.undoable_since)  # fmt: skip
+    _require_kept(cursor, shows, day, target)
     moved, on_top = _point(cursor, shows, day, action, target, reason, made_by)
     if target is None:  # the speed layer's day, which the night rebuilds when it is not held
         cursor.execute(query("clear_dirty_day", cursor), {"day": day.date, "causes": None})
@@ -262,9 +267,7 @@ def _point(
 ) -> tuple[Moved, int]:
     """Move the pointer; returns also the number of live rows on top. The caller holds the day and the tombstones."""
     params = {"day": day.date, "generation_id": target, "shown_id": shows.generation_id}
-    _refuse_broken(cursor, day, target)
-    if target is not None and not is_attached(cursor, target):
-        raise UndoRefused("the generation's table is gone; rebuild the day", day=day, generation=target)
+    _require_whole(cursor, day, target)
     cursor.execute(query("restore_covered", cursor), params)
     cursor.execute(query("unpoint_day" if target is None else "point_day", cursor), params)
     if cursor.rowcount != 1:
@@ -285,14 +288,24 @@ def _point(
     return Moved(action, shows.generation_id, target, covered, restored), on_top
 
 
-def _refuse_broken(cursor: Cursor, day: Day, target: Shown) -> None:
-    """Raise BalanceBroken for a generation that lost a board: no command may show it."""
+def _require_kept(cursor: Cursor, shows: DayShows, day: Day, target: Shown) -> None:
+    """Raise UndoRefused if the day did not show the target, or not all of its rows are kept."""
+    left_at = _left_at(cursor, day, target)
+    if left_at is None or (shows.undoable_since is not None and left_at < shows.undoable_since):
+        raise UndoRefused("its covered live rows are not kept any more, so the day would not be whole",
+                          day=day, to=target or SPEED_LAYER, kept_since=shows.undoable_since)  # fmt: skip
+
+
+def _require_whole(cursor: Cursor, day: Day, target: Shown) -> None:
+    """Raise BalanceBroken for a generation that lost a board: no command may show it. UndoRefused without a table."""
     cursor.execute(query("select_broken_balance", cursor), {"generation_id": target})
     row = cursor.fetchone()
     if row is not None:
         raw_distinct, row_count, pending, rejected = row
         raise BalanceBroken("rebuild the day", day=day, generation=target, raw_distinct=raw_distinct, rows=row_count,
                             pending=pending, rejected=rejected)  # fmt: skip
+    if target is not None and not is_attached(cursor, target):
+        raise UndoRefused("the generation's table is gone; rebuild the day", day=day, generation=target)
 
 
 def _mark_dirty(cursor: Cursor, day: Day, on_top: int, causes: list[str] | None) -> None:
@@ -301,19 +314,6 @@ def _mark_dirty(cursor: Cursor, day: Day, on_top: int, causes: list[str] | None)
     cursor.execute(query("count_unread", cursor), {"day": day.date})
     (unread,) = cursor.fetchone()
     cursor.execute(query("mark_day_dirty_again", cursor), {"day": day.date, "on_top": on_top, "unread": unread})
-
-
-def _publication_history(cursor: Cursor, day: Day, shows: DayShows) -> PublicationHistory:
-    moves = (Move(row.action, row.from_generation_id, row.to_generation_id) for row in _history(cursor, day))
-    return PublicationHistory.of(moves, shows.generation_id)
-
-
-def _target(candidates: tuple[Shown, ...], to: int | None, day: Day, otherwise: str) -> Shown:
-    if to is not None:
-        return None if to == SPEED_LAYER else to
-    if not candidates:
-        raise UndoRefused(otherwise, day=day)
-    return candidates[0]
 
 
 def _left_at(cursor: Cursor, day: Day, target: Shown) -> dt.datetime | None:

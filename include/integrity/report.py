@@ -10,12 +10,14 @@ from include.gateway.client import ReplayReport
 from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report, Sample
+from include.integrity.day_page import GenerationRow
 from include.integrity.days import DirtyDay
 from include.integrity.findings import Finding
 from include.integrity.page_model import DayRow, counts_text, rate_text
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
 from include.integrity.runs import Run
+from include.integrity.undo_preview import UndoPreview
 from include.integrity.whereabouts import Whereabouts
 
 SPEED_LAYER = "the speed layer's rows alone"
@@ -102,6 +104,14 @@ def _(moved: Moved) -> str:
         f"{moved.action}: the day showed {was}, and shows {now}; "
         f"{moved.restored:,} live rows are back, {moved.covered:,} are covered."
     )
+
+
+@text_of.register
+def _(found: UndoPreview) -> str:
+    lines = [f"{name}  {_build(one)}" for name, one in (("before", found.before), ("after ", found.after))]
+    verb = "wrong again" if found.action == "undo" else "right again"
+    lines += [f"Corrections that would be {verb}:"] if found.corrections else []
+    return "\n".join([*lines, *_table([(name, f"{count:,}") for name, count in found.corrections.items()])])
 
 
 @text_of.register
@@ -215,6 +225,15 @@ def _row(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "(no row)"
     return ", ".join(f"{name}={value!r}" for name, value in row.items()) or "(the same)"
+
+
+def _build(built: GenerationRow | None) -> str:
+    if built is None:
+        return SPEED_LAYER
+    return (
+        f"generation {built.generation_id}: {built.row_count:,} rows, hash {built.content_hash}, "
+        f"built at {built.built_at} by run {built.run_id}: {built.reason or 'no reason given'}"
+    )
 
 
 def _generation(generation_id: int | None) -> str:

@@ -1,7 +1,9 @@
 """A task's templates as Airflow's worker renders them: its own context, made of what its API server sends."""
 
+import copy
 import datetime as dt
 import uuid
+from functools import cache
 from typing import Any
 
 RUN_AT = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
@@ -11,8 +13,7 @@ DAY, RUN_ID = "2026-11-20", "a-run"
 def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days: tuple[str, ...] = (DAY,)) -> Any:
     """The task with its templates rendered, in a run of that type. Of a mapped one, the copy of the first day.
 
-    Give all of a form's values: Airflow keeps them in the DAG's params, where the next rendering finds them. `days`
-    stands for what the task of that name returned: results of other tasks come from a server.
+    `days` stands for what the task of that name returned: results of other tasks come from a server.
     """
     from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -34,12 +35,26 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
     )  # fmt: skip
     instance._upstream_map_indexes = dict.fromkeys(task.upstream_task_ids, 0) if is_mapped else {}
     instance._ti_context_from_server = TIRunContext(dag_run=run, max_tries=0)
-    params = task.dag.params
-    before = {name: params.get_param(name).value for name in params}
-    instance.render_templates()
-    for name, value in before.items():  # the form's values stay in the DAG's params
-        params.get_param(name).value = value
+    dag = task.get_dag()
+    params = copy.deepcopy(dag.params)
+    try:
+        instance.render_templates()
+    finally:
+        dag.params = params  # Airflow keeps the run's values there
     return instance.task
+
+
+def submit(dag: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The values a run gets, as Airflow's API checks and completes them: on its own copy of the DAG."""
+    checked: dict[str, Any] = copy.deepcopy(_params(dag)).deep_merge(values).validate()
+    return checked
+
+
+@cache
+def _params(dag: Any) -> Any:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    return DagSerialization.from_dict(DagSerialization.to_dict(dag)).params
 
 
 def texts(value: Any) -> list[str]:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.dags.rendering import submit
+
 FORM = {"day": "2026-11-20", "reason": "wrong authors"}
 
 
@@ -10,17 +12,14 @@ def dag(dag_bag):
     return dag_bag.dags["undo_day"]
 
 
-def submit(dag, values):
-    """The values a run gets, as Airflow's API checks and completes them: on its own copy of the DAG."""
-    from airflow.serialization.serialized_objects import DagSerialization
-
-    return DagSerialization.from_dict(DagSerialization.to_dict(dag)).params.deep_merge(values).validate()
-
-
 def test_undoes_the_last_publication_unless_told_otherwise(dag):
     form = submit(dag, FORM)
 
     assert (form["action"], form["to"]) == ("undo", None)
+
+
+def test_is_a_dry_run_unless_told_otherwise(dag):
+    assert submit(dag, FORM)["dry_run"] is True
 
 
 def test_takes_a_full_form(dag):
@@ -44,8 +43,8 @@ def test_refuses_a_form_without_a_required_value(dag, field):
 
 
 def test_its_task_names_the_run_so_that_trying_again_changes_nothing(dag):
-    _, day, to, reason, made_by, action = dag.get_task("undo").op_args
+    _, day, to, reason, made_by, action, _ = dag.get_task("undo").op_args
 
     assert (day, reason, action) == ("{{ params.day }}", "{{ params.reason }}", "{{ params.action }}")
-    assert to == "{{ '' if params.to is none else params.to }}"
+    assert to == "{{ '' if params.to is none else params.to | int }}"
     assert "{{ run_id }}" in made_by

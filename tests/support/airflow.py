@@ -132,3 +132,15 @@ def approval(pipeline, user, run, option=None):
             return httpx.get(address, headers=headers, timeout=60)
         answer = {"chosen_options": [option], "params_input": {}}
         return httpx.patch(address, headers=headers, json=answer, timeout=60)
+
+
+def returned(pipeline, run, task_id):
+    """The value that the task returned, as JSON."""
+    with pipeline.airflow("viewer") as viewer:
+        address = (
+            f"{pipeline.airflow_url}/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}"
+            "/xcomEntries/return_value"
+        )
+        answer = httpx.get(address, headers=viewer.authorization(), params={"stringify": False}, timeout=60)
+    assert answer.is_success, answer.text
+    return answer.json()["value"]

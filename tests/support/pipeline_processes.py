@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from demo.airflow_client import AirflowClient, AirflowUnavailable
 from include.settings import Settings, pipeline_names
 from include.sql.migrate import migrate
 from stack import env_file, leftovers
-from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
+from stack.airflow_env import COMPONENTS, TASK_COMPONENT, airflow_environment, write_password_file
 from stack.databases import create_databases
 from stack.environment import MARKER, load_settings, without_secrets
 from stack.layout import Layout
@@ -23,22 +24,27 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.other_user import no_secret_on_command_lines
 
 ROOT = Path(__file__).resolve().parents[2]
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 300.0  # on a busy machine
 
 
 class AirflowComponents:
-    """The processes of Airflow's components, which do not restart by themselves."""
+    """The processes of Airflow's components, which do not restart by themselves; each has an environment of its own."""
 
-    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
-        self.environment = environment
+    def __init__(self, environments: Mapping[str, Mapping[str, str]], folder: Path) -> None:
+        self._environments = environments
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the scheduler and of its tasks."""
+        return self._environments[TASK_COMPONENT]
 
     def start(self) -> None:
         """Start the components that do not run, as a supervisor does."""
         for name, command in COMPONENTS.items():
             if name not in self._processes or self._processes[name].poll() is not None:
-                self._processes[name] = _start(command, self.environment, self._folder / f"{name}.log")
+                self._processes[name] = _start(command, self._environments[name], self._folder / f"{name}.log")
 
     def kill(self, name: str) -> None:
         """SIGKILL the component's own process. Processes that it started go on."""
@@ -90,6 +96,17 @@ class BatchSide:
         return Settings.from_environment(self.variables, pipeline)
 
     @property
+    def secrets(self) -> list[str]:
+        """The secrets of the settings: see `secrets_of`."""
+        return secrets_of(self.variables)
+
+    @property
+    def logs(self) -> list[Path]:
+        """The files of Airflow's logs and of the output of its components and of the gateway."""
+        airflow = Path(self.variables["AIRFLOW_HOME"])
+        return [*(airflow / "logs").rglob("*.log"), *airflow.parents[1].glob("*.log")]
+
+    @property
     def airflow_url(self) -> str:
         """The address of Airflow's API server."""
         return f"http://127.0.0.1:{self.variables['AIRFLOW_PORT']}"
@@ -135,8 +152,7 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
         gateway = GatewayProcess.over(folder, kafka.bootstrap_servers, **variables)
         try:
             gateway.start()
-            made = env_file.read(layout.env_file)
-            secrets = [value for name, value in made.items() if value and name not in without_secrets(made)]
+            secrets = secrets_of(variables)
             with no_secret_on_command_lines(secrets), _airflow(variables, layout, folder) as components:
                 yield BatchSide(variables, gateway, postgres, components)
         finally:
@@ -145,10 +161,12 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
 
 @contextlib.contextmanager
 def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iterator[AirflowComponents]:
-    environment = {**os.environ, **airflow_environment(variables, ROOT), MARKER: str(layout.state)}
+    def environment_of(component: str) -> dict[str, str]:
+        return {**os.environ, **airflow_environment(variables, ROOT, component), MARKER: str(layout.state)}
+
     write_password_file(variables)
-    _run([sys.executable, "-m", "include.airflow_support.init"], environment, folder / "airflow-init.log")
-    components = AirflowComponents(environment, folder)
+    _run([sys.executable, "-m", "include.airflow_support.init"], environment_of("init"), folder / "airflow-init.log")
+    components = AirflowComponents({name: environment_of(name) for name in COMPONENTS}, folder)
     components.start()
     try:
         components.wait_until_healthy()
@@ -156,6 +174,20 @@ def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iter
     finally:
         components.stop()
         leftovers.terminate(leftovers.find(layout.state))
+
+
+def secrets_of(variables: Mapping[str, str]) -> list[str]:
+    """Every secret of the settings; of an address the part that is secret."""
+    named = {name: value for name, value in variables.items() if value and not without_secrets({name: ""})}
+    del named["POSTGRES_SUPERUSER_PASSWORD"]  # a common word: that of the tests' server, which Airflow never gets
+    return [_secret_part(value) for value in named.values()]
+
+
+def _secret_part(value: str) -> str:
+    address = urlsplit(value)
+    if address.password:
+        return address.password
+    return address.path if address.scheme.startswith("http") else value
 
 
 def _run(command: list[str], environment: Mapping[str, str], log: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from include.settings import Settings, prefix_of, reader_of
-from stack.airflow_env import airflow_environment, spark_connection
+from stack.airflow_env import airflow_environment, spark_connection, task_connections
 from stack.environment import without_secrets
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
@@ -292,6 +292,21 @@ def test_the_spark_connection_is_the_local_one_with_the_clusters_master(compose:
     expected = json.loads(spark_connection("spark://spark-master:7077"))
     assert json.loads(environment["AIRFLOW_CONN_SPARK_DEFAULT"]) == expected
     assert environment["SPARK_MASTER"] == expected["host"]
+
+
+def test_tasks_have_the_connections_of_the_local_stack(compose: Compose, variables: dict[str, str]) -> None:
+    addresses = {
+        "KAFKA_BOOTSTRAP_SERVERS": ",".join(f"{broker}:9092" for broker in BROKERS),
+        "DATABASE_HOST": "postgres",
+        "DATABASE_PORT": "5432",
+        "GATEWAY_URL": "http://gateway:18080",
+    }
+    local = {name: json.loads(text) for name, text in task_connections(variables | addresses).items()}
+    assert len(local) == 6
+    for name in AIRFLOW:
+        ours = {each: text for each, text in compose.environment(name).items() if each in local}
+        expected = local if name == "airflow-scheduler" else {}
+        assert {each: json.loads(text) for each, text in ours.items()} == expected
 
 
 def test_files_of_airflow_lie_on_its_volume(compose: Compose) -> None:

@@ -5,6 +5,7 @@ last file: Playwright leaves an event loop in its thread, in which other tests c
 """
 
 import datetime as dt
+from secrets import token_urlsafe
 
 import pytest
 
@@ -33,8 +34,13 @@ def failpoints(tmp_path_factory):
 @pytest.fixture(scope="package")
 def pipeline(tmp_path_factory, webhook, failpoints):
     """The batch layer after its first night, which Airflow runs by itself and which finds nothing to rebuild."""
-    points = {VARIABLE: f"{REBUILD_PAUSE}:pause:armed", FOLDER_VARIABLE: str(failpoints)}
-    with batch_side(tmp_path_factory.mktemp("airflow"), ALERT_WEBHOOK_URL=webhook.url, **points) as running:
+    more = {
+        "ALERT_WEBHOOK_URL": f"{webhook.url}/{token_urlsafe()}",
+        "ALERT_SMTP_CONNECTION": f"smtp://u:{token_urlsafe()}@127.0.0.1:9",
+        VARIABLE: f"{REBUILD_PAUSE}:pause:armed",
+        FOLDER_VARIABLE: str(failpoints),
+    }
+    with batch_side(tmp_path_factory.mktemp("airflow"), **more) as running:
         today = Day.of(dt.datetime.now(dt.UTC), running.settings.timezone)
         with running.airflow("operator") as client:
             client.wait_for_dag("nightly_rebuild")

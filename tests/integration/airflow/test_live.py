@@ -136,12 +136,14 @@ def test_a_published_day_is_undone_held_and_redone(pipeline, operator, day):
     after = shown(pipeline, day)
     assert [row[0] for row in after] == [1, 2, 5, 6]
 
-    undone = operator.trigger("undo_day", {"day": str(day), "reason": "wrong authors"})
+    undone = operator.trigger("undo_day", {"day": str(day), "dry_run": False, "reason": "wrong authors"})
     operator.wait(undone, RUN_DEADLINE_S)
     assert [row[0] for row in shown(pipeline, day)] == [1, 2, 5]
     assert held(pipeline, day) == "wrong authors"
 
-    redone = operator.trigger("undo_day", {"day": str(day), "action": "redo", "reason": "they were right"})
+    redone = operator.trigger(
+        "undo_day", {"day": str(day), "action": "redo", "dry_run": False, "reason": "they were right"}
+    )
     operator.wait(redone, RUN_DEADLINE_S)
     assert shown(pipeline, day) == after
     assert held(pipeline, day) is None

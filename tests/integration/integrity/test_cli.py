@@ -109,10 +109,20 @@ class TestADayByHand:
         assert run("verify", "--day", str(DAY))[0] == DONE
         assert run("publish", "--day", str(DAY), "--by", "me")[0] == DONE
         assert self.author(settings) == ("아침", "final")
+        code, text = run("undo", "--day", str(DAY), "--reason", "is it?", "--dry-run")
+        assert (code, text.splitlines()[1:3]) == (
+            DONE, ["after   the speed layer's rows alone", "Corrections that would be wrong again:"],
+        )  # fmt: skip
+        assert "3 rows, hash " in text.splitlines()[0]
+        assert "member_version_changed  1" in text
+        assert self.author(settings) == ("아침", "final")
+        assert len(json.loads(run("history", "--day", str(DAY), "--json")[1])) == 1
         code, text = run("undo", "--day", str(DAY), "--reason", "wrong authors", "--by", "me")
         assert (code, "the speed layer's rows alone" in text) == (DONE, True)
         assert self.author(settings) == ("저녁", "live")
         assert "held since it was undone: wrong authors" in run("status", "--day", str(DAY))[1]
+        assert "after   generation " in run("redo", "--day", str(DAY), "--reason", "is it?", "--dry-run")[1]
+        assert self.author(settings) == ("저녁", "live")
         assert run("redo", "--day", str(DAY), "--reason", "they were right", "--by", "me")[0] == DONE
         assert self.author(settings) == ("아침", "final")
 

@@ -1,6 +1,7 @@
 """The environment of Airflow's components on the local stack."""
 
 import json
+import os
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stack.airflow_env import airflow_environment, write_password_file
+from include.airflow_support.connections import task_settings
+from include.settings import Settings
+from stack.airflow_env import COMPONENTS, airflow_environment, task_connections, write_password_file
+from stack.environment import without_secrets
 
 ROOT = Path("/srv/pipeline")
 
@@ -39,6 +43,10 @@ def settings(tmp_path):
         "PIPELINE_TIMEZONE": "Asia/Seoul",
         "SPARK_MASTER": "local[2]",
         "SPARK_KAFKA_JARS_DIR": "/jars",
+        "KAFKA_BOOTSTRAP_SERVERS": "kafka:9092",
+        "GATEWAY_URL": "http://a:18080,http://b:18080",
+        "PIPELINES": "board_detail,order_detail",
+        "ORDER_DETAIL__DATABASE_NAME": "orders",
         "JAVA_HOME": "",
     }
 
@@ -64,24 +72,52 @@ def test_database_password_may_hold_any_character(settings):
     assert url.database == "airflow"
 
 
-def test_tasks_get_the_secrets_they_connect_with_and_no_other(settings):
-    values = airflow_environment(settings, ROOT)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_gets_the_secrets_it_connects_with_and_no_other(settings, component):
+    values = airflow_environment(settings, ROOT, component)
     plain = {name: value for name, value in values.items() if not name.startswith("AIRFLOW__")}
+    given = {name for name, value in settings.items() for text in plain.values() if secret(name) and value in text}
 
-    assert plain["DB_BATCH_PASSWORD"] == "batch-password"
-    assert plain["DB_INTEGRITY_PASSWORD"] == "integrity-password"
-    assert plain["GATEWAY_ADMIN_TOKEN"] == "gateway-admin-token"
-    withheld = (
-        "superuser",
-        "owner-",
-        "analyst-",
-        "stream-",
-        "gateway-password",
-        "gateway-token",
-        "admin-password",
-        "operator-",
-    )
-    assert not [name for name, value in plain.items() if value.startswith(withheld)]
+    assert {name: plain.get(name) for name in ("DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN")} == {
+        "DB_INTEGRITY_PASSWORD": "integrity-password",
+        "GATEWAY_ADMIN_TOKEN": "gateway-admin-token",
+    }
+    of_tasks = {"DB_BATCH_PASSWORD", "DB_GATEWAY_PASSWORD", "DB_OWNER_PASSWORD"}
+    assert given - {"DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN"} == (of_tasks if component == "scheduler" else set())
+
+
+def secret(name):
+    return name not in without_secrets({name: ""})
+
+
+@pytest.mark.parametrize(("pipeline", "database"), [("board_detail", "pipeline"), ("order_detail", "orders")])
+def test_tasks_have_the_settings_by_connections_alone(settings, monkeypatch, pipeline, database):
+    local = Settings.from_environment(settings, pipeline)
+    for name in os.environ:
+        if name.startswith(("DB_", "DATABASE_", "KAFKA_", "GATEWAY_", "AIRFLOW_CONN_")):
+            monkeypatch.delenv(name)
+    for name, value in task_connections(settings).items():
+        monkeypatch.setenv(name, value)
+
+    found = task_settings(pipeline)
+
+    assert found.database.name == database
+    assert (found.database.host, found.database.port) == ("127.0.0.1", 25432)
+    for role in ("batch", "gateway", "pipeline_owner"):
+        assert found.database.password(role) == local.database.password(role)
+    assert found.kafka.bootstrap_servers == "kafka:9092"
+    assert (found.gateway.url, found.gateway.admin_token) == (local.gateway.url, "gateway-admin-token")
+
+
+def test_a_connection_wins_over_the_environment_and_an_absent_field_does_not(settings, monkeypatch):
+    for name, value in (settings | {"BOARD_DETAIL__DATABASE_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW_CONN_BOARD_DETAIL_POSTGRES", json.dumps({"conn_type": "postgres", "host": "moved"}))
+
+    found = task_settings("board_detail").database
+
+    assert (found.host, found.port, found.password("batch")) == ("moved", 1, "batch-password")
+    assert task_settings("order_detail").database.host == "127.0.0.1"
 
 
 def test_spark_connection_names_the_master(settings):

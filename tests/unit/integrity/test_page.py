@@ -561,8 +561,8 @@ class TestDay:
             expected = {
                 "Dry run": ("reprocess_days", {"from": date, "to": date, "dry_run": True}),
                 "Rebuild and publish": ("reprocess_days", {"from": date, "to": date, "dry_run": False}),
-                "Undo": ("undo_day", {"day": date, "action": "undo"}),
-                "Redo": ("undo_day", {"day": date, "action": "redo"}),
+                "Undo": ("undo_day", {"day": date, "action": "undo", "dry_run": False}),
+                "Redo": ("undo_day", {"day": date, "action": "redo", "dry_run": False}),
             }[label]
             assert (dag.removesuffix("_order_detail"), filled) == expected
 

@@ -1,0 +1,57 @@
+"""
+# forget_member
+
+Removes a person everywhere, by hand, through a form: a key of the pipeline's table, such as a member's id or a
+customer's number, and the records of the stream that are joined to it. A dry run, the default, counts them.
+
+**What a run does**: drains the gateways' fallback stores and starts the Spark job `spark_jobs/forget.py`, whose log has
+the counts: rows of every day and generation, pending records, rejects, corrections and the archive, and for the
+pipeline with the site's tables the system of record. It sends tombstones. The key stays forgotten: no rebuild shows it.
+
+**Danger**: with `dry_run` off, the data are gone, and no undo or rebuild brings them back. Look at a dry run first. The
+reason is kept forever: put no name into it.
+
+**How to run again**: every task can run twice, and data already removed count as 0. Run it again after the gateways'
+idempotency window of a day. The job waits in the pool `rebuild` while a rebuild is running.
+"""
+
+from airflow.sdk import DAG, task
+
+from include.airflow_support.defaults import dag_arguments, forget_submission
+from include.airflow_support.forms import dry_run_field, key_field, reason_field, require_same_key
+from include.airflow_support.submit import JobSubmitOperator
+from include.airflow_support.tasks import MADE_BY, replay_fallback
+from include.settings import pipeline_names
+
+KEY = "{{ params.key | int }}"  # 7.0 is a whole number for the form
+
+for pipeline in pipeline_names():
+    with DAG(
+        **dag_arguments("forget_member", pipeline, __doc__, "by hand"),
+        description="Removes a person everywhere; a dry run counts.",
+        schedule=None,
+        is_paused_upon_creation=False,  # nothing starts by itself
+        params={
+            "key": key_field("Key", "The person's key in the pipeline's table, such as a member's id."),
+            "key_again": key_field("Key, again", "The same key once more."),
+            "dry_run": dry_run_field("Count the data, and remove nothing."),
+            "reason": reason_field("Kept forever, so give no personal data."),
+        },
+    ):
+
+        @task
+        def confirm(pipeline: str, key: str, key_again: str) -> None:
+            """Refuse two different keys before anything starts."""
+            require_same_key(int(key), int(key_again))
+
+        forget = JobSubmitOperator(
+            task_id="forget",
+            application_args=[
+                f"--key={KEY}",
+                "--reason={{ params.reason }}",
+                f"--by={MADE_BY}",
+                "{{ '--no-execute' if params.dry_run else '--execute' }}",
+            ],
+            **forget_submission(pipeline),
+        )
+        confirm(pipeline, KEY, "{{ params.key_again | int }}") >> replay_fallback(pipeline) >> forget

@@ -1,0 +1,28 @@
+"""
+# replay_fallback
+
+Has every gateway send what waits in its fallback store, by hand.
+
+**What a run does**: asks the gateways one after the other to drain their stores, and returns how many events were sent,
+still wait, and are set aside. It fails while events wait. Gateways drain by themselves when Kafka is back, and every
+rebuild drains first: use it to see that the stores are empty, for example before a person is forgotten.
+
+**Danger**: none. A record that is sent twice has the same event id, and counts once. Events that are set aside stay.
+
+**How to run again**: trigger it, or clear the task. On a shell: `python -m include.integrity drain`.
+"""
+
+from airflow.sdk import DAG
+
+from include.airflow_support.defaults import dag_arguments
+from include.airflow_support.tasks import replay_fallback
+from include.settings import pipeline_names
+
+for pipeline in pipeline_names():
+    with DAG(
+        **dag_arguments("replay_fallback", pipeline, __doc__, "by hand"),
+        description="Has every gateway send what waits in its fallback store; by hand.",
+        schedule=None,
+        is_paused_upon_creation=False,  # nothing starts by itself
+    ):
+        replay_fallback(pipeline)

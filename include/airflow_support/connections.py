@@ -1,0 +1,65 @@
+"""The settings of a task: the environment's, with the pipeline's connections of Airflow before them.
+
+Connections are read when a task runs, never at parse time. Each is optional, and so is each of its fields:
+
+| connection | fields | settings |
+|---|---|---|
+| PIPELINE_kafka | `bootstrap.servers` in the extra | KAFKA_BOOTSTRAP_SERVERS |
+| PIPELINE_postgres | host, port, schema | DATABASE_HOST, DATABASE_PORT, DATABASE_NAME |
+| | password | DB_BATCH_PASSWORD |
+| | `gateway_password`, `owner_password` in the extra | DB_GATEWAY_PASSWORD, DB_OWNER_PASSWORD |
+| PIPELINE_gateway | host, which is one URL or several with commas | GATEWAY_URL |
+| | password | GATEWAY_ADMIN_TOKEN |
+"""
+
+import os
+from typing import Any
+
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from include.integrity import commands
+from include.settings import Settings, prefix_of
+
+
+def task_environment(pipeline: str) -> dict[str, str]:
+    """Return the process's environment with the fields of the pipeline's connections as its variables."""
+    kafka, postgres, gateway = (_fields(f"{pipeline}_{kind}") for kind in ("kafka", "postgres", "gateway"))
+    found = {
+        "KAFKA_BOOTSTRAP_SERVERS": kafka.get("bootstrap.servers"),
+        "DATABASE_HOST": postgres.get("host"),
+        "DATABASE_PORT": postgres.get("port"),
+        "DATABASE_NAME": postgres.get("schema"),
+        "DB_BATCH_PASSWORD": postgres.get("password"),
+        "DB_GATEWAY_PASSWORD": postgres.get("gateway_password"),
+        "DB_OWNER_PASSWORD": postgres.get("owner_password"),
+        "GATEWAY_URL": gateway.get("host"),
+        "GATEWAY_ADMIN_TOKEN": gateway.get("password"),
+    }
+    # with the prefix, which wins over the plain variable
+    own = {f"{prefix_of(pipeline)}{name}": str(value) for name, value in found.items() if value}
+    return {**os.environ, **own}
+
+
+def task_settings(pipeline: str) -> Settings:
+    """Return the pipeline's settings for a task. Raises ConfigurationError."""
+    return Settings.from_environment(task_environment(pipeline), pipeline)
+
+
+def batch_settings(pipeline: str) -> Settings:
+    """Return the same after a look at the database. Raises the errors of `commands.batch_settings`."""
+    return commands.batch_settings(pipeline, task_environment(pipeline))
+
+
+def run(command: str, day: str | None = None, *, pipeline: str, **arguments: Any) -> Any:
+    """Run a step with the task's settings; returns its result. See `commands.run`."""
+    return commands.run(command, day, pipeline=pipeline, environment=task_environment(pipeline), **arguments)
+
+
+def _fields(connection_id: str) -> dict[str, Any]:
+    try:
+        connection = Connection.get(connection_id)
+    except AirflowNotFoundException:
+        return {}
+    names = ("host", "port", "schema", "password")
+    return {**connection.extra_dejson, **{name: getattr(connection, name) for name in names}}

@@ -1,0 +1,57 @@
+"""Fields that forms of DAGs share, and the error for a value that only a task can check. Imported at parse time."""
+
+from typing import Any
+
+from airflow.sdk import Param
+
+from include.errors import PipelineError
+
+KEY_MIN, KEY_MAX = -(2**63), 2**63 - 1
+_REASON: dict[str, Any] = {
+    "title": "Reason",
+    "minLength": 3,
+    "maxLength": 500,
+    # no control character and no half of a surrogate pair, and not blank
+    "pattern": r"^(?![\s\S]*[\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff])(?=[\s\S]*\S)",
+    "$comment": "3 to 500 printable characters on one line",  # a refusal shows it
+}
+
+
+class FormError(PipelineError):
+    """A value of the form is wrong."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        super().__init__(f"{field}={value!r}: {remedy}")
+
+
+def reason_field(description: str) -> Param:
+    """Return the required field `reason`: 3 to 500 printable characters."""
+    return Param(type="string", description=f"{description} {_REASON['$comment']}.", **_REASON)
+
+
+def reason_by_hand_field(description: str) -> Param:
+    """Return the field `reason` of a DAG that also has a schedule, whose runs give none: see `require_reason`."""
+    text = f"{description} {_REASON['$comment']}; required by hand."
+    return Param(None, type=["null", "string"], description=text, **_REASON)
+
+
+def require_reason(reason: str | None) -> None:
+    """Raise FormError for a form without a reason."""
+    if not reason:
+        raise FormError("reason", reason, f"say why, in {_REASON['$comment']}")
+
+
+def dry_run_field(description: str) -> Param:
+    """Return the field `dry_run`, which is on by default."""
+    return Param(True, type="boolean", title="Dry run", description=description)
+
+
+def key_field(title: str, description: str) -> Param:
+    """Return a required field with a key of the pipeline's table or stream: a whole number of 64 bits."""
+    return Param(type="integer", minimum=KEY_MIN, maximum=KEY_MAX, title=title, description=description)
+
+
+def require_same_key(key: int, key_again: int) -> None:
+    """Raise FormError unless both are the same key."""
+    if key != key_again:
+        raise FormError("key_again", key_again, f"key={key} differs; type the same key twice")
