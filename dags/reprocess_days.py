@@ -6,7 +6,8 @@ Rebuilds days of your choice, by hand, through a form. A dry run, the default, p
 **What a run does**: drains the gateways' fallback stores, waits until the stream has caught up, and for each day from
 `from` to `to`: builds a new generation with Spark, verifies it, publishes it and certifies the day. Days must be over,
 and still held by the topics or the archive; others are refused before anything is built. The task `difference` of a dry
-run shows what would change: counts by class, and rows before and after.
+run shows what would change: counts by class, and rows before and after. The last task, `summary`, returns for each day
+the corrections by class, whether it was or would be published, and the address of its page.
 
 **Danger**: with `dry_run` off, publishing changes what analysts read for those days, one day after the other, also days
 that are held since somebody undid them. Look at a dry run first. A build with unexplained differences, or that lacks
@@ -20,7 +21,13 @@ time in the pool `rebuild`, and wait there for a nightly run too.
 from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.defaults import dag_arguments
-from include.airflow_support.tasks import CATCH_UP_TIMEOUT, rebuild_group, replay_fallback, wait_until_caught_up
+from include.airflow_support.tasks import (
+    CATCH_UP_TIMEOUT,
+    rebuild_group,
+    replay_fallback,
+    summary,
+    wait_until_caught_up,
+)
 from include.settings import pipeline_names
 
 for pipeline in pipeline_names():
@@ -33,6 +40,12 @@ for pipeline in pipeline_names():
             "from": Param(type="string", format="date", title="From", description="The first day to rebuild."),
             "to": Param(type="string", format="date", title="To", description="The last day to rebuild, included."),
             "dry_run": Param(True, type="boolean", title="Dry run", description="Build and verify; publish nothing."),
+            "source": Param(
+                "topics and archive",
+                enum=["topics and archive", "archive"],
+                title="Source",
+                description="The archive alone: for days of which the topics lost records.",
+            ),
             "accept_vanishing": Param(
                 False,
                 type="boolean",
@@ -55,10 +68,12 @@ for pipeline in pipeline_names():
             return steps.rebuildable_days(pipeline, first, last)
 
         chosen = days(pipeline, "{{ params['from'] }}", "{{ params.to }}")  # first: a wrong form fails at once
-        rebuilt = rebuild_group(pipeline, is_by_hand=True).expand(day=chosen)
+        rebuilt = rebuild_group(pipeline).expand(day=chosen)
+        result = summary(pipeline, chosen)  # type: ignore[arg-type]  # its result
         (
             chosen
             >> replay_fallback(pipeline)
             >> wait_until_caught_up(pipeline, "{{ params.catch_up_timeout_s }}")
             >> rebuilt
+            >> result.as_teardown()  # runs also when a day failed, and does not hide that
         )

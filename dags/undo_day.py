@@ -20,6 +20,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
+from include.airflow_support.assets import announce_day, certified_day
 from include.airflow_support.defaults import dag_arguments
 from include.airflow_support.forms import KEY_MAX, dry_run_field, reason_field
 from include.airflow_support.tasks import MADE_BY
@@ -56,9 +57,12 @@ for pipeline in pipeline_names():
             """Move the day's pointer back, or forth again; once a run, also when it is tried again."""
             from include.airflow_support import steps
 
-            return steps.undo(pipeline, day, to, reason, made_by, action, dry_run == "True")
+            moved = steps.undo(pipeline, day, to, reason, made_by, action, dry_run == "True")
+            if dry_run != "True":
+                announce_day(pipeline, day, steps.announcement(pipeline, day))
+            return moved
 
-        undo(
+        undo.override(outlets=[certified_day(pipeline)])(
             pipeline,
             "{{ params.day }}",
             "{{ '' if params.to is none else params.to | int }}",

@@ -103,8 +103,11 @@ class AirflowClient:
 
     def runs_of_day(self, dag_id: str, day: dt.date) -> list[Run]:
         """Return the runs of a partitioned DAG for one day, newest first."""
-        window = {"partition_date_gte": str(day), "partition_date_lte": str(day)}
-        return self._runs(dag_id, {**window, "order_by": "-id"})
+        return self._runs(dag_id, {"partition_key_pattern": str(day), "order_by": "-id"})
+
+    def failed_runs(self) -> list[Run]:
+        """Return the newest failed runs of all DAGs."""
+        return self._runs("~", {"state": "failed", "order_by": "-id"})
 
     def preview_backfill(self, dag_id: str, day: dt.date) -> list[str]:
         """Return the partition keys that a backfill of the day would run: the day, or none while it is running."""
@@ -137,6 +140,33 @@ class AirflowClient:
                 backfill=answer.json()["id"],
             )
         return created[0]
+
+    def rebuilds_of(self, night: Run, dag_id: str = "rebuild_day", timeout_s: float = 60.0) -> list[Run]:
+        """Return the runs that a finished night has started, one per day that it chose, in their order.
+
+        Blocks until the scheduler has created them.
+        """
+        days = [dt.date.fromisoformat(day) for day in self.result(night, "days")]
+        found: list[Run] = []
+
+        def are_there() -> bool:
+            runs = [run for day in days for run in self.runs_of_day(dag_id, day)]
+            found[:] = [run for run in runs if night.run_id in self._producers(run)]
+            return len(found) == len(days)
+
+        self._until(are_there, timeout_s, f"{dag_id} lacks runs for the days of {night.run_id}")
+        return found
+
+    def asset_events(self, run: Run) -> list[dict[str, Any]]:
+        """Return the asset events that started the run."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/upstreamAssetEvents"
+        events: list[dict[str, Any]] = self._request("GET", path).json()["asset_events"]
+        return events
+
+    def result(self, run: Run, task_id: str) -> Any:
+        """Return the value that a task of the run has returned."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/xcomEntries/return_value"
+        return self._request("GET", path, params={"deserialize": True}).json()["value"]
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> Run:
         """Start a run by hand, with the form's values. Raises AirflowRefused, which names an invalid value."""
@@ -192,6 +222,9 @@ class AirflowClient:
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/logs/{try_number}"
         content = self._request("GET", path, params={"map_index": map_index, "full_content": True}).json()["content"]
         return [line if isinstance(line, str) else _log_line(line) for line in content]
+
+    def _producers(self, run: Run) -> set[str]:
+        return {event["source_run_id"] for event in self.asset_events(run)}
 
     def _failure(self, run: Run, lines: int = 15) -> str:
         failed = [row for row in self.tasks(run) if row["state"] == "failed"]

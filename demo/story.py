@@ -18,7 +18,7 @@ from stack import control
 BOARDS = 200
 BURST = 4_000
 BURSTS_AT_MOST = 4
-NIGHTLY = "nightly_rebuild"
+NIGHTLY, REBUILD = "nightly_rebuild", "rebuild_day"
 
 
 @dataclass(kw_only=True)
@@ -111,8 +111,11 @@ class Story(Chapters):
         tell = self.narrator
         day = self.records.day
         tell.chapter(f"An operator runs {NIGHTLY} for {day}, as a one-day backfill in Airflow")
-        run = self.airflow.backfill_day(NIGHTLY, day.date)
-        tell.say(f"run {run.run_id}")
+        night = self.airflow.backfill_day(NIGHTLY, day.date)
+        tell.say(f"run {night.run_id}")
+        self.airflow.wait(night, 600, _task_progress(tell))
+        (run,) = self.airflow.rebuilds_of(night, REBUILD)
+        tell.say(f"it has started run {run.run_id} of {REBUILD}, whose partition key is {run.partition_key}")
         self.airflow.wait(run, 600, _task_progress(tell))
 
         status = self.warehouse.day_status(day)
@@ -150,11 +153,15 @@ class Story(Chapters):
         Before 04:00 the last night is that of the day before, and takes all days that are over.
         """
         self.airflow.wait_for_dag(NIGHTLY, timeout_s=120)
-        self.airflow.unpause(NIGHTLY)  # in case a user has paused it
+        self.airflow.wait_for_dag(REBUILD)
+        for dag_id in (REBUILD, NIGHTLY):
+            self.airflow.unpause(dag_id)  # in case a user has paused it
         for day in (self.records.day, self.records.day.before()):
-            for run in self.airflow.runs_of_day(NIGHTLY, day.date):
-                if not run.is_finished:
-                    self.airflow.wait(run, 600)
+            for night in self.airflow.runs_of_day(NIGHTLY, day.date):
+                if not night.is_finished:
+                    self.airflow.wait(night, 600)
+                    for run in self.airflow.rebuilds_of(night, REBUILD):
+                        self.airflow.wait(run, 600)
 
     def _killed_in_mid_batch(self) -> bool:
         offsets = OffsetReader(self.settings.kafka.bootstrap_servers)

@@ -7,6 +7,7 @@ from include.settings import listed_pipelines
 
 BASES = (
     "nightly_rebuild",
+    "rebuild_day",
     "reprocess_days",
     "undo_day",
     "replay_fallback",

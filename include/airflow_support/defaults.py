@@ -40,9 +40,14 @@ def log_runbook(runbook: str, context: Mapping[str, Any]) -> None:
 
 
 def dag_arguments(base: str, pipeline: str, doc: str, *tags: str) -> dict[str, Any]:
-    """Return the arguments of a pipeline's DAG. The documentation names the pipeline's own DAGs."""
+    """Return the arguments of a pipeline's DAG.
+
+    The documentation names the pipeline's own DAGs and assets, and ends with a link to the runbook, which the plugin
+    serves (`runbooks.py`).
+    """
     for each, own in dag_ids(pipeline).items():
         doc = doc.replace(each, own)
+    doc = doc.replace("{pipeline}", pipeline) + f"\n[Runbook](/runbooks/{base})\n"
     return {
         "dag_id": dag_ids(pipeline)[base],
         "doc_md": doc,
@@ -85,7 +90,7 @@ def pipeline_timezone(pipeline: str) -> str:
 
 
 def approval_timeout(pipeline: str) -> dt.timedelta:
-    """The time that a build waits for a person. The next night waits with it. Raises ConfigurationError."""
+    """The time that a build waits for a person. Raises ConfigurationError."""
     return dt.timedelta(seconds=reader_of(pipeline, os.environ).seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S))
 
 

@@ -19,6 +19,7 @@ from include.errors import PipelineError, Retryable
 from include.gateway.reconcile import DEFAULT_SINCE, Scope, reconcile_sources
 from include.integrity import certificate as certificates
 from include.integrity import covering, days
+from include.integrity.announcement import announcement_of
 from include.integrity.approval import request_approval
 from include.integrity.late_members import find_late_members
 from include.integrity.report import text_of
@@ -156,6 +157,12 @@ def certify_if_possible(pipeline: str, day: str) -> certificates.Certificate:
     """The day's certificate, which says why the day is not certified if it is not. See `certificate.certify`."""
     certificate: certificates.Certificate = run("certify", day, pipeline=pipeline)
     return certificate
+
+
+def announcement(pipeline: str, day: str) -> dict[str, Any]:
+    """Return the day after its last action, for those who follow it. See `announcement.Announcement`."""
+    settings = batch_settings(pipeline)
+    return asdict(announcement_of(settings, Day.parse(day, settings.timezone)))
 
 
 def collect_orphans(pipeline: str) -> list[dict[str, Any]]:

@@ -6,10 +6,18 @@ Every task's first argument names its pipeline; a job has it in its environment.
 import datetime as dt
 from typing import Any
 
-from airflow.sdk import Context, Param, task, task_group
+from airflow.sdk import Context, Param, get_current_context, task, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow_support.approval import PublishApproval
+from include.airflow_support.assets import (
+    REQUEST_MADE_BY,
+    REQUEST_REASON,
+    announce_day,
+    certified_day,
+    night_started_at,
+    request_days,
+)
 from include.airflow_support.defaults import approval_timeout, archive_submission, rebuild_submission
 from include.airflow_support.submit import JobSubmitOperator
 from include.integrity.process import rebuild_arguments
@@ -21,6 +29,8 @@ RUN_TYPE = "{{ dag_run.run_type.value }}"
 REASON = "{{ params.get('reason') or dag.dag_id }}"
 
 ACCEPT_VANISHING = "{{ params.get('accept_vanishing', False) }}"  # a night never accepts it
+SOURCE = "{{ 'archive' if params.get('source') == 'archive' else 'auto' }}"
+PARTITION_DAY = "{{ dag_run.partition_key }}"
 DAY_LABEL = "{{ task.op_args[1] }}"  # of a mapped task: Airflow shows it instead of the copy's number
 
 CATCH_UP_TIMEOUT = Param(
@@ -74,6 +84,15 @@ def archive_raw(pipeline: str) -> JobSubmitOperator:
     )
 
 
+@task
+def start_days(pipeline: str, days: list[str]) -> list[str]:
+    """Start a run of `rebuild_day` for each day, in this order; skipped if no day needs a rebuild."""
+    if not days:
+        raise AirflowSkipException("no day needs a rebuild")
+    request_days(pipeline, days)
+    return days
+
+
 @task(map_index_template=DAY_LABEL)
 def verify(pipeline: str, day: str, build: str) -> dict[str, Any]:
     """Compare the new generation with what is shown; fail if its balance does not add up."""
@@ -121,9 +140,11 @@ def certify(pipeline: str, day: str) -> dict[str, Any]:
     from include.airflow_support import steps
 
     try:
-        return steps.certify(pipeline, day)
+        certificate = steps.certify(pipeline, day)
     except steps.NeedsRebuild as exc:  # no failure of this night: the day is dirty, so the next one rebuilds it
         raise AirflowSkipException(f"not certified: {exc}") from exc
+    announce_day(pipeline, day, steps.announcement(pipeline, day))
+    return certificate
 
 
 @task(map_index_template=DAY_LABEL)
@@ -150,18 +171,19 @@ def certify_earlier(pipeline: str, day: str) -> str:
     certificate = steps.certify_if_possible(pipeline, day)
     if certificate.reason:
         raise AirflowSkipException(f"day {day} is not certified: {certificate.reason}")
+    announce_day(pipeline, day, steps.announcement(pipeline, day))
     return f"generation {certificate.generation_id} is certified"
 
 
 def skip_when_budget_is_spent(context: Context) -> None:
-    """Leave the day to the next night when the run's budget of time is spent.
+    """Leave the day to the next night when the budget of time of the night that requested it is spent.
 
     A retry goes on with a day that was begun within the budget; a task that a person cleared is done at any time.
     """
     from include.airflow_support import steps
 
     job: Any = context["task"]  # the operator whose hook this is
-    started_at = context["dag_run"].start_date
+    started_at = night_started_at(context)
     if context["ti"].try_number > 1 or started_at is None:
         return
     if steps.seconds_left(job.env_vars["PIPELINE"], started_at) > 0:
@@ -170,30 +192,68 @@ def skip_when_budget_is_spent(context: Context) -> None:
     raise AirflowSkipException(f"NIGHT_BUDGET_S is spent: day {day} is left for the next night")
 
 
-def rebuild_group(pipeline: str, is_by_hand: bool) -> Any:
-    """The tasks of one day, to be expanded over days: build, verify, show or approve and publish, certify and cover.
+def rebuild_requested_day(pipeline: str) -> None:
+    """Make the tasks of the day that is the run's partition key: build, verify, approve, publish, certify and cover.
 
-    By hand it also publishes a day that is held since it was undone, and takes the time that it takes.
+    A day that is held since it was undone is not published, and one beyond the night's budget is not begun.
+    """
+    rebuild = _rebuild(pipeline, PARTITION_DAY, REQUEST_REASON, pre_execute=skip_when_budget_is_spent)
+    verified = verify(pipeline, PARTITION_DAY, RUN_ID)
+    rebuild >> verified >> _publish(pipeline, PARTITION_DAY, REQUEST_MADE_BY, REQUEST_REASON, is_by_hand=False)
+
+
+def rebuild_group(pipeline: str) -> Any:
+    """The same tasks for a day that a person asked for, to be expanded over days; a dry run shows the difference.
+
+    It also publishes a day that is held since it was undone, and takes the time that it takes.
     """
 
     @task_group(group_id="rebuild_day")
     def rebuild_day(day: str) -> None:
         """One day: build, verify, publish, certify."""
-        rebuild = JobSubmitOperator(
-            task_id="rebuild",
-            application_args=rebuild_arguments(day, RUN_ID, REASON),
-            map_index_template="{{ task.application_args[1] }}",
-            pre_execute=None if is_by_hand else skip_when_budget_is_spent,
-            **rebuild_submission(pipeline),
-        )
+        rebuild = _rebuild(pipeline, day, REASON, source=SOURCE, map_index_template="{{ task.application_args[1] }}")
         verified = verify(pipeline, day, RUN_ID)
-        rebuild >> verified
-        verified >> difference(pipeline, day, RUN_ID)
-        approval = PublishApproval(
-            task_id="approve", pipeline=pipeline, day=day, build=RUN_ID, response_timeout=approval_timeout(pipeline)
-        )
-        answer = approval.output
-        published = publish(pipeline, day, RUN_ID, MADE_BY, REASON, is_by_hand, ACCEPT_VANISHING, answer)  # type: ignore[arg-type]  # its result
-        verified >> approval >> published >> [certify(pipeline, day), cover(pipeline, day)]
+        published = _publish(pipeline, day, MADE_BY, REASON, is_by_hand=True)
+        rebuild >> verified >> [difference(pipeline, day, RUN_ID), published]
 
     return rebuild_day
+
+
+def _rebuild(pipeline: str, day: str, reason: str, source: str = "auto", **more: Any) -> JobSubmitOperator:
+    arguments = rebuild_arguments(day, RUN_ID, reason, source)
+    return JobSubmitOperator(task_id="rebuild", application_args=arguments, **more, **rebuild_submission(pipeline))
+
+
+def _publish(pipeline: str, day: str, made_by: str, reason: str, is_by_hand: bool) -> PublishApproval:
+    """Publish the day once a person has approved it or none has to; certify and cover it. Returns the first task."""
+    approval = PublishApproval(
+        task_id="approve", pipeline=pipeline, day=day, build=RUN_ID, response_timeout=approval_timeout(pipeline)
+    )
+    answer = approval.output
+    published = publish(pipeline, day, RUN_ID, made_by, reason, is_by_hand, ACCEPT_VANISHING, answer)  # type: ignore[arg-type]  # its result
+    certified = certify.override(outlets=[certified_day(pipeline)])(pipeline, day)
+    approval >> published >> [certified, cover(pipeline, day)]
+    return approval
+
+
+@task
+def summary(pipeline: str, days: list[str] | None) -> dict[str, Any]:
+    """Return the result of the form: of each day its corrections by class, whether it is published, and its page."""
+    from include.airflow_support.summary import summary_of
+
+    if days is None:
+        raise AirflowSkipException("no day was built: the days were refused")
+    context = get_current_context()
+
+    def result(task_id: str, index: int) -> Any:
+        return context["ti"].xcom_pull(task_ids=f"rebuild_day.{task_id}", map_indexes=index)
+
+    return {
+        day: summary_of(
+            pipeline,
+            day,
+            context["params"]["dry_run"],
+            *(result(task_id, index) for task_id in ("verify", "publish", "certify")),
+        )
+        for index, day in enumerate(days)
+    }

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow.sdk import Context, Variable
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from include.adapters.postgres.schema_revision import require_schema
 from include.airflow_support.connections import task_settings
@@ -75,7 +76,17 @@ def _summary(findings: Collection[Finding]) -> dict[str, Any]:
 
 
 def _paused(pipeline: str, context: Context) -> list[str]:
-    return [dag_id for dag_id in dag_ids(pipeline).values() if context["ti"].get_dag(dag_id).is_paused]
+    return [dag_id for dag_id in dag_ids(pipeline).values() if _is_paused(dag_id, context)]
+
+
+def _is_paused(dag_id: str, context: Context) -> bool:
+    try:
+        return bool(context["ti"].get_dag(dag_id).is_paused)
+    except AirflowRuntimeError as exc:
+        if (exc.error.detail or {}).get("status_code") != 404:
+            raise
+        log.info("DAG %s is not known yet: Airflow reads the files one after the other when it starts", dag_id)
+        return False
 
 
 class _DatabaseSilence:

@@ -242,7 +242,7 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
                        "when it has caught up")  # fmt: skip
     if unaccounted := certificate.count("unaccounted"):
         reasons.append(f"{unaccounted} boards that the system of record or the stream had are in no term, so raw may "
-                       "have lost them: see docs/runbooks/nightly_rebuild.md")  # fmt: skip
+                       "have lost them: see docs/runbooks/rebuild_day.md")  # fmt: skip
     if unexplained := certificate.count("unexplained"):
         reasons.append(f"{unexplained} differences are unexplained: look at them in detail_correction")
     if dirty := certificate.count("dirty"):

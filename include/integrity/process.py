@@ -20,9 +20,9 @@ class RebuildFailed(PipelineError):
         self.exit_code = job_code if job_code in (TRY_LATER, MISCONFIGURED) else REFUSED
 
 
-def rebuild_arguments(day: str, run_id: str, reason: str | None) -> list[str]:
+def rebuild_arguments(day: str, run_id: str, reason: str | None, source: str) -> list[str]:
     """Return the arguments of the job, the day second. The reason is one argument, as it may begin with a dash."""
-    return ["--day", day, "--run-id", run_id, *([f"--reason={reason}"] if reason else [])]
+    return ["--day", day, "--run-id", run_id, *([f"--reason={reason}"] if reason else []), "--source", source]
 
 
 def rebuild(day: Day, run_id: str, reason: str | None, source: str = "auto") -> None:
@@ -30,7 +30,7 @@ def rebuild(day: Day, run_id: str, reason: str | None, source: str = "auto") -> 
 
     Blocks as long as the rebuild takes. Success means that a generation is built; nothing is published.
     """
-    command = [sys.executable, str(JOB), *rebuild_arguments(str(day), run_id, reason), "--source", source]
+    command = [sys.executable, str(JOB), *rebuild_arguments(str(day), run_id, reason, source)]
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     finished = subprocess.run(
         command, stdout=sys.stderr, env={**os.environ, "PYTHONPATH": python_path}, cwd=ROOT, check=False

@@ -13,7 +13,8 @@ DAY, RUN_ID = "2026-11-20", "a-run"
 def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days: tuple[str, ...] = (DAY,)) -> Any:
     """The task with its templates rendered, in a run of that type. Of a mapped one, the copy of the first day.
 
-    `days` stands for what the task of that name returned: results of other tasks come from a server.
+    `conf` has the values of the form. `days` stands for what the task of that name returned: results of other tasks
+    come from a server.
     """
     from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -23,10 +24,17 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
             return list(days)
 
     is_mapped = task.is_mapped or task.get_closest_mapped_task_group() is not None
+    event = {
+        "asset": {"name": "board_detail_due_day", "uri": "board_detail_due_day", "extra": {}},
+        "extra": {"reason": "nightly_rebuild", "made_by": "airflow", "night_started_at": RUN_AT.isoformat()},
+        "source_task_id": "start_days", "source_dag_id": "nightly_rebuild", "source_run_id": "a-night",
+        "source_map_index": -1, "source_aliases": [], "timestamp": RUN_AT, "partition_key": DAY,
+    }  # fmt: skip
     run = DagRun(
         dag_id=task.dag_id, run_id=RUN_ID, logical_date=None, data_interval_start=None, data_interval_end=None,
         run_after=RUN_AT, start_date=RUN_AT, end_date=None, run_type=run_type, state="running", conf=conf,
-        triggering_user_name="operator" if run_type == "manual" else None, consumed_asset_events=[],
+        triggering_user_name="operator" if run_type == "manual" else None,
+        consumed_asset_events=[event] if run_type == "asset_triggered" else [],
         partition_key=None if run_type == "manual" else DAY,
     )  # fmt: skip
     instance = Instance.model_construct(

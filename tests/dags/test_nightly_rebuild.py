@@ -1,18 +1,12 @@
 """The nightly DAG: which day a run is for, and in which order it works."""
 
 import datetime as dt
-import os
-import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from include.process_tree import is_running, kill
-from tests.dags.rendering import DAY, rendered
-from tests.servers import wait_until
-
-FORM = {"from": DAY, "to": DAY, "reason": "a test"}
+STARTED_AT = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
 
 
 @pytest.fixture
@@ -86,7 +80,7 @@ def test_replays_and_catches_up_before_it_archives_and_chooses_its_days(dag_bag)
 
 def test_archives_raw_first_and_a_failure_of_that_stops_no_rebuild(dag_bag):
     dag = dag_bag.dags["nightly_rebuild"]
-    archive, rebuild = dag.get_task("archive"), dag.get_task("rebuild_day.rebuild")
+    archive, rebuild = dag.get_task("archive"), dag_bag.dags["rebuild_day"].get_task("rebuild")
 
     assert archive.application.endswith("/spark_jobs/archive_day.py")
     assert archive.application_args == ["--run-id", "{{ run_id }}"]
@@ -105,59 +99,6 @@ def test_a_backfill_does_not_archive_for_each_of_its_days(dag_bag, run_type, is_
         hook(context)
 
 
-@pytest.mark.parametrize("task_id", ["archive", "rebuild_day.rebuild"])
-@pytest.mark.parametrize(("code", "is_final"), [(78, True), (2, True), (75, False), (1, False), (137, False)])
-def test_a_job_that_a_person_has_to_look_at_is_not_tried_again(dag_bag, monkeypatch, task_id, code, is_final):
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local")
-    monkeypatch.setattr(SparkSubmitHook, "_build_spark_submit_command", lambda *_: ["sh", "-c", f"exit {code}"])
-    task = rendered(dag_bag.dags["nightly_rebuild"].get_task(task_id), "scheduled")
-
-    with pytest.raises(AirflowException, match=f"Error code is: {code}") as raised:
-        task.execute({})
-
-    assert isinstance(raised.value, AirflowFailException) == is_final
-
-
-def test_a_job_dies_with_its_task(dag_bag, monkeypatch, tmp_path):
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
-    started = tmp_path / "pid"
-    job = ["sh", "-c", f"echo $$ > {started}.part; mv {started}.part {started}; exec sleep 600"]
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local")
-    monkeypatch.setattr(SparkSubmitHook, "_build_spark_submit_command", lambda *_: job)
-    task = rendered(dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.rebuild"), "scheduled")
-
-    if (worker := os.fork()) == 0:
-        task.execute({})
-        os._exit(0)
-    wait_until(started.exists, 60, "the job runs")
-    os.kill(worker, signal.SIGKILL)
-    os.waitpid(worker, 0)
-
-    pid = int(started.read_text())
-    try:
-        wait_until(lambda: not is_running(pid), 30, "the job is gone")
-    finally:
-        kill(pid)
-
-
-def test_leaves_days_alone_that_a_person_holds(dag_bag):
-    *_, is_by_hand, _, _ = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish").op_args
-
-    assert is_by_hand is False
-
-
-def test_an_approval_that_was_marked_as_done_and_did_not_run_publishes_nothing(dag_bag):
-    from include.airflow_support import steps
-
-    publish = dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish")
-    with pytest.raises(steps.ApprovalMissing, match="clear it with downstream tasks"):
-        publish.python_callable("board_detail", DAY, "a-run", "me", "why", False, "False", None)
-
-
 def test_is_on_from_the_start(dag_bag):
     assert dag_bag.dags["nightly_rebuild"].is_paused_upon_creation is False
 
@@ -169,54 +110,55 @@ def test_certifies_what_earlier_nights_left_beside_its_own_days(dag_bag):
     assert "days" in dag.get_task("uncertified_days").upstream_task_ids
 
 
-def test_a_day_that_newer_records_reached_meanwhile_is_not_green_and_fails_no_night(dag_bag, monkeypatch):
-    from airflow.sdk.exceptions import AirflowSkipException
-
-    from include.airflow_support import steps
-
-    def refuse(pipeline, day):
-        raise steps.NeedsRebuild("2 records reached the day after it was built", day=day)
-
-    monkeypatch.setattr(steps, "certify", refuse)
-    with pytest.raises(AirflowSkipException, match="not certified: 2 records reached the day"):
-        dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.certify").python_callable("board_detail", DAY)
-
-
-class TestBudget:
+class TestStartDays:
     @pytest.fixture
-    def begin(self, dag_bag, monkeypatch):
-        """Begins the day's rebuild so many seconds after the run's start."""
-        for name in ("KAFKA_BOOTSTRAP_SERVERS", "DATABASE_HOST"):
-            monkeypatch.setenv(name, "localhost:1")
-        monkeypatch.setenv("NIGHT_BUDGET_S", "3600")
-        task = rendered(dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.rebuild"), "scheduled")
+    def start(self, dag_bag, monkeypatch):
+        """Runs the task in a night; returns the events that Airflow's API server gets."""
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+        from airflow.sdk.execution_time.task_runner import _serialize_outlet_events
 
-        def begin(after_s, try_number=1):
-            started_at = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=after_s)
-            task._pre_execute_hook(
-                {"dag_run": SimpleNamespace(start_date=started_at), "ti": SimpleNamespace(try_number=try_number),
-                 "task": task}
-            )  # fmt: skip
+        dag = dag_bag.dags["nightly_rebuild"]
 
-        return begin
+        def start(days, is_paused=False):
+            events = OutletEventAccessors()
+            context = {
+                "dag": dag,
+                "dag_run": SimpleNamespace(triggering_user_name=None, start_date=STARTED_AT),
+                "ti": SimpleNamespace(get_dag=lambda dag_id: SimpleNamespace(is_paused=is_paused)),
+                "outlet_events": events,
+            }
+            monkeypatch.setattr("include.airflow_support.assets.get_current_context", lambda: context)
+            dag.get_task("start_days").python_callable("board_detail", days)
+            return list(_serialize_outlet_events(events))
 
-    def test_a_day_within_the_budget_is_begun(self, begin):
-        begin(after_s=3000)
+        return start
 
-    def test_a_day_beyond_the_budget_is_left_for_the_next_night_and_told(self, begin):
+    def test_each_day_has_an_event_with_its_key_in_the_order_of_the_days(self, start):
+        days = [f"2026-11-{number:02}" for number in (20, 3, 17, 1, 19, 2, 18)]
+
+        events = start(days)
+
+        assert [event["partition_key"] for event in events] == days
+        assert {event["dest_asset_key"]["name"] for event in events} == {"board_detail_due_day"}
+        assert events[0]["extra"] == {
+            "reason": "nightly_rebuild", "made_by": "airflow", "night_started_at": STARTED_AT.isoformat()
+        }  # fmt: skip
+
+    def test_without_days_it_is_skipped_since_airflow_would_send_an_event_of_the_nights_own_key(self, start):
         from airflow.sdk.exceptions import AirflowSkipException
 
-        with pytest.raises(AirflowSkipException, match=f"day {DAY} is left for the next night"):
-            begin(after_s=4000)
+        with pytest.raises(AirflowSkipException, match="no day needs a rebuild"):
+            start([])
 
-    def test_a_day_that_was_begun_or_that_a_person_cleared_goes_on(self, begin):
-        begin(after_s=4000, try_number=2)
+    def test_a_paused_dag_whose_events_airflow_would_drop_fails_the_night_with_the_remedy(self, start):
+        from include.airflow_support.assets import DagPaused
 
-    def test_another_pipeline_has_its_own(self, begin, monkeypatch):
-        monkeypatch.setenv("BOARD_DETAIL__NIGHT_BUDGET_S", "7200")
-        begin(after_s=4000)
+        with pytest.raises(DagPaused, match="days 2026-11-19, 2026-11-20 are not rebuilt: unpause rebuild_day"):
+            start(["2026-11-19", "2026-11-20"], is_paused=True)
 
-    def test_by_hand_there_is_none(self, dag_bag):
-        task = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.rebuild"), "manual", FORM)
+    def test_its_asset_starts_the_days_of_its_own_pipeline(self, dag_bag):
+        for suffix, pipeline in (("", "board_detail"), ("_order_detail", "order_detail")):
+            (asset,) = dag_bag.dags[f"nightly_rebuild{suffix}"].get_task("start_days").outlets
 
-        assert task._pre_execute_hook is None
+            assert asset.name == f"{pipeline}_due_day"
+            assert dag_bag.dags[f"rebuild_day{suffix}"].timetable.asset_condition == asset

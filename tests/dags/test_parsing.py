@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DAGS = ("nightly_rebuild", "reprocess_days", "undo_day", "reconcile_sources", "forget_member")
+DAGS = ("nightly_rebuild", "rebuild_day", "reprocess_days", "undo_day", "reconcile_sources", "forget_member")
 
 # Airflow itself is imported before the watch begins: what it opens is not ours.
 PROBE = """
 import json, os, runpy, sys
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, CronPartitionTimetable, CronTriggerTimetable, Param, task, task_group
+from airflow.sdk import DAG, Asset, CronPartitionTimetable, CronTriggerTimetable, Param, PartitionedAssetTimetable
+from airflow.sdk import StartOfDayMapper, task, task_group
 from airflow.utils.types import DagRunType
 with DAG("warm", schedule=CronPartitionTimetable("0 2 * * *", timezone="Asia/Seoul")):
     task(lambda: None)

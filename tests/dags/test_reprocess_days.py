@@ -32,6 +32,7 @@ def test_takes_a_full_form(dag):
         ("from", "yesterday"),
         ("to", "2026-11-31"),
         ("dry_run", "no"),
+        ("source", "topics"),
         ("reason", "ab"),
         ("reason", ""),
     ],
@@ -60,3 +61,11 @@ def test_publishes_by_hand_also_what_a_person_holds(dag):
     *_, is_by_hand, _, _ = dag.get_task("rebuild_day.publish").op_args
 
     assert is_by_hand is True
+
+
+def test_its_last_task_returns_the_result_also_of_a_run_of_which_a_day_failed_and_does_not_make_it_green(dag):
+    summary = dag.get_task("summary")
+
+    assert summary.downstream_task_ids == set()
+    assert {"days", "rebuild_day.difference", "rebuild_day.certify", "rebuild_day.cover"} == summary.upstream_task_ids
+    assert (summary.is_teardown, summary.on_failure_fail_dagrun) == (True, False)

@@ -8,13 +8,20 @@ from include.airflow_support.dag_ids import SITE_BASES
 from include.airflow_support.timetable import DayTimetable
 from tests.dags.rendering import DAY, RUN_ID, rendered, texts
 
-REPROCESS = {"from": DAY, "to": DAY, "reason": "late members", "accept_vanishing": False}
+REPROCESS = {
+    "from": DAY,
+    "to": DAY,
+    "reason": "late members",
+    "accept_vanishing": False,
+    "source": "topics and archive",
+}
 UNDO = {"day": DAY, "action": "undo", "to": None, "dry_run": False, "reason": "wrong authors"}
 RECONCILE = {"since": DAY, "dry_run": False, "reason": "a gateway died"}
 FORGET = {"key": 7, "key_again": 7, "dry_run": False, "reason": "request 12"}
 RUNS = [
     ("nightly_rebuild", "scheduled", None),
     ("nightly_rebuild", "backfill", None),
+    ("rebuild_day", "asset_triggered", None),
     ("reprocess_days", "manual", REPROCESS),
     ("undo_day", "manual", UNDO),
     ("undo_day", "manual", UNDO | {"to": 0, "action": "redo"}),
@@ -66,24 +73,30 @@ def test_the_nights_days_are_chosen_by_its_key_and_its_kind(dag_bag, run_type):
 
 
 @pytest.mark.parametrize(
-    ("dag_id", "run_type", "conf", "reason"),
+    ("dag_id", "task_id", "run_type", "conf", "reason", "source"),
     [
-        ("nightly_rebuild", "scheduled", None, "nightly_rebuild"),
-        ("reprocess_days", "manual", REPROCESS, "late members"),
+        ("rebuild_day", "rebuild", "asset_triggered", None, "nightly_rebuild", "auto"),
+        ("reprocess_days", "rebuild_day.rebuild", "manual", REPROCESS, "late members", "auto"),
+        (
+            "reprocess_days", "rebuild_day.rebuild", "manual", REPROCESS | {"source": "archive"}, "late members",
+            "archive",
+        ),
     ],
-)
-def test_a_rebuild_gets_its_day_the_runs_id_and_a_reason(dag_bag, dag_id, run_type, conf, reason):
-    task = rendered(dag_bag.dags[dag_id].get_task("rebuild_day.rebuild"), run_type, conf)
+)  # fmt: skip
+def test_a_rebuild_gets_its_day_the_runs_id_a_reason_and_a_source(
+    dag_bag, dag_id, task_id, run_type, conf, reason, source
+):
+    task = rendered(dag_bag.dags[dag_id].get_task(task_id), run_type, conf)
 
-    assert task.application_args == ["--day", DAY, "--run-id", RUN_ID, f"--reason={reason}"]
+    assert task.application_args == ["--day", DAY, "--run-id", RUN_ID, f"--reason={reason}", "--source", source]
 
 
 def test_a_publication_names_who_made_it(dag_bag):
-    by_night = rendered(dag_bag.dags["nightly_rebuild"].get_task("rebuild_day.publish"), "scheduled")
+    by_night = rendered(dag_bag.dags["rebuild_day"].get_task("publish"), "asset_triggered")
     by_hand = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.publish"), "manual", REPROCESS)
 
     assert by_night.op_args[1:-1] == (
-        DAY, RUN_ID, f"airflow, nightly_rebuild {RUN_ID}", "nightly_rebuild", False, "False"
+        DAY, RUN_ID, f"airflow, rebuild_day {RUN_ID}", "nightly_rebuild", False, "False"
     )  # fmt: skip
     assert by_hand.op_args[1:-1] == (DAY, RUN_ID, f"operator, reprocess_days {RUN_ID}", "late members", True, "False")
 

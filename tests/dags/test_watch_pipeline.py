@@ -125,6 +125,29 @@ class Instance:
         return type("Dag", (), {"is_paused": dag_id == "nightly_rebuild"})
 
 
+@pytest.mark.parametrize(("status_code", "is_raised"), [(404, False), (500, True)])
+def test_a_dag_that_airflow_has_not_read_yet_is_not_paused(status_code, is_raised):
+    """The first watch of a new stack comes while the DAG processor still reads the files, and must not be red."""
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    from include.airflow_support.watching import _paused
+
+    class Reading:
+        def get_dag(self, dag_id):
+            if dag_id == "undo_day":
+                raise AirflowRuntimeError(
+                    ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": status_code})
+                )
+            return type("Dag", (), {"is_paused": True})
+
+    if is_raised:
+        with pytest.raises(AirflowRuntimeError):
+            _paused("board_detail", {"ti": Reading()})
+    else:
+        assert "undo_day" not in _paused("board_detail", {"ti": Reading()})
+
+
 class TestTask:
     @pytest.fixture
     def settings(self, postgres, tmp_path, monkeypatch):

@@ -78,9 +78,18 @@ def reprocessing(day, **values):
 
 
 def backfill(operator, day):
-    run = operator.backfill_day("nightly_rebuild", day.date, {"catch_up_timeout_s": 0})
+    """The run of the day that a backfill of the night has started, when it has succeeded."""
+    night = operator.backfill_day("nightly_rebuild", day.date, {"catch_up_timeout_s": 0})
+    assert night.partition_key == str(day)
+    (run,) = wait_for_night(operator, night)
     assert run.partition_key == str(day)
-    return operator.wait(run, RUN_DEADLINE_S)
+    return run
+
+
+def wait_for_night(operator, night):
+    """The runs of the days that the night has started, when all have succeeded."""
+    operator.wait(night, RUN_DEADLINE_S)
+    return [operator.wait(run, RUN_DEADLINE_S) for run in operator.rebuilds_of(night)]
 
 
 def scheduler_heartbeat(pipeline):

@@ -1,6 +1,7 @@
 """The batch side of the pipeline as processes: gateway and Airflow, over a broker and a PostgreSQL of their own."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -161,8 +162,23 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
 
 @contextlib.contextmanager
 def _airflow(variables: Mapping[str, str], layout: Layout, folder: Path) -> Iterator[AirflowComponents]:
+    # beside our DAGs the one of another team, as the documentation has it
+    bundles = [
+        {
+            "name": name,
+            "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+            "kwargs": {"path": str(path)},
+        }
+        for name, path in (("dags-folder", ROOT / "dags"), ("examples", ROOT / "docs" / "examples"))
+    ]
+
     def environment_of(component: str) -> dict[str, str]:
-        return {**os.environ, **airflow_environment(variables, ROOT, component), MARKER: str(layout.state)}
+        return {
+            **os.environ,
+            **airflow_environment(variables, ROOT, component),
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
+            MARKER: str(layout.state),
+        }
 
     write_password_file(variables)
     _run([sys.executable, "-m", "include.airflow_support.init"], environment_of("init"), folder / "airflow-init.log")

@@ -116,6 +116,7 @@ def test_further_pipelines_have_their_name_behind_the_ids_of_their_dags(monkeypa
     assert dag_ids("board_detail")["undo_day"] == "undo_day"
     assert dag_ids("order_detail") == {
         "nightly_rebuild": "nightly_rebuild_order_detail",
+        "rebuild_day": "rebuild_day_order_detail",
         "reprocess_days": "reprocess_days_order_detail",
         "undo_day": "undo_day_order_detail",
         "replay_fallback": "replay_fallback_order_detail",

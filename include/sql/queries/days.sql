@@ -238,6 +238,22 @@ SELECT kind, COALESCE(reason, ''), count(*)
  ORDER BY kind, count(*) DESC
  LIMIT 100
 
+-- name: select_announcement
+-- A day that was published before, with its last action.
+SELECT CASE WHEN m.action = 'publish' AND m.from_generation_id IS NOT NULL THEN 'republish' ELSE m.action END,
+       s.status,
+       s.generation_id,
+       p.content_hash,
+       s.row_count,
+       t.corrections
+  FROM day_status s
+  JOIN day_publication p ON p.day = s.day
+  JOIN day_trust t ON t.day = s.day
+  JOIN publication m ON m.day = s.day
+ WHERE s.day = %(day)s
+ ORDER BY m.id DESC
+ LIMIT 1
+
 -- name: select_generations_of_day
 SELECT g.id, g.run_id, g.reason, g.status, g.row_count, g.pending_count, g.rejected_count, g.duplicate_count,
        g.content_hash, g.built_at, g.published_at, g.id IS NOT DISTINCT FROM %(generation_id)s

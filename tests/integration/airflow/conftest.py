@@ -46,6 +46,7 @@ def pipeline(tmp_path_factory, webhook, failpoints):
             client.wait_for_dag("nightly_rebuild")
             wait_until(lambda: nights(client, today), RUN_DEADLINE_S, "the night's run")
             client.wait(*nights(client, today), RUN_DEADLINE_S)
+            assert client.failed_runs() == []  # nothing is red before a person has done anything
         yield running
 
 
@@ -58,6 +59,7 @@ def today(pipeline):
 def operator(pipeline):
     with pipeline.airflow("operator") as client:
         client.wait_for_dag("nightly_rebuild")
+        client.wait_for_dag("rebuild_day")
         client.wait_for_dag("reprocess_days")
         client.wait_for_dag("undo_day")
         client.wait_for_dag("watch_pipeline")

@@ -29,6 +29,7 @@ from tests.support.airflow import (
     shown,
     status,
     wait_for_question,
+    wait_for_night,
 )
 from tests.support.certifying import take_everything
 from tests.support.pipeline import rows
@@ -49,7 +50,8 @@ def test_a_fresh_stack_runs_the_last_night_by_itself_and_no_other(operator, toda
     assert made[0].partition_key in (str(today.before(1)), str(today.before(2)))  # the latter until four at night
     finished = operator.wait(made[0], RUN_DEADLINE_S)
     assert finished.state == "success"
-    assert operator.task_states(finished)["days"] == "success"  # there was nothing to rebuild
+    states = operator.task_states(finished)
+    assert (states["days"], states["start_days"]) == ("success", "skipped")  # there was nothing to rebuild
 
 
 def test_one_day_backfill_publishes_and_certifies_the_day(pipeline, operator, day):
@@ -58,16 +60,61 @@ def test_one_day_backfill_publishes_and_certifies_the_day(pipeline, operator, da
     post_board(pipeline, day, board_id=2)
     post_board(pipeline, day, board_id=3, member_id=404)
     post_board(pipeline, day.before(1), board_id=4)
+    operator.wait_for_dag("follow_certified_days")
+    operator.unpause("follow_certified_days")
 
     run = backfill(operator, day)
 
-    assert {name: state for name, state in operator.task_states(run).items() if state != "success"} == {
-        "archive": "skipped",
-        "rebuild_day.difference[0]": "skipped",
-        "certify_earlier": "skipped",
-    }
+    assert operator.task_states(run) == dict.fromkeys(
+        ("rebuild", "verify", "approve", "publish", "certify", "cover"), "success"
+    )
+    assert operator.runs_of_day("rebuild_day", day.before(1).date) == []
     assert shown(pipeline, day) == [(1, "하늘", "final"), (2, "하늘", "final")]
     assert status(pipeline, day)[:3] == ("certified", 2, 1)
+    ((run_id, reason, made_by),) = rows(
+        pipeline.settings,
+        "SELECT g.run_id, g.reason, p.made_by FROM generation g JOIN publication p ON p.to_generation_id = g.id"
+        " WHERE g.day = %s",
+        (day.date,),
+    )
+    assert (run_id, reason, made_by) == (run.run_id, "nightly_rebuild", f"operator, rebuild_day {run.run_id}")
+
+
+def test_dags_of_others_follow_a_day_that_is_certified_undone_and_redone(pipeline, operator, day):
+    def followed():
+        made = [operator.wait(run, RUN_DEADLINE_S) for run in operator.runs_of_day("follow_certified_days", day.date)]
+        return [
+            (operator.asset_events(run)[0]["extra"]["action"], operator.result(run, "load")) for run in reversed(made)
+        ]
+
+    wait_until(lambda: len(followed()) == 1, 60, "the run of the certified day")
+    for number, action in enumerate(("undo", "redo"), 2):
+        form = {"day": str(day), "action": action, "reason": "a test"}
+        operator.wait(operator.trigger("undo_day", form), RUN_DEADLINE_S)
+        wait_until(lambda number=number: len(followed()) == number, 60, f"the run of the {action}")
+
+    (_, published), *moved = followed()
+    assert published == {"copied": str(day), "generation": status(pipeline, day)[3], "rows": 2}
+    assert moved == [(action, {"dropped": str(day), "because": action}) for action in ("undo", "redo")]
+
+
+def test_a_night_says_that_its_days_cannot_start(operator, today):
+    day = today.before(4)
+    operator.pause("rebuild_day")
+    try:
+        night = operator.backfill_day("nightly_rebuild", day.date, {"catch_up_timeout_s": 0})
+        with pytest.raises(RunFailed, match=f"days {day} are not rebuilt: unpause rebuild_day, then clear this task"):
+            operator.wait(night, RUN_DEADLINE_S)
+    finally:
+        operator.unpause("rebuild_day")
+
+
+def test_a_runbook_opens_from_the_documentation_of_a_dag(pipeline, operator):
+    address = f"{pipeline.airflow_url}/runbooks/rebuild_day"
+
+    assert httpx.get(address).status_code == 401
+    page = httpx.get(address, headers=operator.authorization())
+    assert page.text.startswith("# rebuild_day")
 
 
 # Tests marked long go on where those above end: `--long` runs the whole file.
@@ -99,8 +146,9 @@ def test_a_scheduled_run_makes_up_for_missed_nights_and_rebuilds_what_late_membe
     (night,) = nights(operator, today)
 
     operator.rerun(night)
-    operator.wait(night, RUN_DEADLINE_S)
+    runs = wait_for_night(operator, night)
 
+    assert {run.partition_key for run in runs} >= {str(one) for one in (*missed, day)}
     assert {nickname for _, nickname, _ in shown(pipeline, day)} == {"별"}
     assert [status(pipeline, one)[0] for one in missed] == ["certified", "certified"]
     assert status(pipeline, day)[0] == "certified"
@@ -125,7 +173,11 @@ def test_dry_run_builds_and_publishes_nothing(pipeline, operator, day):
         "rebuild_day.publish[0]": "skipped",
         "rebuild_day.certify[0]": "skipped",
         "rebuild_day.cover[0]": "skipped",
+        "summary": "success",
     }
+    ((_, result),) = operator.result(run, "summary").items()
+    assert result["result"] == "would be published"
+    assert result["page"] == f"{pipeline.airflow_url}/integrity/board_detail/days/{day}"
     assert shown(pipeline, day) == rows
     assert status(pipeline, day)[3:] == published[3:]
 
@@ -177,6 +229,10 @@ def test_a_build_that_takes_a_row_from_readers_waits_for_a_person(pipeline, oper
     assert approval(pipeline, "operator", approved, "Approve").is_success
     with pytest.raises(RunFailed, match="unexplained"):  # published, and not certified
         operator.wait(approved, RUN_DEADLINE_S)
+    assert operator.task_states(approved)["summary"] == "success"
+    result = operator.result(approved, "summary")[str(day)]
+    assert result["result"].startswith("published as generation")
+    assert (result["rows"], result["certified"], result["corrections"]["unexplained"]) == (1, False, 1)
     assert [row[0] for row in shown(pipeline, day)] == [21]
     ((made_by,),) = rows(pipeline.settings, "SELECT made_by FROM publication WHERE day = %s", (day.date,))
     assert made_by.endswith(", approved by operator")

@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from include.errors import NothingBuilt, StaleRun
+from include.integrity.announcement import announcement_of
 from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans, prune
 from include.integrity.publication import SPEED_LAYER, DayHeld, Published, UndoRefused, history, redo, undo
@@ -66,6 +67,30 @@ def test_redo_shows_again_what_undo_took_away_and_undo_what_redo_brought(setting
         assert rows(settings, EVERYTHING) == shown[wanted]
     with pytest.raises(UndoRefused, match="nothing was undone"):
         redo(settings, DAY, "r")
+
+
+def test_a_day_is_announced_with_its_last_action_and_what_it_shows_since(settings, store):
+    serve(store, [row(1, 0)])
+
+    def announced():
+        made = announcement_of(settings, DAY)
+        return made.day, made.action, made.status, made.generation, made.rows
+
+    with pytest.raises(NothingBuilt, match="never published"):
+        announced()
+    first = build(settings, [row(1, 0, title="first")], cut=5, run_id="a")
+    publish(settings, DAY, "a")
+    assert announced() == (str(DAY), "publish", "rebuilt", first, 1)
+    second = build(settings, [row(1, 0, title="second"), row(2, 1)], cut=9, run_id="b")
+    publish(settings, DAY, "b")
+    assert announced()[1:] == ("republish", "rebuilt", second, 2)
+    undo(settings, DAY, "r", to=SPEED_LAYER)
+    assert announced()[1:] == ("undo", "provisional", None, 0)
+    redo(settings, DAY, "r")
+    assert announced()[1:] == ("redo", "rebuilt", first, 1)
+    ((content_hash,),) = rows(settings, "SELECT content_hash FROM generation WHERE id = %s", (first,))
+    assert announcement_of(settings, DAY).content_hash == content_hash
+    assert announcement_of(settings, DAY).corrections["unexplained"] >= 1
 
 
 def test_undo_leads_to_any_kept_generation_and_to_the_speed_layer_by_name(settings, store):

@@ -1,0 +1,45 @@
+"""
+# rebuild_day
+
+Rebuilds a day from raw and publishes it. The run's partition key is the day, so the runs of a key are the history of
+that day. `nightly_rebuild` starts the runs, in the order in which the days have to be built.
+
+**What a run does**: builds a new generation with Spark, verifies it, points the view at it, certifies the day's balance
+and covers the live rows that the day hides. A certified day is announced by an event of the asset
+`{pipeline}_certified_day`, which DAGs of other teams can follow. `rebuild` is skipped once the night that asked for the
+day has spent `NIGHT_BUDGET_S`: the next night takes the day.
+
+**Danger**: publishing changes what analysts read for the day. It is one short transaction; the earlier generation is
+kept (`undo_day`), and a generation that fails verification is never published. One with unexplained differences, or
+that takes rows from readers, waits in `approve` until a person decides under *Required Actions*; the day shows what it
+showed until then, and after a rejection. While the DAG is paused, no night rebuilds anything: `nightly_rebuild` fails.
+
+**How to run again**: every task can run twice; clear the failed one. For a new run, start a *backfill* of the day with
+`nightly_rebuild`. A manual run has no day, so it is refused: use `reprocess_days`. Days are built one at a time in the
+pool `rebuild`; up to three runs may wait for a person while the next one goes on.
+"""
+
+from airflow.sdk import DAG, PartitionedAssetTimetable, StartOfDayMapper
+from airflow.utils.types import DagRunType
+
+from include.airflow_support.assets import due_day
+from include.airflow_support.defaults import dag_arguments, pipeline_timezone
+from include.airflow_support.tasks import rebuild_requested_day
+from include.settings import pipeline_names
+
+# A run that waits for a person counts: with 1, a question would hold up all other days. The pool `rebuild` bounds the
+# builds.
+RUNS_AT_ONCE = 4
+
+for pipeline in pipeline_names():
+    with DAG(
+        **dag_arguments("rebuild_day", pipeline, __doc__) | {"max_active_runs": RUNS_AT_ONCE},
+        description="Rebuilds the day that is its partition key, and publishes it.",
+        schedule=PartitionedAssetTimetable(
+            assets=due_day(pipeline),
+            default_partition_mapper=StartOfDayMapper(timezone=pipeline_timezone(pipeline), input_format="%Y-%m-%d"),
+        ),
+        is_paused_upon_creation=False,  # Airflow drops the events of a paused DAG
+        allowed_run_types=[DagRunType.ASSET_TRIGGERED],  # type: ignore[list-item]  # takes both
+    ):
+        rebuild_requested_day(pipeline)
