@@ -160,6 +160,8 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
         "workers": {
             # The end of a task is sometimes noticed only at its next heartbeat; the default is 5 s.
             "min_heartbeat_interval": "1",
+            # A task waits for minutes for an API server that starts; with the default of 5 tries, for seconds.
+            "execution_api_retries": "10",
         },
         "dag_processor": {
             "parsing_processes": "1",
