@@ -170,6 +170,7 @@ def test_dry_run_builds_and_publishes_nothing(pipeline, operator, day):
         "rebuild_day.rebuild[0]": "success",
         "rebuild_day.verify[0]": "success",
         "rebuild_day.difference[0]": "success",
+        "rebuild_day.approve[0]": "success",
         "rebuild_day.publish[0]": "skipped",
         "rebuild_day.certify[0]": "skipped",
         "rebuild_day.cover[0]": "skipped",
