@@ -21,6 +21,7 @@ time in the pool `rebuild`, and wait there for a nightly run too.
 from airflow.sdk import DAG, Param, task
 
 from include.airflow_support.defaults import dag_arguments
+from include.airflow_support.forms import dry_run_field, reason_field
 from include.airflow_support.tasks import (
     CATCH_UP_TIMEOUT,
     rebuild_group,
@@ -39,7 +40,7 @@ for pipeline in pipeline_names():
         params={
             "from": Param(type="string", format="date", title="From", description="The first day to rebuild."),
             "to": Param(type="string", format="date", title="To", description="The last day to rebuild, included."),
-            "dry_run": Param(True, type="boolean", title="Dry run", description="Build and verify; publish nothing."),
+            "dry_run": dry_run_field("Build and verify; publish nothing."),
             "source": Param(
                 "topics and archive",
                 enum=["topics and archive", "archive"],
@@ -53,9 +54,7 @@ for pipeline in pipeline_names():
                 description="Publish although readers see rows that the build lacks and raw does not say why. "
                 "Look first.",
             ),
-            "reason": Param(
-                type="string", minLength=3, maxLength=500, title="Reason", description="Kept with the generation."
-            ),
+            "reason": reason_field("Kept with the generation."),
             "catch_up_timeout_s": CATCH_UP_TIMEOUT,
         },
     ):

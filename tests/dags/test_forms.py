@@ -13,7 +13,8 @@ MARK = "an unusual reason"
 FORMS = {
     "nightly_rebuild": {"catch_up_timeout_s": 77},
     "reprocess_days": {
-        "from": DAY, "to": DAY, "dry_run": False, "accept_vanishing": False, "reason": MARK, "catch_up_timeout_s": 77,
+        "from": DAY, "to": DAY, "dry_run": False, "source": "archive", "accept_vanishing": False, "reason": MARK,
+        "catch_up_timeout_s": 77,
     },
     "undo_day": {"day": DAY, "action": "undo", "to": 77, "dry_run": False, "reason": MARK},
     "reconcile_sources": {"since": DAY, "dry_run": False, "reason": MARK},
@@ -94,14 +95,9 @@ def test_a_value_is_refused_with_its_field_or_is_the_text_that_it_is(dag_bag, da
             assert type(value) is type(form[field]), value
             if value in ONE_LINE:
                 assert all_texts(dag, accepted) == [text.replace(MARK, value) for text in before]
-            elif isinstance(value, str):
-                assert dag_id == "reprocess_days"  # its field is of its own, see below
 
 
-@pytest.mark.parametrize(
-    "dag_id", ["undo_day", "reconcile_sources", "forget_member",
-               pytest.param("reprocess_days", marks=pytest.mark.xfail(strict=True, reason="its own field `reason`"))],
-)  # fmt: skip
+@pytest.mark.parametrize("dag_id", ["reprocess_days", "undo_day", "reconcile_sources", "forget_member"])
 def test_a_reason_is_one_line_of_printable_text(dag_bag, dag_id):
     for value in ONE_LINE:
         assert submit(dag_bag.dags[dag_id], FORMS[dag_id] | {"reason": value})["reason"] == value

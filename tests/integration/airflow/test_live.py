@@ -89,7 +89,7 @@ def test_dags_of_others_follow_a_day_that_is_certified_undone_and_redone(pipelin
 
     wait_until(lambda: len(followed()) == 1, 60, "the run of the certified day")
     for number, action in enumerate(("undo", "redo"), 2):
-        form = {"day": str(day), "action": action, "reason": "a test"}
+        form = {"day": str(day), "action": action, "dry_run": False, "reason": "a test"}
         operator.wait(operator.trigger("undo_day", form), RUN_DEADLINE_S)
         wait_until(lambda number=number: len(followed()) == number, 60, f"the run of the {action}")
 
