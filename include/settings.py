@@ -162,6 +162,7 @@ class BatchSettings:
     approve_unexplained_above: int
     approval_timeout_s: float
     run_retention_days: int  # of discarded builds, with their corrections
+    metrics_token: str = field(default="", repr=False)  # Prometheus sends it to Airflow's API server
 
 
 @dataclass(frozen=True)
@@ -287,6 +288,7 @@ class Settings:
                 approval_timeout_s=env.seconds("APPROVAL_TIMEOUT_S", APPROVAL_TIMEOUT_S),
                 approve_unexplained_above=env.whole("APPROVE_UNEXPLAINED_ABOVE", 0, least=0),
                 run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
+                metrics_token=env.token("METRICS_TOKEN"),
             ),
             alerts=AlertSettings(
                 webhook_url=env.secret_url("ALERT_WEBHOOK_URL"),

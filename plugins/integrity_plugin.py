@@ -1,4 +1,4 @@
-"""Adds to Airflow the Integrity pages, the runbooks and the nights' timetable; forbids other sites to frame its pages.
+"""Adds to Airflow the Integrity pages, runbooks, metrics and the nights' timetable; no other site may frame its pages.
 
 Registration only.
 """
@@ -8,17 +8,19 @@ from airflow.plugins_manager import AirflowPlugin
 from include.airflow_support.frames import OwnFramesOnly
 from include.airflow_support.runbooks import runbooks_app
 from include.airflow_support.timetable import DayTimetable
+from include.integrity.metrics_app import airflow_metrics_app
 from include.integrity.page import airflow_app, navigation
 
 _APP = {"app": airflow_app(), "url_prefix": "/integrity", "name": "Integrity"}
 _RUNBOOKS = {"app": runbooks_app(), "url_prefix": "/runbooks", "name": "Runbooks"}
+_METRICS = {"app": airflow_metrics_app(), "url_prefix": "/pipelines", "name": "Metrics"}
 
 
 class IntegrityPlugin(AirflowPlugin):
-    """Serves the pages under /integrity, each of them in the navigation, and the runbooks; registers the timetable."""
+    """Serves the pages under /integrity, each of them in the navigation, runbooks and metrics; registers the timetable."""
 
     name = "integrity"
-    fastapi_apps = [_APP, _RUNBOOKS]  # noqa: RUF012 - Airflow's way of declaring a plugin
+    fastapi_apps = [_APP, _RUNBOOKS, _METRICS]  # noqa: RUF012 - Airflow's way of declaring a plugin
     external_views = navigation("/integrity")
     fastapi_root_middlewares = [{"middleware": OwnFramesOnly, "name": "own frames only"}]  # noqa: RUF012
     timetables = [DayTimetable]  # noqa: RUF012

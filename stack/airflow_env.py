@@ -31,8 +31,8 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 
 TASK_COMPONENT = "scheduler"  # LocalExecutor's tasks are its children
 
-# Of the Integrity page, and of alerts. The other secrets of tasks are in the connections.
-_SECRETS = ("DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL")
+# Of the Integrity page, of metrics and of alerts. The other secrets of tasks are in the connections.
+_SECRETS = ("DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL", "METRICS_TOKEN")
 
 
 def airflow_environment(settings: Mapping[str, str], root: Path, component: str = "") -> dict[str, str]:

@@ -144,12 +144,13 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Airflow: users admin, operator and viewer.",
+        "Airflow: users admin, operator and viewer. Prometheus sends METRICS_TOKEN to read the batch layer's metrics.",
         (
             Variable("AIRFLOW_PORT", "18082", port=True),
             _secret("AIRFLOW_ADMIN_PASSWORD"),
             _secret("AIRFLOW_OPERATOR_PASSWORD"),
             _secret("AIRFLOW_VIEWER_PASSWORD"),
+            _secret("METRICS_TOKEN"),
             _secret("AIRFLOW_JWT_SECRET", lambda: secrets.token_hex(32)),
             _secret("AIRFLOW_FERNET_KEY", _fernet_key),
             Variable("AIRFLOW_HOME", ".state/airflow"),

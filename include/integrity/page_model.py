@@ -4,6 +4,8 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from psycopg2.extensions import cursor as Cursor
+
 from include.adapters.postgres.sessions import connect
 from include.airflow_support.dag_ids import dag_ids
 from include.integrity.author import Author
@@ -103,10 +105,17 @@ def select_rows(days: list[DayStatus], window: Window, night: str) -> list[DayRo
 def load_rows(settings: Settings, role: Role, limit: int = 90, day: dt.date | None = None) -> list[DayRow]:
     """The newest days, or one, newest first. Blocks; raises DatabaseUnavailable and psycopg2.Error."""
     with connect(settings.database, role, "integrity") as connection, connection.cursor() as cursor:
-        window = select_window(cursor, settings)
-        cursor.execute(query("select_day_status", cursor), {"limit": limit, "day": day})
-        night = dag_ids(settings.pipeline.name)["nightly_rebuild"]
-        return select_rows([DayStatus(*row) for row in cursor.fetchall()], window, night)
+        days, window = select_days(cursor, settings, limit, day)
+        return select_rows(days, window, dag_ids(settings.pipeline.name)["nightly_rebuild"])
+
+
+def select_days(
+    cursor: Cursor, settings: Settings, limit: int, day: dt.date | None = None
+) -> tuple[list[DayStatus], Window]:
+    """Return the newest days, or one, newest first, and the window, read by the caller's transaction."""
+    window = select_window(cursor, settings)
+    cursor.execute(query("select_day_status", cursor), {"limit": limit, "day": day})
+    return [DayStatus(*row) for row in cursor.fetchall()], window
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

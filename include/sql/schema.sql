@@ -381,6 +381,7 @@ CREATE TABLE offset_ledger (
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, topic_id, partition)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
+GRANT SELECT ON offset_ledger TO integrity;
 GRANT SELECT, INSERT, UPDATE ON offset_ledger TO batch;
 GRANT SELECT, INSERT, UPDATE, DELETE ON offset_ledger TO stream;
 GRANT SELECT ON offset_ledger TO integrity;
@@ -557,7 +558,7 @@ CREATE TABLE archive_batch (
 );
 CREATE INDEX archive_batch_topic ON archive_batch (topic, topic_id, id);
 GRANT SELECT, INSERT, UPDATE, DELETE ON archive_batch TO batch;
-GRANT SELECT (topic, gap_until) ON archive_batch TO integrity;
+GRANT SELECT (topic, gap_until, taken_at) ON archive_batch TO integrity;
 COMMENT ON TABLE archive_batch IS 'Ranges of a topic that are in the archive, in the order they were written.';
 COMMENT ON COLUMN archive_batch.starts IS 'First offset a partition.';
 COMMENT ON COLUMN archive_batch.ends IS 'End offset (exclusive) a partition.';

@@ -74,3 +74,6 @@ SELECT p.day, p.status, p.generation_id IS NOT NULL AS is_published,
 
 -- name: count_rejects
 SELECT count(*), min(rejected_at) FROM reject WHERE rejected_at >= %(since)s
+
+-- name: count_open_alerts
+SELECT name, severity, count(*) FROM alert WHERE closed_at IS NULL GROUP BY name, severity

@@ -93,3 +93,11 @@ SELECT id, topic, topic_id, starts, ends, newest, record_count, gap, gap_since, 
 
 -- name: select_ledger
 SELECT partition, next_offset FROM offset_ledger WHERE consumer = %(consumer)s AND topic_id = %(topic_id)s
+
+-- name: select_archive_lag
+-- Offsets of the topic that the stream has passed and the archive has not, and when the archive last looked for records.
+SELECT (SELECT COALESCE(sum(GREATEST(s.next_offset - COALESCE(a.next_offset, 0), 0)), 0)
+          FROM offset_ledger s
+          LEFT JOIN offset_ledger a ON (a.consumer, a.topic_id, a.partition) = ('archive', s.topic_id, s.partition)
+         WHERE s.consumer = 'join' AND s.topic = %(topic)s),
+       (SELECT max(taken_at) FROM archive_batch WHERE topic = %(topic)s)

@@ -141,3 +141,6 @@ UPDATE rebuild_run r
          WHERE generation_id = %(generation_id)s AND part >= 0) l
  WHERE r.generation_id = %(generation_id)s
 RETURNING r.records_read, r.records_total, r.parts_loaded, r.parts_total, r.rows_loaded
+
+-- name: count_generations
+SELECT status, count(*) FROM generation GROUP BY status

@@ -11,7 +11,7 @@ from include.settings import AlertSettings, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "docs" / "runbooks"
-TEXT = (RUNBOOKS / "alerts.md").read_text(encoding="utf-8")
+TEXT = (RUNBOOKS / "alerts.md").read_text(encoding="utf-8").partition("\n## ")[0]
 ROWS = {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]]
         for cells in (line.strip("|").split("|") for line in TEXT.splitlines() if line.startswith("| `"))}  # fmt: skip
 
