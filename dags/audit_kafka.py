@@ -2,11 +2,12 @@
 # audit_kafka
 
 Compares Kafka with the contract every morning: the number of brokers, and of the pipeline's topics the existence,
-partitions, replicas, replicas in sync, retention, cleanup and every other setting.
+partitions, replicas, replicas in sync, retention, cleanup and every other setting. It also compares the settings of the
+pipeline's producers, and whether the newest records are in the partitions of their keys.
 
 **What a run does**: reads brokers and topics, and records each drift as an alert with the command that mends it. Alerts
 are kept and sent as those of `watch_pipeline`: one while a drift lasts, and an all-clear from the next audit. The
-brokers are the first pipeline's to audit.
+brokers and the producers' settings are the first pipeline's to audit.
 
 **Danger**: none. It reads Kafka and alters nothing there. Read a command before you run it: one that reassigns
 partitions copies their data between brokers.

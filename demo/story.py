@@ -12,6 +12,7 @@ from demo.chapters import Chapters
 from demo.narrator import Narrator, NotAsTold
 from demo.site import Site
 from include.adapters.kafka.offsets import OffsetReader
+from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.client import GatewayRefused
 from stack import control
 
@@ -178,9 +179,7 @@ class Story(Chapters):
 
     def _produce_directly(self, records: list[tuple[str, bytes]]) -> list[tuple[str, int, int]]:
         places: list[tuple[str, int, int]] = []
-        producer = Producer(
-            {"bootstrap.servers": self.settings.kafka.bootstrap_servers, "partitioner": "murmur2_random"}
-        )
+        producer = Producer({"bootstrap.servers": self.settings.kafka.bootstrap_servers, **PYTHON_PRODUCER_SETTINGS})
 
         def delivered(error: object, message: Any) -> None:
             if error is None:

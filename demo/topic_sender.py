@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 
 from include.clock import SystemClock, rfc3339
 from include.contracts import headers
+from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.errors import PipelineError
 
 _TELL_EVERY = 2_000
@@ -39,8 +40,7 @@ def send(
     """
     failed: list[str] = []
     producer = Producer({
-        "bootstrap.servers": bootstrap_servers, "acks": "all", "enable.idempotence": True,
-        "compression.type": "snappy", "partitioner": "murmur2_random", "linger.ms": 20, "batch.size": 262_144,
+        "bootstrap.servers": bootstrap_servers, **PYTHON_PRODUCER_SETTINGS, "linger.ms": 20, "batch.size": 262_144,
         "queue.buffering.max.messages": 500_000,
     })  # fmt: skip
 

@@ -84,6 +84,9 @@ class Topic:
 PRODUCER_SETTINGS = {"acks": "all", "enable.idempotence": "true", "compression.type": "snappy"}
 # Of producers on librdkafka: its default assigns keys to other partitions than the Java clients do.
 PARTITIONER = "murmur2_random"
+PYTHON_PRODUCER_SETTINGS = {**PRODUCER_SETTINGS, "partitioner": PARTITIONER}
+# Of Spark's Kafka sink. Large batches mean fewer requests; the flush at the end of a task sends the last one at once.
+SINK_SETTINGS = {**PRODUCER_SETTINGS, "batch.size": "262144", "linger.ms": "20"}
 
 REBUILD_WINDOW_DAYS = 14
 # Brokers refuse records with older timestamps. Spark's Kafka source fails on a timestamp that does not fit its

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from include.adapters.kafka.admin import topics_below
-from include.adapters.kafka.audit import audit_cluster
+from include.adapters.kafka.audit import PRODUCERS, audit_cluster, misplaced_records, producer_drifts
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.integrity.findings import Finding, Severity
 from include.integrity.page_model import DayStatus, load_rows, rate_text
@@ -15,6 +15,7 @@ AUDITED: Mapping[str, Severity] = {
     "topic_missing": "critical",
     "topic_drift": "warning",
     "topic_under_replicated": "critical",
+    "producer_drift": "warning",
 }
 
 
@@ -22,19 +23,25 @@ STREAM_AUDITED: Mapping[str, Severity] = {"stream_duplicates": "warning"}
 
 
 def audit_kafka(settings: Settings) -> list[Finding]:
-    """Return the drifts of the pipeline's topics, and of the brokers if the pipeline is the first: all share them.
+    """Return the drifts of the pipeline's topics and of the records in them.
+
+    Those of brokers and producers are the first pipeline's: all share them.
 
     Blocks for seconds; raises BrokerUnavailable.
     """
     pipeline, kafka = settings.pipeline, settings.kafka
-    drifts = audit_cluster(kafka, [pipeline.stream, pipeline.table, pipeline.output])
+    topics = [pipeline.stream, pipeline.table, pipeline.output]
+    drifts = audit_cluster(kafka, topics)
+    absent = {drift.subject for drift in drifts if drift.kind == "topic_missing"}
     is_first = pipeline.name == listed_pipelines()[0]
+    if is_first:
+        drifts += [drift for name, settings in PRODUCERS.items() for drift in producer_drifts(name, *settings)]
+    drifts += misplaced_records(kafka, [topic for topic in topics if topic.name not in absent])
     found = [
         Finding(drift.kind, AUDITED[drift.kind], str(drift), RUNBOOK, drift.subject)
         for drift in drifts
         if is_first or drift.kind != "brokers_missing"
     ]
-    absent = {drift.subject for drift in drifts if drift.kind == "topic_missing"}
     raw = [topic.name for topic in (pipeline.stream, pipeline.table) if topic.name not in absent]
     return found + [
         Finding("topic_drift", AUDITED["topic_drift"], text, RUNBOOK, f"{topic} max.message.bytes")

@@ -8,15 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from include.adapters.kafka.offsets import OffsetReader, Offsets
-from include.contracts.topics import PRODUCER_SETTINGS
+from include.contracts.topics import SINK_SETTINGS
 from include.errors import MissingRange
 
-PRODUCER_OPTIONS = {
-    **{f"kafka.{name}": value for name, value in PRODUCER_SETTINGS.items()},
-    # large batches mean fewer requests; the flush at the end of a task sends the last one without waiting
-    "kafka.batch.size": "262144",
-    "kafka.linger.ms": "20",
-}
+PRODUCER_OPTIONS = {f"kafka.{name}": value for name, value in SINK_SETTINGS.items()}
 
 CONSUMER_OPTIONS = {
     "includeHeaders": "true",

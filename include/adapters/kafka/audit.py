@@ -1,25 +1,39 @@
-"""Compares the brokers and topics of a cluster with the contract: every drift with the command that mends it."""
+"""Compares brokers, topics and producers with the contract: every drift with the command or change that mends it."""
 
 import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from include.contracts.topics import Topic
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.partitioner import partition_of
+from include.adapters.kafka.producer import producer_config
+from include.adapters.kafka.range_reader import RangeReader
+from include.contracts.topics import PARTITIONER, PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS, Topic
 from include.errors import BrokerUnavailable
 from include.settings import KafkaSettings
 
 TIMEOUT_S = 15
-Kind = Literal["brokers_missing", "topic_missing", "topic_drift", "topic_under_replicated"]
+NEWEST_RECORDS = 100  # per partition, of which the partition is checked
+Kind = Literal["brokers_missing", "topic_missing", "topic_drift", "topic_under_replicated", "producer_drift"]
+# by producer: the contract's settings, its own, and where they are set
+PRODUCERS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str]] = {
+    "gateway": (PYTHON_PRODUCER_SETTINGS, producer_config("", 1.0), "producer_config in include/adapters/kafka"),
+    "stream": (PRODUCER_SETTINGS, SINK_SETTINGS, "SINK_SETTINGS in include/contracts/topics.py"),
+}
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A difference from the contract. `subject` is a topic, with a setting of it; empty for the cluster."""
+    """A difference from the contract.
+
+    `subject` is a topic or a producer, with a setting of it; empty for the cluster.
+    """
 
     kind: Kind
     subject: str
@@ -49,6 +63,53 @@ def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift
 def topic_drifts(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift]:
     """Return every setting of existing topics that differs from the contract. Raises BrokerUnavailable."""
     return _topics(AdminClient({"bootstrap.servers": kafka.bootstrap_servers}), kafka, topics, with_state=False)
+
+
+def producer_drifts(
+    producer: str, contract: Mapping[str, object], settings: Mapping[str, object], place: str
+) -> list[Drift]:
+    """Return every setting of a producer that differs from the contract's. Pure. `place` is where it is set."""
+    return [
+        Drift(
+            "producer_drift",
+            f"{producer} {name}",
+            f"the producer of the {producer} has {name}={settings.get(name, 'its default')}, the contract says {value}",
+            f"set it in {place}, then restart the {producer}",
+        )
+        for name, value in contract.items()
+        if str(settings.get(name)).lower() != value
+    ]
+
+
+def misplaced_records(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift]:
+    """Return a drift for each topic that has records in other partitions than those of their keys.
+
+    Reads the newest records of each partition. Blocks for seconds; raises BrokerUnavailable.
+    """
+    offsets, found = OffsetReader(kafka.bootstrap_servers), []
+    for topic in topics:
+        ends, earliest = offsets.ends(topic.name), offsets.earliest(topic.name)
+        starts = {partition: max(earliest[partition], end - NEWEST_RECORDS) for partition, end in ends.items()}
+        with closing(RangeReader(kafka.bootstrap_servers, skip_deleted=True)) as reader:
+            reader.begin(topic.name, starts)
+            records = [
+                (record.key(), record.partition(), record.offset())
+                for records in reader.iter_to(ends, dict(starts))
+                for record in records
+            ]
+        wrong = [each for each in records if each[0] is not None and partition_of(each[0], len(ends)) != each[1]]
+        if wrong:
+            _, partition, offset = wrong[-1]
+            found.append(
+                Drift(
+                    "producer_drift",
+                    f"{topic.name} partitioner",
+                    f"{len(wrong)} of the newest {len(records)} records of topic {topic.name} are not in the partition "
+                    f"of their key, such as the one in partition {partition} at offset {offset}",
+                    f"set partitioner={PARTITIONER} in the producer that sent it, or send over the gateway",
+                )
+            )
+    return found
 
 
 def _brokers(kafka: KafkaSettings, brokers: Sequence[int]) -> Iterator[Drift]:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
 from include.adapters.kafka.partitioner import Partitioner
-from include.contracts.topics import PARTITIONER, PRODUCER_SETTINGS
+from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, Partition, Record
 from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE
@@ -38,8 +38,7 @@ def producer_config(bootstrap_servers: str, deadline_s: float) -> dict[str, obje
     return {
         "bootstrap.servers": bootstrap_servers,
         "client.id": "gateway",
-        **PRODUCER_SETTINGS,
-        "partitioner": PARTITIONER,
+        **PYTHON_PRODUCER_SETTINGS,
         "linger.ms": _LINGER_MS,
         "batch.size": _BATCH_BYTES,
         "message.max.bytes": MAX_MESSAGE_BYTES,

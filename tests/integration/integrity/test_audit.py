@@ -1,14 +1,16 @@
 """The audit of Kafka on a real broker: each drift has the command that mends it, and the command does."""
 
 import os
+import re
 import shlex
 import subprocess
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from include.adapters.kafka.audit import audit_cluster, reassignment
+from include.adapters.kafka.audit import audit_cluster, misplaced_records, reassignment
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.integrity.__main__ import main
 from include.integrity.audit import AUDITED, audit_kafka
@@ -16,7 +18,7 @@ from stack.layout import Layout
 from stack.prerequisites import find_java
 from tests.servers import wait_until
 from tests.support.broker import remove_topics
-from tests.support.pipeline import environment, with_topics
+from tests.support.pipeline import environment, produce, with_topics
 
 TOPICS = [PIPELINE.stream, PIPELINE.table, PIPELINE.output]
 LOOK = 3
@@ -115,6 +117,24 @@ def test_a_missing_topic_is_a_drift_and_hides_no_other(settings, capsys):
     ]
     assert main(["audit"]) == LOOK
     assert "python -m include.adapters.kafka.admin create-topics" in capsys.readouterr().out
+
+
+def test_records_that_another_partitioner_placed_are_a_drift_and_those_of_the_gateways_are_none(settings):
+    produce(settings, [("board", key, {}) for key in range(200)])
+    assert audit_kafka(settings) == []
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})  # librdkafka's default
+    for key in range(20):
+        producer.produce("member", b"{}", str(key))
+    assert producer.flush(30) == 0
+
+    (finding,) = audit_kafka(settings)
+
+    assert (finding.name, finding.subject) == ("producer_drift", "member partitioner")
+    assert re.match(r"\d+ of the newest 20 records of topic member are not in the partition of", finding.message)
+    assert "set partitioner=murmur2_random in the producer that sent it" in finding.message
+    newer = [("member", key, {}) for key in range(2000)]  # they take the place of the others
+    produce(settings, newer)
+    assert misplaced_records(settings.kafka, TOPICS) == []
 
 
 def test_only_the_first_pipeline_reports_brokers(settings, monkeypatch):

@@ -9,13 +9,14 @@ import pytest
 from confluent_kafka import Producer
 
 from include.adapters.kafka.offsets import OffsetReader
-from include.clock import SystemClock
+from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
 from include.integrity.__main__ import main
 from include.integrity.gateways import Unsent
 from include.integrity.publication import undo
 from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import CONDITIONS, judge
+from tests.fakes.events import board
 from tests.support.broker import remove_topics
 from tests.support.gateway_process import GatewayProcess
 from tests.support.pipeline import environment, migrated, rows, with_topics
@@ -98,6 +99,21 @@ def test_days(settings):
     assert without_gateway(watch(settings)) == {("day_expiring", str(old))}
     rows(settings, "UPDATE publication SET made_at = made_at - interval '4 days'")
     assert without_gateway(watch(settings)) == {("day_expiring", str(old)), ("day_held", str(old))}
+
+
+def test_days_that_no_night_took(settings):
+    """The scheduler was down: nothing ran, so no run failed. The next watch finds the days all the same."""
+    today = Day.of(SystemClock().now(), settings.timezone)
+    by_midnight = dataclasses.replace(settings, alerts=dataclasses.replace(settings.alerts, certified_by=dt.time()))
+    rows(settings, "INSERT INTO day_publication (day) VALUES (%s)", (today.before(1).date,))  # the stream opened it
+    in_topic = today.before(3)  # the stream was down as well
+    created = {"createdAt": rfc3339(in_topic.start), "modifiedAt": rfc3339(in_topic.start)}
+    timestamp = int(in_topic.start.timestamp() * 1000)
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    producer.produce("board", json.dumps(board(1, 1, **created)).encode(), b"1", 0, timestamp=timestamp)
+    assert producer.flush(30) == 0
+    expected = {("day_not_certified", str(day)) for day in (today.before(1), in_topic)}
+    assert {one for one in watch(by_midnight) if one[0] == "day_not_certified"} == expected
 
 
 def test_the_archive(settings):
