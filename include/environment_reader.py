@@ -126,6 +126,13 @@ class EnvironmentReader:
             raise ConfigurationError(f"{self.variable(name)}: not a URL; give one such as https://host/path")
         return value
 
+    def file_or_url(self, name: str) -> str:
+        """Return the path of a file or the URL of an HTTP server; empty if it is not set."""
+        text = self.text(name, "")
+        if "://" in text and not _is_url(text):
+            raise self._wrong(name, text, "neither a file nor http://host:port")
+        return text
+
     def mail_addresses(self, name: str) -> tuple[str, ...]:
         """Return mail addresses, which are separated by commas; empty if it is not set."""
         text = self.text(name, "")

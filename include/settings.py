@@ -188,6 +188,14 @@ class AlertSettings:
 
 
 @dataclass(frozen=True)
+class LineageSettings:
+    """The receiver of lineage events: a file, or the URL of an HTTP server; empty for none. And the jobs' namespace."""
+
+    receiver: str = ""
+    namespace: str = "pipelines"
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
@@ -208,6 +216,7 @@ class Settings:
     batch: BatchSettings
     alerts: AlertSettings
     spark: SparkSettings
+    lineage: LineageSettings = LineageSettings()
 
     @property
     def pipeline(self) -> Definition:
@@ -308,6 +317,9 @@ class Settings:
                 master=env.master("SPARK_MASTER", "local[2]"),
                 jars_dir=Path(env.text("SPARK_KAFKA_JARS_DIR", ".state/jars/spark-kafka")),
                 scratch_dir=Path(env.text("SPARK_SCRATCH_DIR", ".state/spark")),
+            ),
+            lineage=LineageSettings(
+                receiver=env.file_or_url("LINEAGE_RECEIVER"), namespace=env.text("LINEAGE_NAMESPACE", "pipelines")
             ),
         )
         env.require_known()

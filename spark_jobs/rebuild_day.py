@@ -13,6 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
+from include.adapters.lineage import lineage_of, rebuild_job
 from include.command import as_command
 from include.contracts.day import Day
 from include.errors import OK
@@ -39,8 +40,10 @@ def main() -> int:
         context = executor.submit(open_context, settings.spark, f"rebuild_day {day}", settings.batch.driver_memory)
         from spark_jobs.batch.rebuild import rebuild_day  # takes 0.3 s, in which the JVM starts
 
-        rebuild_day(context.result, settings, settings.pipeline, day, arguments.run_id, arguments.reason,
-                    arguments.source == "archive")  # fmt: skip
+        with lineage_of(settings.lineage, rebuild_job(settings, day)) as outcome:
+            built = rebuild_day(context.result, settings, settings.pipeline, day, arguments.run_id, arguments.reason,
+                                arguments.source == "archive")  # fmt: skip
+            outcome.generation_id = built.generation_id
     if not str(context.result().master).startswith("local"):
         context.result().stop()  # a local JVM exits together with this process, and needs no stop()
     return OK

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from include.adapters.lineage import transport_of
 from include.adapters.postgres.sessions import AUTHENTICATION
 from include.settings import listed_pipelines, reader_of
 from stack.environment import without_secrets
@@ -33,6 +34,18 @@ TASK_COMPONENT = "scheduler"  # LocalExecutor's tasks are its children
 
 # Of the Integrity page, of metrics and of alerts. The other secrets of tasks are in the connections.
 _SECRETS = ("DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL", "METRICS_TOKEN")
+
+# Lineage without the code of tasks, and without the DAGs that only watch: one of them runs every five minutes.
+_EMISSION_POLICY = json.dumps(
+    [
+        {"scope": {}, "controls": {"include_source_code": False}},
+        {
+            "match_mode": "regex",
+            "scope": {"dag_id": "(watch_pipeline|audit_kafka|audit_stream)(_.*)?"},
+            "controls": {"emit": False},
+        },
+    ]
+)
 
 
 def airflow_environment(settings: Mapping[str, str], root: Path, component: str = "") -> dict[str, str]:
@@ -167,6 +180,12 @@ def _component_settings(settings: Mapping[str, str], root: Path) -> dict[str, st
             "parsing_processes": "1",
             "refresh_interval": "15",
             "min_file_process_interval": "30",
+        },
+        "openlineage": {
+            "transport": json.dumps(transport_of(settings.get("LINEAGE_RECEIVER", ""))),
+            "namespace": settings.get("LINEAGE_NAMESPACE", "pipelines"),
+            "emission_policy": _EMISSION_POLICY,
+            "execution_timeout": "5",  # a task waits this long for its events
         },
         "logging": {
             "base_log_folder": str(Path(settings["AIRFLOW_HOME"]) / "logs"),

@@ -135,6 +135,10 @@ SECTIONS = (
         (Variable("ALERT_WEBHOOK_URL"), Variable("ALERT_MAIL_TO"), Variable("ALERT_SMTP_CONNECTION")),
     ),
     Section(
+        "Lineage as OpenLineage events. LINEAGE_RECEIVER: a file, or http://host:port of a receiver; empty: none.",
+        (Variable("LINEAGE_RECEIVER", ".state/logs/lineage.jsonl"), Variable("LINEAGE_NAMESPACE", "pipelines")),
+    ),
+    Section(
         "Spark. Another master is the cluster that jobs run on. The secret is that of the team deployment's cluster.",
         (
             Variable("SPARK_MASTER", "local[2]"),
@@ -170,6 +174,7 @@ _PATH_VARIABLES = (
     "GATEWAY_FALLBACK_DIR",
     "STREAM_CHECKPOINT_DIR",
     "ARCHIVE_DIR",
+    "LINEAGE_RECEIVER",
     "SPARK_KAFKA_JARS_DIR",
     "SPARK_SCRATCH_DIR",
     "AIRFLOW_HOME",

@@ -9,8 +9,20 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from include.adapters.lineage import PARENT
 from include.errors import MISCONFIGURED, USAGE
 from include.process_tree import die_with_parent
+
+
+def _parent(context: Context) -> dict[str, str]:
+    """Return the variable that names this task as the parent of the job's lineage; none if lineage is off."""
+    from airflow.providers.openlineage import conf
+
+    if conf.is_disabled():
+        return {}
+    from airflow.providers.openlineage.plugins.macros import lineage_parent_id
+
+    return {PARENT: lineage_parent_id(context["ti"])}
 
 
 class JobSubmitOperator(SparkSubmitOperator):
@@ -28,6 +40,7 @@ class JobSubmitOperator(SparkSubmitOperator):
 
         # not by env_vars: these are shown with the task, and on the command line with some masters
         os.environ.update(task_environment((self.env_vars or {})["PIPELINE"]))
+        self.env_vars = {**(self.env_vars or {}), **_parent(context)}
         try:
             return super().execute(context)
         except AirflowException as exc:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from include.adapters.lineage import lineage_of, publish_job
 from include.adapters.postgres.schema_revision import require_schema
 from include.airflow_support.days import days_between
 from include.clock import SystemClock, rfc3339
@@ -98,7 +99,10 @@ def _rebuild(
 def _publish(settings: Settings, day: Day, reason: str | None, accept_vanishing: bool, **arguments: Any) -> Any:
     if accept_vanishing and not reason:
         raise PipelineError("--accept-vanishing: say why the rows may vanish, with --reason")
-    return publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing, **arguments)
+    with lineage_of(settings.lineage, publish_job(settings, day)) as outcome:
+        published = publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing, **arguments)
+        outcome.generation_id = published.generation_id
+    return published
 
 
 def _undo(

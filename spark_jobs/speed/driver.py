@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.lineage import lineage_of, stream_job
 from include.adapters.postgres.driver_lease import DriverLease, LeaseTaken
 from include.adapters.postgres.kept_zone import require_zone
 from include.adapters.postgres.offset_ledger import OffsetLedger
@@ -101,7 +102,8 @@ class Driver:
         self._closing.append(lambda: shutil.rmtree(checkpoints, ignore_errors=True))
         self._start_queries(session, checkpoints)
         log.info("queries run: %s; health at port %d", ", ".join(self._names), self._port)
-        self._follow()
+        with lineage_of(self._settings.lineage, *(stream_job(self._settings, name) for name in self._names)):
+            self._follow()
 
     def _check_prerequisites(self) -> None:
         """Check everything that a driver needs, before it starts a session or supersedes another driver.

@@ -134,6 +134,7 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
             "GATEWAY_URL": f"http://127.0.0.1:{gateway_port}",
             "GATEWAY_FALLBACK_DIR": str(layout.state / "fallback"),
             "GATEWAY_TOKENS_FILE": str(folder / "gateway-tokens.json"),
+            "LINEAGE_RECEIVER": str(layout.state / "lineage.jsonl"),
             "AIRFLOW_PORT": str(airflow_port),
             "AIRFLOW_HOME": str(layout.airflow),
             "PIPELINES": "board_detail,order_detail",

@@ -59,6 +59,7 @@ DIFFERENT_SETTINGS = {
         "STREAM_CHECKPOINT_DIR",
         "ARCHIVE_DIR",
         "ORDER_DETAIL__ARCHIVE_DIR",
+        "LINEAGE_RECEIVER",
         "SPARK_KAFKA_JARS_DIR",
         "SPARK_SCRATCH_DIR",
         "AIRFLOW_HOME",
@@ -89,6 +90,7 @@ AIRFLOW_DIFFERENT_VALUES = {
     "AIRFLOW__API__PORT": "the one in the container; which one the host publishes is another matter",
     "AIRFLOW__API__SECRET_KEY": "compose cannot derive it from the same secret as the local stack does",
     "AIRFLOW__LOGGING__BASE_LOG_FOLDER": "a path on the volume",
+    "AIRFLOW__OPENLINEAGE__TRANSPORT": "an address, or none",
 }
 
 # property → the deployment's value: one local broker has nobody to copy to, three have
