@@ -43,6 +43,7 @@ LOCAL_ONLY = {  # variables of `.env` that no container needs, and why
     "ORDER_DETAIL__STREAM_METRICS_PORT": "not published",
     "ORDER_DETAIL__STREAM_SERVE_METRICS_PORT": "not published",
     "ORDER_DETAIL__ARCHIVE_DIR": "a path in the container",
+    "LINEAGE_RECEIVER": "a file of the stack; TEAM_LINEAGE_RECEIVER is the receiver of a team",
 }
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATORS = (":-", ":?", ":+", "-", "?", "+")
