@@ -17,7 +17,7 @@ _METRICS = {"app": airflow_metrics_app(), "url_prefix": "/pipelines", "name": "M
 
 
 class IntegrityPlugin(AirflowPlugin):
-    """Serves the pages under /integrity, each of them in the navigation, runbooks and metrics; registers the timetable."""
+    """Serves pages, each of them in the navigation, runbooks and metrics; registers the timetable of the nights."""
 
     name = "integrity"
     fastapi_apps = [_APP, _RUNBOOKS, _METRICS]  # noqa: RUF012 - Airflow's way of declaring a plugin

@@ -65,8 +65,8 @@ def test_there_are_three_places_that_make_one():
     }
 
 
-@pytest.mark.parametrize(("path", "call"), [each for each in CALLS if each[0].parts[0] == "demo"], ids=str)
-def test_tools_send_as_the_gateway_does(path, call):
+@pytest.mark.parametrize("call", [pytest.param(call, id=str(p)) for p, call in CALLS if p.parts[0] == "demo"])
+def test_tools_send_as_the_gateway_does(call):
     assert "**PYTHON_PRODUCER_SETTINGS" in ast.unparse(call.args[0])
     own = {key.value for key in call.args[0].keys if key is not None}
     assert not own & PYTHON_PRODUCER_SETTINGS.keys()

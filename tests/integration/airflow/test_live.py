@@ -14,6 +14,7 @@ from include.clock import rfc3339
 from include.contracts.day import Day
 from tests.fakes.events import member
 from tests.integration.pipelines.test_second import customer, order
+from tests.servers import wait_until
 from tests.support.airflow import (
     RUN_DEADLINE_S,
     approval,
@@ -28,8 +29,8 @@ from tests.support.airflow import (
     served_from_nowhere,
     shown,
     status,
-    wait_for_question,
     wait_for_night,
+    wait_for_question,
 )
 from tests.support.certifying import take_everything
 from tests.support.pipeline import rows
