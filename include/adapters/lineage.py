@@ -214,8 +214,8 @@ def _event(namespace: str, state: State, run: _Run, at: dt.datetime, error: str 
         eventTime=rfc3339(at),
         run=v2.Run(run.run_id, facets),
         job=v2.Job(namespace, job.name, {"jobType": kind}),
-        inputs=[v2.InputDataset(one.namespace, one.name, _facets(one)) for one in job.inputs],
-        outputs=[v2.OutputDataset(one.namespace, one.name, _facets(one)) for one in job.outputs],
+        inputs=[v2.InputDataset(one.namespace, one.name, facets=_facets(one)) for one in job.inputs],
+        outputs=[v2.OutputDataset(one.namespace, one.name, facets=_facets(one)) for one in job.outputs],
         producer=_PRODUCER,
     )
 
