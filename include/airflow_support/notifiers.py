@@ -12,6 +12,7 @@ import httpx
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import BaseNotifier, Context
 
+from include.airflow_support.addresses import address_of
 from include.errors import Retryable
 from include.integrity.findings import Notice
 from include.integrity.notification import Send
@@ -36,7 +37,7 @@ class LogNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Log it: at the level of its severity, or as information when it is over."""
         level = {"critical": logging.ERROR, "warning": logging.WARNING}[self.notice.finding.severity]
-        facts = "; ".join(f"{name}: {text}" for name, text in self.notice.facts.items())
+        facts = "; ".join(f"{name}: {text}" for name, text in facts_of(self.notice).items())
         log.log(level if self.notice.event == "opened" else logging.INFO, "%s; %s", self.notice.title, facts)
 
 
@@ -59,6 +60,11 @@ class WebhookNotifier(BaseNotifier):
             raise WebhookFailed(status=answer.status_code)
 
 
+def facts_of(notice: Notice) -> dict[str, str]:
+    """Return the facts of a notice, with the address at which its runbook opens."""
+    return {**notice.facts, "runbook": address_of(f"runbooks/{notice.finding.runbook}")}
+
+
 def body_of(notice: Notice) -> dict[str, Any]:
     """Return the JSON object of a notice. `key` is the same for the begin and the end of an alert."""
     finding = notice.finding
@@ -70,7 +76,7 @@ def body_of(notice: Notice) -> dict[str, Any]:
         "subject": finding.subject,
         "title": notice.title,
         "text": finding.message,
-        **{name.replace(" ", "_"): text for name, text in notice.facts.items() if name != "message"},
+        **{name.replace(" ", "_"): text for name, text in facts_of(notice).items() if name != "message"},
     }
 
 
@@ -78,7 +84,7 @@ def mail_of(notice: Notice, recipients: tuple[str, ...]) -> SmtpNotifier:
     """Return the mail of a notice, over the connection smtp_default, which also has the sender."""
     rows = "".join(
         f"<tr><th align='left'>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
-        for name, text in notice.facts.items()
+        for name, text in facts_of(notice).items()
     )
     text = f"<p>{html.escape(notice.title)}</p><table>{rows}</table>"
     return SmtpNotifier(list(recipients), subject=notice.title, html_content=text, smtp_conn_id="smtp_default")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk.configuration import conf
+from include.airflow_support.addresses import address_of
 
 Result = Mapping[str, Any]
 
@@ -12,7 +12,7 @@ def summary_of(
     pipeline: str, day: str, is_dry_run: bool, report: Result | None, published: Result | None, certified: Result | None
 ) -> dict[str, Any]:
     """Return the day's result from those of its tasks; None for a task that did not succeed."""
-    page = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/integrity/{pipeline}/days/{day}"
+    page = address_of(f"integrity/{pipeline}/days/{day}")
     if report is None:
         return {"result": "not built: see the failed task of the day", "page": page}
     return {

@@ -54,5 +54,4 @@ class Notice:
             "severity": self.finding.severity,
             "since": rfc3339(self.since),
             **over,
-            "runbook": f"docs/runbooks/{self.finding.runbook}.md",
         }

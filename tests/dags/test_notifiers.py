@@ -23,6 +23,11 @@ OPENED = Notice("board_detail", "opened", FINDING, SINCE)
 CLOSED = Notice("board_detail", "closed", FINDING, SINCE, SINCE + dt.timedelta(hours=1))
 
 
+@pytest.fixture(autouse=True)
+def address(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/")
+
+
 class Mailbox(Message):
     """Keeps each mail."""
 
@@ -76,7 +81,7 @@ def test_the_log_says_what_since_when_how_bad_and_the_runbook(caplog):
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert caplog.messages[0] == (
         "[critical] board_detail: day_held 2026-11-20 Bcc: x@y; message: held for 9 days <b>{{ 7 * 7 }}</b>: lift it; "
-        "severity: critical; since: 2026-11-20T03:00:00.000Z; runbook: docs/runbooks/undo.md"
+        "severity: critical; since: 2026-11-20T03:00:00.000Z; runbook: https://airflow.example/runbooks/undo"
     )
     assert caplog.messages[1].startswith("[over] board_detail: day_held")
 
@@ -98,7 +103,7 @@ class TestWebhook:
             "text": "held for 9 days <b>{{ 7 * 7 }}</b>: lift it",
             "severity": "critical",
             "since": "2026-11-20T03:00:00.000Z",
-            "runbook": "docs/runbooks/undo.md",
+            "runbook": "https://airflow.example/runbooks/undo",
         }
         assert (closed["event"], closed["key"]) == ("closed", opened["key"])
         assert closed["over_since"] == "2026-11-20T04:00:00.000Z"
@@ -136,7 +141,7 @@ class TestMail:
         text = mail.get_body(("html",)).get_content()
         assert "held for 9 days &lt;b&gt;{{ 7 * 7 }}&lt;/b&gt;: lift it" in text
         assert "2026-11-20T03:00:00.000Z" in text
-        assert "docs/runbooks/undo.md" in text
+        assert "https://airflow.example/runbooks/undo" in text
 
     def test_a_server_that_is_down_is_a_failure(self, monkeypatch):
         (port,) = unused(1)

@@ -6,7 +6,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
+
+from demo.airflow_client import Run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Page
@@ -54,6 +57,14 @@ def integrity(page: "Page") -> "FrameLocator":
     frame = page.frame_locator("iframe")
     frame.get_by_role("heading", level=1).wait_for()
     return frame
+
+
+def started_run(page: "Page | FrameLocator", dag_id: str) -> Run:
+    """The run that the Integrity page says it has started."""
+    link = page.get_by_role("status").get_by_role("link", name="Watch it")
+    link.wait_for()
+    run_id = httpx.URL(link.get_attribute("href") or "").path.rsplit("/", 1)[-1]
+    return Run(dag_id, run_id, "queued")
 
 
 def violations(page: "Page", context: Mapping[str, Any] | None = None) -> list[str]:

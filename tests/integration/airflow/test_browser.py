@@ -5,7 +5,6 @@ import re
 import httpx
 import pytest
 
-from demo.airflow_client import Run
 from tests.fakes.events import board, member
 from tests.support.airflow import (
     RUN_DEADLINE_S,
@@ -20,7 +19,7 @@ from tests.support.airflow import (
     status,
     wait_for_question,
 )
-from tests.support.browser import integrity, logged_in, violations
+from tests.support.browser import integrity, logged_in, started_run, violations
 from tests.support.pipeline import rows
 
 pytestmark = pytest.mark.timeout(600)  # a Spark job takes 15 s here, and minutes on a busy machine
@@ -64,14 +63,6 @@ def open_day(page, day):
     frame.get_by_role("link", name=str(day), exact=True).click()
     frame.get_by_role("heading", level=1, name=str(day)).wait_for()
     return frame
-
-
-def started(frame, pipeline, dag_id) -> Run:
-    """The run that the page says it has started."""
-    link = frame.get_by_role("status").get_by_role("link", name="Watch it")
-    link.wait_for()
-    run_id = httpx.URL(link.get_attribute("href")).path.rsplit("/", 1)[-1]
-    return Run(dag_id, run_id, "queued")
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -142,7 +133,7 @@ def test_an_operator_starts_a_dry_run_which_changes_nothing(pipeline, day, open_
         frame = open_day(page, day)
         frame.get_by_label("Reason").fill("is it <right>?")
         frame.get_by_role("button", name="Dry run").click()
-        run = started(frame, pipeline, "reprocess_days")
+        run = started_run(frame, "reprocess_days")
         frame.get_by_role("link", name="Watch it").click()
         page.wait_for_url(re.compile(r"/dags/reprocess_days/runs/"))
 
@@ -158,7 +149,7 @@ def test_an_operator_undoes_and_redoes_a_day(pipeline, day, open_as):
             frame = open_day(page, day)
             frame.get_by_label("Reason").fill(reason)
             frame.get_by_role("button", name=button).click()
-            run = started(frame, pipeline, "undo_day")
+            run = started_run(frame, "undo_day")
         with pipeline.airflow("operator") as operator:
             operator.wait(run, RUN_DEADLINE_S)
         assert held(pipeline, day) == is_held
@@ -260,7 +251,7 @@ def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, today, 
         frame = open_day(page, day)
         frame.get_by_label("Reason").fill("takes a row")
         frame.get_by_role("button", name="Rebuild and publish").click()
-        run = started(frame, pipeline, "reprocess_days")
+        run = started_run(frame, "reprocess_days")
         with pipeline.airflow("operator") as operator:
             wait_for_question(pipeline, operator, run)
         with open_as("viewer") as other:

@@ -289,7 +289,7 @@ class TestState:
         text = page(state=state).get("/board_detail/state").text
 
         for said in ("1,200 events wait in the fallback store, the oldest for 2 h", "3 set aside", "2 lost",
-                     "no answer", "1,200 events wait &lt;now&gt;", "docs/runbooks/gateway-fallback.md"):  # fmt: skip
+                     "no answer", "1,200 events wait &lt;now&gt;", "/../runbooks/gateway-fallback"):  # fmt: skip
             assert said in text
 
     def test_open_alerts_have_severity_message_and_runbook(self):
@@ -627,6 +627,7 @@ class TestPipelines:
             "/base/integrity/",
             "/base/integrity/order_detail/",
             f"/base/dags/nightly_rebuild{suffix}",
+            f"/base/dags/rebuild_day{suffix}",
             f"/base/dags/reprocess_days{suffix}",
             f"/base/dags/undo_day{suffix}",
             f"/base/integrity/{pipeline}/",
