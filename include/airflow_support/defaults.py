@@ -20,7 +20,8 @@ from include.settings import APPROVAL_TIMEOUT_S, DEFAULT_TIMEZONE, reader_of
 log = logging.getLogger(__name__)
 
 OWNER = "data-platform"
-REBUILD_POOL = "rebuild"
+# Each has one slot: one driver of its kind at a time on the scheduler's machine, and the archive holds up no rebuild.
+REBUILD_POOL, ARCHIVE_POOL = "rebuild", "archive"
 ROOT = Path(__file__).resolve().parents[2]
 REBUILD_JOB = str(ROOT / "spark_jobs" / "rebuild_day.py")
 ARCHIVE_JOB = str(ROOT / "spark_jobs" / "archive_day.py")
@@ -120,8 +121,8 @@ def rebuild_submission(pipeline: str) -> dict[str, Any]:
 
 
 def archive_submission(pipeline: str) -> dict[str, Any]:
-    """Arguments of the SparkSubmitOperator that archives raw: as the rebuild's, whose pool it waits for as well."""
-    return rebuild_submission(pipeline) | {"application": ARCHIVE_JOB, "name": "archive_day"}
+    """Arguments of the SparkSubmitOperator that archives raw: as the rebuild's, in a pool of its own."""
+    return rebuild_submission(pipeline) | {"application": ARCHIVE_JOB, "name": "archive_day", "pool": ARCHIVE_POOL}
 
 
 def forget_submission(pipeline: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Prepare Airflow's metadata database: its tables, and the pool that lets one rebuild run at a time.
+"""Prepare Airflow's metadata database: its tables, and the pools that let one rebuild and one archive run at a time.
 
 Run it before Airflow's components start, with their environment; running it again changes nothing:
 
@@ -8,13 +8,13 @@ Run it before Airflow's components start, with their environment; running it aga
 import logging
 import sys
 
-from include.airflow_support.defaults import REBUILD_POOL
+from include.airflow_support.defaults import ARCHIVE_POOL, REBUILD_POOL
 
 log = logging.getLogger(__name__)
 
 
 def prepare() -> None:
-    """Migrate the metadata database to the installed version and make the pool. Blocks for seconds.
+    """Migrate the metadata database to the installed version and make the pools. Blocks for seconds.
 
     Done in one process: each call of Airflow's command line costs seconds of imports.
     """
@@ -22,10 +22,10 @@ def prepare() -> None:
     from airflow.utils.db import upgradedb
 
     upgradedb()
-    Pool.create_or_update_pool(
-        REBUILD_POOL, slots=1, description="One rebuild of a day at a time, on this machine.", include_deferred=False
-    )
-    log.info("pool %s has 1 slot", REBUILD_POOL)
+    for pool in (REBUILD_POOL, ARCHIVE_POOL):
+        text = f"One driver of a job of its kind ({pool}) at a time, on the scheduler's machine."
+        Pool.create_or_update_pool(pool, slots=1, description=text, include_deferred=False)
+        log.info("pool %s has 1 slot", pool)
 
 
 if __name__ == "__main__":

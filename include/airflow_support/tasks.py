@@ -74,11 +74,10 @@ def skip_in_backfill(context: Context) -> None:
 
 
 def archive_raw(pipeline: str) -> JobSubmitOperator:
-    """Take the new raw records into the archive. It goes before a rebuild that waits for the same pool."""
+    """Take the new raw records into the archive."""
     return JobSubmitOperator(
         task_id="archive",
         application_args=["--run-id", RUN_ID],
-        priority_weight=100,
         pre_execute=skip_in_backfill,
         **archive_submission(pipeline),
     )

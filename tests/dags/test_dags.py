@@ -145,11 +145,11 @@ class TestDagsThatRebuild:
 
 class TestSubmissions:
     @pytest.mark.parametrize(("base", "task_id"), [("nightly_rebuild", "archive"), ("rebuild_day", "rebuild")])
-    def test_a_pipelines_job_has_its_own_memory_and_the_pool_of_all(self, dag_bag, base, task_id):
+    def test_a_pipelines_job_has_its_own_memory_and_the_pool_of_its_kind(self, dag_bag, base, task_id):
         jobs = [dag_bag.dags[f"{base}{suffix}"].get_task(task_id) for suffix in PIPELINES]
 
         assert [job._driver_memory for job in jobs] == ["2g", "3g"]
-        assert [job.pool for job in jobs] == ["rebuild", "rebuild"]
+        assert [job.pool for job in jobs] == [task_id, task_id]
 
 
 class TestRetryPolicy:
