@@ -4,12 +4,12 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 
-def get(pipeline, token):
-    return httpx.get(f"{pipeline.airflow_url}/pipelines/metrics", headers={"Authorization": f"Bearer {token}"})
+def get(pipeline, headers=None):
+    return httpx.get(f"{pipeline.airflow_url}/pipelines/metrics", headers=headers)
 
 
 def test_prometheus_reads_every_pipeline_with_the_token_alone(pipeline):
-    answer = get(pipeline, pipeline.variables["METRICS_TOKEN"])
+    answer = get(pipeline, {"Authorization": f"Bearer {pipeline.variables['METRICS_TOKEN']}"})
     assert answer.status_code == 200
     samples = [each for family in text_string_to_metric_families(answer.text) for each in family.samples]
     up = {each.labels["pipeline"]: each.value for each in samples if each.name == "batch_database_up"}
@@ -19,7 +19,6 @@ def test_prometheus_reads_every_pipeline_with_the_token_alone(pipeline):
 
 
 def test_a_login_of_airflow_does_not_read_them(pipeline):
-    assert get(pipeline, "").status_code == 401
+    assert get(pipeline).status_code == 401
     with pipeline.airflow("admin") as client:
-        headers = client.authorization()
-    assert httpx.get(f"{pipeline.airflow_url}/pipelines/metrics", headers=headers).status_code == 401
+        assert get(pipeline, client.authorization()).status_code == 401

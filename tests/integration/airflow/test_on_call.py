@@ -1,5 +1,7 @@
 """On call at 3 am: docs/runbooks/on-call.md from the alert to the all-clear, in a real browser."""
 
+import re
+
 import httpx
 import pytest
 
@@ -29,6 +31,11 @@ def day(pipeline, today):
     return day
 
 
+def title_of(page, day, status):
+    """The title of the day's page, which has a sign before the status."""
+    return page.get_by_role("heading", level=1, name=re.compile(rf"^{day}: \W*{status}$"))
+
+
 def test_on_call_gets_from_the_alert_to_the_all_clear(pipeline, operator, webhook, browser, day):
     def watch():
         """Run the watch, and return the notices about the day."""
@@ -56,7 +63,7 @@ def test_on_call_gets_from_the_alert_to_the_all_clear(pipeline, operator, webhoo
 
         # 4. the day and its reason
         frame.get_by_role("link", name=str(day), exact=True).click()
-        frame.get_by_role("heading", level=1, name=f"{day}: provisional").wait_for()
+        title_of(frame, day, "provisional").wait_for()
         frame.get_by_text("over, and never published").wait_for()
 
         # 5. the dry run changes nothing, and its summary has the counts
@@ -74,7 +81,7 @@ def test_on_call_gets_from_the_alert_to_the_all_clear(pipeline, operator, webhoo
         page.get_by_role("button", name="Rebuild and publish").click()
         operator.wait(started_run(page, "reprocess_days"), RUN_DEADLINE_S)
         page.reload()
-        page.get_by_role("heading", level=1, name=f"{day}: certified").wait_for()
+        title_of(page, day, "certified").wait_for()
         assert shown(pipeline, day) == [(400, "강", "final")]
 
         # 8. the all-clear, and the alert is gone
