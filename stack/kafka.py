@@ -72,8 +72,7 @@ class KafkaBroker:
         self.properties_file.write_text("".join(lines), encoding="ascii")
         if (self.data / "meta.properties").exists():
             return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        arguments = ["format", "--cluster-id=" + cluster_id, "--config", str(self.properties_file)]
+        arguments = ["format", "--cluster-id=" + new_cluster_id(), "--config", str(self.properties_file)]
         command = [*self._java("256m"), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
@@ -100,6 +99,13 @@ class KafkaBroker:
             "-cp",
             f"{self.jars}/*",
         ]
+
+
+def new_cluster_id() -> str:
+    """Return a random id as Kafka makes them: one that begins with a dash would be an option of commands."""
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return made
 
 
 def cluster_id(data: Path) -> str | None:

@@ -156,6 +156,30 @@ def test_a_scheduled_run_makes_up_for_missed_nights_and_rebuilds_what_late_membe
 
 
 @pytest.mark.long
+def test_a_backfill_of_three_days_rebuilds_them_one_after_the_other(pipeline, operator, day):
+    days = [day.before(age) for age in (2, 1, 0)]
+    for number, one in enumerate(days):
+        post_board(pipeline, one, board_id=110 + number)
+    first, last = (f"{one}T00:00:00Z" for one in (days[0], days[-1]))
+    body = {
+        "dag_id": "nightly_rebuild", "from_date": first, "to_date": last, "reprocess_behavior": "completed",
+        "max_active_runs": 1, "dag_run_conf": {"catch_up_timeout_s": 0},
+    }  # fmt: skip
+    httpx.post(
+        f"{pipeline.airflow_url}/api/v2/backfills", headers=operator.authorization(), json=body
+    ).raise_for_status()
+
+    runs = []
+    for one in days:
+        runs += wait_for_night(operator, operator.runs_of_day("nightly_rebuild", one.date)[0])
+
+    assert [run.partition_key for run in runs] == [str(one) for one in days]
+    for number, one in enumerate(days):
+        assert 110 + number in [board for board, _, _ in shown(pipeline, one)]
+        assert status(pipeline, one)[0] == "certified"
+
+
+@pytest.mark.long
 def test_dry_run_builds_and_publishes_nothing(pipeline, operator, day):
     post(pipeline, "member", member(8, createdAt=noon(day.before(1)), modifiedAt=noon(day.before(1))))
     post_board(pipeline, day, board_id=6, member_id=8)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)  # two Spark jobs, and as many watches
 @pytest.fixture
 def day(pipeline, today):
     """A day that the stream has opened, that is over, and that no night has built."""
-    day = today.before(12)
+    day = today.before(10)
     before = noon(day.before(1))
     post(pipeline, "member", member(400, nickname="강", createdAt=before, modifiedAt=before))
     post_board(pipeline, day, board_id=400, member_id=400)
