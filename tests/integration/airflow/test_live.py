@@ -158,7 +158,7 @@ def test_a_scheduled_run_makes_up_for_missed_nights_and_rebuilds_what_late_membe
 @pytest.mark.long
 def test_a_backfill_of_three_days_rebuilds_them_one_after_the_other(pipeline, operator, day):
     days = [day.before(age) for age in (2, 1, 0)]
-    for number, one in enumerate(days):
+    for number, one in enumerate(days[:2]):  # other tests know the posts of the last one
         post_board(pipeline, one, board_id=110 + number)
     first, last = (f"{one}T00:00:00Z" for one in (days[0], days[-1]))
     body = {
@@ -174,9 +174,9 @@ def test_a_backfill_of_three_days_rebuilds_them_one_after_the_other(pipeline, op
         runs += wait_for_night(operator, operator.runs_of_day("nightly_rebuild", one.date)[0])
 
     assert [run.partition_key for run in runs] == [str(one) for one in days]
-    for number, one in enumerate(days):
+    assert [status(pipeline, one)[0] for one in days] == ["certified"] * 3
+    for number, one in enumerate(days[:2]):
         assert 110 + number in [board for board, _, _ in shown(pipeline, one)]
-        assert status(pipeline, one)[0] == "certified"
 
 
 @pytest.mark.long
