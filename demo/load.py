@@ -107,7 +107,7 @@ def main() -> int:
 
 def run(settings: Settings, arguments: argparse.Namespace, created_on: Any) -> int:
     """Send the records, wait for them, count and report. Returns the exit code."""
-    warehouse, offsets = Warehouse(settings), OffsetReader(settings.kafka.bootstrap_servers)
+    warehouse, offsets = Warehouse(settings), OffsetReader(settings.kafka.connection)
     stages = {
         "members sent": Stage("members sent", arguments.members),
         "boards sent": Stage("boards sent", arguments.boards),

@@ -165,7 +165,7 @@ class Story(Chapters):
                         self.airflow.wait(run, 600)
 
     def _killed_in_mid_batch(self) -> bool:
-        offsets = OffsetReader(self.settings.kafka.bootstrap_servers)
+        offsets = OffsetReader(self.settings.kafka.connection)
         output = self.settings.pipeline.output.name
         before = sum(offsets.ends(output).values())
         self.keep("board", self.stream_values(BURST))

@@ -111,7 +111,7 @@ class EnvironmentReader:
                 raise self._wrong(name, text, "not host:port, or several with commas between them")
         return text
 
-    def urls(self, name: str, default: str) -> str:
+    def urls(self, name: str, default: str | None = None) -> str:
         """Return one or more URLs of HTTP servers, separated by commas."""
         text = self.text(name, default)
         urls = [each.strip() for each in text.split(",") if each.strip()]
@@ -146,6 +146,18 @@ class EnvironmentReader:
         text = self.text(name, "")
         return Path(text) if text else None
 
+    def readable_file(self, name: str) -> Path | None:
+        """Return the path of a file that this process can read; None if it is not set."""
+        path = self.path(name)
+        if path is None:
+            return None
+        try:
+            path.open("rb").close()
+        except OSError as exc:
+            why = f"cannot be read ({exc.strerror}); correct the path or the file's rights"
+            raise self._wrong(name, str(path), why) from exc
+        return path
+
     def zone(self, name: str, default: str) -> str:
         """Return the name of a time zone."""
         text = self.text(name, default)
@@ -162,7 +174,7 @@ class EnvironmentReader:
             raise self._wrong(name, text, "not a time of day; write it as HH:MM, for example 09:00")
         return dt.time.fromisoformat(text)
 
-    def choice(self, name: str, choices: Mapping[str, _T], default: str) -> _T:
+    def choice(self, name: str, choices: Mapping[str, _T], default: str | None = None) -> _T:
         """Return the value of one of the choices."""
         text = self.text(name, default)
         if text not in choices:

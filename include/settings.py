@@ -15,6 +15,7 @@ from typing import Literal
 from include.contracts.definition import Definition, definitions_folder
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
+from include.kafka_connection import KafkaConnection
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
 
@@ -57,13 +58,18 @@ class DatabaseSettings:
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """Address of Kafka, and the settings of new topics."""
+    """The connection to Kafka, and the settings of new topics."""
 
-    bootstrap_servers: str
+    connection: KafkaConnection
     partitions: int
     replication_factor: int
     min_insync_replicas: int
     retention_days: int
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers' addresses."""
+        return self.connection.bootstrap_servers
 
 
 @dataclass(frozen=True)
@@ -239,7 +245,7 @@ class Settings:
         settings = cls(
             timezone=env.zone("PIPELINE_TIMEZONE", DEFAULT_TIMEZONE),
             kafka=KafkaSettings(
-                bootstrap_servers=env.addresses("KAFKA_BOOTSTRAP_SERVERS"),
+                connection=KafkaConnection.from_environment(env),
                 partitions=env.whole("KAFKA_PARTITIONS", 8, most=10_000),
                 replication_factor=env.whole("KAFKA_REPLICATION_FACTOR", 3, most=1000),
                 min_insync_replicas=env.whole("KAFKA_MIN_INSYNC_REPLICAS", 2, most=1000),

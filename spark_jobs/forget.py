@@ -64,7 +64,7 @@ def forget(start_context: StartContext, settings: Settings, key: int, reason: st
     `archive_topics`.
     """
     # in another cluster the tombstones would have no effect, and would be counted as sent
-    require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
+    require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
     store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
     tables = ForgottenStore(settings.database)
     archive = ArchiveForgetting(store, folder, settings.pipeline, key)
@@ -76,7 +76,7 @@ def forget(start_context: StartContext, settings: Settings, key: int, reason: st
         archived = archive.find(stream_keys)
         stream_keys = tables.open(key, reason, made_by, archived.stream_keys)
         archive.remove(archived)
-    sent = produce_tombstones(settings.kafka.bootstrap_servers, settings.pipeline, key, stream_keys, SystemClock())
+    sent = produce_tombstones(settings.kafka.connection, settings.pipeline, key, stream_keys, SystemClock())
     removed = tables.remove(key, stream_keys, dry_run=False)
     remove_tables(settings.database)  # of builds that were given up before their table was attached
     done = {**removed, "archived records": archived.records, "archive files": len(archived.files), "tombstones": sent}

@@ -217,7 +217,7 @@ def main() -> int:
     arguments = _arguments()
     consumers = [arguments.consumer] if arguments.consumer else list(get_args(Query))
     settings = Settings.from_environment()
-    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+    offset_reader = OffsetReader(settings.kafka.connection)
     ledger = OffsetLedger(settings.database)
     repair = Repair(settings, offset_reader, ledger, SystemClock())
     if arguments.reject:

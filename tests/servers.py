@@ -105,11 +105,21 @@ class ServerProcess:
 
 
 @dataclasses.dataclass(frozen=True)
+class Listener:
+    """A further listener of a broker, and the port that its clients are told to use; None means its own."""
+
+    name: str
+    port: int
+    protocol: str = "PLAINTEXT"
+    advertised_port: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class _Broker(KafkaBroker):
-    """The stack's broker with more configuration."""
+    """The stack's broker with more configuration and listeners."""
 
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    proxied: tuple[int, int] | None = None
+    listeners: tuple[Listener, ...] = ()
 
     def command(self) -> list[str]:
         """The broker without the optimizing compiler: it is ready in half the time and lives for minutes."""
@@ -118,28 +128,26 @@ class _Broker(KafkaBroker):
 
     def properties(self) -> dict[str, str]:
         found = super().properties()
-        if self.proxied is not None:
-            own, told = self.proxied
-            found["listeners"] += f",PROXIED://{LOOPBACK}:{own}"
-            found["advertised.listeners"] += f",PROXIED://{LOOPBACK}:{told}"
-            names = ("PLAINTEXT", "CONTROLLER", "PROXIED")
-            found["listener.security.protocol.map"] = ",".join(f"{name}:PLAINTEXT" for name in names)
+        if self.listeners:
+            protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+            for each in self.listeners:
+                found["listeners"] += f",{each.name}://{LOOPBACK}:{each.port}"
+                found["advertised.listeners"] += f",{each.name}://{LOOPBACK}:{each.advertised_port or each.port}"
+                protocols[each.name] = each.protocol
+            found["listener.security.protocol.map"] = ",".join(":".join(pair) for pair in protocols.items())
         return {**found, **self.more}
 
 
 class KafkaServer:
-    """A broker that a test may stop, kill and start again; its data and port stay. `more` are properties.
-
-    `proxied`: a second port that it listens on, and the one that clients there are told to use.
-    """
+    """A broker that a test may stop, kill and start again; its data and port stay. `more` are properties."""
 
     def __init__(
-        self, folder: Path, more: Mapping[str, str] = MappingProxyType({}), proxied: tuple[int, int] | None = None
+        self, folder: Path, more: Mapping[str, str] = MappingProxyType({}), listeners: tuple[Listener, ...] = ()
     ) -> None:
         port, controller_port = unused(2)
         layout = Layout.of()
         java = find_java(os.environ)
-        self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more, proxied)
+        self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more, listeners)
         health = KafkaHealth(self._broker.bootstrap_servers, self._broker.data)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
 
@@ -253,10 +261,10 @@ class PostgresTestServer:
 
 @contextlib.contextmanager
 def kafka_server(
-    folder: Path, more: Mapping[str, str] = MappingProxyType({}), proxied: tuple[int, int] | None = None
+    folder: Path, more: Mapping[str, str] = MappingProxyType({}), listeners: tuple[Listener, ...] = ()
 ) -> Iterator[KafkaServer]:
     """A running broker, stopped at the end of the block."""
-    server = KafkaServer(folder, more, proxied)
+    server = KafkaServer(folder, more, listeners)
     try:
         server.start()
         yield server

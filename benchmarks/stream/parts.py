@@ -24,6 +24,7 @@ from demo.topic_sender import as_gateway, send
 from include.adapters.kafka.admin import create_topics
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout
 from tests.servers import KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until
@@ -49,7 +50,7 @@ class Bench:
     _names: int = 0
 
     def __post_init__(self) -> None:
-        self.offsets = OffsetReader(self.kafka.bootstrap_servers)
+        self.offsets = OffsetReader(KafkaConnection(self.kafka.bootstrap_servers))
         self._admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
         self.settings = self._new_database()
 

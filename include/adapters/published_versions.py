@@ -16,6 +16,7 @@ from include.contracts.fields import record_id
 from include.contracts.topics import Topic
 from include.contracts.versions import version_in
 from include.gateway.ports import StoreUnavailable
+from include.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +32,16 @@ class PublishedVersion:
     modified_at: dt.datetime | None
 
 
-def iter_topic(bootstrap_servers: str, topic: Topic, since: dt.datetime | None) -> Iterator[PublishedVersion]:
+def iter_topic(kafka: KafkaConnection, topic: Topic, since: dt.datetime | None) -> Iterator[PublishedVersion]:
     """Yield the versions in the topic up to its present end, from records not older than `since`. Memory is bounded.
 
     Skips records whose key or version cannot be read, since they are not of the system of record. Raises
     BrokerUnavailable, and ContractMismatch if the topic does not exist.
     """
-    offsets = OffsetReader(bootstrap_servers)
+    offsets = OffsetReader(kafka)
     first = offsets.earliest(topic.name) if since is None else offsets.at(topic.name, since)
     ends = {partition: end for partition, end in offsets.ends(topic.name).items() if end > first[partition]}
-    with closing(RangeReader(bootstrap_servers, skip_deleted=True)) as reader:  # retention may delete meanwhile
+    with closing(RangeReader(kafka, skip_deleted=True)) as reader:  # retention may delete meanwhile
         positions = {partition: first[partition] for partition in ends}
         reader.begin(topic.name, positions)
         count, logged_s = 0, time.monotonic()

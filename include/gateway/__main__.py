@@ -91,7 +91,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     gateway, clock = settings.gateway, SystemClock()
     exit_codes: list[int] = []
     end_requested = asyncio.Event()
-    producer = KafkaProducer(settings.kafka.bootstrap_servers, gateway.delivery_timeout_s)
+    producer = KafkaProducer(settings.kafka.connection, gateway.delivery_timeout_s)
     store = SqliteFallbackStore(gateway.fallback_dir, clock, gateway.fallback_max_bytes)
     system_of_record = PostgresSystemOfRecord(
         settings.database, gateway.delivery_timeout_s, gateway.idempotency_window_s
@@ -159,9 +159,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
 async def _topic_faults(settings: Settings) -> list[str]:
     """Return one message per raw topic whose settings are wrong; empty while no broker answers."""
     try:
-        return await asyncio.to_thread(
-            topics_below, settings.kafka.bootstrap_servers, list(RAW_TOPICS), MAX_MESSAGE_BYTES
-        )
+        return await asyncio.to_thread(topics_below, settings.kafka.connection, list(RAW_TOPICS), MAX_MESSAGE_BYTES)
     except BrokerUnavailable as exc:
         log.debug("the topics' settings are not known: %s", exc)
         return []

@@ -12,6 +12,7 @@ from include.errors import BrokerUnavailable
 from include.gateway.intake import accepted_at, make_record
 from include.gateway.ports import Record
 from include.gateway.reconcile import send
+from include.kafka_connection import KafkaConnection
 
 _DELIVERY_S = 30.0
 _REACH_S = 10.0
@@ -19,7 +20,7 @@ _AT_ONCE = 1_000
 
 
 def produce_tombstones(
-    bootstrap_servers: str, definition: Definition, key: int, stream_keys: Sequence[int], clock: Clock
+    kafka: KafkaConnection, definition: Definition, key: int, stream_keys: Sequence[int], clock: Clock
 ) -> int:
     """Send a tombstone per key of the stream, then the table's. Return their number once Kafka has acknowledged all.
 
@@ -28,7 +29,7 @@ def produce_tombstones(
     records = [
         *_tombstones(definition.stream, stream_keys, clock), *_tombstones(definition.table, [key], clock),
     ]  # fmt: skip
-    return asyncio.run(_produce(bootstrap_servers, records))
+    return asyncio.run(_produce(kafka, records))
 
 
 def _tombstones(topic: Topic, keys: Sequence[int], clock: Clock) -> Iterator[Record]:
@@ -37,12 +38,12 @@ def _tombstones(topic: Topic, keys: Sequence[int], clock: Clock) -> Iterator[Rec
         yield make_record(topic, key, None, str(uuid.uuid4()), accepted)
 
 
-async def _produce(bootstrap_servers: str, records: Sequence[Record]) -> int:
-    producer = KafkaProducer(bootstrap_servers, _DELIVERY_S)
+async def _produce(kafka: KafkaConnection, records: Sequence[Record]) -> int:
+    producer = KafkaProducer(kafka, _DELIVERY_S)
     producer.start(lambda failure: None)
     try:
         if await producer.cluster_id(_REACH_S) is None:
-            raise BrokerUnavailable(bootstrap_servers=bootstrap_servers)
+            raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers)
         sent = 0
         for first in range(0, len(records), _AT_ONCE):
             sent += await send(producer, records[first : first + _AT_ONCE])

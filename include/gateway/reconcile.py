@@ -81,7 +81,7 @@ def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
     Raises DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and ContractMismatch if a topic does not exist.
     """
     clock = SystemClock()
-    require_own_cluster(settings.kafka.bootstrap_servers, scope.stores, _CLUSTER_S)
+    require_own_cluster(settings.kafka.connection, scope.stores, _CLUSTER_S)
     with closing(open_connection(settings.database, "gateway", "reconcile", LONG)) as connection:
         rows = UnpublishedRows(connection)
         # before the topics are read: no record of a row up to this time is in flight any more
@@ -97,7 +97,7 @@ def _reconcile(
     # stores before topics: a record replayed meanwhile is found in both, never in neither
     waiting = rows.add(chain.from_iterable(iter_store(folder, topic) for folder in scope.stores))
     from_at = None if since is None else since - _SLACK
-    published = rows.add(iter_topic(settings.kafka.bootstrap_servers, topic, from_at))
+    published = rows.add(iter_topic(settings.kafka.connection, topic, from_at))
     where = "the beginning" if since is None else rfc3339(since)
     log.info("%s since %s: %d versions published, %d in fallback stores", topic.name, where, published, waiting)
     if scope.dry_run:
@@ -129,7 +129,7 @@ async def _produce(
         with closing(rows.iter_rows(topic, since, until)) as batches:
             for batch in batches:
                 if producer is None:  # most runs need none
-                    producer = KafkaProducer(settings.kafka.bootstrap_servers, _DELIVERY_S)
+                    producer = KafkaProducer(settings.kafka.connection, _DELIVERY_S)
                     producer.start(lambda failure: None)
                     if await producer.cluster_id(_REACH_S) is None:
                         raise BrokerUnavailable(bootstrap_servers=settings.kafka.bootstrap_servers)

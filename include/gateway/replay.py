@@ -39,6 +39,7 @@ from include.gateway.counters import Counters
 from include.gateway.drain import Drain, DrainReport
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
+from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 
 log = logging.getLogger("include.gateway.replay")
@@ -49,7 +50,7 @@ _PAGE = 1000
 
 async def drain_store(
     store_dir: Path,
-    bootstrap_servers: str,
+    kafka: KafkaConnection,
     timeout_s: float,
     max_rate: float,
     retry_refused: bool = False,
@@ -60,7 +61,7 @@ async def drain_store(
     Raises BrokerUnavailable, ForeignCluster, StoreInUse, StoreUnavailable, StoreFull.
     """
     counters, circuit = Counters(), Circuit()
-    producer = KafkaProducer(bootstrap_servers, min(_DELIVERY_S, timeout_s))
+    producer = KafkaProducer(kafka, min(_DELIVERY_S, timeout_s))
     supervisor = Supervisor(producer, circuit, counters, stop=lambda kind: None)
     async with _opened(store_dir) as store:
         home = HomeCluster(producer, circuit, supervisor)
@@ -75,7 +76,7 @@ async def drain_store(
             if not await home.confirm(timeout_s):
                 if home.problem is not None:
                     raise ForeignCluster(home.problem)
-                raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, waiting=store.backlog().waiting)
+                raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, waiting=store.backlog().waiting)
             log.info("%d records wait in %s", store.backlog().waiting, store_dir)
             report = await drain.once()
             while report.left and not circuit.is_open and (report.sent or report.refused or drain.is_midway):
@@ -179,7 +180,7 @@ def main() -> int:
         log.info("the events belong to Kafka cluster %s, before to %s", arguments.move_to_cluster, former or "none")
         return OK
     max_rate = arguments.max_rate or settings.gateway.replay_max_rate
-    servers = settings.kafka.bootstrap_servers
+    servers = settings.kafka.connection
     wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
     report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted))
     print(f"sent {report.sent}, refused {report.refused}, left {report.left}")

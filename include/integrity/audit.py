@@ -46,7 +46,7 @@ def audit_kafka(settings: Settings) -> list[Finding]:
     return found + [
         Finding("topic_drift", AUDITED["topic_drift"], text, RUNBOOK, f"{topic} max.message.bytes")
         for topic in raw
-        for text in topics_below(kafka.bootstrap_servers, [topic], MAX_MESSAGE_BYTES)
+        for text in topics_below(kafka.connection, [topic], MAX_MESSAGE_BYTES)
     ]
 
 

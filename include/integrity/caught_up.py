@@ -46,7 +46,7 @@ def wait_until_caught_up(settings: Settings, timeout_s: float = 300) -> SpeedLay
     that it did not serve are counted as missing. Raises BrokerUnavailable, DatabaseUnavailable.
     """
     deadline = time.monotonic() + timeout_s
-    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    offsets = OffsetReader(settings.kafka.connection)
     stream_id, output_id = (
         offsets.topic_id(settings.pipeline.stream.name),
         offsets.topic_id(settings.pipeline.output.name),

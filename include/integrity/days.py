@@ -109,7 +109,7 @@ def dirty_days(settings: Settings) -> list[DirtyDay]:
 
 def days_in_topic(settings: Settings, days: Sequence[Day]) -> set[dt.date]:
     """Return the days in which Kafka received a record of the stream's topic. Blocks; raises BrokerUnavailable."""
-    offsets, topic = OffsetReader(settings.kafka.bootstrap_servers), settings.pipeline.stream.name
+    offsets, topic = OffsetReader(settings.kafka.connection), settings.pipeline.stream.name
     return {day.date for day in days if offsets.at(topic, day.start) != offsets.at(topic, day.end)}
 
 

@@ -87,7 +87,7 @@ def find_late_members(settings: Settings) -> int:
     Blocks while the topic is read; raises BrokerUnavailable, TopicChanged, DatabaseUnavailable.
     """
     topic = settings.pipeline.table.name
-    reader = OffsetReader(settings.kafka.bootstrap_servers)
+    reader = OffsetReader(settings.kafka.connection)
     topic_id = reader.topic_id(topic)
     earliest, ends = reader.earliest(topic), reader.ends(topic)
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
@@ -103,7 +103,7 @@ def find_late_members(settings: Settings) -> int:
     gone = _gone(topic, kept, starts, earliest)
     late_of = Lateness(kept, ends)
     count, found = 0, dict[int, LateMember]()
-    with closing(TopicTail(settings.kafka.bootstrap_servers, topic)) as tail:
+    with closing(TopicTail(settings.kafka.connection, topic)) as tail:
         tail.begin({partition: max(start, earliest[partition]) for partition, start in starts.items()})
         for lot in tail.iter_to(ends):
             late = [one for one in _versions(lot, settings.pipeline.table, topic_id, ends) if one in late_of]

@@ -64,7 +64,7 @@ def read_state(settings: Settings, timeout_s: float = PART_TIMEOUT_S) -> Pipelin
 
 
 def _records_in_topics(settings: Settings, timeout_s: float) -> dict[str, int]:
-    offsets, pipeline = OffsetReader(settings.kafka.bootstrap_servers, timeout_s), settings.pipeline
+    offsets, pipeline = OffsetReader(settings.kafka.connection, timeout_s), settings.pipeline
     return {topic.name: _count(offsets, topic.name) for topic in (pipeline.stream, pipeline.table, pipeline.output)}
 
 

@@ -85,7 +85,7 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
 
 def _unarchived(settings: Settings) -> dict[str, int]:
     """Count records by raw topic that are older than the limit and not in the archive."""
-    offsets, pipeline = OffsetReader(settings.kafka.bootstrap_servers), settings.pipeline
+    offsets, pipeline = OffsetReader(settings.kafka.connection), settings.pipeline
     before = SystemClock().now() - dt.timedelta(seconds=settings.alerts.archive_age_s)
     found = {}
     for topic in (pipeline.stream.name, pipeline.table.name):

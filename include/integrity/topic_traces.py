@@ -77,7 +77,7 @@ def origins(settings: Settings, records: Collection[Coordinates], deadline: Dead
     Skips records that the topic no longer has. Raises BrokerUnavailable, and SearchTooLong at the deadline.
     """
     topic, found, deadline = settings.pipeline.stream.name, [], deadline or Deadline()
-    with closing(RangeReader(settings.kafka.bootstrap_servers)) as reader:
+    with closing(RangeReader(settings.kafka.connection)) as reader:
         for at in sorted(records):
             if at.partition < 0:  # of a topic that was replaced since
                 continue
@@ -94,11 +94,11 @@ def origins(settings: Settings, records: Collection[Coordinates], deadline: Dead
 
 
 def _iter_untaken(settings: Settings, consumer: str, topic: str, role: Role, deadline: Deadline) -> Iterator[Message]:
-    offsets = OffsetReader(settings.kafka.bootstrap_servers, deadline.left_s(kafka_offsets.TIMEOUT_S))
+    offsets = OffsetReader(settings.kafka.connection, deadline.left_s(kafka_offsets.TIMEOUT_S))
     taken = taken_offsets(settings, consumer, offsets.topic_id(topic), role)
     ends = {partition: end for partition, end in offsets.ends(topic).items() if end > taken.get(partition, 0)}
     positions = {partition: taken.get(partition, 0) for partition in ends}
-    with closing(RangeReader(settings.kafka.bootstrap_servers, skip_deleted=True)) as reader:
+    with closing(RangeReader(settings.kafka.connection, skip_deleted=True)) as reader:
         reader.begin(topic, positions)
         for messages in reader.iter_to(ends, positions, deadline.left_s(READ_TIMEOUT_S)):
             deadline.left_s(READ_TIMEOUT_S)

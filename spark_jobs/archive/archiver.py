@@ -63,7 +63,7 @@ def archive_topics(
     folder.claim(store.identity())
     with store.hold():
         remove_leftovers(store, folder)
-        require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
+        require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
         run = _Run(start_context, settings, definition, store, folder, run_id, accept_gap)
         topics = (definition.table, definition.stream, definition.output)
         batches = [run.archive(topic.name) for topic in topics]
@@ -93,7 +93,7 @@ class _Run:
         self._folder = folder
         self._run_id = run_id
         self._accept_gap = accept_gap
-        self._offsets = OffsetReader(settings.kafka.bootstrap_servers)
+        self._offsets = OffsetReader(settings.kafka.connection)
 
     def archive(self, topic: str) -> Batch | None:
         """Archive the new records of a topic; None if there are none."""
@@ -126,7 +126,7 @@ class _Run:
 
     def _write(self, origin: Origin, portions: Sequence[tuple[TopicSplit, ...]]) -> list[Written]:
         archive = ArchiveContext(
-            self._definition, self._settings.timezone, self._settings.kafka.bootstrap_servers, self._folder, origin
+            self._definition, self._settings.timezone, self._settings.kafka.connection, self._folder, origin
         )
         return spread(self._start_context, partial(write_portion, archive), portions)
 

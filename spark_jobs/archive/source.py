@@ -223,7 +223,7 @@ class ArchiveSource:
         record that it deletes.
         """
         found = [pa.array([], pa.int64())]
-        for rows in read_topic(splits, self._offsets.bootstrap_servers, ("key",), all_headers=False):
+        for rows in read_topic(splits, self._offsets.kafka, ("key",), all_headers=False):
             found.append(pc.unique(longs(array(rows["key"]))))
         return pc.unique(pa.concat_arrays(found)).drop_null()
 

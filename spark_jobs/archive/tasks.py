@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from include.archive.store import ArchivedFile, Kind
 from include.contracts.definition import Definition
+from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, FileWriter, Origin
 from spark_jobs.archive.rows import DATED_COORDINATES, DAY, ID, RECORDS, DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.splits import TopicSplit, read_split
@@ -24,7 +25,7 @@ class ArchiveContext:
 
     definition: Definition
     timezone: str
-    bootstrap_servers: str
+    kafka: KafkaConnection
     folder: ArchiveFolder
     origin: Origin
 
@@ -47,7 +48,7 @@ def write_portion(archive: ArchiveContext, splits: tuple[TopicSplit, ...]) -> Wr
     A retried task writes new files; the caller lists the files of one attempt only. Raises ArchiveDamaged if the files
     do not hold as many records as were read.
     """
-    tables = (table for split in splits for table in read_split(split, archive.bootstrap_servers))
+    tables = (table for split in splits for table in read_split(split, archive.kafka))
     counted = _Counted(tables)
     if archive.origin.topic == archive.definition.table.name:
         files = _write_table(archive, counted)

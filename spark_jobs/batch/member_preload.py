@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from include.adapters.postgres.generation_store import GenerationStore
 from include.contracts.definition import Definition
+from include.kafka_connection import KafkaConnection
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import Split, TopicSplit, read_topic
@@ -28,10 +29,10 @@ class MemberPreload:
     """Reads splits of the table's topic in a thread, up to `MAX_RECORDS` records."""
 
     def __init__(
-        self, splits: Sequence[Split], definition: Definition, bootstrap_servers: str, store: GenerationStore
+        self, splits: Sequence[Split], definition: Definition, kafka: KafkaConnection, store: GenerationStore
     ) -> None:
         self._definition = definition
-        self._bootstrap_servers = bootstrap_servers
+        self._kafka = kafka
         self._store = store
         mine: list[TopicSplit] = []
         self.left: list[Split] = []  # for the tasks to read
@@ -57,7 +58,7 @@ class MemberPreload:
         records_read = 0
         gc.disable()  # records are tuples without reference cycles; the tasks disable it too
         try:
-            for records in read_topic(splits, self._bootstrap_servers, all_headers=False):
+            for records in read_topic(splits, self._kafka, all_headers=False):
                 versions, rejects = columns.read(records)
                 self._store.save_rejects(rejects)
                 found.append(versions.select(schema.names))

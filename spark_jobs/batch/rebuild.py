@@ -62,10 +62,10 @@ def rebuild_day(
     day.require_over(SystemClock().now())
     require_zone(settings, "batch")
     store = GenerationStore(settings.database)
-    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+    offset_reader = OffsetReader(settings.kafka.connection)
     with store.hold(day):
         store.count_attempt(day, run_id)
-        require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir])
+        require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
         # before any offset is read; compared again after the build, because a topic may be replaced meanwhile
         topics = (definition.stream.name, definition.table.name, definition.output.name)
         topic_ids = {topic: offset_reader.topic_id(topic) for topic in topics}
@@ -81,7 +81,7 @@ def rebuild_day(
             return dataclasses.replace(found, topic_ids=topic_ids)
 
         def build_of(found: Sources) -> Built:
-            members = MemberPreload(found.members, definition, settings.kafka.bootstrap_servers, store)
+            members = MemberPreload(found.members, definition, settings.kafka.connection, store)
             found = dataclasses.replace(found, members=tuple(members.left))
             return build(start_context(), settings, definition, day, run_id, reason, found, preloaded=members.result)
 
@@ -117,14 +117,14 @@ def build(
     on it. Raises TaskFailed, MissingRange if retention overtook the reading, TopicChanged.
     """
     store = GenerationStore(settings.database)
-    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+    offset_reader = OffsetReader(settings.kafka.connection)
     generation_id = store.begin(day, run_id, reason, found.cut, found.topic_ids, found.starts, found.unread)
     failpoint("rebuild.after_begin")
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
     rebuild = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.members or found.member_files),
-                      _of_tasks(settings.database), settings.kafka.bootstrap_servers, store.forgotten())  # fmt: skip
+                      _of_tasks(settings.database), settings.kafka.connection, store.forgotten())  # fmt: skip
     records_read = context.accumulator(0)
     progress = RebuildProgress(settings.database, generation_id, day, lambda: records_read.value)
     with progress.running(run_id, found.kind, found.records, buckets):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from include.adapters.kafka.range_reader import MAX_RECORDS, RangeReader
+from include.kafka_connection import KafkaConnection
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RAW = pa.schema([
@@ -57,7 +58,7 @@ Split = TopicSplit | FileSplit
 
 
 def read_split(
-    split: Split, bootstrap_servers: str, columns: Collection[str] = RAW.names, all_headers: bool = True
+    split: Split, kafka: KafkaConnection, columns: Collection[str] = RAW.names, all_headers: bool = True
 ) -> Iterator[pa.Table]:
     """Yield the split's records in tables of at most `ROWS` rows, with the given columns in the order of RAW.
 
@@ -65,13 +66,13 @@ def read_split(
     """
     match split:
         case TopicSplit():
-            return read_topic([split], bootstrap_servers, columns, all_headers)
+            return read_topic([split], kafka, columns, all_headers)
         case FileSplit():
             return _read_file(split.path, _schema(columns))
 
 
 def read_topic(
-    splits: Sequence[TopicSplit], bootstrap_servers: str, columns: Collection[str] = RAW.names, all_headers: bool = True
+    splits: Sequence[TopicSplit], kafka: KafkaConnection, columns: Collection[str] = RAW.names, all_headers: bool = True
 ) -> Iterator[pa.Table]:
     """Yield the records of several splits of one topic, in tables as those of `read_split`.
 
@@ -83,7 +84,7 @@ def read_topic(
     while waiting:  # a consumer has one position per partition, so splits of the same partition take turns
         together = {split.partition: split for split in reversed(waiting)}
         waiting = [split for split in waiting if together[split.partition] is not split]
-        yield from _read_partitions(together, bootstrap_servers, _schema(columns), all_headers)
+        yield from _read_partitions(together, kafka, _schema(columns), all_headers)
 
 
 def read_columns(file: ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -96,12 +97,12 @@ def _schema(columns: Collection[str]) -> pa.Schema:
 
 
 def _read_partitions(
-    splits: Mapping[int, TopicSplit], bootstrap_servers: str, schema: pa.Schema, all_headers: bool
+    splits: Mapping[int, TopicSplit], kafka: KafkaConnection, schema: pa.Schema, all_headers: bool
 ) -> Iterator[pa.Table]:
     (topic,) = {split.topic for split in splits.values()}
     positions = {partition: split.start for partition, split in splits.items() if split.start < split.end}
     ends = {partition: splits[partition].end for partition in positions}
-    reader = _reader(bootstrap_servers)
+    reader = _reader(kafka)
     reader.begin(topic, positions)
     try:
         for records in reader.iter_to(ends, positions, READ_TIMEOUT_S):
@@ -111,9 +112,9 @@ def _read_partitions(
 
 
 @cache
-def _reader(bootstrap_servers: str) -> RangeReader:
+def _reader(kafka: KafkaConnection) -> RangeReader:
     """Return the worker's reader, which is reused for every split: creating one takes longer than reusing it."""
-    return RangeReader(bootstrap_servers)
+    return RangeReader(kafka)
 
 
 def _table(records: list[Message], schema: pa.Schema, all_headers: bool) -> pa.Table:

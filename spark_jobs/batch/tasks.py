@@ -15,6 +15,7 @@ from include.adapters.postgres.generation_store import Counts, GenerationStore, 
 from include.contracts.day import Day
 from include.contracts.definition import Definition
 from include.failpoints import failpoint
+from include.kafka_connection import KafkaConnection
 from include.settings import DatabaseSettings
 from spark_jobs.batch.blobs import Blob, Buckets, Gathered, Kind, buckets_of, needed_rows, unpacked
 from spark_jobs.batch.boards import BROKEN, CHOSEN, SOURCES, VERSIONS, BoardReader, decide, without_forgotten
@@ -48,7 +49,7 @@ class RebuildContext:
     buckets: int
     reads_members: bool  # True if tasks read members that the driver did not preload; `find` then runs
     database: DatabaseSettings
-    bootstrap_servers: str
+    kafka: KafkaConnection
     forgotten: frozenset[int] = frozenset()  # keys of the table whose records of the stream count as deleted
 
     @property
@@ -148,8 +149,8 @@ def _records(
     all_headers: bool = True,
 ) -> Iterator[pa.Table]:
     if isinstance(piece, FileSplit):
-        return read_split(piece, rebuild.bootstrap_servers, columns, all_headers)
-    return read_topic(piece, rebuild.bootstrap_servers, columns, all_headers)
+        return read_split(piece, rebuild.kafka, columns, all_headers)
+    return read_topic(piece, rebuild.kafka, columns, all_headers)
 
 
 def _add_coordinates(coordinates: pa.Table, rebuild: RebuildContext, gathered: Gathered) -> Iterator[Blob]:

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.contracts.topics import SINK_SETTINGS
 from include.errors import MissingRange
+from include.kafka_connection import KafkaConnection
 
 PRODUCER_OPTIONS = {f"kafka.{name}": value for name, value in SINK_SETTINGS.items()}
 
@@ -43,7 +44,7 @@ def read_range(
         raise MissingRange(topic=topic, wanted_and_first=lost)
     return (
         session.read.format("kafka")
-        .option("kafka.bootstrap.servers", offset_reader.bootstrap_servers)
+        .options(**offset_reader.kafka.spark())
         .option("subscribe", topic)
         .option("startingOffsets", _as_json(topic, start))
         .option("endingOffsets", _as_json(topic, end))
@@ -55,12 +56,12 @@ def read_range(
 
 
 def stream_reader(
-    session: SparkSession, bootstrap_servers: str, topic: str, start: Offsets | None, max_records: int
+    session: SparkSession, kafka: KafkaConnection, topic: str, start: Offsets | None, max_records: int
 ) -> DataStreamReader:
     """Return a reader of the topic from `start` (the earliest offsets if None); an existing checkpoint overrides it."""
     return (
         session.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**kafka.spark())
         .option("subscribe", topic)
         .option("startingOffsets", "earliest" if start is None else _as_json(topic, start))
         .option("maxOffsetsPerTrigger", str(max_records))
@@ -68,9 +69,9 @@ def stream_reader(
     )
 
 
-def write_records(records: DataFrame, bootstrap_servers: str, topic: str) -> None:
+def write_records(records: DataFrame, kafka: KafkaConnection, topic: str) -> None:
     """Send the records and wait for their acknowledgement. At least once: a retried task sends its records again."""
-    writer = records.write.format("kafka").option("kafka.bootstrap.servers", bootstrap_servers).option("topic", topic)
+    writer = records.write.format("kafka").options(**kafka.spark()).option("topic", topic)
     # a sink of Spark's API version 2 (see STREAM_CONFIGURATION), with which an observation of the records completes
     writer.options(**PRODUCER_OPTIONS).mode("append").save()
 

@@ -35,6 +35,8 @@ STREAM_CONFIGURATION = {
     "spark.ui.retainedTasks": "500",
     "spark.sql.ui.retainedExecutions": "50",
 }
+# Options that plans, logs and Spark's pages never show: the default's url, and those of Kafka's clients
+REDACTED_OPTIONS = "(?i)url|password|secret|jaas|keystore"
 # For every driver. On few cores the JIT compilers take a third of the start time; less inlining halves that.
 COMPILER_OPTIONS = "-XX:-DoEscapeAnalysis -XX:InlineSmallCode=1200 -XX:FreqInlineSize=160 -XX:MaxInlineLevel=9"
 # For batch jobs: their JVM runs for seconds, which is too short for the C2 compiler to pay off.
@@ -80,6 +82,7 @@ def open_session(
         SparkSession.Builder()
         .config("spark.sql.session.timeZone", "UTC")  # `day_of` converts to the pipeline's zone explicitly
         .config("spark.sql.shuffle.partitions", str(shuffle_partitions))
+        .config("spark.sql.redaction.options.regex", REDACTED_OPTIONS)
         .config("spark.sql.adaptive.enabled", "false")  # for small batches, replanning costs more than it saves
     )
     for key, value in {**_configuration(spark, name, driver_memory), **(configuration or {})}.items():

@@ -61,7 +61,7 @@ class Driver:
         self._lease = DriverLease(settings.database, uuid.uuid4().hex, names)
         self._ledger = OffsetLedger(settings.database)
         self._progress = StreamProgressStore(settings.database, lease=self._lease)
-        offset_reader, stream = OffsetReader(settings.kafka.bootstrap_servers), settings.stream
+        offset_reader, stream = OffsetReader(settings.kafka.connection), settings.stream
         store = PendingStore(settings.database, self._lease)
         self._context = DriverContext(settings, offset_reader, self._ledger, self._lease, store, self._state, stop)
         self._queries = [QUERIES[name](self._context, definition) for name in names]

@@ -43,7 +43,7 @@ class Isolations:
         def reject_step(step: OffsetRange, reason: str) -> None:
             rejected = [
                 each._replace(reason=reason_of_reject(topic, each.partition, each.offset, reason))
-                for each in read_as_rejects(self._offset_reader.bootstrap_servers, topic, step, reason)
+                for each in read_as_rejects(self._offset_reader.kafka, topic, step, reason)
             ]
             for each in rejected:
                 log.error("%s/%d/%d becomes a reject: %s", topic, each.partition, each.offset, reason)

@@ -23,6 +23,7 @@ from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from include.errors import DatabaseUnavailable
 from include.failpoints import failpoint, failpoint_records
+from include.kafka_connection import KafkaConnection
 from include.retry import NO_LIMIT, retry_transient
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.schemas import RECORD
@@ -55,7 +56,7 @@ class BoardJoin:
         store: PendingStore,
         lease: DriverLease,
         definition: Definition,
-        bootstrap_servers: str,
+        kafka: KafkaConnection,
         timezone: str,
         state: DriverState,
         stop: threading.Event,
@@ -70,7 +71,7 @@ class BoardJoin:
         self._lease = lease
         self._definition = definition
         self._stream = definition.stream
-        self._bootstrap_servers = bootstrap_servers
+        self._kafka = kafka
         self._timezone = timezone
         self._state = state
         self._stop = stop
@@ -174,7 +175,7 @@ class BoardJoin:
     def _write(self, details: DataFrame) -> None:
         self._check_lease()
         failpoint("join.before_send")
-        write_records(to_records(details, self._definition), self._bootstrap_servers, self._definition.output.name)
+        write_records(to_records(details, self._definition), self._kafka, self._definition.output.name)
         failpoint("join.after_send")
 
     def _check_lease(self) -> None:

@@ -29,7 +29,7 @@ class JoinQuery(StreamQuery):
     def __init__(self, context: DriverContext, definition: Definition) -> None:
         super().__init__(context, definition)
         settings, table = context.settings, definition.table.name
-        self._tail = TopicTail(settings.kafka.bootstrap_servers, table)
+        self._tail = TopicTail(settings.kafka.connection, table)
         self._preload = MemberPreload(
             context.offset_reader, self._tail, definition, settings.stream.max_batch_bytes
         )  # fmt: skip
@@ -60,7 +60,7 @@ class JoinQuery(StreamQuery):
         self._refuse_replaced_table()  # again, after days as a standby; from now on `members` checks its topic's id
         read = self._reader(session)
         join = self._join = BoardJoin(
-            session, members, context.store, context.lease, definition, settings.kafka.bootstrap_servers,
+            session, members, context.store, context.lease, definition, settings.kafka.connection,
             settings.timezone, state, context.stop, read, keep, max_bytes,
         )  # fmt: skip
         progress = self._progress = JoinProgress(

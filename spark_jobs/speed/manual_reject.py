@@ -62,7 +62,7 @@ class ManualReject:
         if first <= place.offset < ends.get(place.partition, 0):
             range_ = OffsetRange({place.partition: place.offset}, {place.partition: place.offset + 1})
             reason = f"rejected by hand by {getpass.getuser()}@{socket.gethostname()}"
-            found = read_as_rejects(self._offset_reader.bootstrap_servers, place.topic, range_, reason)
+            found = read_as_rejects(self._offset_reader.kafka, place.topic, range_, reason)
         if not found:
             raise MissingRange("the topic has no such record", record=place, first=first,
                                end=ends.get(place.partition))  # fmt: skip

@@ -154,7 +154,7 @@ class StreamQuery(ABC):
 
     def _records(self, session: SparkSession, most: int) -> DataFrame:
         """Return the topic as a stream of batches of up to `most` records."""
-        servers = self._context.settings.kafka.bootstrap_servers
+        servers = self._context.settings.kafka.connection
         return self._wanted(session, stream_reader(session, servers, self._topic, self._start, most).load())
 
     def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:

@@ -36,7 +36,7 @@ class TopicAgain:
 
     def make(self) -> str:
         """Delete the topic and create it again. Returns the id of the deleted one."""
-        former_id = OffsetReader(self._settings.kafka.bootstrap_servers).topic_id(self._topic)
+        former_id = OffsetReader(self._settings.kafka.connection).topic_id(self._topic)
         self._ended = len(self._driver.ended)
         TopicLog(self._settings.kafka.bootstrap_servers).remove(self._topic)
         wait_until(self._is_made, _DEADLINE_S, f"topic {self._topic} is made again")

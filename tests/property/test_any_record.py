@@ -77,7 +77,7 @@ class Chain(Driver):
 
     def take_boards(self):
         """All boards that are in the topic by now."""
-        offsets = OffsetReader(self._pipeline.kafka.bootstrap_servers)
+        offsets = OffsetReader(self._pipeline.kafka.connection)
         ends = offsets.ends("board")
         start = self._taken or offsets.earliest("board")
         range_ = OffsetRange(start, ends)
@@ -86,7 +86,7 @@ class Chain(Driver):
         self._taken = ends
 
     def _boards(self, range_):
-        return read_range(self._spark, OffsetReader(self._pipeline.kafka.bootstrap_servers), "board", range_.start,
+        return read_range(self._spark, OffsetReader(self._pipeline.kafka.connection), "board", range_.start,
                           range_.end)  # fmt: skip
 
     def night(self, run_id):

@@ -193,7 +193,7 @@ class Driver:
     def __init__(self, spark, settings):
         self._spark = spark
         self._settings = settings
-        self._offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+        self._offset_reader = OffsetReader(settings.kafka.connection)
         self.max_bytes = 1 << 20
         self._stop = threading.Event()
         self._batch_id = itertools.count()
@@ -204,7 +204,7 @@ class Driver:
         self._parts.close()
         self.max_bytes = max_bytes or self.max_bytes
         settings, offset_reader = self._settings, self._offset_reader
-        servers, state = settings.kafka.bootstrap_servers, DriverState()
+        servers, state = settings.kafka.connection, DriverState()
         lease = DriverLease(settings.database, "test")
         lease.take()
         self.store = PendingStore(settings.database, lease)

@@ -99,7 +99,7 @@ def scheduler_heartbeat(pipeline):
 
 def served_from_nowhere(pipeline, day, board_id):
     """The stream shows a post of the day from below the cut, of which raw has no record: a build takes it away."""
-    ends = OffsetReader(pipeline.settings.kafka.bootstrap_servers).high_watermarks("board")
+    ends = OffsetReader(pipeline.settings.kafka.connection).high_watermarks("board")
     partition = max(ends, key=lambda each: ends[each])
     instant = dt.datetime.combine(day.date, dt.time(12), ZoneInfo(day.zone))
     lost = row(board_id, 0, stream_partition=partition, created_at=instant, modified_at=instant, day=day.date)

@@ -16,6 +16,7 @@ from include.clock import SystemClock, epoch_ms
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.files import ArchiveFolder
@@ -60,7 +61,7 @@ class Archive:
     @property
     def offsets(self) -> OffsetReader:
         """A new reader: a client that saw a former topic of that name finds no leader."""
-        return OffsetReader(self.log.bootstrap_servers)
+        return OffsetReader(KafkaConnection(self.log.bootstrap_servers))
 
     @property
     def source(self) -> ArchiveSource:

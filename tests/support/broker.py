@@ -12,6 +12,7 @@ from include.adapters.kafka.admin import topic_differences
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.pipelines import TOPICS
 from include.errors import BrokerUnavailable, ContractMismatch
+from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 from tests.servers import KafkaServer, wait_until
 from tests.support.freezing import freeze
@@ -51,7 +52,7 @@ def make_pipeline_topics(kafka: KafkaSettings) -> None:
 
     def are_there() -> bool:
         try:
-            reader = OffsetReader(kafka.bootstrap_servers)
+            reader = OffsetReader(KafkaConnection(kafka.bootstrap_servers))
             return topic_differences(kafka, topics) == [] and all(reader.ends(topic.name) for topic in topics)
         except (BrokerUnavailable, ContractMismatch):
             return False
@@ -72,7 +73,7 @@ class Broker:
     def make_topics(self, *names: str) -> None:
         """The pipeline's topics, or those of these names."""
         if not names:
-            make_pipeline_topics(KafkaSettings(self.bootstrap_servers, PARTITIONS, 1, 1, 14))
+            make_pipeline_topics(KafkaSettings(KafkaConnection(self.bootstrap_servers), PARTITIONS, 1, 1, 14))
             return
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():

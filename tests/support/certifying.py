@@ -35,7 +35,7 @@ def certify_alone(
 
 def take_everything(settings: Settings) -> None:
     """Move the stream's ledgers to the ends of their topics, as if it had taken everything and shown nothing of it."""
-    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    offsets = OffsetReader(settings.kafka.connection)
     pipeline = settings.pipeline
     for consumer, topic in (("join", pipeline.stream.name), ("serve", pipeline.output.name)):
         for partition, end in offsets.high_watermarks(topic).items():

@@ -7,6 +7,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.errors import BrokerUnavailable, ContractMismatch
+from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from tests.servers import wait_until
 
@@ -16,7 +17,7 @@ class TopicLog:
 
     def __init__(self, bootstrap_servers):
         self.bootstrap_servers = bootstrap_servers
-        self.offsets = OffsetReader(bootstrap_servers)
+        self.offsets = OffsetReader(KafkaConnection(bootstrap_servers))
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
 
     def make(self, topic, partitions=2):

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from stack.ports import LOOPBACK, unused
-from tests.servers import kafka_server
+from tests.servers import Listener, kafka_server
 from tests.support.broker import Broker
 from tests.support.proxy import Proxy, proxy_to
 
@@ -42,10 +42,14 @@ def two_clusters(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -
     own_port, foreign_port = unused(2)
     with (
         proxy_to(LOOPBACK, own_port) as proxy,
-        kafka_server(folder / "own", more, proxied=(own_port, proxy.port)) as own,
-        kafka_server(folder / "foreign", more, proxied=(foreign_port, proxy.port)) as foreign,
+        kafka_server(folder / "own", more, _proxied(own_port, proxy.port)) as own,
+        kafka_server(folder / "foreign", more, _proxied(foreign_port, proxy.port)) as foreign,
     ):
         brokers = Broker(own), Broker(foreign)
         for broker in brokers:
             broker.make_topics()
         yield TwoClusters(*brokers, proxy, own_port, foreign_port)
+
+
+def _proxied(port: int, proxy_port: int) -> tuple[Listener, ...]:
+    return (Listener("PROXIED", port, advertised_port=proxy_port),)

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from include.adapters.files.fallback_folder import FallbackFolder
 from include.errors import BrokerUnavailable, ConfigurationError, ForeignCluster
+from include.kafka_connection import KafkaConnection
 
 FILE = "fallback.cluster"
 _TIMEOUT_S = 10.0
@@ -53,19 +54,19 @@ class ClusterFile:
 _REMEDY = "name the cluster with `python -m include.gateway.replay --move-to-cluster ID`"
 
 
-def require_own_cluster(bootstrap_servers: str, stores: Iterable[Path], timeout_s: float = _TIMEOUT_S) -> None:
+def require_own_cluster(kafka: KafkaConnection, stores: Iterable[Path], timeout_s: float = _TIMEOUT_S) -> None:
     """Raise ForeignCluster if the answering cluster is not the one that the events of these stores belong to.
 
     Ignores stores that are not on this machine or that this process cannot read. Blocks. Raises BrokerUnavailable if no
     broker answers in time, ConfigurationError if a store's cluster file is invalid.
     """
     try:
-        present = AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=timeout_s).cluster_id
+        present = AdminClient(kafka.librdkafka()).list_topics(timeout=timeout_s).cluster_id
     except KafkaException as exc:
-        raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, reason=str(exc)) from exc
+        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
     for folder in stores:
         if not os.access(folder, os.R_OK | os.X_OK):
             continue
         own = ClusterFile(folder).read()
         if own is not None and own != present:
-            raise ForeignCluster(own=own, answering=present, store=folder, bootstrap_servers=bootstrap_servers)
+            raise ForeignCluster(own=own, answering=present, store=folder, bootstrap_servers=kafka.bootstrap_servers)

@@ -14,6 +14,7 @@ from include.command import as_command
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
 from include.errors import BrokerUnavailable, ContractMismatch
+from include.kafka_connection import KafkaConnection
 from include.retry import retry_transient
 from include.settings import KafkaSettings, Settings
 
@@ -35,7 +36,7 @@ def create_topics(kafka: KafkaSettings) -> list[str]:
     Raises BrokerUnavailable, and ContractMismatch with every setting in which an existing topic differs from the
     contract, and the remedy.
     """
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = AdminClient(kafka.connection.librdkafka())
     existing = _existing(admin, kafka)
     created = [topic.name for topic in TOPICS.values() if topic.name not in existing and _create(admin, topic, kafka)]
     # New topics are compared too: another process may have created one that the metadata above did not show yet.
@@ -53,12 +54,12 @@ def topic_differences(kafka: KafkaSettings, topics: list[Topic]) -> list[str]:
     return [str(drift) for drift in topic_drifts(kafka, topics)]
 
 
-def topics_below(bootstrap_servers: str, names: Collection[str], needed_bytes: int) -> list[str]:
+def topics_below(kafka: KafkaConnection, names: Collection[str], needed_bytes: int) -> list[str]:
     """Return one line per topic whose `max.message.bytes` is less than needed, with the remedy.
 
     Topics that do not exist, or whose settings may not be read, are skipped. Blocks. Raises BrokerUnavailable.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "logger": log})
+    admin = AdminClient({**kafka.librdkafka(), "logger": log})
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
     found = []
     for resource, future in admin.describe_configs(resources, request_timeout=_LIMIT_TIMEOUT_S).items():
@@ -68,7 +69,7 @@ def topics_below(bootstrap_servers: str, names: Collection[str], needed_bytes: i
             if exc.args[0].code() in _SETTINGS_HIDDEN:
                 log.warning("the settings of topic %s are not known: %s", resource.name, exc.args[0].name())
                 continue
-            raise BrokerUnavailable(bootstrap_servers=bootstrap_servers, reason=str(exc)) from exc
+            raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
         if value < needed_bytes:
             found.append(
                 f"topic {resource.name} has {_LIMIT}={value}, and the gateway's batches need {needed_bytes}: Kafka "
@@ -112,7 +113,7 @@ def main() -> int:
     parser.parse_args()
     settings = Settings.from_environment()
     # If the gateway's store is on this machine, it shows whether this is the cluster of another stack.
-    require_own_cluster(settings.kafka.bootstrap_servers, [settings.gateway.fallback_dir], TIMEOUT_S)
+    require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir], TIMEOUT_S)
     created = create_topics(settings.kafka)
     log.info("topics created: %s", ", ".join(created) or "none, all exist as the contract says")
     return 0

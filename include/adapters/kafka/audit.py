@@ -16,6 +16,7 @@ from include.adapters.kafka.producer import producer_config
 from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.topics import PARTITIONER, PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS, Topic
 from include.errors import BrokerUnavailable
+from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 
 TIMEOUT_S = 15
@@ -23,7 +24,11 @@ NEWEST_RECORDS = 100  # per partition, of which the partition is checked
 Kind = Literal["brokers_missing", "topic_missing", "topic_drift", "topic_under_replicated", "producer_drift"]
 # by producer: the contract's settings, its own, and where they are set
 PRODUCERS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str]] = {
-    "gateway": (PYTHON_PRODUCER_SETTINGS, producer_config("", 1.0), "producer_config in include/adapters/kafka"),
+    "gateway": (
+        PYTHON_PRODUCER_SETTINGS,
+        producer_config(KafkaConnection(""), 1.0),
+        "producer_config in include/adapters/kafka",
+    ),
     "stream": (PRODUCER_SETTINGS, SINK_SETTINGS, "SINK_SETTINGS in include/contracts/topics.py"),
 }
 
@@ -46,7 +51,7 @@ class Drift:
 
 def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift]:
     """Return every drift of the brokers, and of these topics. Blocks for seconds; raises BrokerUnavailable."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = AdminClient(kafka.connection.librdkafka())
     try:
         metadata = admin.list_topics(timeout=TIMEOUT_S)
     except KafkaException as exc:
@@ -62,7 +67,7 @@ def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift
 
 def topic_drifts(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift]:
     """Return every setting of existing topics that differs from the contract. Raises BrokerUnavailable."""
-    return _topics(AdminClient({"bootstrap.servers": kafka.bootstrap_servers}), kafka, topics, with_state=False)
+    return _topics(AdminClient(kafka.connection.librdkafka()), kafka, topics, with_state=False)
 
 
 def producer_drifts(
@@ -86,11 +91,11 @@ def misplaced_records(kafka: KafkaSettings, topics: Collection[Topic]) -> list[D
 
     Reads the newest records of each partition. Blocks for seconds; raises BrokerUnavailable.
     """
-    offsets, found = OffsetReader(kafka.bootstrap_servers), []
+    offsets, found = OffsetReader(kafka.connection), []
     for topic in topics:
         ends, earliest = offsets.ends(topic.name), offsets.earliest(topic.name)
         starts = {partition: max(earliest[partition], end - NEWEST_RECORDS) for partition, end in ends.items()}
-        with closing(RangeReader(kafka.bootstrap_servers, skip_deleted=True)) as reader:
+        with closing(RangeReader(kafka.connection, skip_deleted=True)) as reader:
             reader.begin(topic.name, starts)
             records = [
                 (record.key(), record.partition(), record.offset())

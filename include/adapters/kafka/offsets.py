@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from include.clock import epoch_ms, instant_of
 from include.errors import BrokerUnavailable, ContractMismatch, TopicChanged
+from include.kafka_connection import KafkaConnection
 
 Offsets = dict[int, int]  # partition → offset
 TIMEOUT_S = 30
@@ -60,11 +61,11 @@ class OffsetRange:
 class OffsetReader:
     """Looks up offsets and ids of topics. Each call blocks up to the timeout and raises BrokerUnavailable."""
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float | None = None) -> None:
+    def __init__(self, kafka: KafkaConnection, timeout_s: float | None = None) -> None:
         """`timeout_s` is 30 s unless given."""
-        self.bootstrap_servers = bootstrap_servers
+        self.kafka = kafka
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._admin = AdminClient(kafka.librdkafka())
 
     def topic_id(self, topic: str) -> str:
         """Return the topic's id. A topic that is deleted and recreated has a new one."""

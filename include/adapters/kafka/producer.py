@@ -15,6 +15,7 @@ from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, Partition, Record
 from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE
+from include.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("include.adapters.librdkafka")
@@ -33,10 +34,10 @@ _BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a bat
 _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
 
 
-def producer_config(bootstrap_servers: str, deadline_s: float) -> dict[str, object]:
+def producer_config(kafka: KafkaConnection, deadline_s: float) -> dict[str, object]:
     """Return the client's configuration. The partitioner is the Java clients', so keys map to the same partitions."""
     return {
-        "bootstrap.servers": bootstrap_servers,
+        **kafka.librdkafka(),
         "client.id": "gateway",
         **PYTHON_PRODUCER_SETTINGS,
         "linger.ms": _LINGER_MS,
@@ -93,8 +94,8 @@ class KafkaProducer:
     costs a third less per record (docs/adr/0009).
     """
 
-    def __init__(self, bootstrap_servers: str, deadline_s: float) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(self, kafka: KafkaConnection, deadline_s: float) -> None:
+        self._kafka = kafka
         self._deadline_s = deadline_s
         self._on_failure: Callable[[Failure], None] = lambda failure: None
         self._on_cluster_change: Callable[[], None] = lambda: None
@@ -198,7 +199,7 @@ class KafkaProducer:
         return True
 
     def _new_producer(self) -> LibrdkafkaProducer:
-        config = producer_config(self._bootstrap_servers, self._deadline_s)
+        config = producer_config(self._kafka, self._deadline_s)
         config["error_cb"] = partial(self._failed, self._generation)
         config["logger"] = _ClientLog(self._on_cluster_change)
         return LibrdkafkaProducer(config)

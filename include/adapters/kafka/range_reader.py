@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from include.adapters.kafka.offsets import Offsets
 from include.errors import BrokerUnavailable, MissingRange
+from include.kafka_connection import KafkaConnection
 
 READ_TIMEOUT_S = 30.0  # without records
 RENEWAL_S = 5.0  # without records, until the consumer is replaced; triples each time
@@ -20,10 +21,10 @@ class RangeReader:
     Not thread-safe.
     """
 
-    def __init__(self, bootstrap_servers: str, skip_deleted: bool = False) -> None:
+    def __init__(self, kafka: KafkaConnection, skip_deleted: bool = False) -> None:
         """With `skip_deleted` records that Kafka no longer has are skipped; else they raise MissingRange."""
         self._settings = {
-            "bootstrap.servers": bootstrap_servers,
+            **kafka.librdkafka(),
             "group.id": "range-reader",  # required by the client, but not used
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

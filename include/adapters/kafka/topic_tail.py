@@ -9,6 +9,7 @@ from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.clock import instant_of
 from include.contracts.reject import Reject
+from include.kafka_connection import KafkaConnection
 
 
 class TopicTail:
@@ -18,10 +19,10 @@ class TopicTail:
     less if the consumer has prefetched the records. Not thread-safe.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, kafka: KafkaConnection, topic: str) -> None:
         self._topic = topic
         self._next: Offsets = {}
-        self._reader = RangeReader(bootstrap_servers)
+        self._reader = RangeReader(kafka)
 
     def begin(self, offsets: Offsets) -> None:
         """Set the next offset of each partition."""
@@ -58,9 +59,9 @@ class TopicTail:
         self._reader.close()
 
 
-def read_as_rejects(bootstrap_servers: str, topic: str, range_: OffsetRange, reason: str) -> list[Reject]:
+def read_as_rejects(kafka: KafkaConnection, topic: str, range_: OffsetRange, reason: str) -> list[Reject]:
     """Return all records of a range as rejects with that reason. Raises as `TopicTail.read_to`."""
-    with closing(TopicTail(bootstrap_servers, topic)) as tail:
+    with closing(TopicTail(kafka, topic)) as tail:
         tail.begin(range_.start)
         return [
             Reject(topic, each.partition(), each.offset(), reason, each.key(), each.value(),

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from include.adapters.kafka.admin import create_topics, topic_differences
 from include.adapters.kafka.audit import audit_cluster
 from include.contracts.pipelines import TOPICS
+from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings, Settings
 from stack.layout import Layout
 from stack.ports import LOOPBACK, unused
@@ -49,7 +50,7 @@ class Cluster:
     def settings(self) -> KafkaSettings:
         """Return the deployment's settings, with the addresses of this cluster."""
         kafka = Settings.from_environment(self.compose.environment("topics")).kafka
-        return replace(kafka, bootstrap_servers=self.moved(kafka.bootstrap_servers))
+        return replace(kafka, connection=KafkaConnection(self.moved(kafka.bootstrap_servers)))
 
     def moved(self, text: str) -> str:
         """The text with every container's address replaced."""

@@ -43,7 +43,7 @@ def on_executor(batches):
 
 settings = Settings.from_environment()
 session = open_session(settings.spark, "compose-test", "512m")
-records = read_range(session, OffsetReader(settings.kafka.bootstrap_servers), "compose-spark", {0: 0}, {0: 3})
+records = read_range(session, OffsetReader(settings.kafka.connection), "compose-spark", {0: 0}, {0: 3})
 rows = records.mapInArrow(on_executor, "file string, tz string, rows long").collect()
 answer = {"rows": [row.asDict() for row in rows], "master": session.sparkContext.master,
           "host": session.conf.get("spark.driver.host"),

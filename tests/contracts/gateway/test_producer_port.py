@@ -11,6 +11,7 @@ from include.adapters.kafka.producer import KafkaProducer
 from include.contracts.headers import EVENT_ID
 from include.gateway.ports import Failure, Producer, Record
 from include.gateway.supervision import Action, rule_for
+from include.kafka_connection import KafkaConnection
 from tests.fakes.gateway import MemoryProducer
 from tests.support.broker import PARTITIONS, Broker
 from tests.support.mock_broker import PRODUCE, mock_brokers
@@ -53,7 +54,7 @@ class Real:
         self.freeze, self.thaw = broker.freeze, broker.thaw
 
     def producer(self, deadline_s: float = DEADLINE_S) -> Producer:
-        return KafkaProducer(self._broker.bootstrap_servers, deadline_s)
+        return KafkaProducer(KafkaConnection(self._broker.bootstrap_servers), deadline_s)
 
     def event_ids(self) -> list[str]:
         return [dict(message.headers())[EVENT_ID].decode() for message in self._broker.messages(TOPIC)]
@@ -246,7 +247,7 @@ def test_fatal_error_of_the_client_is_told_and_a_restart_mends_it():
     told: list[Failure] = []
 
     async def main(brokers):
-        producer = KafkaProducer(brokers.bootstrap_servers, SHORT_S)
+        producer = KafkaProducer(KafkaConnection(brokers.bootstrap_servers), SHORT_S)
         producer.start(told.append)
         try:
             async with asyncio.timeout(30):

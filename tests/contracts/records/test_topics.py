@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from include.adapters.kafka.admin import create_topics
 from include.contracts.pipelines import TOPICS
 from include.errors import BrokerUnavailable, ContractMismatch
+from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 from tests.support.broker import remove_topics
 
@@ -15,7 +16,7 @@ from tests.support.broker import remove_topics
 @pytest.fixture
 def settings(kafka):
     remove_topics(kafka.bootstrap_servers)
-    return KafkaSettings(kafka.bootstrap_servers, 4, 1, 1, 14)
+    return KafkaSettings(KafkaConnection(kafka.bootstrap_servers), 4, 1, 1, 14)
 
 
 def test_topics_are_made_once(settings):

@@ -19,6 +19,7 @@ from include.adapters.kafka.topic_tail import TopicTail
 from include.archive.store import ArchiveBusy
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyondEnd, LedgerConflict, RangeExpired
+from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.compaction import compact
@@ -69,7 +70,7 @@ def test_every_record_is_archived_as_it_was(archive):
 
 
 def messages(archive, topic):
-    tail, ends = TopicTail(archive.log.bootstrap_servers, topic), archive.offsets.ends(topic)
+    tail, ends = TopicTail(KafkaConnection(archive.log.bootstrap_servers), topic), archive.offsets.ends(topic)
     try:
         tail.begin(dict.fromkeys(ends, 0))
         return tail.read_to(ends)
@@ -137,7 +138,7 @@ def age(archive, paths):
 def test_an_unlisted_file_with_records_that_are_not_archived_is_kept(archive):
     archive.send([a_board(1)])
     ends = archive.offsets.ends(STREAM)
-    work = ArchiveContext(PIPELINE, "Asia/Seoul", archive.log.bootstrap_servers, archive.folder,
+    work = ArchiveContext(PIPELINE, "Asia/Seoul", KafkaConnection(archive.log.bootstrap_servers), archive.folder,
                 Origin(STREAM, archive.topic_id(STREAM), ends))  # fmt: skip
     splits = tuple(TopicSplit(STREAM, partition, 0, end) for partition, end in ends.items())
     (file,) = write_portion(work, splits).files

@@ -11,6 +11,7 @@ from include.adapters.postgres.generation_store import GenerationStore
 from include.clock import SystemClock
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
+from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.source import archive_sources
 from spark_jobs.batch.rebuild import build
 from spark_jobs.batch.sources import Known, fix_ranges, topic_sources
@@ -88,7 +89,7 @@ def emit(archive, copies=1):
 
 
 def messages(archive):
-    tail, ends = TopicTail(archive.log.bootstrap_servers, STREAM), archive.offsets.ends(STREAM)
+    tail, ends = TopicTail(KafkaConnection(archive.log.bootstrap_servers), STREAM), archive.offsets.ends(STREAM)
     try:
         tail.begin(dict.fromkeys(ends, 0))
         return tail.read_to(ends)
@@ -192,7 +193,7 @@ def test_a_cut_before_the_end_of_the_archive_counts(archive):
 
 def places_in(archive, files):
     for file in files:
-        for table in read_split(file, archive.log.bootstrap_servers, ("partition", "offset")):
+        for table in read_split(file, KafkaConnection(archive.log.bootstrap_servers), ("partition", "offset")):
             yield from zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
 
 

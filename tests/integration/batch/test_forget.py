@@ -21,6 +21,7 @@ from include.contracts.topics import Topic
 from include.errors import DayBusy, ForeignCluster
 from include.integrity.comparison import verify
 from include.integrity.pruning import collect_orphans
+from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from include.sql.migrate import migrate
 from spark_jobs.archive.check import verify_archive
@@ -217,7 +218,9 @@ def test_a_person_is_gone_from_every_table_and_file_and_stays_gone(archive, kafk
 def newest(archive, topic):
     """Key → the value of its newest record."""
     splits = splits_of(topic, archive.offsets.earliest(topic), archive.offsets.ends(topic))
-    found = [row for table in read_topic(splits, archive.log.bootstrap_servers) for row in table.to_pylist()]
+    found = [
+        row for table in read_topic(splits, KafkaConnection(archive.log.bootstrap_servers)) for row in table.to_pylist()
+    ]
     return {int(row["key"]): row["value"] for row in sorted(found, key=lambda row: row["offset"])}
 
 

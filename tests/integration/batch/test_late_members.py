@@ -42,7 +42,7 @@ def settings(broker, postgres, tmp_path):
 
 def cut_members(settings, table, where=""):
     """Move the cut of the members to the present end of their topic."""
-    ends = OffsetReader(settings.kafka.bootstrap_servers).ends("member")
+    ends = OffsetReader(settings.kafka.connection).ends("member")
     cut = "jsonb_set(cut, '{member}', jsonb_object(%s::text[], %s::text[]))"
     pairs = ([str(p) for p in ends], [str(o) for o in ends.values()])
     rows(settings, f"UPDATE {table} SET cut = {cut} {where}", pairs)
@@ -263,7 +263,7 @@ def test_records_that_are_gone_are_named_with_their_days_and_the_rest_is_read(se
 
 def cut_short(settings):
     """As an administrator's `delete-records` leaves the topic."""
-    ends = OffsetReader(settings.kafka.bootstrap_servers).ends("member")
+    ends = OffsetReader(settings.kafka.connection).ends("member")
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     for future in admin.delete_records([TopicPartition("member", p, end) for p, end in ends.items()]).values():
         future.result()

@@ -16,6 +16,7 @@ from include.clock import rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
 from include.integrity.comparison import verify
+from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.source import archive_sources
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.batch.sources import Known, Taken
@@ -38,7 +39,7 @@ def archive(kafka, postgres, spark, tmp_path):
 
 def places(archive):
     """Return the coordinates of the day's boards that the topic still has: {(partition, offset)}."""
-    with closing(TopicTail(archive.log.bootstrap_servers, STREAM)) as tail:
+    with closing(TopicTail(KafkaConnection(archive.log.bootstrap_servers), STREAM)) as tail:
         tail.begin(archive.offsets.earliest(STREAM))
         records = tail.read_to(archive.offsets.ends(STREAM))
     return {(record.partition(), record.offset()) for record in records if int(record.key()) < OTHERS}
@@ -55,7 +56,7 @@ def places_of(archive, split):
         assert split.start >= archive.offsets.earliest(STREAM)[split.partition]
         yield from ((split.partition, offset) for offset in range(split.start, split.end))
     else:
-        for table in read_split(split, archive.log.bootstrap_servers, ("partition", "offset")):
+        for table in read_split(split, KafkaConnection(archive.log.bootstrap_servers), ("partition", "offset")):
             yield from zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
 
 

@@ -45,7 +45,7 @@ def rebuilt(spark, settings, run_id="r"):
 
 
 def sources(settings):
-    offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+    offset_reader = OffsetReader(settings.kafka.connection)
     return topic_sources(fix_ranges(offset_reader, DAY, PIPELINE, Known()), PIPELINE)
 
 
@@ -61,7 +61,7 @@ def detail(settings, partition, offset, copies):
 def place(settings, board_id):
     """Return the coordinates of the board's record in its topic."""
     for split in sources(settings).boards:
-        for records in read_split(split, settings.kafka.bootstrap_servers):
+        for records in read_split(split, settings.kafka.connection):
             for record in records.to_pylist():
                 if record["key"] == str(board_id).encode():
                     return record["partition"], record["offset"]
@@ -80,7 +80,7 @@ def test_builds_a_day_and_says_how_far_it_is(spark, settings):
     [(phase, total, read, parts_total, parts_loaded, loaded, error)] = rows(settings, RUN)
     assert (phase, total, read, loaded, error) == ("built", 7, 7, 1, None)
     assert parts_total == parts_loaded > 0
-    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    offsets = OffsetReader(settings.kafka.connection)
     assert rows(settings, "SELECT cut -> 'topic_ids' FROM generation WHERE id = %s", (built.generation_id,)) == [
         ({topic: offsets.topic_id(topic) for topic in ("board", "member", "board-detail")},)]  # fmt: skip
 
@@ -97,11 +97,11 @@ def test_reads_what_was_committed_and_nothing_else(settings):
         producer.produce("board", f"v{number}".encode(), b"1", partition=0)
         producer.flush(30)
         producer.commit_transaction(30) if is_kept else producer.abort_transaction(30)
-    end = OffsetReader(settings.kafka.bootstrap_servers).ends("board")[0]
+    end = OffsetReader(settings.kafka.connection).ends("board")[0]
     assert end == 6  # three records, three markers
-    tables = list(read_split(TopicSplit("board", 0, 0, end), settings.kafka.bootstrap_servers))
+    tables = list(read_split(TopicSplit("board", 0, 0, end), settings.kafka.connection))
     assert [value for table in tables for value in table["value"].to_pylist()] == [b"v0", b"v2"]
-    assert list(read_split(TopicSplit("board", 0, end, end), settings.kafka.bootstrap_servers)) == []
+    assert list(read_split(TopicSplit("board", 0, end, end), settings.kafka.connection)) == []
 
 
 def test_a_range_that_is_gone_fails_the_rebuild_and_the_run_says_so(spark, settings):
@@ -110,7 +110,7 @@ def test_a_range_that_is_gone_fails_the_rebuild_and_the_run_says_so(spark, setti
     partition, _ = place(settings, 1)
     TopicLog(settings.kafka.bootstrap_servers).delete_before("board", partition, 1)
     with pytest.raises(MissingRange):
-        list(read_split(TopicSplit("board", partition, 0, 3), settings.kafka.bootstrap_servers))
+        list(read_split(TopicSplit("board", partition, 0, 3), settings.kafka.connection))
     with pytest.raises(MissingRange, match="topic=board"):
         build(spark.sparkContext, settings, PIPELINE, DAY, "r", None, found)
     [(phase, *_, error)] = rows(settings, RUN)

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka import range_reader
 from include.errors import BrokerUnavailable
+from include.kafka_connection import KafkaConnection
 from spark_jobs.batch import splits
 from spark_jobs.batch.splits import ROWS, TopicSplit, read_topic
 from tests.support.freezing import freeze
@@ -31,7 +32,7 @@ def send(kafka, *values):
 
 def read(kafka, count):
     wanted = [TopicSplit(TOPIC, 0, 0, 0), TopicSplit(TOPIC, 1, 0, count)]
-    for table in read_topic(wanted, kafka.bootstrap_servers, ("value",)):
+    for table in read_topic(wanted, KafkaConnection(kafka.bootstrap_servers), ("value",)):
         yield table["value"].to_pylist()
 
 

@@ -16,6 +16,7 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.intake import Intake, Kept, Outcome
 from include.gateway.ports import Failure, Record
 from include.gateway.supervision import PARTITION_OUT, Action, client_rule_for, rule_for
+from include.kafka_connection import KafkaConnection
 from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock, MemoryFallbackStore
 from tests.support.mock_broker import PRODUCE, MockBrokers, mock_brokers
@@ -60,7 +61,7 @@ class Gateway:
         self.store = MemoryFallbackStore(FixedClock())
         self.counters = Counters()
         self.circuit = Circuit(failures)
-        self.producer = KafkaProducer(brokers.bootstrap_servers, DEADLINE_S)
+        self.producer = KafkaProducer(KafkaConnection(brokers.bootstrap_servers), DEADLINE_S)
         self.supervisor = Supervisor(self.producer, self.circuit, self.counters, self.stops.append)
         home = HomeCluster(self.producer, self.circuit, self.supervisor)
         parts = (self.producer, self.store, self.circuit, self.supervisor, FixedClock(), self.counters, home)

@@ -16,6 +16,7 @@ from include.integrity.page import create_app
 from include.integrity.page_model import load_rows
 from include.integrity.page_state import read_state
 from include.integrity.publication import undo
+from include.kafka_connection import KafkaConnection
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
@@ -156,7 +157,7 @@ def test_servers_that_are_gone_or_frozen_leave_a_page_that_says_so(settings, day
         lost = dataclasses.replace(
             settings,
             database=dataclasses.replace(settings.database, port=port),
-            kafka=dataclasses.replace(settings.kafka, bootstrap_servers=f"127.0.0.1:{port}"),
+            kafka=dataclasses.replace(settings.kafka, connection=KafkaConnection(f"127.0.0.1:{port}")),
             gateway=dataclasses.replace(settings.gateway, url=f"http://127.0.0.1:{port}", admin_token="t"),
         )
         pages = TestClient(create_app(lambda: None, ["board_detail"], lambda _: lost))

@@ -7,6 +7,7 @@ import pytest
 from include.adapters.kafka.offsets import OffsetReader
 from include.errors import NothingBuilt
 from include.integrity.verified import NotVerified
+from include.kafka_connection import KafkaConnection
 from tests.support.certifying import gateway_with, take_everything
 from tests.support.day_steps import DAY, OF_DAY, OF_NIGHT, STEPS, KilledStep, of_day
 from tests.support.pipeline import environment, migrated, rows, with_topics
@@ -45,7 +46,7 @@ def variables(broker, postgres, tmp_path_factory):
 @pytest.fixture(scope="module")
 def new_day(broker, postgres, variables, tmp_path_factory):
     """Makes a database in which the stream shows three posts of the day."""
-    topic_id = OffsetReader(broker.bootstrap_servers).topic_id("board-detail")
+    topic_id = OffsetReader(KafkaConnection(broker.bootstrap_servers)).topic_id("board-detail")
     state = tmp_path_factory.mktemp("steps-again")
 
     def make():

@@ -118,7 +118,7 @@ def test_days_that_no_night_took(settings):
 
 def test_the_archive(settings):
     late = SystemClock().now() - dt.timedelta(days=2)
-    offsets = OffsetReader(settings.kafka.bootstrap_servers)
+    offsets = OffsetReader(settings.kafka.connection)
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     producer.produce("board", b"{}", b"1", 0, timestamp=int(late.timestamp() * 1000))
     producer.produce("board", b"{}", b"1", 0)

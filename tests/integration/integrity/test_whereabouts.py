@@ -16,6 +16,7 @@ from include.integrity.gateways import Unsent
 from include.integrity.page import FIND_LIMITS
 from include.integrity.publication import undo
 from include.integrity.whereabouts import NothingToFind, SearchLimits, find
+from include.kafka_connection import KafkaConnection
 from tests.fakes.events import board
 from tests.support.certifying import nothing_waits, take_everything
 from tests.support.pipeline import environment, produce, rows, with_topics
@@ -202,7 +203,9 @@ def test_places_that_do_not_answer_are_named(settings, streamed, monkeypatch):
     found = look(settings, key=404, ask_gateways=silent)
     assert found.verdict == "board 404 left no trace in the places that answered"
     assert ["gateways: " in place for place in found.unknown] == [True]
-    lost = dataclasses.replace(settings, kafka=dataclasses.replace(settings.kafka, bootstrap_servers="127.0.0.1:1"))
+    lost = dataclasses.replace(
+        settings, kafka=dataclasses.replace(settings.kafka, connection=KafkaConnection("127.0.0.1:1"))
+    )
     shown = look(lost, key=1)
     assert "is shown" in shown.verdict
     assert [place.split(":")[0] for place in shown.unknown] == ["Kafka"]

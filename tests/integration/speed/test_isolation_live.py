@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka_connection import KafkaConnection
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from tests.fakes.events import board, member
 from tests.faults.stream_driver import Driver
@@ -60,7 +61,9 @@ def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(broker, postg
     failing = {
         "join.records": boards[4], "resolve.records": waiting[1], "serve.decode": details[0], "serve.write": details[1]
     }  # fmt: skip
-    hand = ManualReject(settings.database, OffsetReader(broker.bootstrap_servers), OffsetLedger(settings.database))
+    hand = ManualReject(
+        settings.database, OffsetReader(KafkaConnection(broker.bootstrap_servers)), OffsetLedger(settings.database)
+    )
     assert hand.run(Place.parse(boards[2], PIPELINE), False, print)
     driver = Driver(environment(broker, postgres, "isolation", tmp_path), tmp_path / "driver")
     for place, record in failing.items():

@@ -8,6 +8,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import BrokerUnavailable, TableReplaced
+from include.kafka_connection import KafkaConnection
 from spark_jobs.speed import member_preload
 from spark_jobs.speed import members as module
 from spark_jobs.speed.driver_state import DriverState
@@ -29,7 +30,7 @@ def settings(broker, postgres, tmp_path):
 
 @pytest.fixture
 def table(spark, settings):
-    servers = settings.kafka.bootstrap_servers
+    servers = settings.kafka.connection
     tail, rejects = TopicTail(servers, "member"), []
     table = MemberTable(spark, OffsetReader(servers), tail, PIPELINE, DriverState(), rejects.extend, 1 << 20, 2)
     table.rejects = rejects
@@ -103,7 +104,7 @@ def test_rejects_are_kept_in_pages_whatever_their_size(table, settings, ids):
 
 
 def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, broker, caplog):
-    reader = MemberPreload(OffsetReader(settings.kafka.bootstrap_servers), Missing(), PIPELINE, 1 << 20)
+    reader = MemberPreload(OffsetReader(settings.kafka.connection), Missing(), PIPELINE, 1 << 20)
     reader.start()
     assert reader.result() is None
     assert "Spark will read the table" in caplog.text
@@ -122,7 +123,7 @@ class Missing:
 
 
 def preloaded_members(settings, max_bytes=1 << 20):
-    servers = settings.kafka.bootstrap_servers
+    servers = settings.kafka.connection
     tail = TopicTail(servers, "member")
     reader = MemberPreload(OffsetReader(servers), tail, PIPELINE, max_bytes)
     reader.start()
@@ -230,7 +231,7 @@ def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, set
     log = TopicLog(broker.bootstrap_servers)
     log.make("member")
     log.send("member", 0, 5)
-    servers = broker.bootstrap_servers
+    servers = KafkaConnection(broker.bootstrap_servers)
     tail = TopicTail(servers, "member")
     table = MemberTable(spark, log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 2)
     try:

@@ -180,7 +180,7 @@ class Followed:
         self.settings = settings
         self._session, self._folder = session, folder
         self.state = DriverState()
-        self._offset_reader = OffsetReader(settings.kafka.bootstrap_servers)
+        self._offset_reader = OffsetReader(settings.kafka.connection)
         self._lease = taken_lease(settings)
         self._store = StreamProgressStore(settings.database, lease=self._lease)
         self.monitor = Monitor(
@@ -196,7 +196,7 @@ class Followed:
             start = self._offset_reader.ends(topic)
             self.state.set_position(topic, start)
             gate = self.gates[name] = Gate(name, topic, self.state)
-            reader = stream_reader(self._session, self.settings.kafka.bootstrap_servers, topic, start, 1000)
+            reader = stream_reader(self._session, self.settings.kafka.connection, topic, start, 1000)
             writer = reader.load().writeStream.queryName(name).foreachBatch(gate.process)
             writer = writer.option("checkpointLocation", str(self._folder / name)).trigger(processingTime="0.2 seconds")
             self.queries.append(writer.start())
@@ -301,7 +301,7 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
 
 def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(broker, postgres, tmp_path):
     settings = with_topics(broker, postgres, "monitor_caught_up", tmp_path)
-    offset_reader, ledger = OffsetReader(settings.kafka.bootstrap_servers), OffsetLedger(settings.database)
+    offset_reader, ledger = OffsetReader(settings.kafka.connection), OffsetLedger(settings.database)
     boards, details = PIPELINE.stream.name, PIPELINE.output.name
     produce(settings, [("board", 1, board(1, 1)), ("board-detail", 1, {"boardId": 1})])
     one_short = dict(offset_reader.ends(details))
@@ -329,9 +329,9 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_
 ):
     monkeypatch.setattr(driver_view, "LONGEST_TRANSACTION_S", 1)
     settings = with_topics(broker, postgres, "monitor_hung", tmp_path)
-    servers, ledger = settings.kafka.bootstrap_servers, OffsetLedger(settings.database)
+    servers, ledger = settings.kafka.connection, OffsetLedger(settings.database)
     offset_reader, lease, state = OffsetReader(servers), taken_lease(settings), DriverState()
-    hung = Producer({"bootstrap.servers": servers, "transactional.id": "hung", "transaction.timeout.ms": 600_000})
+    hung = Producer({**servers.librdkafka(), "transactional.id": "hung", "transaction.timeout.ms": 600_000})
     hung.init_transactions(30)
     hung.begin_transaction()
     hung.produce("board", b"{}", partition=0)
@@ -354,8 +354,8 @@ def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_
         assert monitor.view().queries[0].lag.records == 0
 
         command = [find_java(os.environ) / "bin" / "java", "-cp", f"{Layout.of().kafka_jars}/*",
-                   "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers, "abort",
-                   "--topic", "board", "--partition", "0", "--start-offset", str(ends[0])]  # fmt: skip
+                   "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", servers.bootstrap_servers,
+                   "abort", "--topic", "board", "--partition", "0", "--start-offset", str(ends[0])]  # fmt: skip
         ended = subprocess.run(command, text=True, capture_output=True, check=False, timeout=120)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         wait_until(lambda: monitor.view().unhealthy_reason() is None, 30, "it ended")

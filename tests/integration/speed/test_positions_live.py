@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.errors import ContractMismatch, DatabaseUnavailable, LedgerBeyondEnd, RangeExpired, TopicReplaced
+from include.kafka_connection import KafkaConnection
 from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.positions import refuse_replaced, starting_position
 from tests.servers import wait_until
@@ -149,7 +150,7 @@ def test_a_partition_added_while_a_query_runs_is_read_from_its_beginning(
         places.update(ledger.advance("serve", topic, topic_id, places, ends, lease))
 
     query = (
-        stream_reader(spark, log.bootstrap_servers, topic, places, 100)
+        stream_reader(spark, KafkaConnection(log.bootstrap_servers), topic, places, 100)
         .load()
         .writeStream.foreachBatch(process)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -1,0 +1,218 @@
+"""How clients reach Kafka: the brokers' addresses, and how connections are encrypted and authenticated.
+
+One group of settings for librdkafka and for Kafka's Java clients, which Spark uses.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from include.environment_reader import EnvironmentReader
+from include.errors import ConfigurationError
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+_PROTOCOLS: dict[str, Protocol] = {name: name for name in get_args(Protocol)}
+_MECHANISMS: dict[str, Mechanism] = {name: name for name in get_args(Mechanism)}
+_SECURITY = "org.apache.kafka.common.security"
+_LOGIN_MODULES: dict[Mechanism, str] = {
+    "PLAIN": f"{_SECURITY}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_SECURITY}.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
+}
+_OAUTH_HANDLER = f"{_SECURITY}.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
+# of Kafka's Java clients: PEM files hold keys in PKCS #8 alone
+_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files of TLS, in PEM. Without a CA file the system's certificates are trusted."""
+
+    ca_file: Path | None = None
+    certificate_file: Path | None = None  # the client's, with its chain
+    key_file: Path | None = None
+    key_password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Sasl:
+    """The client's login. For OAUTHBEARER it is the id and secret with which `token_url` gives a token."""
+
+    mechanism: Mechanism
+    username: str
+    password: str = field(repr=False)
+    token_url: str = ""
+    scope: str = ""
+
+
+@dataclass(frozen=True)
+class KafkaConnection:
+    """The addresses of the brokers, host:port with commas, and the security of the connections; None means none."""
+
+    bootstrap_servers: str
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+
+    @classmethod
+    def from_environment(cls, env: EnvironmentReader) -> "KafkaConnection":
+        """Read the settings of Kafka's connections. Raises ConfigurationError."""
+        protocol = env.choice("KAFKA_SECURITY_PROTOCOL", _PROTOCOLS, "PLAINTEXT")
+        has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+        return cls(
+            env.addresses("KAFKA_BOOTSTRAP_SERVERS"),
+            _read_tls(env) if _is_wanted(env, _TLS_VARIABLES, has_tls, "SSL or SASL_SSL") else None,
+            _read_sasl(env) if _is_wanted(env, _SASL_VARIABLES, has_sasl, "SASL_SSL or SASL_PLAINTEXT") else None,
+        )
+
+    @property
+    def protocol(self) -> Protocol:
+        """Kafka's name of the security protocol."""
+        if self.sasl:
+            return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
+        return "SSL" if self.tls else "PLAINTEXT"
+
+    def librdkafka(self) -> dict[str, object]:
+        """Return the settings of a client of librdkafka. Files are read when the client is made."""
+        settings: dict[str, object] = {"bootstrap.servers": self.bootstrap_servers}
+        if self.protocol != "PLAINTEXT":
+            settings["security.protocol"] = self.protocol
+        if self.tls:
+            files = {
+                "ssl.ca.location": self.tls.ca_file,
+                "ssl.certificate.location": self.tls.certificate_file,
+                "ssl.key.location": self.tls.key_file,
+            }
+            settings |= {name: str(path) for name, path in files.items() if path}
+            if self.tls.key_password:
+                settings["ssl.key.password"] = self.tls.key_password
+        if self.sasl and self.sasl.mechanism == "OAUTHBEARER":
+            settings |= {
+                "sasl.mechanism": self.sasl.mechanism,
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.client.id": self.sasl.username,
+                "sasl.oauthbearer.client.secret": self.sasl.password,
+                "sasl.oauthbearer.token.endpoint.url": self.sasl.token_url,
+            }
+            if self.sasl.scope:
+                settings["sasl.oauthbearer.scope"] = self.sasl.scope
+        elif self.sasl:
+            settings |= {
+                "sasl.mechanism": self.sasl.mechanism,
+                "sasl.username": self.sasl.username,
+                "sasl.password": self.sasl.password,
+            }
+        return settings
+
+    def java(self) -> dict[str, str]:
+        """Return the settings of Kafka's Java clients. Reads the client's certificate and key.
+
+        Raises ConfigurationError if they cannot be read, or the key is not in PKCS #8.
+        """
+        settings = {"bootstrap.servers": self.bootstrap_servers}
+        if self.protocol != "PLAINTEXT":
+            settings["security.protocol"] = self.protocol
+        if self.tls and self.tls.ca_file:
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.tls.ca_file)}
+        if self.tls and self.tls.certificate_file and self.tls.key_file:
+            settings |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": _content(self.tls.certificate_file),
+                "ssl.keystore.key": _pkcs8(self.tls.key_file),
+            }
+            if self.tls.key_password:
+                settings["ssl.key.password"] = self.tls.key_password
+        if self.sasl:
+            settings |= {"sasl.mechanism": self.sasl.mechanism, "sasl.jaas.config": _jaas(self.sasl)}
+            if self.sasl.mechanism == "OAUTHBEARER":
+                settings |= {
+                    "sasl.login.callback.handler.class": _OAUTH_HANDLER,
+                    "sasl.oauthbearer.token.endpoint.url": self.sasl.token_url,
+                }
+        return settings
+
+    def spark(self) -> dict[str, str]:
+        """Return the options of Spark's Kafka source and sink. Raises the errors of `java`."""
+        return {f"kafka.{name}": value for name, value in self.java().items()}
+
+
+_TLS_VARIABLES = ("KAFKA_SSL_CA_FILE", "KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE", "KAFKA_SSL_KEY_PASSWORD")
+_SASL_VARIABLES = (
+    "KAFKA_SASL_MECHANISM",
+    "KAFKA_SASL_USERNAME",
+    "KAFKA_SASL_PASSWORD",
+    "KAFKA_SASL_TOKEN_URL",
+    "KAFKA_SASL_SCOPE",
+)
+
+
+def _is_wanted(env: EnvironmentReader, names: tuple[str, ...], is_wanted: bool, protocols: str) -> bool:
+    """Whether the protocol needs the variables. Raises ConfigurationError for one that is set in vain."""
+    for name in names:
+        if env.secret(name, "") and not is_wanted:
+            raise ConfigurationError(
+                f"{env.variable(name)} is set, but KAFKA_SECURITY_PROTOCOL does not use it; set that to {protocols}, "
+                "or remove it"
+            )
+    return is_wanted
+
+
+def _read_tls(env: EnvironmentReader) -> Tls:
+    ca_file, certificate_file, key_file = (env.readable_file(name) for name in _TLS_VARIABLES[:3])
+    if (certificate_file is None) != (key_file is None):
+        missing = "KAFKA_SSL_KEY_FILE" if key_file is None else "KAFKA_SSL_CERTIFICATE_FILE"
+        raise ConfigurationError(f"{missing} is not set; a client's certificate and its key go together")
+    if key_file is not None:
+        _pkcs8(key_file)
+    return Tls(ca_file, certificate_file, key_file, env.secret("KAFKA_SSL_KEY_PASSWORD", ""))
+
+
+def _read_sasl(env: EnvironmentReader) -> Sasl:
+    mechanism = env.choice("KAFKA_SASL_MECHANISM", _MECHANISMS)
+    is_oauth = mechanism == "OAUTHBEARER"
+    for name in ("KAFKA_SASL_TOKEN_URL", "KAFKA_SASL_SCOPE"):
+        if env.text(name, "") and not is_oauth:
+            raise ConfigurationError(
+                f"{env.variable(name)} is set, but KAFKA_SASL_MECHANISM={mechanism} does not use it; remove it"
+            )
+    return Sasl(
+        mechanism,
+        env.text("KAFKA_SASL_USERNAME"),
+        env.secret("KAFKA_SASL_PASSWORD"),
+        env.urls("KAFKA_SASL_TOKEN_URL") if is_oauth else "",
+        env.text("KAFKA_SASL_SCOPE", ""),
+    )
+
+
+def _jaas(sasl: Sasl) -> str:
+    names = ("clientId", "clientSecret") if sasl.mechanism == "OAUTHBEARER" else ("username", "password")
+    options = dict(zip(names, (sasl.username, sasl.password), strict=True))
+    if sasl.scope:
+        options["scope"] = sasl.scope
+    text = " ".join(f"{name}={_quoted(value)}" for name, value in options.items())
+    return f"{_LOGIN_MODULES[sasl.mechanism]} required {text};"
+
+
+def _quoted(value: str) -> str:
+    """The value as a string of Java's StreamTokenizer, which reads the login module's options."""
+    for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
+        value = value.replace(character, escaped)
+    return f'"{value}"'
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, UnicodeError) as exc:
+        raise ConfigurationError(f"{path} cannot be read as PEM: {exc}; correct the file or its rights") from exc
+
+
+def _pkcs8(path: Path) -> str:
+    text = _content(path)
+    if not any(header in text for header in _PKCS8):
+        raise ConfigurationError(
+            f"{path} has no key in PKCS #8, which Java needs; convert it with `openssl pkcs8 -topk8 -in KEY -out NEW`"
+        )
+    return text

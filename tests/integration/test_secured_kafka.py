@@ -1,0 +1,196 @@
+"""Every client of Kafka over TLS and SASL, on a real broker whose certificates the test makes."""
+
+import asyncio
+import time
+from contextlib import closing
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from include.adapters.kafka.admin import create_topics
+from include.adapters.kafka.audit import topic_drifts
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.producer import KafkaProducer
+from include.adapters.kafka.range_reader import RangeReader
+from include.contracts.pipelines import TOPICS
+from include.environment_reader import EnvironmentReader
+from include.errors import BrokerUnavailable
+from include.gateway.ports import Record
+from include.kafka_connection import KafkaConnection
+from include.settings import KafkaSettings
+from spark_jobs.connectors.kafka import read_range, stream_reader, write_records
+from stack.ports import unused
+from tests.servers import Listener, kafka_server
+from tests.support.certificates import Authority
+
+USER, PASSWORD = "pipeline", 'a "quoted\\" pass word; $1'
+NOW_MS = int(time.time() * 1000)
+LISTENERS = ("SECURE", "MUTUAL")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def ports():
+    return dict(zip(LISTENERS, unused(2), strict=True))
+
+
+@pytest.fixture(scope="module")
+def secured(authority, ports, tmp_path_factory):
+    """A broker that listens with SASL_SSL and, for clients with a certificate, with SSL."""
+    server = authority.issue("broker")
+    plain = f"org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}={_jaas(PASSWORD)};"
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    more = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(server.both_file),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca_file),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.secure.plain.sasl.jaas.config": plain,
+        "listener.name.secure.scram-sha-256.sasl.jaas.config": scram,
+        "listener.name.secure.scram-sha-512.sasl.jaas.config": scram,
+    }
+    listeners = (Listener("SECURE", ports["SECURE"], "SASL_SSL"), Listener("MUTUAL", ports["MUTUAL"], "SSL"))
+    with kafka_server(tmp_path_factory.mktemp("secured"), more, listeners) as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            user = UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+            admin.alter_user_scram_credentials([user])[USER].result(30)
+        yield kafka
+
+
+def _jaas(text):
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def connection(authority, ports, **changes):
+    environment = {
+        "KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{ports['SECURE']}",
+        "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA_SSL_CA_FILE": str(authority.ca_file),
+        "KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+        "KAFKA_SASL_USERNAME": USER,
+        "KAFKA_SASL_PASSWORD": PASSWORD,
+        **changes,
+    }
+    return KafkaConnection.from_environment(EnvironmentReader(environment))
+
+
+def mutual(authority, ports, password=""):
+    client = authority.issue(f"client{password}", password)
+    return connection(
+        authority, ports,
+        KAFKA_BOOTSTRAP_SERVERS=f"127.0.0.1:{ports['MUTUAL']}", KAFKA_SECURITY_PROTOCOL="SSL",
+        KAFKA_SASL_MECHANISM="", KAFKA_SASL_USERNAME="", KAFKA_SASL_PASSWORD="",
+        KAFKA_SSL_CERTIFICATE_FILE=str(client.certificate_file), KAFKA_SSL_KEY_FILE=str(client.key_file),
+        KAFKA_SSL_KEY_PASSWORD=password,
+    )  # fmt: skip
+
+
+WAYS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "mutual", "mutual with a password"]
+
+
+@pytest.fixture(params=WAYS)
+def kafka(request, secured, authority, ports):
+    """The connection by each way to prove who one is."""
+    if request.param.startswith("mutual"):
+        return mutual(authority, ports, "with-a-password" if "password" in request.param else "")
+    return connection(authority, ports, KAFKA_SASL_MECHANISM=request.param)
+
+
+def send(kafka, topic, count):
+    """Send records as the gateway does."""
+
+    async def produce():
+        producer = KafkaProducer(kafka, 20.0)
+        producer.start(lambda failure: None)
+        records = [Record(topic, str(n).encode(), f"value {n}".encode(), [], NOW_MS) for n in range(count)]
+        results = await asyncio.gather(*(producer.send(record) for record in records))
+        await producer.close(10.0)
+        return results
+
+    return asyncio.run(produce())
+
+
+def values(kafka, topic):
+    """The topic's values, as a rebuild reads them."""
+    offsets = OffsetReader(kafka)
+    start, ends = offsets.earliest(topic), offsets.ends(topic)
+    with closing(RangeReader(kafka)) as reader:
+        reader.begin(topic, start)
+        return sorted(message.value() for batch in reader.iter_to(ends, dict(start)) for message in batch)
+
+
+def test_every_client_connects(kafka, spark, tmp_path, request):
+    settings = KafkaSettings(kafka, 2, 1, 1, 14)
+    create_topics(settings)
+    assert list(topic_drifts(settings, list(TOPICS.values()))) == []
+    # a topic of its own: Spark keeps the consumers of a process by topic, and a process has one connection
+    topic = sorted(TOPICS)[WAYS.index(request.node.callspec.params["kafka"])]
+
+    assert send(kafka, topic, 3) == [None, None, None]
+    written = spark.createDataFrame([(b"k", b"by Spark")], "key binary, value binary")
+    write_records(written, kafka, topic)
+    assert len(values(kafka, topic)) == 4
+
+    offsets = OffsetReader(kafka)
+    ranged = read_range(spark, offsets, topic, offsets.earliest(topic), offsets.ends(topic))
+    assert sorted(bytes(row.value) for row in ranged.select("value").collect()) == values(kafka, topic)
+    query = (
+        stream_reader(spark, kafka, topic, None, 1000).load().writeStream.format("memory").queryName("secured")
+        .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination(60)
+    assert query.exception() is None
+    assert spark.table("secured").count() == 4
+
+
+def test_spark_shows_no_secret(kafka, spark):
+    options = kafka.spark()
+    secrets = [value for name, value in options.items() if name.endswith(("jaas.config", "keystore.key", "password"))]
+    shown = spark._jsparkSession.sessionState().conf().redactOptions(spark._jvm.PythonUtils.toScalaMap(options))
+    assert options["kafka.bootstrap.servers"] in shown.toString()
+    assert secrets
+    assert not [secret for secret in secrets if secret in shown.toString() or secret in repr(kafka)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"KAFKA_SASL_PASSWORD": "wrong"},
+        {"KAFKA_SSL_CA_FILE": "foreign"},
+        {"KAFKA_SECURITY_PROTOCOL": "PLAINTEXT", "KAFKA_SSL_CA_FILE": "", "KAFKA_SASL_MECHANISM": "",
+         "KAFKA_SASL_USERNAME": "", "KAFKA_SASL_PASSWORD": ""},
+    ],
+    ids=["password", "authority", "protocol"],
+)  # fmt: skip
+def test_a_client_that_may_not_connect_is_told_why(changes, secured, authority, ports, tmp_path):
+    if changes.get("KAFKA_SSL_CA_FILE") == "foreign":
+        changes = {"KAFKA_SSL_CA_FILE": str(Authority(tmp_path, "foreign").ca_file)}
+    kafka = connection(authority, ports, **changes)
+    with pytest.raises(BrokerUnavailable) as raised:
+        OffsetReader(kafka, 3.0).ends("board")
+    assert PASSWORD not in str(raised.value)
+    (failure,) = send_in_time(kafka, 2.0)
+    assert failure is not None  # so the gateway keeps the event in its fallback store
+
+
+def send_in_time(kafka, deadline_s):
+    async def produce():
+        producer = KafkaProducer(kafka, deadline_s)
+        producer.start(lambda failure: None)
+        result = await producer.send(Record("board", b"1", b"value", [], NOW_MS))
+        await producer.close(1.0)
+        return [result]
+
+    return asyncio.run(produce())
