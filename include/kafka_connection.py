@@ -13,6 +13,20 @@ from include.errors import ConfigurationError
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
+# setting of librdkafka, by which the connection of Airflow has it → variable
+VARIABLES = {
+    "bootstrap.servers": "KAFKA_BOOTSTRAP_SERVERS",
+    "security.protocol": "KAFKA_SECURITY_PROTOCOL",
+    "ssl.ca.location": "KAFKA_SSL_CA_FILE",
+    "ssl.certificate.location": "KAFKA_SSL_CERTIFICATE_FILE",
+    "ssl.key.location": "KAFKA_SSL_KEY_FILE",
+    "ssl.key.password": "KAFKA_SSL_KEY_PASSWORD",
+    "sasl.mechanism": "KAFKA_SASL_MECHANISM",
+    "sasl.username": "KAFKA_SASL_USERNAME",
+    "sasl.password": "KAFKA_SASL_PASSWORD",
+    "sasl.oauthbearer.token.endpoint.url": "KAFKA_SASL_TOKEN_URL",
+    "sasl.oauthbearer.scope": "KAFKA_SASL_SCOPE",
+}
 _PROTOCOLS: dict[str, Protocol] = {name: name for name in get_args(Protocol)}
 _MECHANISMS: dict[str, Mechanism] = {name: name for name in get_args(Mechanism)}
 _SECURITY = "org.apache.kafka.common.security"
@@ -138,14 +152,8 @@ class KafkaConnection:
         return {f"kafka.{name}": value for name, value in self.java().items()}
 
 
-_TLS_VARIABLES = ("KAFKA_SSL_CA_FILE", "KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE", "KAFKA_SSL_KEY_PASSWORD")
-_SASL_VARIABLES = (
-    "KAFKA_SASL_MECHANISM",
-    "KAFKA_SASL_USERNAME",
-    "KAFKA_SASL_PASSWORD",
-    "KAFKA_SASL_TOKEN_URL",
-    "KAFKA_SASL_SCOPE",
-)
+_TLS_VARIABLES = tuple(name for name in VARIABLES.values() if name.startswith("KAFKA_SSL_"))
+_SASL_VARIABLES = tuple(name for name in VARIABLES.values() if name.startswith("KAFKA_SASL_"))
 
 
 def _is_wanted(env: EnvironmentReader, names: tuple[str, ...], is_wanted: bool, protocols: str) -> bool:

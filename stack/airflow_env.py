@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from include.adapters.lineage import transport_of
 from include.adapters.postgres.sessions import AUTHENTICATION
+from include.kafka_connection import VARIABLES
 from include.settings import listed_pipelines, reader_of
 from stack.environment import without_secrets
 
@@ -33,7 +34,14 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 TASK_COMPONENT = "scheduler"  # LocalExecutor's tasks are its children
 
 # Of the Integrity page, of metrics and of alerts. The other secrets of tasks are in the connections.
-_SECRETS = ("DB_INTEGRITY_PASSWORD", "GATEWAY_ADMIN_TOKEN", "ALERT_WEBHOOK_URL", "METRICS_TOKEN")
+_SECRETS = (
+    "DB_INTEGRITY_PASSWORD",
+    "GATEWAY_ADMIN_TOKEN",
+    "ALERT_WEBHOOK_URL",
+    "METRICS_TOKEN",
+    "KAFKA_SASL_PASSWORD",
+    "KAFKA_SSL_KEY_PASSWORD",
+)
 
 # Lineage without the code of tasks, and without the DAGs that only watch: one of them runs every five minutes.
 _EMISSION_POLICY = json.dumps(
@@ -86,7 +94,10 @@ def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
     for pipeline in listed_pipelines(settings):
         env = reader_of(pipeline, settings)
         connections: dict[str, dict[str, object]] = {
-            "kafka": {"conn_type": "kafka", "extra": {"bootstrap.servers": env.text("KAFKA_BOOTSTRAP_SERVERS")}},
+            "kafka": {
+                "conn_type": "kafka",
+                "extra": {name: value for name, each in VARIABLES.items() if (value := env.secret(each, ""))},
+            },
             "postgres": {
                 "conn_type": "postgres",
                 "host": env.text("DATABASE_HOST"),

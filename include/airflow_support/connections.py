@@ -4,7 +4,7 @@ Connections are read when a task runs, never at parse time. Each is optional, an
 
 | connection | fields | settings |
 |---|---|---|
-| PIPELINE_kafka | `bootstrap.servers` in the extra | KAFKA_BOOTSTRAP_SERVERS |
+| PIPELINE_kafka | settings of librdkafka in the extra | those of `include.kafka_connection.VARIABLES` |
 | PIPELINE_postgres | host, port, schema | DATABASE_HOST, DATABASE_PORT, DATABASE_NAME |
 | | password | DB_BATCH_PASSWORD |
 | | `gateway_password`, `owner_password` in the extra | DB_GATEWAY_PASSWORD, DB_OWNER_PASSWORD |
@@ -19,6 +19,7 @@ from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.integrity import commands
+from include.kafka_connection import VARIABLES
 from include.settings import Settings, prefix_of
 
 
@@ -26,7 +27,7 @@ def task_environment(pipeline: str) -> dict[str, str]:
     """Return the process's environment with the fields of the pipeline's connections as its variables."""
     kafka, postgres, gateway = (_fields(f"{pipeline}_{kind}") for kind in ("kafka", "postgres", "gateway"))
     found = {
-        "KAFKA_BOOTSTRAP_SERVERS": kafka.get("bootstrap.servers"),
+        **{variable: kafka.get(setting) for setting, variable in VARIABLES.items()},
         "DATABASE_HOST": postgres.get("host"),
         "DATABASE_PORT": postgres.get("port"),
         "DATABASE_NAME": postgres.get("schema"),
