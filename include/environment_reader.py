@@ -40,18 +40,38 @@ class EnvironmentReader:
 
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text of printable characters."""
-        value = self.secret(name, default)
+        value = self._value(name, default)
         if not value.isprintable():
             raise self._wrong(name, value, "has a non-printable character; type it again")
         return value
 
     def secret(self, name: str, default: str | None = None) -> str:
-        """Return a text that messages never show."""
+        """Return a text that messages never show: the variable, or the content of the file that NAME_FILE names.
+
+        One line end at the end of the file is no part of it.
+        """
+        self._read.add(f"{name}_FILE")
+        for variable in dict.fromkeys((self._prefix + name, name)):
+            file = f"{variable}_FILE"
+            if not self._environment.get(file):
+                if self._environment.get(variable):
+                    break
+            elif self._environment.get(variable):
+                raise ConfigurationError(f"{variable} and {file} are both set; remove one of them")
+            else:
+                self._read.add(name)
+                return self._without_nul(file, _content(file, self._environment[file]))
+        return self._value(name, default)
+
+    def _value(self, name: str, default: str | None) -> str:
         self._read.add(name)
-        variable = self.variable(name)
-        value = self._environment.get(variable, "") or default
+        value = self._environment.get(self.variable(name), "") or default
         if value is None:
             raise ConfigurationError(f"{name} is not set; set it in the environment or run through `make`")
+        return self._without_nul(self.variable(name), value)
+
+    @staticmethod
+    def _without_nul(variable: str, value: str) -> str:
         if "\0" in value:
             raise ConfigurationError(f"{variable} has a NUL character; type it again")
         return value
@@ -202,6 +222,16 @@ class EnvironmentReader:
 
     def _wrong(self, name: str, value: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"{self.variable(name)}={value!r}: {why}")
+
+
+def _content(variable: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "not text in UTF-8"
+        raise ConfigurationError(
+            f"{variable}={path!r}: cannot be read ({reason}); correct the path, the file or its rights"
+        ) from exc
 
 
 def _is_url(text: str) -> bool:

@@ -28,6 +28,17 @@ _PASSWORD_VARIABLES: dict[Role, str] = {
     "analyst": "DB_ANALYST_PASSWORD",
 }
 
+# setting of libpq, by which the connection of Airflow has it → variable
+LIBPQ_VARIABLES = {
+    "sslmode": "DATABASE_SSL_MODE",
+    "sslrootcert": "DATABASE_SSL_CA_FILE",
+    "sslcert": "DATABASE_SSL_CERTIFICATE_FILE",
+    "sslkey": "DATABASE_SSL_KEY_FILE",
+    "target_session_attrs": "DATABASE_TARGET_SESSION_ATTRS",
+}
+_SSL_MODES = {name: name for name in ("disable", "prefer", "require", "verify-ca", "verify-full")}
+_SESSION_ATTRS = {name: name for name in ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")}
+
 DEFAULT_PIPELINE = "board_detail"
 DEFAULT_TIMEZONE = "Asia/Seoul"
 APPROVAL_TIMEOUT_S = 43_200.0
@@ -38,7 +49,8 @@ _MOST_DAYS = 36_500
 class DatabaseSettings:
     """The database of a pipeline: its address and passwords.
 
-    A role's password is needed only by processes that connect as that role.
+    `host` is one host or several with commas, and `libpq` has further settings of connections, see `libpq_settings`. A
+    role's password is needed only by processes that connect as that role.
     """
 
     host: str
@@ -48,6 +60,7 @@ class DatabaseSettings:
     pipeline: Definition = field(repr=False)
     superuser: str = "postgres"
     superuser_password: str = field(default="", repr=False)
+    libpq: Mapping[str, str] = field(default_factory=dict)
 
     def password(self, role: Role) -> str:
         """Return the role's password. Raises ConfigurationError with the missing variable."""
@@ -259,6 +272,7 @@ class Settings:
                 pipeline=definition,
                 superuser=env.text("POSTGRES_SUPERUSER", "postgres"),
                 superuser_password=env.secret("POSTGRES_SUPERUSER_PASSWORD", ""),
+                libpq=libpq_settings(env),
             ),
             gateway=GatewaySettings(
                 host=env.text("GATEWAY_HOST", "127.0.0.1"),
@@ -336,6 +350,30 @@ class Settings:
                 f"KAFKA_REPLICATION_FACTOR={kafka.replication_factor}; give it that number or less"
             )
         return settings
+
+
+def libpq_settings(env: EnvironmentReader) -> dict[str, str]:
+    """Return libpq's settings of TLS and of the choice among several hosts. Raises ConfigurationError.
+
+    With a CA file the server's certificate and name are verified, unless DATABASE_SSL_MODE says otherwise. Among
+    several hosts, the one that accepts writes is used.
+    """
+    files = {name: env.readable_file(LIBPQ_VARIABLES[name]) for name in ("sslrootcert", "sslcert", "sslkey")}
+    mode = env.choice("DATABASE_SSL_MODE", _SSL_MODES, "verify-full" if files["sslrootcert"] else "prefer")
+    if mode.startswith("verify") != (files["sslrootcert"] is not None):
+        raise ConfigurationError(
+            f"DATABASE_SSL_MODE={mode!r}: verify-ca and verify-full go together with DATABASE_SSL_CA_FILE, a PEM file "
+            "such as /etc/ssl/certs/ca-certificates.crt; set both or neither"
+        )
+    if (files["sslcert"] is None) != (files["sslkey"] is None):
+        missing = LIBPQ_VARIABLES["sslcert" if files["sslkey"] else "sslkey"]
+        raise ConfigurationError(f"{missing} is not set; a client's certificate and its key go together")
+    attrs = "read-write" if "," in env.host("DATABASE_HOST") else "any"
+    return {
+        "sslmode": mode,
+        **{name: str(path) for name, path in files.items() if path},
+        "target_session_attrs": env.choice("DATABASE_TARGET_SESSION_ATTRS", _SESSION_ATTRS, attrs),
+    }
 
 
 def prefix_of(pipeline: str) -> str:

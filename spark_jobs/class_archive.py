@@ -30,6 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from include.clock import rfc3339
 from include.command import as_command
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.kafka_connection import KafkaConnection
 from include.settings import SparkSettings
 from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
@@ -42,7 +43,7 @@ from spark_jobs.transforms.versions import newest_versions
 
 log = logging.getLogger("class_archive")
 
-_NO_BROKER = "127.0.0.1:1"  # loads the clients' classes without a broker; the calls fail
+_NO_BROKER = KafkaConnection("127.0.0.1:1")  # loads the clients' classes without a broker; the calls fail
 _SHORT_TIMEOUTS = {"kafka.default.api.timeout.ms": "1000", "kafka.request.timeout.ms": "500",
             "kafkaConsumer.pollTimeoutMs": "500", "kafka.max.block.ms": "500"}  # fmt: skip
 _STREAMING_S = 3
@@ -120,7 +121,7 @@ def _run_everything(session: SparkSession, folder: str) -> None:
         .options(**{**CONSUMER_OPTIONS, **_SHORT_TIMEOUTS})
     )
     read = read.option("startingOffsets", offsets[0]).option("endingOffsets", offsets[1])
-    _expect_failure(lambda: read.option("kafka.bootstrap.servers", _NO_BROKER).load().count())
+    _expect_failure(lambda: read.options(**_NO_BROKER.spark()).load().count())
 
 
 def _shuffle(context: SparkContext) -> None:

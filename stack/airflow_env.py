@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from include.adapters.lineage import transport_of
 from include.adapters.postgres.sessions import AUTHENTICATION
+from include.environment_reader import EnvironmentReader
 from include.kafka_connection import VARIABLES
-from include.settings import listed_pipelines, reader_of
+from include.settings import LIBPQ_VARIABLES, listed_pipelines, reader_of
 from stack.environment import without_secrets
 
 # user → role, as SimpleAuthManager knows them: viewer < user < op < admin
@@ -88,6 +89,11 @@ def spark_connection(master: str) -> str:
     return json.dumps({"conn_type": "spark", "host": master, "extra": extra})
 
 
+def _given(env: EnvironmentReader, variables: Mapping[str, str]) -> dict[str, object]:
+    """Return the values of the variables that are set, by the names of a connection's fields."""
+    return {field: value for field, name in variables.items() if (value := env.secret(name, ""))}
+
+
 def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the connections of each pipeline: see `include.airflow_support.connections`."""
     found: dict[str, str] = {}
@@ -96,7 +102,7 @@ def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
         connections: dict[str, dict[str, object]] = {
             "kafka": {
                 "conn_type": "kafka",
-                "extra": {name: value for name, each in VARIABLES.items() if (value := env.secret(each, ""))},
+                "extra": _given(env, VARIABLES),
             },
             "postgres": {
                 "conn_type": "postgres",
@@ -106,6 +112,7 @@ def task_connections(settings: Mapping[str, str]) -> dict[str, str]:
                 "login": "batch",
                 "password": env.secret("DB_BATCH_PASSWORD"),
                 "extra": {
+                    **_given(env, LIBPQ_VARIABLES),
                     "gateway_password": env.secret("DB_GATEWAY_PASSWORD"),
                     "owner_password": env.secret("DB_OWNER_PASSWORD"),
                 },

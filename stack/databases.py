@@ -8,8 +8,9 @@ from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.login_roles import save_login_role
 from include.adapters.postgres.sessions import SessionLimits, open_session
+from include.environment_reader import EnvironmentReader
 from include.errors import DatabaseUnavailable
-from include.settings import reader_of
+from include.settings import libpq_settings, reader_of
 from stack.errors import StackError
 from stack.pipelines import pipelines_of
 from stack.postgres import SUPERUSER
@@ -33,6 +34,7 @@ def create_databases(settings: Mapping[str, str]) -> None:
             password=settings["POSTGRES_SUPERUSER_PASSWORD"],
             application="databases",
             limits=SessionLimits(),
+            libpq=libpq_settings(EnvironmentReader(settings)),
         )
         connection.autocommit = True  # CREATE DATABASE can't run in a transaction
         try:

@@ -178,19 +178,23 @@ class KafkaServer:
 class PostgresTestServer:
     """A PostgreSQL from the wheel where there is one, else the machine's. `more` are settings."""
 
-    def __init__(self, folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._more = [part for name, value in more.items() for part in ("-c", f"{name}={value}")]
-        (self._port,) = unused(1)
+    def __init__(
+        self, folder: Path, more: Mapping[str, str] = MappingProxyType({}), host: str = LOOPBACK, port: int = 0
+    ) -> None:
+        self._host = host
+        self._port = port or unused(1)[0]
+        settings = {"listen_addresses": host, **more}
+        self._more = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         binaries = from_wheel() or find(os.environ)
         self._server = PostgresServer(folder / "data", binaries, self._port, _SUPERUSER_PASSWORD)
-        health = PostgresHealth(LOOPBACK, self._port, SUPERUSER, _SUPERUSER_PASSWORD)
+        health = PostgresHealth(host, self._port, SUPERUSER, _SUPERUSER_PASSWORD)
         self._process = ServerProcess("postgres", folder / "postgres.log", health, signal.SIGINT)
         self.templates: set[str] = set()  # databases to copy, see `new_database`
 
     @property
     def host(self) -> str:
         """The address it listens on."""
-        return LOOPBACK
+        return self._host
 
     @property
     def port(self) -> int:
@@ -273,9 +277,11 @@ def kafka_server(
 
 
 @contextlib.contextmanager
-def postgres_server(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[PostgresTestServer]:
+def postgres_server(
+    folder: Path, more: Mapping[str, str] = MappingProxyType({}), host: str = LOOPBACK, port: int = 0
+) -> Iterator[PostgresTestServer]:
     """A running PostgreSQL, stopped at the end of the block."""
-    server = PostgresTestServer(folder, more)
+    server = PostgresTestServer(folder, more, host, port)
     try:
         server.start()
         yield server

@@ -73,10 +73,11 @@ def topic(settings: Settings, topic: Topic) -> Dataset:
 
 
 def table(settings: Settings, name: str) -> Dataset:
-    """Return the dataset of a table or view of the pipeline's rows."""
+    """Return the dataset of a table or view of the pipeline's rows. Of several hosts the first one names the server."""
     database, pipeline = settings.database, settings.pipeline
     fields = tuple((pipeline.column_name(each), pipeline.output.field(each.output).type) for each in pipeline.columns)
-    return Dataset(f"postgres://{database.host}:{database.port}", f"{database.name}.public.{name}", fields)
+    host = database.host.split(",")[0]
+    return Dataset(f"postgres://{host}:{database.port}", f"{database.name}.public.{name}", fields)
 
 
 def rebuild_job(settings: Settings, day: Day) -> Job:

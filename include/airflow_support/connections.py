@@ -6,6 +6,7 @@ Connections are read when a task runs, never at parse time. Each is optional, an
 |---|---|---|
 | PIPELINE_kafka | settings of librdkafka in the extra | those of `include.kafka_connection.VARIABLES` |
 | PIPELINE_postgres | host, port, schema | DATABASE_HOST, DATABASE_PORT, DATABASE_NAME |
+| | settings of libpq in the extra | those of `include.settings.LIBPQ_VARIABLES` |
 | | password | DB_BATCH_PASSWORD |
 | | `gateway_password`, `owner_password` in the extra | DB_GATEWAY_PASSWORD, DB_OWNER_PASSWORD |
 | PIPELINE_gateway | host, which is one URL or several with commas | GATEWAY_URL |
@@ -20,7 +21,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.integrity import commands
 from include.kafka_connection import VARIABLES
-from include.settings import Settings, prefix_of
+from include.settings import LIBPQ_VARIABLES, Settings, prefix_of
 
 
 def task_environment(pipeline: str) -> dict[str, str]:
@@ -31,6 +32,7 @@ def task_environment(pipeline: str) -> dict[str, str]:
         "DATABASE_HOST": postgres.get("host"),
         "DATABASE_PORT": postgres.get("port"),
         "DATABASE_NAME": postgres.get("schema"),
+        **{variable: postgres.get(setting) for setting, variable in LIBPQ_VARIABLES.items()},
         "DB_BATCH_PASSWORD": postgres.get("password"),
         "DB_GATEWAY_PASSWORD": postgres.get("gateway_password"),
         "DB_OWNER_PASSWORD": postgres.get("owner_password"),

@@ -114,6 +114,7 @@ def _make_roles(database: DatabaseSettings) -> None:
     connection = open_session(
         host=database.host, port=database.port, database=database.name, user=database.superuser,
         password=database.superuser_password, application="migrate", limits=MIGRATION, pipeline=database.pipeline,
+        libpq=database.libpq,
     )  # fmt: skip
     try:
         with connection, connection.cursor() as cursor:

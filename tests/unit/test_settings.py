@@ -57,6 +57,43 @@ def test_a_missing_password_is_named_when_it_is_used():
         settings.database.password("batch")
 
 
+@pytest.mark.parametrize("content", ["p w", "p w\n", "p w\r\n"])
+def test_a_secret_may_be_in_a_file(tmp_path, content):
+    file = tmp_path / "password"
+    file.write_bytes(content.encode())
+    settings = Settings.from_environment({**LEAST, "DB_BATCH_PASSWORD_FILE": str(file)})
+    assert settings.database.password("batch") == "p w"
+
+
+def test_the_prefix_wins_for_secrets_in_files_too(tmp_path):
+    (tmp_path / "plain").write_text("plain")
+    (tmp_path / "own").write_text("own")
+    plain = {"PIPELINE": "order_detail", "DB_BATCH_PASSWORD_FILE": str(tmp_path / "plain")}
+    own = {"ORDER_DETAIL__DB_BATCH_PASSWORD": "own"}
+    own_file = {"ORDER_DETAIL__DB_BATCH_PASSWORD_FILE": str(tmp_path / "own")}
+    for found in (own, own_file):
+        assert Settings.from_environment({**LEAST, **plain, **found}).database.password("batch") == "own"
+    assert Settings.from_environment({**LEAST, **plain}).database.password("batch") == "plain"
+
+
+def test_a_secret_that_is_in_a_file_in_vain_is_refused(tmp_path):
+    file, binary = tmp_path / "password", tmp_path / "binary"
+    file.write_text("hush")
+    binary.write_bytes(b"\xff")
+    for found, message in (
+        (
+            {"DB_BATCH_PASSWORD_FILE": str(file), "DB_BATCH_PASSWORD": "x"},
+            "DB_BATCH_PASSWORD and DB_BATCH_PASSWORD_FILE",
+        ),
+        ({"DB_BATCH_PASSWORD_FILE": str(tmp_path / "none")}, "none': cannot be read (No such file or directory)"),
+        ({"DB_BATCH_PASSWORD_FILE": str(binary)}, "not text in UTF-8"),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            Settings.from_environment({**LEAST, **found})
+        assert message in str(raised.value)
+        assert "hush" not in str(raised.value)
+
+
 def test_secrets_are_not_shown():
     secrets = {"DB_BATCH_PASSWORD": "hush", "GATEWAY_TOKEN": "hush", "ALERT_WEBHOOK_URL": "https://hooks/hush"}
     assert "hush" not in repr(Settings.from_environment({**LEAST, **secrets}))

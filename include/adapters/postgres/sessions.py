@@ -69,12 +69,14 @@ def open_session(
     limits: SessionLimits,
     settings: Mapping[str, object] = MappingProxyType({}),
     pipeline: Definition | None = None,
+    libpq: Mapping[str, str] = MappingProxyType({}),
 ) -> Connection:
     """Return an open connection, which the caller closes. Raises DatabaseUnavailable.
 
-    `settings` are further settings of PostgreSQL. Named statements need the `pipeline` to whose database it connects.
-    A server that asks for the password by any method other than SCRAM is refused without sending it.
-    Blocks up to `connect_s`. A statement can block for longer than its limit only while PostgreSQL itself is frozen.
+    `host` may be several, separated by commas. `settings` are further settings of PostgreSQL, and `libpq` those of the
+    client. Named statements need the `pipeline` to whose database it connects. A server that asks for the password by
+    any method other than SCRAM is refused without sending it. Blocks up to `connect_s` for each host. A statement can
+    block for longer than its limit only while PostgreSQL itself is frozen.
     """
     parameters = {
         "timezone": "UTC",
@@ -96,6 +98,7 @@ def open_session(
             connect_timeout=limits.connect_s,
             options=" ".join(f"-c {name}={value}" for name, value in parameters.items()),
             connection_factory=PipelineConnection,
+            **libpq,
             **_CLIENT_KEEPALIVES,
         )
     except psycopg2.OperationalError as exc:
@@ -116,7 +119,7 @@ def open_connection(
     return open_session(
         host=database.host, port=database.port, database=database.name, user=role, password=database.password(role),
         application=application or role, limits=limits or _OF_ROLE[role], settings=settings,
-        pipeline=database.pipeline,
+        pipeline=database.pipeline, libpq=database.libpq,
     )  # fmt: skip
 
 
