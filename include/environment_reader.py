@@ -76,6 +76,11 @@ class EnvironmentReader:
             raise ConfigurationError(f"{variable} has a NUL character; type it again")
         return value
 
+    def is_set(self, name: str) -> bool:
+        """Return whether the variable is set and not empty."""
+        self._read.add(name)
+        return bool(self._environment.get(self.variable(name)))
+
     def token(self, name: str) -> str:
         """Return a secret that is sent in an HTTP header; empty if it is not set."""
         value = self.secret(name, "")

@@ -1,4 +1,4 @@
-"""How clients reach Kafka: the brokers' addresses, and how connections are encrypted and authenticated.
+"""The connection to Kafka: the brokers' addresses, and the encryption and authentication of connections.
 
 One group of settings for librdkafka and for Kafka's Java clients, which Spark uses.
 """
@@ -27,6 +27,7 @@ VARIABLES = {
     "sasl.oauthbearer.token.endpoint.url": "KAFKA_SASL_TOKEN_URL",
     "sasl.oauthbearer.scope": "KAFKA_SASL_SCOPE",
 }
+SECRETS = ("KAFKA_SASL_PASSWORD", "KAFKA_SSL_KEY_PASSWORD")
 _PROTOCOLS: dict[str, Protocol] = {name: name for name in get_args(Protocol)}
 _MECHANISMS: dict[str, Mechanism] = {name: name for name in get_args(Mechanism)}
 _SECURITY = "org.apache.kafka.common.security"
@@ -37,8 +38,6 @@ _LOGIN_MODULES: dict[Mechanism, str] = {
     "OAUTHBEARER": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule",
 }
 _OAUTH_HANDLER = f"{_SECURITY}.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
-# of Kafka's Java clients: PEM files hold keys in PKCS #8 alone
-_PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,18 @@ class KafkaConnection:
             return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
         return "SSL" if self.tls else "PLAINTEXT"
 
+    @property
+    def principal(self) -> str:
+        """The client's name in Kafka's ACLs, with the brokers' default rules. Reads the client's certificate."""
+        if self.sasl:
+            return f"User:{self.sasl.username}"
+        if self.tls and self.tls.certificate_file:
+            from cryptography import x509
+
+            certificate = x509.load_pem_x509_certificate(_content(self.tls.certificate_file).encode())
+            return f"User:{certificate.subject.rfc4514_string()}"
+        return "User:ANONYMOUS"
+
     def librdkafka(self) -> dict[str, object]:
         """Return the settings of a client of librdkafka. Files are read when the client is made."""
         settings: dict[str, object] = {"bootstrap.servers": self.bootstrap_servers}
@@ -123,7 +134,7 @@ class KafkaConnection:
     def java(self) -> dict[str, str]:
         """Return the settings of Kafka's Java clients. Reads the client's certificate and key.
 
-        Raises ConfigurationError if they cannot be read, or the key is not in PKCS #8.
+        Raises ConfigurationError if they cannot be read.
         """
         settings = {"bootstrap.servers": self.bootstrap_servers}
         if self.protocol != "PLAINTEXT":
@@ -134,10 +145,8 @@ class KafkaConnection:
             settings |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": _content(self.tls.certificate_file),
-                "ssl.keystore.key": _pkcs8(self.tls.key_file),
+                "ssl.keystore.key": _java_key(self.tls.key_file, self.tls.key_password),
             }
-            if self.tls.key_password:
-                settings["ssl.key.password"] = self.tls.key_password
         if self.sasl:
             settings |= {"sasl.mechanism": self.sasl.mechanism, "sasl.jaas.config": _jaas(self.sasl)}
             if self.sasl.mechanism == "OAUTHBEARER":
@@ -152,14 +161,20 @@ class KafkaConnection:
         return {f"kafka.{name}": value for name, value in self.java().items()}
 
 
-_TLS_VARIABLES = tuple(name for name in VARIABLES.values() if name.startswith("KAFKA_SSL_"))
-_SASL_VARIABLES = tuple(name for name in VARIABLES.values() if name.startswith("KAFKA_SASL_"))
+_TLS_VARIABLES = (
+    *(name for name in VARIABLES.values() if name.startswith("KAFKA_SSL_")),
+    "KAFKA_SSL_KEY_PASSWORD_FILE",
+)
+_SASL_VARIABLES = (
+    *(name for name in VARIABLES.values() if name.startswith("KAFKA_SASL_")),
+    "KAFKA_SASL_PASSWORD_FILE",
+)
 
 
 def _is_wanted(env: EnvironmentReader, names: tuple[str, ...], is_wanted: bool, protocols: str) -> bool:
-    """Whether the protocol needs the variables. Raises ConfigurationError for one that is set in vain."""
+    """True if the protocol needs the variables. Raises ConfigurationError for one that is set in vain."""
     for name in names:
-        if env.secret(name, "") and not is_wanted:
+        if env.is_set(name) and not is_wanted:
             raise ConfigurationError(
                 f"{env.variable(name)} is set, but KAFKA_SECURITY_PROTOCOL does not use it; set that to {protocols}, "
                 "or remove it"
@@ -172,9 +187,10 @@ def _read_tls(env: EnvironmentReader) -> Tls:
     if (certificate_file is None) != (key_file is None):
         missing = "KAFKA_SSL_KEY_FILE" if key_file is None else "KAFKA_SSL_CERTIFICATE_FILE"
         raise ConfigurationError(f"{missing} is not set; a client's certificate and its key go together")
+    password = env.secret("KAFKA_SSL_KEY_PASSWORD", "")
     if key_file is not None:
-        _pkcs8(key_file)
-    return Tls(ca_file, certificate_file, key_file, env.secret("KAFKA_SSL_KEY_PASSWORD", ""))
+        _java_key(key_file, password)
+    return Tls(ca_file, certificate_file, key_file, password)
 
 
 def _read_sasl(env: EnvironmentReader) -> Sasl:
@@ -217,10 +233,15 @@ def _content(path: Path) -> str:
         raise ConfigurationError(f"{path} cannot be read as PEM: {exc}; correct the file or its rights") from exc
 
 
-def _pkcs8(path: Path) -> str:
-    text = _content(path)
-    if not any(header in text for header in _PKCS8):
+def _java_key(path: Path, password: str) -> str:
+    """Return the key in PKCS #8, not encrypted: Java reads no other form, and not all that OpenSSL encrypts."""
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        key = serialization.load_pem_private_key(_content(path).encode(), password.encode() if password else None)
+    except (ValueError, TypeError) as exc:  # TypeError: a password without an encrypted key, or the other way around
         raise ConfigurationError(
-            f"{path} has no key in PKCS #8, which Java needs; convert it with `openssl pkcs8 -topk8 -in KEY -out NEW`"
-        )
-    return text
+            f"{path} is not a key in PEM that KAFKA_SSL_KEY_PASSWORD opens: {exc}; correct the file or the password"
+        ) from exc
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return key.private_bytes(*form).decode("ascii")

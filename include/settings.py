@@ -15,6 +15,7 @@ from typing import Literal
 from include.contracts.definition import Definition, definitions_folder
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
+from include.gateway.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
 from include.kafka_connection import KafkaConnection
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
@@ -143,6 +144,8 @@ class GatewaySettings:
     idempotency_window_s: float = 86_400.0
     idempotency_max_keys: int = 100_000
     limits: GatewayLimits = GatewayLimits()
+    tls: ServerTls | None = None
+    client_tls: ClientTls = field(default_factory=ClientTls)
 
 
 @dataclass(frozen=True)
@@ -288,6 +291,8 @@ class Settings:
                 circuit_failures=env.whole("GATEWAY_CIRCUIT_FAILURES", 5),
                 idempotency_window_s=env.seconds("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
                 idempotency_max_keys=env.whole("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
+                tls=read_server_tls(env),
+                client_tls=read_client_tls(env),
                 limits=GatewayLimits(
                     max_events=env.whole("GATEWAY_MAX_EVENTS", 1000),
                     max_body_bytes=env.whole("GATEWAY_MAX_BODY_BYTES", 4 << 20),

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from include.adapters.lineage import transport_of
 from include.adapters.postgres.sessions import AUTHENTICATION
 from include.environment_reader import EnvironmentReader
+from include.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.kafka_connection import VARIABLES
 from include.settings import LIBPQ_VARIABLES, listed_pipelines, reader_of
 from stack.environment import without_secrets
@@ -40,8 +41,7 @@ _SECRETS = (
     "GATEWAY_ADMIN_TOKEN",
     "ALERT_WEBHOOK_URL",
     "METRICS_TOKEN",
-    "KAFKA_SASL_PASSWORD",
-    "KAFKA_SSL_KEY_PASSWORD",
+    *KAFKA_SECRETS,
 )
 
 # Lineage without the code of tasks, and without the DAGs that only watch: one of them runs every five minutes.
@@ -91,7 +91,7 @@ def spark_connection(master: str) -> str:
 
 def _given(env: EnvironmentReader, variables: Mapping[str, str]) -> dict[str, object]:
     """Return the values of the variables that are set, by the names of a connection's fields."""
-    return {field: value for field, name in variables.items() if (value := env.secret(name, ""))}
+    return {field: env.text(name) for field, name in variables.items() if env.is_set(name)}
 
 
 def task_connections(settings: Mapping[str, str]) -> dict[str, str]:

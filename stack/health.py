@@ -3,25 +3,27 @@
 import datetime as dt
 import http.client
 import json
+import os
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.postgres.sessions import SessionLimits, open_session
+from include.environment_reader import EnvironmentReader
 from include.errors import DatabaseUnavailable
+from include.gateway.tls import read_client_tls
+from include.kafka_connection import KafkaConnection
 from stack.kafka import cluster_id
 from stack.leftovers import find_family
 from stack.ports import holder
 from stack.service import AirflowHealth, Health, HttpHealth, KafkaHealth, PostgresHealth, Service
 
 TIMEOUT_S = 4.0
-
-# Without the proxy of the caller's shell, because all addresses are local.
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def unhealthy_reason(service: Service, pid: int = 0, started_at: float = 0.0) -> str | None:
@@ -47,23 +49,23 @@ def probe(health: Health, started_at: float = 0.0) -> str | None:
     `started_at` is the process's start (Unix time): an older heartbeat is from an earlier process.
     """
     match health:
-        case KafkaHealth(bootstrap_servers, data):
-            return _probe_kafka(bootstrap_servers, data)
-        case PostgresHealth(host, port, role, password):
-            return _probe_postgres(host, port, role, password)
+        case KafkaHealth(kafka, data):
+            return _probe_kafka(kafka, data)
+        case PostgresHealth(host, port, role, password, libpq):
+            return _probe_postgres(host, port, role, password, libpq)
         case HttpHealth(url):
             return _probe_http(url)
         case AirflowHealth(url, component):
             return _probe_airflow(url, component, started_at)
 
 
-def _probe_kafka(bootstrap_servers: str, data: Path | None) -> str | None:
-    host, _, port = bootstrap_servers.split(",")[0].rpartition(":")
+def _probe_kafka(kafka: KafkaConnection, data: Path | None) -> str | None:
+    host, _, port = kafka.bootstrap_servers.split(",")[0].rpartition(":")
     try:  # fails faster than librdkafka, which silently retries a refused connection until the timeout
         socket.create_connection((host, int(port)), timeout=TIMEOUT_S).close()
     except OSError as exc:
         return exc.strerror or str(exc)
-    client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, "socket.timeout.ms": 3000})
+    client = AdminClient({**kafka.librdkafka(), "log_level": 0, "socket.timeout.ms": 3000})
     try:
         found = client.list_topics(timeout=TIMEOUT_S)
     except KafkaException as exc:
@@ -74,14 +76,21 @@ def _probe_kafka(bootstrap_servers: str, data: Path | None) -> str | None:
     return None if found.brokers else "no broker has joined"
 
 
-def _probe_postgres(host: str, port: int, role: str, password: str) -> str | None:
+def _probe_postgres(host: str, port: int, role: str, password: str, libpq: Mapping[str, str]) -> str | None:
     try:
         if not password:
-            socket.create_connection((host, port), timeout=TIMEOUT_S).close()
+            socket.create_connection((host.split(",")[0], port), timeout=TIMEOUT_S).close()
             return None
         limits = SessionLimits(connect_s=int(TIMEOUT_S))
         open_session(
-            host=host, port=port, database="postgres", user=role, password=password, application="stack", limits=limits
+            host=host,
+            port=port,
+            database="postgres",
+            user=role,
+            password=password,
+            application="stack",
+            limits=limits,
+            libpq=libpq,
         ).close()
     except OSError as exc:
         return str(exc)
@@ -112,8 +121,12 @@ def _probe_airflow(url: str, component: str, started_at: float) -> str | None:
 
 def _get(url: str) -> bytes | str:
     """Return the body of a response with status 200 (bytes), else the reason of the failure (str)."""
+    # without the proxy of the caller's shell, because all addresses are local
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if url.startswith("https:"):
+        handlers.append(urllib.request.HTTPSHandler(context=read_client_tls(EnvironmentReader(os.environ)).context()))
     try:
-        with _opener.open(url, timeout=TIMEOUT_S) as response:
+        with urllib.request.build_opener(*handlers).open(url, timeout=TIMEOUT_S) as response:
             return bytes(response.read()) if response.status == 200 else f"HTTP {response.status}"
     except urllib.error.HTTPError as exc:
         return f"HTTP {exc.code}"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from include.errors import ConfigurationError
 from include.gateway import token_file
+from include.kafka_connection import SECRETS as KAFKA_SECRETS
 from stack import environment, leftovers, version
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.errors import StackError, describe_os_error
@@ -24,8 +25,8 @@ from stack.postgres import PostgresServer
 from stack.postgres_binaries import choose
 from stack.services import port_of, stream_services
 
-_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD",)  # of its tokens the gateway needs only the hashes
-_STREAM_SECRETS = ("DB_STREAM_PASSWORD",)
+_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD", *KAFKA_SECRETS)  # of its tokens the gateway needs only the hashes
+_STREAM_SECRETS = ("DB_STREAM_PASSWORD", *KAFKA_SECRETS)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from include.kafka_connection import KafkaConnection
+
 Signal = Literal["TERM", "INT"]
 
 
@@ -15,18 +17,19 @@ class KafkaHealth:
     Another stack's broker may hold the port. Without `data` any cluster is accepted.
     """
 
-    bootstrap_servers: str
+    kafka: KafkaConnection
     data: Path | None = None
 
 
 @dataclass(frozen=True)
 class PostgresHealth:
-    """Healthy if the role can connect. Without a password only the port is checked."""
+    """Healthy if the role can connect. Without a password only the port is checked, of the first host."""
 
     host: str
     port: int
     role: str
     password: str = field(repr=False)
+    libpq: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

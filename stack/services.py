@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
-from include.settings import reader_of
+from include.kafka_connection import KafkaConnection
+from include.settings import libpq_settings, reader_of
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.pipelines import gateway_pipeline, pipelines_of, suffix_of
@@ -54,6 +55,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
                 port_of(settings, "DATABASE_PORT"),
                 SUPERUSER,
                 settings.get(SUPERUSER_PASSWORD, ""),
+                libpq_settings(EnvironmentReader(settings)),
             ),
             address=f"{settings['DATABASE_HOST']}:{settings['DATABASE_PORT']}",
             ports=ports("DATABASE_PORT"),
@@ -63,7 +65,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
         Service(
             "kafka",
             KafkaHealth(
-                settings["KAFKA_BOOTSTRAP_SERVERS"],
+                KafkaConnection.from_environment(EnvironmentReader(settings)),
                 layout.kafka / "data" if layout and "kafka" not in external else None,
             ),
             address=settings["KAFKA_BOOTSTRAP_SERVERS"],

@@ -18,6 +18,7 @@ from types import MappingProxyType
 import psycopg2
 from psycopg2 import sql
 
+from include.kafka_connection import KafkaConnection
 from include.process_tree import die_with_parent
 from stack.health import probe
 from stack.kafka import KafkaBroker
@@ -148,7 +149,7 @@ class KafkaServer:
         layout = Layout.of()
         java = find_java(os.environ)
         self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more, listeners)
-        health = KafkaHealth(self._broker.bootstrap_servers, self._broker.data)
+        health = KafkaHealth(KafkaConnection(self._broker.bootstrap_servers), self._broker.data)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
 
     @property

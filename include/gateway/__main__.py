@@ -2,7 +2,7 @@
 
 Exit codes: 0 ended by SIGTERM or SIGINT; 70 stopped by supervision, see the log; 75 try again later (the store is
 locked by another process or cannot be written, the port is busy); 78 a setting is missing or wrong. SIGHUP reloads the
-tokens file.
+tokens file and the certificate.
 """
 
 import asyncio
@@ -112,7 +112,18 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, OK)
-    loop.add_signal_handler(signal.SIGHUP, tokens.reload)
+    tls = gateway.tls
+    context = tls.context() if tls else None
+
+    def reload() -> None:
+        tokens.reload()
+        if tls and context:
+            try:
+                tls.load(context)
+            except ConfigurationError as exc:
+                log.error("the former certificate is kept: %s", exc)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
 
     store.open()  # first: only the process that holds the store's lock may decide which cluster its events belong to
     try:
@@ -130,7 +141,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     draining = asyncio.create_task(services.drain.run())
     watching = [asyncio.create_task(_watch_topics(settings, services)), asyncio.create_task(services.home.run())]
     gc.freeze()
-    await server.start(listener)
+    await server.start(listener, context)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
     try:
         await end_requested.wait()

@@ -47,7 +47,8 @@ class GatewayClient:
         self._limits = settings.limits
         self._data = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
         self._admin = {"Authorization": f"Bearer {settings.admin_token}"} if settings.admin_token else {}
-        self._http = httpx.Client(base_url=settings.url, timeout=timeout_s, trust_env=False)
+        verify = settings.client_tls.context() if settings.url.startswith("https:") else True
+        self._http = httpx.Client(base_url=settings.url, timeout=timeout_s, trust_env=False, verify=verify)
 
     def __enter__(self) -> Self:
         return self

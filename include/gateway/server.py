@@ -6,6 +6,7 @@ docs/adr/0009 says why no existing server is used. httptools parses heads and ch
 import asyncio
 import logging
 import socket
+import ssl
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -93,13 +94,16 @@ class Server:
         """Bytes buffered for clients that do not read their answers."""
         return sum(connection.unsent_bytes for connection in self._stalled)
 
-    async def start(self, listener: socket.socket) -> None:
-        """Start to accept connections from a bound socket."""
+    async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Start to accept connections from a bound socket, over TLS if there is a context."""
         self.loop = asyncio.get_running_loop()
         for kind in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             listener.setsockopt(socket.SOL_SOCKET, kind, self.limits.socket_buffer_bytes)  # connections inherit it
         backlog = self.limits.backlog  # asyncio calls listen() again, with 100 by default
-        self._listener = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=backlog)
+        handshake_s = self.limits.receive_timeout_s if tls else None
+        self._listener = await self.loop.create_server(
+            lambda: Connection(self), sock=listener, backlog=backlog, ssl=tls, ssl_handshake_timeout=handshake_s
+        )
         self._sweep()
 
     async def quiesce(self, timeout_s: float) -> bool:

@@ -1,8 +1,13 @@
 """Every client of Kafka over TLS and SASL, on a real broker whose certificates the test makes."""
 
 import asyncio
+import os
+import shlex
+import subprocess
+import sys
 import time
 from contextlib import closing
+from typing import get_args
 
 import pytest
 from confluent_kafka.admin import (
@@ -12,23 +17,28 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from include.adapters.kafka.admin import create_topics
+from include.adapters.kafka.access import KafkaAccessDenied, Part
+from include.adapters.kafka.admin import create_topics, topics_below
 from include.adapters.kafka.audit import topic_drifts
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.kafka.range_reader import RangeReader
-from include.contracts.pipelines import TOPICS
+from include.contracts.pipelines import PIPELINES, TOPICS
 from include.environment_reader import EnvironmentReader
 from include.errors import BrokerUnavailable
 from include.gateway.ports import Record
 from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 from spark_jobs.connectors.kafka import read_range, stream_reader, write_records
+from stack.layout import Layout
 from stack.ports import unused
+from stack.prerequisites import find_java
 from tests.servers import Listener, kafka_server
+from tests.support.broker import remove_topics
 from tests.support.certificates import Authority
 
 USER, PASSWORD = "pipeline", 'a "quoted\\" pass word; $1'
+KEY_PASSWORD = "with-a-password"
 NOW_MS = int(time.time() * 1000)
 LISTENERS = ("SECURE", "MUTUAL")
 
@@ -55,6 +65,8 @@ def secured(authority, ports, tmp_path_factory):
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.ca_file),
         "listener.name.mutual.ssl.client.auth": "required",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{USER};User:CN=client;User:CN=client{KEY_PASSWORD}",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.secure.plain.sasl.jaas.config": plain,
         "listener.name.secure.scram-sha-256.sasl.jaas.config": scram,
@@ -63,9 +75,15 @@ def secured(authority, ports, tmp_path_factory):
     listeners = (Listener("SECURE", ports["SECURE"], "SASL_SSL"), Listener("MUTUAL", ports["MUTUAL"], "SSL"))
     with kafka_server(tmp_path_factory.mktemp("secured"), more, listeners) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            user = UserScramCredentialUpsertion(USER, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
-            admin.alter_user_scram_credentials([user])[USER].result(30)
+        sha_256, sha_512 = (ScramCredentialInfo(each, 4096) for each in (ScramMechanism.SCRAM_SHA_256,
+                                                                        ScramMechanism.SCRAM_SHA_512))  # fmt: skip
+        for name, kind in [
+            (USER, sha_256),
+            (USER, sha_512),
+            *((part, sha_512) for part in (*get_args(Part), "nobody")),
+        ]:
+            user = UserScramCredentialUpsertion(name, kind, PASSWORD.encode())
+            admin.alter_user_scram_credentials([user])[name].result(30)
         yield kafka
 
 
@@ -104,7 +122,7 @@ WAYS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "mutual", "mutual with a pass
 def kafka(request, secured, authority, ports):
     """The connection by each way to prove who one is."""
     if request.param.startswith("mutual"):
-        return mutual(authority, ports, "with-a-password" if "password" in request.param else "")
+        return mutual(authority, ports, KEY_PASSWORD if "password" in request.param else "")
     return connection(authority, ports, KAFKA_SASL_MECHANISM=request.param)
 
 
@@ -194,3 +212,60 @@ def send_in_time(kafka, deadline_s):
         return [result]
 
     return asyncio.run(produce())
+
+
+def granted(secured, commands):
+    """Run kafka-acls commands with Kafka's own program, which connects as the superuser."""
+    layout = Layout.of()
+    program = [find_java(os.environ) / "bin" / "java", "-XX:TieredStopAtLevel=1", "-cp", f"{layout.kafka_jars}/*"]
+    for command in commands:
+        script, server, _, *options = shlex.split(command)
+        assert (script, server) == ("kafka-acls.sh", "--bootstrap-server")
+        subprocess.run([*program, "org.apache.kafka.tools.AclCommand", server, secured.bootstrap_servers, *options],
+                       check=True, capture_output=True)  # fmt: skip
+
+
+def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authority, ports, spark):
+    def of(part):
+        return connection(authority, ports, KAFKA_SASL_USERNAME=part)
+
+    def settings(part):
+        return KafkaSettings(of(part), 2, 1, 1, 14)
+
+    remove_topics(secured.bootstrap_servers)
+    for name in PIPELINES:
+        environment = {"PATH": os.environ["PATH"], "PIPELINE": name, "DATABASE_HOST": "none",
+                       "KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}  # fmt: skip
+        printed = subprocess.run([sys.executable, "-m", "include.rights", "kafka"], env=environment,
+                                 cwd=Layout.of().root, check=True, capture_output=True, text=True).stdout  # fmt: skip
+        granted(secured, printed.splitlines())
+
+    assert set(create_topics(settings("topics"))) == set(TOPICS)
+    assert send(of("gateway"), "board", 2) == [None, None]
+    assert topics_below(of("gateway"), ["board"], 1) == []
+    assert None not in send(of("gateway"), "board-detail", 1)
+    assert send(of("batch"), "board", 1) == [None]
+    assert len(values(of("batch"), "board")) == len(values(of("integrity"), "board")) == 2 + 1
+    assert topic_drifts(settings("batch"), list(TOPICS.values())) == []
+    assert None not in send(of("integrity"), "board", 1)
+
+    offsets = OffsetReader(of("stream"))
+    read = read_range(spark, offsets, "board", offsets.earliest("board"), offsets.ends("board"))
+    write_records(read.select("key", "value"), of("stream"), "board-detail")
+    assert len(values(of("batch"), "board-detail")) == 3
+
+
+def test_a_missing_right_is_named_with_the_command_that_grants_it(secured, authority, ports):
+    kafka = connection(authority, ports, KAFKA_SASL_USERNAME="nobody")
+    create_topics(KafkaSettings(connection(authority, ports), 2, 1, 1, 14))
+    settings = KafkaSettings(kafka, 2, 1, 1, 14)
+    wanted = [
+        ("Describe", lambda: OffsetReader(kafka).ends("board")),
+        ("Read", lambda: values(kafka, "board")),
+        ("DescribeConfigs", lambda: topic_drifts(settings, [TOPICS["board"]])),
+    ]
+    for operation, call in wanted:
+        with pytest.raises(KafkaAccessDenied, match=rf"denies {operation} on topic board to User:nobody") as raised:
+            call()
+        granted(secured, [str(raised.value).partition("grant it: ")[2]])
+        call()

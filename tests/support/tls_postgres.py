@@ -26,7 +26,7 @@ def tls_terminator(host: str, port: int, context: ssl.SSLContext) -> Iterator[in
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(_end(server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -47,6 +47,14 @@ async def _serve(
         server_reader, server_writer = await asyncio.open_connection(host, port)
         with contextlib.closing(server_writer):
             await asyncio.gather(_pass_on(reader, server_writer), _pass_on(server_reader, writer))
+
+
+async def _end(server: asyncio.Server) -> None:
+    server.close()
+    connections = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in connections:
+        each.cancel()
+    await asyncio.gather(*connections, return_exceptions=True)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,7 +9,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.files.fallback_folder import FallbackFolder
-from include.errors import BrokerUnavailable, ConfigurationError, ForeignCluster
+from include.adapters.kafka.access import broker_error
+from include.errors import ConfigurationError, ForeignCluster
 from include.kafka_connection import KafkaConnection
 
 FILE = "fallback.cluster"
@@ -63,7 +64,7 @@ def require_own_cluster(kafka: KafkaConnection, stores: Iterable[Path], timeout_
     try:
         present = AdminClient(kafka.librdkafka()).list_topics(timeout=timeout_s).cluster_id
     except KafkaException as exc:
-        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
+        raise broker_error(exc, kafka, "Describe") from exc
     for folder in stores:
         if not os.access(folder, os.R_OK | os.X_OK):
             continue

@@ -9,11 +9,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.adapters.files.cluster_file import require_own_cluster
+from include.adapters.kafka.access import broker_error
 from include.adapters.kafka.audit import TIMEOUT_S, topic_drifts
 from include.command import as_command
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
-from include.errors import BrokerUnavailable, ContractMismatch
+from include.errors import ContractMismatch
 from include.kafka_connection import KafkaConnection
 from include.retry import retry_transient
 from include.settings import KafkaSettings, Settings
@@ -69,7 +70,7 @@ def topics_below(kafka: KafkaConnection, names: Collection[str], needed_bytes: i
             if exc.args[0].code() in _SETTINGS_HIDDEN:
                 log.warning("the settings of topic %s are not known: %s", resource.name, exc.args[0].name())
                 continue
-            raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
+            raise broker_error(exc, kafka, "DescribeConfigs", resource.name) from exc
         if value < needed_bytes:
             found.append(
                 f"topic {resource.name} has {_LIMIT}={value}, and the gateway's batches need {needed_bytes}: Kafka "
@@ -82,7 +83,7 @@ def _existing(admin: AdminClient, kafka: KafkaSettings) -> set[str]:
     try:
         return set(admin.list_topics(timeout=TIMEOUT_S).topics)
     except KafkaException as exc:
-        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
+        raise broker_error(exc, kafka.connection, "Describe") from exc
 
 
 def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
@@ -98,7 +99,7 @@ def _create(admin: AdminClient, topic: Topic, kafka: KafkaSettings) -> bool:
     except KafkaException as exc:
         if exc.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, topic=topic.name, reason=str(exc)) from exc
+        raise broker_error(exc, kafka.connection, "Create", topic.name) from exc
     return True
 
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,12 +11,12 @@ from typing import Any, Literal
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource
 
+from include.adapters.kafka.access import broker_error
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.partitioner import partition_of
 from include.adapters.kafka.producer import producer_config
 from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.topics import PARTITIONER, PRODUCER_SETTINGS, PYTHON_PRODUCER_SETTINGS, SINK_SETTINGS, Topic
-from include.errors import BrokerUnavailable
 from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
 
@@ -55,7 +56,7 @@ def audit_cluster(kafka: KafkaSettings, topics: Collection[Topic]) -> list[Drift
     try:
         metadata = admin.list_topics(timeout=TIMEOUT_S)
     except KafkaException as exc:
-        raise BrokerUnavailable(bootstrap_servers=kafka.bootstrap_servers, reason=str(exc)) from exc
+        raise broker_error(exc, kafka.connection, "Describe") from exc
     there = [topic for topic in topics if topic.name in metadata.topics]
     missing = [
         Drift("topic_missing", topic.name, f"topic {topic.name} does not exist",
@@ -131,14 +132,14 @@ def _brokers(kafka: KafkaSettings, brokers: Sequence[int]) -> Iterator[Drift]:
 def _topics(admin: AdminClient, kafka: KafkaSettings, topics: Collection[Topic], with_state: bool) -> list[Drift]:
     if not topics:
         return []
-    try:
-        names = TopicCollection([topic.name for topic in topics])
-        described = {name: f.result() for name, f in admin.describe_topics(names, request_timeout=TIMEOUT_S).items()}
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic.name) for topic in topics]
-        configs = {r.name: f.result() for r, f in admin.describe_configs(resources, request_timeout=TIMEOUT_S).items()}
-        brokers = sorted(node.id for node in admin.describe_cluster(request_timeout=TIMEOUT_S).result().nodes)
-    except KafkaException as exc:
-        raise BrokerUnavailable(reason=str(exc)) from exc
+    names = [topic.name for topic in topics]
+    asked = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
+    described = {name: _result(asked[name], kafka, "Describe", name) for name in names}
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+    asked = admin.describe_configs(resources, request_timeout=TIMEOUT_S)
+    configs = {each.name: _result(future, kafka, "DescribeConfigs", each.name) for each, future in asked.items()}
+    cluster = _result(admin.describe_cluster(request_timeout=TIMEOUT_S), kafka, "Describe")
+    brokers = sorted(node.id for node in cluster.nodes)
     found: list[Drift] = []
     for topic in topics:
         replicas = {one.id: [node.id for node in one.replicas] for one in described[topic.name].partitions}
@@ -147,6 +148,13 @@ def _topics(admin: AdminClient, kafka: KafkaSettings, topics: Collection[Topic],
         if with_state:
             found += _under_replicated(topic.name, described[topic.name].partitions)
     return found
+
+
+def _result(future: Future[Any], kafka: KafkaSettings, operation: str, topic: str = "") -> Any:
+    try:
+        return future.result()
+    except KafkaException as exc:
+        raise broker_error(exc, kafka.connection, operation, topic) from exc
 
 
 def _drifts(

@@ -4,11 +4,12 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
+from include.adapters.kafka.access import broker_error
 from include.clock import epoch_ms, instant_of
-from include.errors import BrokerUnavailable, ContractMismatch, TopicChanged
+from include.errors import ContractMismatch, TopicChanged
 from include.kafka_connection import KafkaConnection
 
 Offsets = dict[int, int]  # partition → offset
@@ -59,7 +60,7 @@ class OffsetRange:
 
 
 class OffsetReader:
-    """Looks up offsets and ids of topics. Each call blocks up to the timeout and raises BrokerUnavailable."""
+    """Looks up offsets and ids of topics. Each call blocks up to the timeout; raises as `broker_error` says."""
 
     def __init__(self, kafka: KafkaConnection, timeout_s: float | None = None) -> None:
         """`timeout_s` is 30 s unless given."""
@@ -74,7 +75,7 @@ class OffsetReader:
                 topic
             ].result()
         except KafkaException as exc:
-            raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
+            raise broker_error(exc, self.kafka, "Describe", topic) from exc
         return str(described.topic_id)
 
     def require_ids(self, topic_ids: Mapping[str, str]) -> None:
@@ -90,12 +91,14 @@ class OffsetReader:
     def partitions(self, topic: str) -> list[int]:
         """Return the topic's partitions. Raises ContractMismatch if the topic does not exist."""
         try:
-            found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic].partitions
+            found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
+            if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise KafkaException(found.error)
         except KafkaException as exc:
-            raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
-        if not found:
+            raise broker_error(exc, self.kafka, "Describe", topic) from exc
+        if not found.partitions:
             raise ContractMismatch("the topic does not exist; create the topics first", topic=topic)
-        return sorted(found)
+        return sorted(found.partitions)
 
     def earliest(self, topic: str) -> Offsets:
         """Return the first available offset of each partition."""
@@ -140,4 +143,4 @@ class OffsetReader:
             futures = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=self._timeout_s)
             return {partition.partition: future.result() for partition, future in futures.items()}
         except KafkaException as exc:
-            raise BrokerUnavailable(topic=topic, reason=str(exc)) from exc
+            raise broker_error(exc, self.kafka, "Describe", topic) from exc

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from include.adapters.kafka.access import broker_error
 from include.adapters.kafka.offsets import Offsets
 from include.errors import BrokerUnavailable, MissingRange
 from include.kafka_connection import KafkaConnection
@@ -23,6 +24,7 @@ class RangeReader:
 
     def __init__(self, kafka: KafkaConnection, skip_deleted: bool = False) -> None:
         """With `skip_deleted` records that Kafka no longer has are skipped; else they raise MissingRange."""
+        self._kafka = kafka
         self._settings = {
             **kafka.librdkafka(),
             "group.id": "range-reader",  # required by the client, but not used
@@ -89,7 +91,7 @@ class RangeReader:
         try:
             messages: list[Message] = self._consumer.consume(count, POLL_S)
         except KafkaException as exc:
-            raise BrokerUnavailable(topic=self._topic, reason=str(exc)) from exc
+            raise broker_error(exc, self._kafka, "Read", self._topic) from exc
         records = [message for message in messages if message.error() is None]
         positions.update({record.partition(): record.offset() + 1 for record in records})
         for message in messages if len(records) < len(messages) else ():
@@ -105,8 +107,10 @@ class RangeReader:
             positions[partition] = max(positions.get(partition, 0), message.offset())
         elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
             raise MissingRange(topic=self._topic, partition=partition, wanted=positions.get(partition))
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            pass  # the client looks for the group's coordinator, and this consumer uses no group
         elif not error.retriable() and error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-            raise BrokerUnavailable(topic=self._topic, partition=partition, reason=str(error))
+            raise broker_error(KafkaException(error), self._kafka, "Read", self._topic, partition=partition)
 
     def _stopped(
         self, records: list[Message], left: Offsets, ends: Mapping[int, int], positions: Offsets

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import psycopg2
-from psycopg2.errors import ReadOnlySqlTransaction
+from psycopg2.errors import InsufficientPrivilege, ReadOnlySqlTransaction
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.definition import Definition
-from include.errors import DatabaseUnavailable
+from include.errors import ConfigurationError, DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
+from include.sql.grants import missing_grants
 from include.sql.named import PipelineConnection
 
 CLOSE_TIMEOUT_S = 5.0
 HOUR_S = 3600.0
+
+
+class DatabaseAccessDenied(ConfigurationError):
+    """PostgreSQL denies a statement to this role."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +189,18 @@ class KeptConnection:
 
 @contextmanager
 def own_errors(database: DatabaseSettings) -> Iterator[None]:
-    """Raise DatabaseUnavailable for errors of a server that is unavailable, goes away or ends the session."""
+    """Raise DatabaseUnavailable for errors of a server that is unavailable, goes away or ends the session.
+
+    Raises DatabaseAccessDenied if the role lacks a right.
+    """
     try:
         yield
+    except InsufficientPrivilege as exc:
+        message = exc.diag.message_primary or ""
+        granted = " ".join(missing_grants(message, database.pipeline)) or "none of the schema concerns it"
+        raise DatabaseAccessDenied(
+            f"PostgreSQL: {message}; rights of the schema, granted by its owner: {granted}"
+        ) from exc
     except (psycopg2.OperationalError, psycopg2.InterfaceError, ReadOnlySqlTransaction) as exc:
         # without DETAIL and CONTEXT, which may quote a row
         reason = exc.diag.message_primary or str(exc).strip()

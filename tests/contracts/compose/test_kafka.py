@@ -42,7 +42,9 @@ class Cluster:
         self.folder = folder
         self._ports = dict(zip(ADDRESSES, unused(len(ADDRESSES)), strict=True))
         self._processes = {
-            name: ServerProcess(name, folder / f"{name}.log", KafkaHealth(self.moved(f"{name}:9092")), signal.SIGTERM)
+            name: ServerProcess(
+                name, folder / f"{name}.log", KafkaHealth(KafkaConnection(self.moved(f"{name}:9092"))), signal.SIGTERM
+            )
             for name in BROKERS
         }
 

@@ -230,7 +230,7 @@ def test_absent_broker_is_no_error_at_the_start_but_reported():
     reported: list[Failure] = []
 
     async def main():
-        producer = KafkaProducer("127.0.0.1:9", SHORT_S)
+        producer = KafkaProducer(KafkaConnection("127.0.0.1:9"), SHORT_S)
         producer.start(reported.append)
         failure = await producer.send(event())
         async with asyncio.timeout(10):

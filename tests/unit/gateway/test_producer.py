@@ -7,12 +7,13 @@ import pytest
 from confluent_kafka import KafkaError
 
 from include.adapters.kafka.producer import KafkaProducer, _ClientLog, _failure
+from include.kafka_connection import KafkaConnection
 from tests.fakes.events import record
 
 
 def test_record_that_the_client_itself_refuses_for_its_size_is_too_large_for_ever():
     async def scenario():
-        producer = KafkaProducer("127.0.0.1:9", 1.0)
+        producer = KafkaProducer(KafkaConnection("127.0.0.1:9"), 1.0)
         producer.start(lambda failure: None)
         try:
             return await producer.send(record(1, "e-1", body="x" * 2_000_000))

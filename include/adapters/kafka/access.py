@@ -1,0 +1,74 @@
+"""The least rights of each part of the pipeline in Kafka, and the error that names a missing one with its command."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from confluent_kafka import KafkaError, KafkaException
+
+from include.contracts.definition import Definition
+from include.errors import BrokerUnavailable, ConfigurationError, PipelineError
+from include.kafka_connection import KafkaConnection
+
+Part = Literal["gateway", "stream", "batch", "integrity", "topics"]
+_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+@dataclass(frozen=True)
+class Right:
+    """Operations on topics that one part needs. Read and Write include Describe."""
+
+    part: Part
+    operations: tuple[str, ...]
+    topics: tuple[str, ...]
+
+
+class KafkaAccessDenied(ConfigurationError):
+    """Kafka denies an operation to this client."""
+
+
+def rights(pipeline: Definition) -> list[Right]:
+    """Return the least rights of the parts: `topics` creates the topics, `integrity` is the Integrity page.
+
+    `batch` also writes: reconcile_sources sends missing events, and forget_member tombstones.
+    """
+    raw = (pipeline.table.name, pipeline.stream.name)
+    all_topics = (*raw, pipeline.output.name)
+    return [
+        Right("gateway", ("Write", "DescribeConfigs"), raw),
+        Right("stream", ("Read",), all_topics),
+        Right("stream", ("Write",), (pipeline.output.name,)),
+        Right("batch", ("Read", "Write", "DescribeConfigs"), all_topics),
+        Right("integrity", ("Read",), all_topics),
+        Right("topics", ("Create", "Describe", "DescribeConfigs"), all_topics),
+    ]
+
+
+def acl_commands(kafka: KafkaConnection, pipeline: Definition, principals: Mapping[Part, str]) -> Iterator[str]:
+    """Yield the commands that grant the rights to each part's principal, such as `User:gateway`."""
+    for right in rights(pipeline):
+        yield _command(kafka, principals[right.part], right.operations, right.topics)
+
+
+def broker_error(
+    exc: KafkaException, kafka: KafkaConnection, operation: str, topic: str = "", **where: object
+) -> PipelineError:
+    """Return the pipeline's error for one of Kafka's clients.
+
+    It is KafkaAccessDenied if the client may not carry out the operation, such as `Read`, and names the command that
+    grants it; otherwise BrokerUnavailable.
+    """
+    if exc.args[0].code() not in _DENIED:
+        of_topic = {"topic": topic, **where} if topic else where
+        return BrokerUnavailable("", bootstrap_servers=kafka.bootstrap_servers, **of_topic, reason=str(exc))
+    command = _command(kafka, kafka.principal, (operation,), (topic or "*",))
+    return KafkaAccessDenied(
+        f"Kafka denies {operation} on topic {topic or '*'} to {kafka.principal}; grant it: {command}"
+    )
+
+
+def _command(kafka: KafkaConnection, principal: str, operations: tuple[str, ...], topics: tuple[str, ...]) -> str:
+    options = [("--operation", each) for each in operations] + [("--topic", each) for each in topics]
+    words = ["kafka-acls.sh", "--bootstrap-server", kafka.bootstrap_servers, "--add", "--allow-principal", principal]
+    return shlex.join([*words, *(word for option in options for word in option)])

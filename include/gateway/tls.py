@@ -1,0 +1,97 @@
+"""TLS of the gateway: the context of its server, and that of its clients."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.environment_reader import EnvironmentReader
+from include.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    """The gateway's certificate and key, in PEM. With `client_ca_file` only clients with a certificate may connect."""
+
+    certificate_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return the server's context. Raises ConfigurationError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.load(context)
+        if self.client_ca_file:
+            _trust(context, "GATEWAY_TLS_CLIENT_CA_FILE", self.client_ca_file)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Read certificate and key again, for new connections. Raises ConfigurationError; the former ones stay then."""
+        _identify(context, "GATEWAY_TLS_CERTIFICATE_FILE", self.certificate_file, self.key_file)
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """The authorities that a client trusts, the system's without a file; and its own certificate and key, in PEM."""
+
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return the client's context. Raises ConfigurationError."""
+        context = ssl.create_default_context()
+        if self.ca_file:
+            _trust(context, "GATEWAY_CA_FILE", self.ca_file)
+        if self.certificate_file and self.key_file:
+            _identify(context, "GATEWAY_CLIENT_CERTIFICATE_FILE", self.certificate_file, self.key_file)
+        return context
+
+
+def read_server_tls(env: EnvironmentReader) -> ServerTls | None:
+    """Return the server's files; None if the gateway serves HTTP. Raises ConfigurationError."""
+    names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE")
+    certificate_file, key_file = _pair(env, *names)
+    client_ca_file = env.readable_file("GATEWAY_TLS_CLIENT_CA_FILE")
+    if certificate_file and key_file:
+        return ServerTls(certificate_file, key_file, client_ca_file)
+    if client_ca_file:
+        raise ConfigurationError(f"GATEWAY_TLS_CLIENT_CA_FILE is set without {' and '.join(names)}; set all or none")
+    return None
+
+
+def read_client_tls(env: EnvironmentReader) -> ClientTls:
+    """Return the files of the gateway's clients. Raises ConfigurationError."""
+    pair = _pair(env, "GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE")
+    return ClientTls(env.readable_file("GATEWAY_CA_FILE"), *pair)
+
+
+def _pair(env: EnvironmentReader, certificate: str, key: str) -> tuple[Path | None, Path | None]:
+    found = env.readable_file(certificate), env.readable_file(key)
+    if (found[0] is None) != (found[1] is None):
+        raise ConfigurationError(
+            f"{key if found[0] else certificate} is not set; a certificate and its key go together"
+        )
+    return found
+
+
+def _trust(context: ssl.SSLContext, name: str, path: Path) -> None:
+    try:
+        context.load_verify_locations(path)
+    except OSError as exc:  # ssl.SSLError is one
+        raise ConfigurationError(f"{name}={str(path)!r}: no certificates in PEM ({exc}); correct the file") from exc
+
+
+def _identify(context: ssl.SSLContext, name: str, certificate_file: Path, key_file: Path) -> None:
+    try:
+        # an encrypted key would be asked for on the terminal
+        context.load_cert_chain(certificate_file, key_file, password=_no_password)
+    except (OSError, ValueError) as exc:
+        raise ConfigurationError(
+            f"{name}={str(certificate_file)!r}: it and {key_file} are no certificate in PEM with its key ({exc}); "
+            "correct the files"
+        ) from exc
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; decrypt it with `openssl pkey -in KEY -out NEW`")
