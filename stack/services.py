@@ -47,6 +47,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
     def ports(*names: str) -> dict[str, int]:
         return {name: port_of(settings, name) for name in names}
 
+    kafka_ports = ports("KAFKA_PORT", "KAFKA_CONTROLLER_PORT")  # before the address that is made of one
     nodes: list[Node] = [
         Service(
             "postgres",
@@ -69,7 +70,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
                 layout.kafka / "data" if layout and "kafka" not in external else None,
             ),
             address=settings["KAFKA_BOOTSTRAP_SERVERS"],
-            ports=ports("KAFKA_PORT", "KAFKA_CONTROLLER_PORT"),
+            ports=kafka_ports,
             stop_deadline_s=40,
             external="kafka" in external,
         ),

@@ -14,7 +14,6 @@ from psycopg2.extensions import cursor as Cursor
 from include.contracts.definition import Definition
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
-from include.sql.grants import missing_grants
 from include.sql.named import PipelineConnection
 
 CLOSE_TIMEOUT_S = 5.0
@@ -196,6 +195,8 @@ def own_errors(database: DatabaseSettings) -> Iterator[None]:
     try:
         yield
     except InsufficientPrivilege as exc:
+        from include.sql.grants import missing_grants  # reads the definitions, which may be wrong
+
         message = exc.diag.message_primary or ""
         granted = " ".join(missing_grants(message, database.pipeline)) or "none of the schema concerns it"
         raise DatabaseAccessDenied(
