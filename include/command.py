@@ -3,8 +3,10 @@
 import functools
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec
 
+from include import logs
 from include.errors import OK, PipelineError
 
 log = logging.getLogger(__name__)
@@ -20,12 +22,17 @@ def as_command(main: Callable[_Arguments, int | None]) -> Callable[_Arguments, i
 
     @functools.wraps(main)
     def run(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> int:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        logging.getLogger("py4j").setLevel(logging.WARNING)
         try:
+            logs.set_up(component_of(main.__code__.co_filename))
             return main(*arguments, **named) or OK
         except PipelineError as exc:
             log.error("%s: %s", type(exc).__name__, exc)
             return exc.exit_code
 
     return run
+
+
+def component_of(file: str) -> str:
+    """Return the name of a command by its file: `gateway` for include/gateway/__main__.py, `stream` for stream.py."""
+    path = Path(file)
+    return path.parent.name if path.stem == "__main__" else path.stem

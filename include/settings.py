@@ -143,6 +143,7 @@ class GatewaySettings:
     circuit_failures: int = 5
     idempotency_window_s: float = 86_400.0
     idempotency_max_keys: int = 100_000
+    logs_access: bool = False
     limits: GatewayLimits = GatewayLimits()
     tls: ServerTls | None = None
     client_tls: ClientTls = field(default_factory=ClientTls)
@@ -291,6 +292,7 @@ class Settings:
                 circuit_failures=env.whole("GATEWAY_CIRCUIT_FAILURES", 5),
                 idempotency_window_s=env.seconds("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
                 idempotency_max_keys=env.whole("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
+                logs_access=env.choice("GATEWAY_ACCESS_LOG", {"off": False, "on": True}, "off"),
                 tls=read_server_tls(env),
                 client_tls=read_client_tls(env),
                 limits=GatewayLimits(
@@ -379,6 +381,12 @@ def libpq_settings(env: EnvironmentReader) -> dict[str, str]:
         **{name: str(path) for name, path in files.items() if path},
         "target_session_attrs": env.choice("DATABASE_TARGET_SESSION_ATTRS", _SESSION_ATTRS, attrs),
     }
+
+
+def log_format(environment: Mapping[str, str] | None = None) -> str:
+    """Return LOG_FORMAT: text or json. Raises ConfigurationError."""
+    formats = {name: name for name in ("text", "json")}
+    return EnvironmentReader(os.environ if environment is None else environment).choice("LOG_FORMAT", formats, "text")
 
 
 def prefix_of(pipeline: str) -> str:

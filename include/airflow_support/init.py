@@ -8,6 +8,7 @@ Run it before Airflow's components start, with their environment; running it aga
 import logging
 import sys
 
+from include import logs
 from include.airflow_support.defaults import ARCHIVE_POOL, REBUILD_POOL
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,6 @@ def prepare() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logs.set_up("airflow-init")
     prepare()
     sys.exit(0)

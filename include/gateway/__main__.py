@@ -107,7 +107,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     services = build_services(
         producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal
     )
-    server = Server(Gateway(services), gateway.limits)
+    server = Server(Gateway(services, gateway.logs_access), gateway.limits)
     services.metrics.watch(server)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,13 +10,21 @@ from include.gateway.routes import routes
 from include.gateway.services import Services
 
 log = logging.getLogger(__name__)
+access_log = logging.getLogger("include.gateway.access")
+
+REFUSED = "refused"  # the call of a request that is not admitted
+_ACCESS = (
+    "%(method)s call=%(call)r client=%(client)s status=%(status)d duration_ms=%(duration_ms)s "
+    "bytes_received=%(bytes_received)d bytes_sent=%(bytes_sent)d"
+)
 
 
 class Gateway:
     """Implements server.Application. All faults share one body format; an unexpected exception is answered with 500."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, logs_access: bool = False) -> None:
         self._services = services
+        self._logs_access = logs_access
         self.router = Router(routes(services))
 
     def admit(self, request: Request) -> Call:
@@ -27,6 +35,24 @@ class Gateway:
     def refused(self, status: int) -> None:
         """See server.Application."""
         self._services.counters.answered_with_fault[status] += 1
+
+    def answered(
+        self, request: Request | None, call: Call | None, answer: Answer, received: int, seconds: float
+    ) -> None:
+        """See server.Application."""
+        name, client = (call.route.name, call.sender) if call else (REFUSED, "")
+        self._services.counters.latencies.observe(name, client, seconds)
+        if self._logs_access:
+            fields = {
+                "method": request.method.decode("ascii") if request else "",
+                "call": name,
+                "client": client,
+                "status": answer.status,
+                "duration_ms": round(seconds * 1000, 3),
+                "bytes_received": received,
+                "bytes_sent": len(answer.body),
+            }
+            access_log.info(_ACCESS, fields, extra={"fields": fields})
 
     async def handle(self, call: Call, body: bytes) -> Answer:
         """See server.Application."""

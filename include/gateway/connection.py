@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 from include.gateway.answer import Answer, Fault, Headers, answer_of, fault, unavailable
 from include.gateway.body import Body, MeasuredBody
-from include.gateway.request import HEAD_END, Request, check_unfinished
+from include.gateway.request import HEAD_END, Request, check_unfinished, new_id
+from include.logs import REQUEST, RequestIds
 
 if TYPE_CHECKING:
     from include.gateway.server import Admitted, Server
@@ -37,6 +38,7 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._held = 0  # bytes of bodies counted as in flight
         self._since = self._loop.time()  # when the present wait began
+        self._request_id = ""
         self._is_reading = True
         self._is_write_paused = False
         self._is_cut = False  # the body of the current request was not received in full
@@ -194,13 +196,16 @@ class Connection(asyncio.BufferedProtocol):
     # --- answering
 
     def _begin(self, body: bytes) -> None:
+        assert self._request is not None
+        self._request_id = self._request.id
         self._task = self._loop.create_task(self._serve(body))
         if self._unread:
             self._pause_reading()
 
     async def _serve(self, body: bytes) -> None:
-        request, call = self._request, self._call
+        request, call, began = self._request, self._call, self._since
         assert request is not None
+        REQUEST.set(RequestIds(self._request_id))
         try:
             if call is not None:
                 answer = await self._server.application.handle(call, body)
@@ -210,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._release()
             self._request = self._task = None
+        self._server.application.answered(request, call, answer, len(body), self._loop.time() - began)
         if self._transport.is_closing():
             return
         self._since = self._loop.time()
@@ -251,14 +257,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, answer: Answer, is_last: bool, is_head: bool = False) -> None:
         headers = (*answer.headers, _CLOSE) if is_last else answer.headers
-        start = _start(answer.status, headers)
-        self._transport.write(b"%b%d\r\n\r\n%b" % (start, len(answer.body), b"" if is_head else answer.body))
+        start, request_id = _start(answer.status, headers), self._request_id.encode("ascii")
+        body = b"" if is_head else answer.body
+        self._transport.write(b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (start, request_id, len(answer.body), body))
 
     def _refuse(self, refusal: Fault) -> None:
         """Answer with the fault and end the connection, since the start of the next request is not known."""
         self._release()
         self._is_cut = True
-        self._write(self._answer_of(refusal), is_last=True)
+        request, began = self._request, self._since
+        self._request_id = request.id if request else new_id()
+        answer = self._answer_of(refusal)
+        former = REQUEST.set(RequestIds(self._request_id))  # here, no task belongs to the request
+        self._server.application.answered(request, None, answer, 0, self._loop.time() - began)
+        REQUEST.reset(former)
+        self._write(answer, is_last=True)
         self._end()
 
     def _answer_of(self, refusal: Fault) -> Answer:
@@ -310,4 +323,4 @@ def _start(status: int, headers: Headers) -> bytes:
     # cached, since nearly all answers share a few status lines and headers
     phrase = http.HTTPStatus(status).phrase
     lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-    return b"HTTP/1.1 %d %b\r\n%bcontent-length: " % (status, phrase.encode(), lines)
+    return b"HTTP/1.1 %d %b\r\n%bx-request-id: " % (status, phrase.encode(), lines)

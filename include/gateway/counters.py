@@ -2,6 +2,8 @@
 
 from collections import Counter as Tally
 
+from include.gateway.latencies import Latencies
+
 
 class Counters:
     """Counts since the start of the process."""
@@ -10,6 +12,7 @@ class Counters:
         self.kept: Tally[tuple[str, str]] = Tally()  # topic, where
         self.answered_with_fault: Tally[int] = Tally()  # by status; one per event of an array, else one per request
         self.failures: Tally[tuple[str, str]] = Tally()  # kind, action
+        self.latencies = Latencies()
         self.in_flight = 0
         self.replayed = 0
         self.set_aside = 0

@@ -70,6 +70,7 @@ class GatewayMetrics(Collector):
         for status, count in list(self._counters.answered_with_fault.items()):
             faults.add_metric((str(status),), count)
         yield faults
+        yield self._counters.latencies.metric()
         failures = CounterMetricFamily("gateway_failures", "Failures and what was decided.", labels=("kind", "action"))
         for (kind, action), count in list(self._counters.failures.items()):
             failures.add_metric((kind, action), count)

@@ -31,7 +31,16 @@ Integers are written as such: 7, not 7.0. Times are written in the years {FIRST_
 _HEADERS: Mapping[str, Json] = {
     "Connection": {"description": "The gateway closes the connection.", "required": True, "schema": {"const": "close"}},
     "Retry-After": {"description": "Seconds.", "required": True, "schema": {"type": "integer", "minimum": 1}},
+    "X-Request-Id": {"description": "The request's id.", "required": True, "schema": {"type": "string"}},
     "WWW-Authenticate": {"required": True, "schema": {"type": "string", "pattern": "^Bearer"}},
+}
+
+_REQUEST_ID: Json = {
+    "name": "X-Request-Id",
+    "in": "header",
+    "description": "Identifies this request in the answer and in the gateway's log: 1 to 128 visible ASCII characters. "
+    "The gateway makes an id if there is none or another text.",
+    "schema": {"type": "string"},
 }
 
 _IDEMPOTENCY_KEY: Json = {
@@ -62,7 +71,7 @@ def document(limits: GatewayLimits) -> Json:
             "schemas": schemas.components(limits),
             "responses": {fault.name: _fault(fault, ref("Error")) for fault in FAULTS},
             "headers": dict(_HEADERS),
-            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY},
+            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY, "RequestId": _REQUEST_ID},
             "securitySchemes": {
                 name: {"type": "http", "scheme": "bearer", "description": text} for name, text in _TOKENS.values()
             },
@@ -73,11 +82,10 @@ def document(limits: GatewayLimits) -> Json:
 def _operation(call: Call) -> Json:
     operation: Json = {"operationId": call.name, "summary": call.summary}
     statuses = {*call.faults, *OF_EVERY_CALL}
-    parameters: list[Json] = list(call.parameters)
+    parameters: list[Json] = [*call.parameters, {"$ref": "#/components/parameters/RequestId"}]
     if call.is_idempotent:
         parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
-    if parameters:
-        operation["parameters"] = parameters
+    operation["parameters"] = parameters
     if call.access:
         operation["security"] = [{_TOKENS[call.access][0]: []}]
         statuses |= {401, 403}
@@ -90,7 +98,11 @@ def _operation(call: Call) -> Json:
     responses = {status: response for status, response in responses.items() if status in statuses}
     for status, (description, schema) in call.answers.items():
         media_type = call.media_type if status < 400 else JSON
-        responses[status] = {"description": description, "content": {media_type: {"schema": schema}}}
+        responses[status] = {
+            "description": description,
+            "headers": _headers(),
+            "content": {media_type: {"schema": schema}},
+        }
         if call.links:
             responses[status]["links"] = dict(call.links)
     operation["responses"] = {str(status): responses[status] for status in sorted(responses)}
@@ -105,9 +117,12 @@ def _of_call(fault: Fault, takes_arrays: bool) -> Json:
 
 def _fault(fault: Fault, schema: Json) -> Json:
     response: Json = {"description": fault.description, "content": {JSON: {"schema": schema}}}
-    if fault.headers:
-        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in fault.headers}
+    response["headers"] = _headers(*fault.headers)
     return response
+
+
+def _headers(*names: str) -> Json:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
 
 
 def text() -> str:

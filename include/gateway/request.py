@@ -1,6 +1,8 @@
 """Request heads: strict parsing, and the checks of headers that calls need."""
 
 import re
+import secrets
+from itertools import count
 
 import httptools
 
@@ -12,6 +14,7 @@ HEAD_END = b"\r\n\r\n"
 
 _LENGTH_DIGITS = 20
 _OTHER_VERSION = re.compile(rb"\S+ \S+ HTTP/(?!1\.[01]\r)\d\.\d\r\n")
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
@@ -26,6 +29,7 @@ class Head:
     host: bytes | None = None
     idempotency_key: bytes | None = None
     transfer_encoding: bytes | None = None
+    x_request_id = b""
 
 
 _FIELDS = {name.replace("_", "-").encode(): name for name in vars(Head) if not name.startswith("_")}
@@ -101,6 +105,12 @@ class Request:
         return ChunkedBody(self._parser, self._content, limits)
 
     @property
+    def id(self) -> str:
+        """The client's X-Request-Id; a new id if there is none or it is not 1 to 128 visible ASCII characters."""
+        given = self.head.x_request_id
+        return given.decode("ascii") if _REQUEST_ID.fullmatch(given) else new_id()
+
+    @property
     def waits_to_continue(self) -> bool:
         """True if the client may wait for 100 Continue before it sends the body."""
         return self.head.expect.lower() == b"100-continue"
@@ -115,6 +125,8 @@ class Request:
         if field is None or self.method:
             return
         if field in self._given:
+            if field == "x_request_id":
+                return  # of a proxy that added its own; the first one is used
             self._repeated = field
         self._given[field] = value
 
@@ -125,6 +137,15 @@ class Request:
     def on_body(self, data: bytes) -> None:
         """Append a piece of a chunk."""
         self._content += data
+
+
+_PROCESS = secrets.token_hex(8)
+_numbers = count(1)
+
+
+def new_id() -> str:
+    """Return an id for a request: it is unique among all processes."""
+    return f"{_PROCESS}-{next(_numbers)}"
 
 
 def check_beginning(data: bytes, limits: GatewayLimits) -> None:

@@ -4,6 +4,7 @@ import re
 import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import httptools
 
@@ -66,6 +67,11 @@ class Route:
     takes_json: bool = False
     takes_key: bool = False
     is_vital: bool = False
+
+    @cached_property
+    def name(self) -> str:
+        """The call in metrics and logs: method and path, with the parameter's name."""
+        return f"{self.method} {self.path}"
 
     def admit(self, tokens: Tokens, head: Head, parameter: str) -> Call:
         """Check the head and return the call. Raises Fault 401, 403, 415 or 400."""

@@ -56,6 +56,13 @@ class Application(Protocol):
         """Count a request that the server answered with a fault, without `handle`."""
         ...
 
+    def answered(self, request: Request | None, call: Any, answer: Answer, received: int, seconds: float) -> None:
+        """Observe an answer. `request` is None if its head is invalid, `call` if it was not admitted.
+
+        `received` is the size of the body in bytes, `seconds` the time from the first byte of the request.
+        """
+        ...
+
 
 class Server:
     """Accepts connections, and evicts some when there are too many.

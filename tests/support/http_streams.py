@@ -214,6 +214,9 @@ class Recorder:
     def refused(self, status: int) -> None:
         pass
 
+    def answered(self, *_: object) -> None:
+        pass
+
 
 @dataclass(frozen=True)
 class RunningServer:

@@ -1,0 +1,118 @@
+"""Ids of requests, the access log and latencies, of a real gateway process."""
+
+import json
+import logging
+import re
+import socket
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from include.gateway.app import _ACCESS
+from include.logs import TextFormatter
+from tests.fakes.events import member
+from tests.support.gateway_process import GatewayProcess
+
+NO_BROKER = "127.0.0.1:1"  # events go to the fallback store
+EVENTS = "POST /topics/member/events"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    made = GatewayProcess.over(
+        tmp_path_factory.mktemp("gateway"), NO_BROKER, LOG_FORMAT="json", GATEWAY_ACCESS_LOG="on"
+    )
+    made.start()
+    yield made
+    assert made.terminate() == 0
+
+
+def post(gateway, value, **headers):
+    return httpx.post(
+        f"{gateway.url}/topics/member/events", json=value,
+        headers={"Authorization": f"Bearer {gateway.settings.gateway.token}", **headers},
+    )  # fmt: skip
+
+
+def entries(gateway):
+    """The entries of the access log so far, by request id. Each line of the log is a JSON object."""
+    logged = [json.loads(line) for line in gateway.log.read_text().splitlines()]
+    return {each["request_id"]: each for each in logged if each["logger"] == "include.gateway.access"}
+
+
+def test_a_request_keeps_its_id_from_the_header_to_the_log(gateway):
+    response = post(gateway, member(1), **{"X-Request-Id": "order/7:a"})
+    assert response.headers["x-request-id"] == "order/7:a"
+    found = entries(gateway)["order/7:a"]
+    assert {name: found[name] for name in ("call", "client", "method", "status", "component", "bytes_sent")} == {
+        "call": EVENTS, "client": "data", "method": "POST", "status": 201, "component": "gateway",
+        "bytes_sent": len(response.content),
+    }  # fmt: skip
+    assert found["bytes_received"] == len(response.request.content)
+    assert found["duration_ms"] > 0
+
+
+@pytest.mark.parametrize("given", ["", "two words", "x" * 129, "\xe9"])
+def test_an_id_that_cannot_be_used_is_replaced(gateway, given):
+    headers = {"X-Request-Id": given.encode("latin-1")} if given else {}
+    made = {post(gateway, member(1), **headers).headers["x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+    assert all(re.fullmatch(r"[0-9a-f]{16}-\d+", each) for each in made)
+    assert made <= entries(gateway).keys()
+
+
+def test_the_first_of_two_ids_is_used(gateway):
+    headers = [("X-Request-Id", "first"), ("X-Request-Id", "second")]
+    assert httpx.get(f"{gateway.url}/healthz", headers=headers).headers["x-request-id"] == "first"
+
+
+def test_refusals_have_ids_too(gateway):
+    unknown = httpx.get(f"{gateway.url}/nothing")
+    wrong = post(gateway, {"id": "none"})
+    with socket.create_connection(("127.0.0.1", gateway.settings.gateway.port)) as client:
+        client.sendall(b"no HTTP at all\r\n\r\n")
+        answer = client.makefile("rb").read().decode()
+    broken = re.search(r"x-request-id: (\S+)", answer)[1]
+    found = entries(gateway)
+    shown = [(found[name]["call"], found[name]["status"]) for name in
+             (unknown.headers["x-request-id"], wrong.headers["x-request-id"], broken)]  # fmt: skip
+    assert shown == [("refused", 404), (EVENTS, 400), ("refused", 400)]
+
+
+def test_latencies_are_counted_by_call_and_client(gateway):
+    def count():
+        page = httpx.get(f"{gateway.url}/metrics").text
+        (family,) = [each for each in text_string_to_metric_families(page)
+                     if each.name == "gateway_request_duration_seconds"]  # fmt: skip
+        return {
+            (each.name.rpartition("_")[2], each.labels.get("le", "")): each.value
+            for each in family.samples
+            if (each.labels["call"], each.labels["client"]) == (EVENTS, "data")
+        }
+
+    before = count()
+    for _ in range(3):
+        assert post(gateway, member(1)).is_success
+    after = count()
+    assert after["count", ""] - before.get(("count", ""), 0) == 3
+    assert after["bucket", "+Inf"] == after["count", ""]
+    assert after["sum", ""] > before.get(("sum", ""), 0)
+
+
+def test_the_log_has_no_payload_and_no_token(gateway):
+    post(gateway, member(1, nickname="a-personal-name"))
+    text = gateway.log.read_text()
+    for secret in ("a-personal-name", gateway.settings.gateway.token, gateway.settings.gateway.admin_token):
+        assert secret not in text
+
+
+def test_as_text_an_entry_is_one_line():
+    fields = {"method": "GET", "call": "GET /healthz", "client": "", "status": 200, "duration_ms": 0.25,
+              "bytes_received": 0, "bytes_sent": 2}  # fmt: skip
+    record = logging.LogRecord("include.gateway.access", logging.INFO, __file__, 1, _ACCESS, (fields,), None)
+    assert (
+        TextFormatter()
+        .format(record)
+        .endswith("GET call='GET /healthz' client= status=200 duration_ms=0.25 bytes_received=0 bytes_sent=2")
+    )
