@@ -79,7 +79,7 @@ bench: setup ## figures of gateway, stream and batch beside their peers, an hour
 	@$(PY) -m benchmarks.rebuild
 	@$(PY) -m benchmarks.publish
 
-check: setup ## format, lint, types, import rules, generated docs, unit tests
+check: setup ## format, lint, types, import rules, generated docs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -87,7 +87,6 @@ check: setup ## format, lint, types, import rules, generated docs, unit tests
 	@$(PY) -m include.contracts.export --check
 	@$(PY) -m include.gateway.openapi --check
 	@$(PY) -m deploy.notice --check
-	@$(PYTEST) -q tests/unit
 
 # Needs no set-up: Python alone, and the network.
 audit: ## known vulnerabilities of the locked packages and jars; needs the network
