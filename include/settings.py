@@ -127,7 +127,8 @@ class GatewaySettings:
     """The gateway's address, tokens, fallback store and limits.
 
     `token` and `admin_token` are for clients; the gateway itself reads the hashes in `tokens_file`. The circuit opens
-    after `circuit_failures` consecutive failures. `replay_max_rate` is in records per second.
+    after `circuit_failures` consecutive failures. `replay_max_rate` is in records per second. The limits of a
+    client are 0 for none.
     """
 
     host: str
@@ -144,6 +145,8 @@ class GatewaySettings:
     idempotency_window_s: float = 86_400.0
     idempotency_max_keys: int = 100_000
     logs_access: bool = False
+    client_requests_per_s: int = 0
+    client_bytes_per_s: int = 0
     limits: GatewayLimits = GatewayLimits()
     tls: ServerTls | None = None
     client_tls: ClientTls = field(default_factory=ClientTls)
@@ -292,6 +295,8 @@ class Settings:
                 circuit_failures=env.whole("GATEWAY_CIRCUIT_FAILURES", 5),
                 idempotency_window_s=env.seconds("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
                 idempotency_max_keys=env.whole("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
+                client_requests_per_s=env.whole("GATEWAY_CLIENT_REQUESTS_PER_S", 0, least=0),
+                client_bytes_per_s=env.whole("GATEWAY_CLIENT_BYTES_PER_S", 0, least=0),
                 logs_access=env.choice("GATEWAY_ACCESS_LOG", {"off": False, "on": True}, "off"),
                 tls=read_server_tls(env),
                 client_tls=read_client_tls(env),

@@ -30,7 +30,10 @@ class Gateway:
     def admit(self, request: Request) -> Call:
         """See server.Application."""
         route, parameter = self.router.find(request.method, request.target)
-        return route.admit(self._services.tokens, request.head, parameter)
+        call = route.admit(self._services.tokens, request.head, parameter)
+        if route.access == "data":
+            self._services.quotas.admit(call.sender)
+        return call
 
     def refused(self, status: int) -> None:
         """See server.Application."""
@@ -56,6 +59,8 @@ class Gateway:
 
     async def handle(self, call: Call, body: bytes) -> Answer:
         """See server.Application."""
+        if call.route.access == "data":
+            self._services.quotas.charge(call.sender, len(body))
         try:
             return await call.route.answer(call, body)
         except Fault as refusal:

@@ -20,7 +20,7 @@ _POLL_S = 0.2
 
 
 class GatewayUnavailable(Retryable):
-    """The gateway cannot be reached, or cannot keep anything now."""
+    """The gateway cannot be reached, or takes nothing from this client now."""
 
 
 class GatewayRefused(PipelineError):
@@ -127,7 +127,7 @@ class GatewayClient:
             return content
         call = f"{response.request.method} {response.request.url.path}"
         reason = content["error"]
-        if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+        if response.status_code in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
             raise GatewayUnavailable(url=self._url, call=call, reason=reason)
         details = "; ".join(f"{d['pointer'] or '/'}: {d['problem']}, {d['remedy']}" for d in content["details"])
         raise GatewayRefused(call=call, status=response.status_code, reason=details or reason)

@@ -13,6 +13,7 @@ from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
+from include.gateway.quotas import Quotas
 from include.gateway.server import Server
 
 
@@ -34,6 +35,7 @@ class GatewayMetrics(Collector):
         idempotency: Idempotency,
         drain: Drain,
         home: HomeCluster,
+        quotas: Quotas,
         clock: Clock,
     ) -> None:
         self._counters = counters
@@ -42,6 +44,7 @@ class GatewayMetrics(Collector):
         self._idempotency = idempotency
         self._drain = drain
         self._home = home
+        self._quotas = quotas
         self._clock = clock
         self._registry = CollectorRegistry()
         self._server: Server | None = None
@@ -98,6 +101,19 @@ class GatewayMetrics(Collector):
             yield CounterMetricFamily("gateway_connections_evicted", "Connections closed for others.", value=evicted)
             refused = self._server.refused_connections
             yield CounterMetricFamily("gateway_connections_refused", "Connections beyond the cap.", value=refused)
+        limit = GaugeMetricFamily("gateway_quota", "A client's quota a second.", labels=("limit",))
+        for kind, per_second in self._quotas.limits.items():
+            limit.add_metric((kind,), per_second)
+        yield limit
+        left = GaugeMetricFamily("gateway_quota_left", "What is left of a client's quota.", labels=("client", "limit"))
+        for client, kind in self._quotas.known:
+            left.add_metric((client, kind), self._quotas.left(client, kind))
+        yield left
+        text = "Requests answered 429."
+        over = CounterMetricFamily("gateway_quota_refusals", text, labels=("client", "limit"))
+        for (client, kind), count in list(self._quotas.refused.items()):
+            over.add_metric((client, kind), count)
+        yield over
         own, foreign = self._home.own, self._home.foreign
         labels = ("own", "answering")
         text = "1 while another Kafka cluster answers."

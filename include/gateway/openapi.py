@@ -88,7 +88,7 @@ def _operation(call: Call) -> Json:
     operation["parameters"] = parameters
     if call.access:
         operation["security"] = [{_TOKENS[call.access][0]: []}]
-        statuses |= {401, 403}
+        statuses |= {401, 403, *([429] if call.access == "data" else [])}
     if call.body is not None:
         content: Json = {"schema": call.body}
         if call.examples:

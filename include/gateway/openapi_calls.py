@@ -38,6 +38,7 @@ FAULTS = (
         "The Idempotency-Key was used for another request, the body has a field that the "
         "server generates, or the broker refuses the event.",
     ),
+    Fault(429, "TooMany", "The client's quota of requests or bytes a second is used up.", ("Retry-After",)),
     Fault(431, "HeadTooLarge", "The request's head is larger than the gateway accepts.", ("Connection",)),
     Fault(500, "Failed", "The gateway failed; the event may or may not be kept."),
     Fault(501, "OtherCoding", "The body has a Transfer-Encoding other than chunked.", ("Connection",)),

@@ -1,5 +1,6 @@
 """Builds the gateway's services once, at startup; every call uses them."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from include.gateway.idempotency import Idempotency
 from include.gateway.intake import Intake
 from include.gateway.metrics import GatewayMetrics
 from include.gateway.ports import CallJournal, Failure, FallbackStore, Producer, SystemOfRecord
+from include.gateway.quotas import Quotas
 from include.gateway.supervision import client_rule_for
 from include.gateway.tokens import Tokens
 from include.settings import GatewayLimits, GatewaySettings
@@ -33,6 +35,7 @@ class Services:
     counters: Counters
     metrics: GatewayMetrics
     tokens: Tokens
+    quotas: Quotas
     clock: Clock
     limits: GatewayLimits
     topic_faults: list[str] = field(default_factory=list)
@@ -72,6 +75,7 @@ def build_services(
     supervisor = Supervisor(producer, circuit, counters, stop)
     idempotency = Idempotency(clock, settings.idempotency_window_s, settings.idempotency_max_keys, journal)
     home = HomeCluster(producer, circuit, supervisor)
+    quotas = Quotas(settings.client_requests_per_s, settings.client_bytes_per_s, time.monotonic)
     drain = Drain(producer, store, circuit, supervisor, clock, counters, home, settings.replay_max_rate)
     return Services(
         intake=Intake(producer, store, circuit, supervisor, clock, counters, home),
@@ -84,8 +88,9 @@ def build_services(
         circuit=circuit,
         supervisor=supervisor,
         counters=counters,
-        metrics=GatewayMetrics(counters, store.backlog, circuit, idempotency, drain, home, clock),
+        metrics=GatewayMetrics(counters, store.backlog, circuit, idempotency, drain, home, quotas, clock),
         tokens=tokens,
+        quotas=quotas,
         clock=clock,
         limits=settings.limits,
     )

@@ -116,3 +116,18 @@ def test_as_text_an_entry_is_one_line():
         .format(record)
         .endswith("GET call='GET /healthz' client= status=200 duration_ms=0.25 bytes_received=0 bytes_sent=2")
     )
+
+
+def test_a_client_over_its_quota_is_refused_and_admin_calls_are_not(tmp_path):
+    gateway = GatewayProcess.over(tmp_path, NO_BROKER, GATEWAY_CLIENT_REQUESTS_PER_S="2")
+    gateway.start()
+    answers = [post(gateway, member(1)) for _ in range(8)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert [answer.status_code for answer in answers[:4]] == [201] * 4
+    assert refused
+    assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+    with gateway.client() as client:
+        assert client.fallback()["backlog"] == 8 - len(refused)  # the calls of admin tokens have no quota
+    page = httpx.get(f"{gateway.url}/metrics").text
+    assert f'gateway_quota_refusals_total{{client="data",limit="requests"}} {len(refused)}.0' in page
+    assert gateway.terminate() == 0

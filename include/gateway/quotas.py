@@ -1,0 +1,76 @@
+"""Limits of each client by requests and by bytes a second."""
+
+import math
+from collections import Counter as Tally
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from include.gateway.answer import fault
+
+BURST_S = 2.0  # a client that was quiet may use the quota of so many seconds at once
+Kind = Literal["requests", "bytes"]
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The rest of a quota. It is negative after a request larger than the rest before."""
+
+    left: float
+    since: float
+
+
+class Quotas:
+    """Token buckets by client, which is the name of a token. A limit of 0 means none. Not thread-safe.
+
+    A request is refused while the client's bucket is empty. One that is admitted is taken in full, so a body may be
+    larger than the quota: the client then waits longer for its next request.
+    """
+
+    def __init__(self, requests_per_s: int, bytes_per_s: int, clock: Callable[[], float]) -> None:
+        """`clock` returns seconds that never go back."""
+        limits: dict[Kind, int] = {"requests": requests_per_s, "bytes": bytes_per_s}
+        self.limits = {kind: limit for kind, limit in limits.items() if limit}
+        self.refused: Tally[tuple[str, Kind]] = Tally()
+        self._clock = clock
+        self._buckets: dict[tuple[str, Kind], _Bucket] = {}
+
+    def admit(self, client: str) -> None:
+        """Take one request from the client's quota. Raises Fault 429 if a quota is used up."""
+        for kind in self.limits:
+            wait_s = self.wait_s(client, kind)
+            if wait_s > 0:
+                self.refused[client, kind] += 1
+                retry_after = (b"retry-after", b"%d" % math.ceil(wait_s))
+                reason = f"more {kind} a second than this client may send"
+                raise fault(429, "", reason, "try again after the time in Retry-After", (retry_after,))
+        self._take(client, "requests", 1)
+
+    def charge(self, client: str, size: int) -> None:
+        """Take the bytes of a body from the client's quota."""
+        self._take(client, "bytes", size)
+
+    def left(self, client: str, kind: Kind) -> float:
+        """Return what is left of a quota now."""
+        limit, now = self.limits[kind], self._clock()
+        bucket = self._buckets.get((client, kind))
+        if bucket is None:
+            bucket = self._buckets[client, kind] = _Bucket(limit * BURST_S, now)
+        bucket.left = min(limit * BURST_S, bucket.left + (now - bucket.since) * limit)
+        bucket.since = now
+        return bucket.left
+
+    def wait_s(self, client: str, kind: Kind) -> float:
+        """Return the seconds until the quota admits a request again; 0 if it does now."""
+        left, needed = self.left(client, kind), 1 if kind == "requests" else 0
+        return max(0.0, (needed - left) / self.limits[kind])
+
+    @property
+    def known(self) -> list[tuple[str, Kind]]:
+        """Clients that sent something, with each of their quotas."""
+        return list(self._buckets)
+
+    def _take(self, client: str, kind: Kind, count: int) -> None:
+        if kind in self.limits:
+            self.left(client, kind)
+            self._buckets[client, kind].left -= count
