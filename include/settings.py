@@ -144,6 +144,7 @@ class GatewaySettings:
     circuit_failures: int = 5
     idempotency_window_s: float = 86_400.0
     idempotency_max_keys: int = 100_000
+    drain_delay_s: float = 0.0
     logs_access: bool = False
     client_requests_per_s: int = 0
     client_bytes_per_s: int = 0
@@ -295,6 +296,7 @@ class Settings:
                 circuit_failures=env.whole("GATEWAY_CIRCUIT_FAILURES", 5),
                 idempotency_window_s=env.seconds("GATEWAY_IDEMPOTENCY_WINDOW_S", 86_400.0),
                 idempotency_max_keys=env.whole("GATEWAY_IDEMPOTENCY_MAX_KEYS", 100_000),
+                drain_delay_s=env.seconds("GATEWAY_DRAIN_DELAY_S", 0.0, may_be_zero=True),
                 client_requests_per_s=env.whole("GATEWAY_CLIENT_REQUESTS_PER_S", 0, least=0),
                 client_bytes_per_s=env.whole("GATEWAY_CLIENT_BYTES_PER_S", 0, least=0),
                 logs_access=env.choice("GATEWAY_ACCESS_LOG", {"off": False, "on": True}, "off"),

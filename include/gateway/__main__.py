@@ -12,6 +12,7 @@ import logging
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 import uvloop
 
@@ -145,6 +146,11 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
     try:
         await end_requested.wait()
+        services.ending.set()
+        if exit_codes == [OK]:  # a balancer stops sending requests meanwhile; a second signal ends the wait
+            end_requested.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(end_requested.wait(), gateway.drain_delay_s)
         if not await server.quiesce(gateway.delivery_timeout_s):
             log.warning(
                 "requests are still open after %g s; what Kafka has not taken is kept", gateway.delivery_timeout_s

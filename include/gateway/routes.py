@@ -62,11 +62,12 @@ class Operations:
         return json_answer({"status": "alive"})
 
     async def readiness(self, call: Call, body: bytes) -> Answer:
-        """200 while Kafka or the fallback store can make an event durable, else 503."""
+        """200 while Kafka or the fallback store can make an event durable and the gateway is not ending, else 503."""
         kafka = not self._services.circuit.is_open
         store = await self._is_store_writable()
         ready = {"kafka": kafka, "fallback": store, "degraded": self._services.degraded(store)}
-        return json_answer(ready, 200 if kafka or store else 503)
+        is_ready = (kafka or store) and not self._services.ending.is_set()
+        return json_answer(ready, 200 if is_ready else 503)
 
     async def metrics(self, call: Call, body: bytes) -> Answer:
         """200 with the metrics in Prometheus' text format. A page may be 0.1 s old."""

@@ -1,5 +1,6 @@
 """Builds the gateway's services once, at startup; every call uses them."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,11 +40,13 @@ class Services:
     clock: Clock
     limits: GatewayLimits
     topic_faults: list[str] = field(default_factory=list)
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
 
     def degraded(self, is_store_writable: bool = True) -> list[str]:
         """Return one message per restriction under which the gateway works; empty if there are none."""
         held = self.store.backlog()
         reasons = {
+            "the gateway ends": self.ending.is_set(),
             "Kafka does not acknowledge": self.circuit.is_open,
             "the fallback store cannot be read": self.drain.waits_for_store,
             "the fallback store takes nothing": not is_store_writable,

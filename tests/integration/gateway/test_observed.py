@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import signal
 import socket
 
 import httpx
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.gateway.app import _ACCESS
 from include.logs import TextFormatter
 from tests.fakes.events import member
+from tests.servers import wait_until
 from tests.support.gateway_process import GatewayProcess
 
 NO_BROKER = "127.0.0.1:1"  # events go to the fallback store
@@ -131,3 +133,18 @@ def test_a_client_over_its_quota_is_refused_and_admin_calls_are_not(tmp_path):
     page = httpx.get(f"{gateway.url}/metrics").text
     assert f'gateway_quota_refusals_total{{client="data",limit="requests"}} {len(refused)}.0' in page
     assert gateway.terminate() == 0
+
+
+def test_readiness_turns_before_the_listener_closes(tmp_path):
+    gateway = GatewayProcess.over(tmp_path, NO_BROKER, GATEWAY_DRAIN_DELAY_S="3600")
+    gateway.start()
+    degraded = httpx.get(f"{gateway.url}/readyz")
+    assert degraded.status_code == 200
+    assert degraded.json()["degraded"] == ["Kafka does not acknowledge"]
+    gateway.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: httpx.get(f"{gateway.url}/readyz").status_code == 503, 10, "not ready")
+    assert "the gateway ends" in httpx.get(f"{gateway.url}/readyz").json()["degraded"]
+    assert httpx.get(f"{gateway.url}/healthz").is_success
+    assert post(gateway, member(1)).status_code == 201  # a balancer may not have noticed yet
+    assert gateway.terminate() == 0  # a second signal
+    assert "ended, 1 events waiting" in gateway.log.read_text()
