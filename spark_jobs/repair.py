@@ -36,6 +36,7 @@ from include.adapters.postgres.offset_ledger import Move, OffsetLedger, Output
 from include.clock import Clock, SystemClock
 from include.command import as_command
 from include.contracts.day import Day
+from include.contracts.definition import SITE_PIPELINE
 from include.errors import (
     OK,
     LedgerBeyondEnd,
@@ -54,13 +55,18 @@ FOUND = 1
 ALIVE_S = 15.0  # a driver writes a heartbeat every second
 
 HEADINGS = ("query", "topic", "partition", "problem", "ledger", "first", "end", "move to", "lost", "days")
-REMEDIES = {
-    "join": "join: lost boards were never joined, and a rebuild cannot read them either. Those saved through /boards "
-    "can be produced again: python -m include.gateway.reconcile --all --dry-run. Do that before rebuilding the days "
-    "above.",
-    "serve": "serve: lost details are missing from the live rows only; the raw topics have them. Rebuild the days "
-    "above with the DAG reprocess_days; the nightly rebuild does the present day. Late boards may be of earlier days.",
-}
+_OF_JOIN = (
+    "join: lost records of {topic} were never joined, and a rebuild cannot read them either. {again} Do that before "
+    "rebuilding the days above."
+)
+_OF_SERVE = (
+    "serve: lost records of {topic} are missing from the live rows only; the raw topics have them. Rebuild the days "
+    "above with the DAG reprocess_days; the nightly rebuild does the present day. Late records may be of earlier days."
+)
+_BY_THE_SITE = (
+    "Those saved through the site's API can be produced again: python -m include.gateway.reconcile --all --dry-run."
+)
+_BY_OTHERS = "Have their senders send them again."
 
 
 class DriverAlive(Retryable):
@@ -81,6 +87,7 @@ class Repair:
     def __init__(self, settings: Settings, offset_reader: OffsetReader, ledger: OffsetLedger, clock: Clock) -> None:
         self._by = f"{getpass.getuser()}@{socket.gethostname()}"
         self._lease = DriverLease(settings.database, f"repair-{self._by}-{os.getpid()}")
+        self.pipeline = settings.pipeline.name
         self._settings = settings
         self._offset_reader = offset_reader
         self._ledger = ledger
@@ -99,7 +106,7 @@ class Repair:
         return position, [Finding(mismatch, self._days(mismatch, first_at)) for mismatch in position.mismatches]
 
     def replaced_table(self) -> ReplacedTable | None:
-        """Return the members' topic if generations were built from a former one; None otherwise.
+        """Return the table's topic if generations were built from a former one; None otherwise.
 
         Raises BrokerUnavailable, DatabaseUnavailable.
         """
@@ -188,7 +195,9 @@ def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool, 
         for line in table_lines(looked):
             show(line)
     for position, _ in looked:
-        show("\n" + textwrap.fill(REMEDIES[position.consumer], 110, subsequent_indent="  "))
+        again = _BY_THE_SITE if repair.pipeline == SITE_PIPELINE else _BY_OTHERS
+        text = (_OF_JOIN if position.consumer == "join" else _OF_SERVE).format(topic=position.topic, again=again)
+        show("\n" + textwrap.fill(text, 110, subsequent_indent="  "))
     if table is not None:
         show(f"\n{table.text}. The topic is removed from their cuts, and published ones are marked dirty.")
     if dry_run:

@@ -11,34 +11,40 @@ from include.adapters.postgres.generation_store import measurement
 from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
+from include.contracts.definition import Definition
 from include.errors import BalanceBroken, NothingBuilt, StaleRun
 from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
 from include.integrity.gateways import Unsent, unsent
 from include.settings import Settings
-from include.sql.named import query
+from include.sql.named import pipeline_of, query
 
 log = logging.getLogger(__name__)
 
 AskGateways = Callable[[Settings], Mapping[str, Unsent]]
 CatchUp = Callable[[Settings], SpeedLayerLag]
 
-# Term, its query, its meaning. A query's last column is the term. The certificate has the terms in this order.
+# Term, its query, its meaning with names of the definition, see `note_of`. A query's last column is the term. The
+# certificate has the terms in this order.
 COUNTED = (
-    ("recorded", "term_recorded", "boards of the day in the system of record; those sent as events are not in it"),
-    ("raw_distinct", "term_raw_distinct", "distinct boards in raw up to the cut, as the rebuild counted them"),
+    (
+        "recorded",
+        "term_recorded",
+        "{stream} keys of the day in the system of record; those sent as events are not in it",
+    ),
+    ("raw_distinct", "term_raw_distinct", "distinct {stream} keys in raw up to the cut, as the rebuild counted them"),
     ("rows", "term_rows", "rows of the published generation, counted now"),
-    ("pending", "term_pending", "boards whose member was not known at the cut"),
-    ("rejected", "term_rejected", "boards whose records break the contract"),
-    ("deleted", "term_deleted", "boards deleted since; not in raw_distinct"),
-    ("moved", "term_moved", "boards whose newest version says another day; not in raw_distinct"),
-    ("duplicates", "term_duplicates", "records in the output topic beyond the first of their board version"),
-    ("misplaced", "term_misplaced", "boards whose record is more than a day from their createdAt; rows all the same"),
+    ("pending", "term_pending", "{stream} keys whose {table} was not known at the cut"),
+    ("rejected", "term_rejected", "{stream} keys whose records break the contract"),
+    ("deleted", "term_deleted", "{stream} keys deleted since; not in raw_distinct"),
+    ("moved", "term_moved", "{stream} keys whose newest version is of another day; not in raw_distinct"),
+    ("duplicates", "term_duplicates", "records in the output topic beyond the first of their {stream} version"),
+    ("misplaced", "term_misplaced", "{stream} keys whose record is more than a day from its {day}; rows all the same"),
     ("corrections", "term_corrections", "differences that the publication corrected, duplicates among them"),
     (
         "unaccounted",
         "term_unaccounted",
-        "boards that the system of record or the stream had, and raw does not speak of",
+        "{stream} keys that the system of record or the stream had, and raw does not speak of",
     ),
     ("unexplained", "term_unexplained", "differences that nobody can explain; a certified day has none"),
 )
@@ -46,7 +52,11 @@ COUNTED = (
 # certificate.
 SINCE = (
     ("dirty", "term_dirty", "what reached the day since its build; none when it was certified"),
-    ("unread", "term_unread", "boards shown from records that no build can read any more; a certified day has none"),
+    (
+        "unread",
+        "term_unread",
+        "{stream} keys shown from records that no build can read any more; a certified day has none",
+    ),
     ("unchecked", "term_unchecked", "1 while the day waits to be compared with others; not when it was certified"),
 )
 
@@ -80,7 +90,7 @@ class Certificate:
 
     @property
     def raw_distinct(self) -> int:
-        """Distinct boards in raw."""
+        """Distinct keys of the stream's topic in raw."""
         return self.count("raw_distinct")
 
     @property
@@ -90,12 +100,12 @@ class Certificate:
 
     @property
     def pending_count(self) -> int:
-        """Boards that wait for their member."""
+        """Keys that wait for their record of the table's topic."""
         return self.count("pending")
 
     @property
     def rejected_count(self) -> int:
-        """Boards that break the contract."""
+        """Keys whose records break the contract."""
         return self.count("rejected")
 
     @property
@@ -142,7 +152,7 @@ def certify(
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash, hashed = row
-        terms = [*_terms(cursor, day, generation_id, hashed, held), _behind(lag)]
+        terms = [*_terms(cursor, day, generation_id, hashed, held), _behind(lag, settings.pipeline)]
         cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
             raise StaleRun("the day shows something else since its terms were counted; certify it again",
@@ -153,7 +163,11 @@ def certify(
             built_rows,
             built_hash,
         )
-        reason = "the balance does not add up, or rows were changed" if is_broken else _objection(certificate, held)
+        reason = (
+            "the balance does not add up, or rows were changed"
+            if is_broken
+            else _objection(certificate, held, settings.pipeline.stream.name)
+        )
         certificate = Certificate(str(day), generation_id, reason, terms)
         _save(cursor, day, certificate)
     if is_broken:
@@ -194,12 +208,15 @@ def _terms(
     return [counted[0], accepted, fallback, *counted[1:], hashed]
 
 
-def _behind(lag: SpeedLayerLag) -> Term:
+def _behind(lag: SpeedLayerLag, pipeline: Definition) -> Term:
     return Term(
         "behind",
         str(lag.behind),
         "python -m include.integrity catch-up --timeout 0",
-        "boards and details that the stream had not taken; of any day, so a certified day has none",
+        note_of(
+            "records of {stream} and {output} that the stream had not taken; of any day, so a certified day has none",
+            pipeline,
+        ),
     )
 
 
@@ -214,7 +231,14 @@ def _counted_terms(cursor: Cursor, terms: Sequence[tuple[str, str, str]], params
 
 def _counted(cursor: Cursor, name: str, statement: str, note: str) -> Term:
     cursor.execute(statement)
-    return Term(name, str(cursor.fetchone()[-1]), statement, note)
+    return Term(name, str(cursor.fetchone()[-1]), statement, note_of(note, pipeline_of(cursor)))
+
+
+def note_of(note: str, pipeline: Definition) -> str:
+    """Return the meaning of a term with the names of a pipeline's topics and of the field that gives the day."""
+    return note.format(
+        stream=pipeline.stream.name, table=pipeline.table.name, output=pipeline.output.name, day=pipeline.day_field
+    )
 
 
 def _adds_up(certificate: Certificate) -> bool:
@@ -222,7 +246,7 @@ def _adds_up(certificate: Certificate) -> bool:
     return certificate.raw_distinct == parts
 
 
-def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | None:
+def _objection(certificate: Certificate, held: Mapping[str, Unsent], stream: str) -> str | None:
     reasons = []
     for url, each in held.items():
         if each.waiting:
@@ -241,17 +265,23 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent]) -> str | No
         reasons.append(f"the stream is {certificate.behind} records behind, which may be of the day: certify it again "
                        "when it has caught up")  # fmt: skip
     if unaccounted := certificate.count("unaccounted"):
-        reasons.append(f"{unaccounted} boards that the system of record or the stream had are in no term, so raw may "
-                       "have lost them: see docs/runbooks/rebuild_day.md")  # fmt: skip
+        reasons.append(
+            f"{unaccounted} {stream} keys that the system of record or the stream had are in no term, so raw may have "
+            "lost them: see docs/runbooks/rebuild_day.md"
+        )
     if unexplained := certificate.count("unexplained"):
         reasons.append(f"{unexplained} differences are unexplained: look at them in detail_correction")
     if dirty := certificate.count("dirty"):
         reasons.append(f"{dirty} records reached the day after it was built (see dirty_day): rebuild the day")
     if unread := certificate.count("unread"):
-        reasons.append(f"{unread} boards are shown, or hidden, as the stream has them, and no rebuild can read their "
-                       "records: they are in an accepted gap of the archive, see docs/runbooks/archive.md")  # fmt: skip
+        reasons.append(
+            f"{unread} {stream} keys are shown, or hidden, as the stream has them, and no rebuild can read their "
+            "records: they are in an accepted gap of the archive, see docs/runbooks/archive.md"
+        )
     if certificate.count("unchecked"):
-        reasons.append("the day waits to be compared with the others that may show its boards: certify it again")
+        reasons.append(
+            f"the day waits to be compared with the others that may show its {stream} keys: certify it again"
+        )
     return "; ".join(reasons) or None
 
 

@@ -219,4 +219,4 @@ def test_a_cut_that_neither_the_log_nor_a_row_tells_is_found_by_the_system_of_re
     certificate = certify_alone(archive.settings, DAY)
 
     assert certificate.count("unaccounted") == lost > 0
-    assert f"{lost} boards that the system of record or the stream had are in no term" in certificate.reason
+    assert f"{lost} board keys that the system of record or the stream had are in no term" in certificate.reason
