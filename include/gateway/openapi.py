@@ -26,6 +26,9 @@ A call with an `Idempotency-Key` can be repeated after any answer, or without on
 the same answer and produces no second record. A method that a path does not support is answered 405 with `Allow`, an
 unknown path 404, both with the body `Error`.
 
+`X-Request-Id` identifies a request in its answer and in the gateway's log. A client may send its own, of 1 to 128
+visible ASCII characters; the gateway makes an id if there is none, or another text.
+
 Integers are written as such: 7, not 7.0. Times are written in the years {FIRST_YEAR} to {LAST_YEAR}."""
 
 _HEADERS: Mapping[str, Json] = {
@@ -33,14 +36,6 @@ _HEADERS: Mapping[str, Json] = {
     "Retry-After": {"description": "Seconds.", "required": True, "schema": {"type": "integer", "minimum": 1}},
     "X-Request-Id": {"description": "The request's id.", "required": True, "schema": {"type": "string"}},
     "WWW-Authenticate": {"required": True, "schema": {"type": "string", "pattern": "^Bearer"}},
-}
-
-_REQUEST_ID: Json = {
-    "name": "X-Request-Id",
-    "in": "header",
-    "description": "Identifies this request in the answer and in the gateway's log: 1 to 128 visible ASCII characters. "
-    "The gateway makes an id if there is none or another text.",
-    "schema": {"type": "string"},
 }
 
 _IDEMPOTENCY_KEY: Json = {
@@ -71,7 +66,7 @@ def document(limits: GatewayLimits) -> Json:
             "schemas": schemas.components(limits),
             "responses": {fault.name: _fault(fault, ref("Error")) for fault in FAULTS},
             "headers": dict(_HEADERS),
-            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY, "RequestId": _REQUEST_ID},
+            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY},
             "securitySchemes": {
                 name: {"type": "http", "scheme": "bearer", "description": text} for name, text in _TOKENS.values()
             },
@@ -82,10 +77,11 @@ def document(limits: GatewayLimits) -> Json:
 def _operation(call: Call) -> Json:
     operation: Json = {"operationId": call.name, "summary": call.summary}
     statuses = {*call.faults, *OF_EVERY_CALL}
-    parameters: list[Json] = [*call.parameters, {"$ref": "#/components/parameters/RequestId"}]
+    parameters: list[Json] = list(call.parameters)
     if call.is_idempotent:
         parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
-    operation["parameters"] = parameters
+    if parameters:
+        operation["parameters"] = parameters
     if call.access:
         operation["security"] = [{_TOKENS[call.access][0]: []}]
         statuses |= {401, 403, *([429] if call.access == "data" else [])}
