@@ -35,6 +35,7 @@ class AirflowComponents:
         self._environments = environments
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._groups: set[int] = set()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -46,6 +47,7 @@ class AirflowComponents:
         for name, command in COMPONENTS.items():
             if name not in self._processes or self._processes[name].poll() is not None:
                 self._processes[name] = _start(command, self._environments[name], self._folder / f"{name}.log")
+                self._groups.add(self._processes[name].pid)
 
     def kill(self, name: str) -> None:
         """SIGKILL the component's own process. Processes that it started go on."""
@@ -76,6 +78,9 @@ class AirflowComponents:
         for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=15)
+        for group in self._groups:  # also what a killed component left, such as the idle workers of its executor
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
