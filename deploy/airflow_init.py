@@ -1,5 +1,6 @@
 """Prepares Airflow before its components start: `python -m deploy.airflow_init`. Idempotent; renews passwords."""
 
+import argparse
 import sys
 
 from deploy.environment import required
@@ -28,4 +29,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

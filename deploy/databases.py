@@ -1,5 +1,6 @@
 """Creates the databases and first roles, as the local stack does: `python -m deploy.databases`. Idempotent."""
 
+import argparse
 import sys
 
 from deploy.environment import required
@@ -29,4 +30,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

@@ -4,6 +4,7 @@ Standard library only: a machine that only runs containers has no virtual enviro
 missing variables are added.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -29,4 +30,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

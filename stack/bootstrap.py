@@ -4,6 +4,7 @@ Run by make with the system's Python as `python3 -m stack.bootstrap`. The first 
 minutes. Later runs check stamps and checksums, download nothing and take about a second.
 """
 
+import argparse
 import fcntl
 import hashlib
 import json
@@ -154,4 +155,5 @@ def _run(command: list[str], log: Path, doing: str, remedy: str = "check the net
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.standard.exceptions import HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 
 class PublishApproval(ApprovalOperator):
@@ -26,7 +26,6 @@ class PublishApproval(ApprovalOperator):
             subject="Publish day {{ task.day }}?",
             response_timeout=response_timeout,
             execution_timeout=None,  # else it would become the time-out of the answer
-            retries=0,  # a retry would ask again
             map_index_template="{{ task.day }}",
             **kwargs,
         )
@@ -52,7 +51,7 @@ class PublishApproval(ApprovalOperator):
             # not ApprovalOperator's: it skips nothing that follows in a mapped task group
             answer = HITLOperator.execute_complete(self, context, event)
         except HITLTimeoutError as exc:
-            raise AirflowException(
+            raise AirflowFailException(  # a retry would ask again
                 f"nobody approved or rejected day {self.day} within {self.response_timeout}; the day shows what it "
                 "showed. Clear this task to be asked again"
             ) from exc

@@ -46,18 +46,19 @@ def request_days(pipeline: str, days: Sequence[str]) -> None:
     events.extra = {
         "reason": context["dag"].dag_id,
         "made_by": run.triggering_user_name or "airflow",
-        "night_started_at": run.start_date.isoformat() if run.start_date else None,
+        # a backfill is asked for by a person, and no night takes a day that it leaves
+        "night_started_at": run.start_date.isoformat() if run.run_type == "scheduled" and run.start_date else None,
     }
     # add_partitions keeps a set, and the days are built in the order of their events
     events.partition_keys = dict.fromkeys(days)  # type: ignore[assignment]
 
 
 def night_started_at(context: Context) -> dt.datetime | None:
-    """Return the start of the night that requested the run's day; of a run that a person requested, its own start."""
+    """Return the start of the night that requested the run's day; None for a day that a person requested."""
     (requests,) = context["triggering_asset_events"].values()
     newest = max(requests, key=lambda each: each.timestamp)
     started_at: str | None = newest.extra.get("night_started_at")
-    return dt.datetime.fromisoformat(started_at) if started_at else context["dag_run"].start_date
+    return dt.datetime.fromisoformat(started_at) if started_at else None
 
 
 def announce_day(pipeline: str, day: str, announcement: dict[str, Any]) -> None:

@@ -2,9 +2,11 @@
 
 import datetime as dt
 
-from include.contracts.day import Day
+from include.contracts.day import Day, DayFormatError
 from include.errors import PipelineError
 from include.integrity.days import Window
+
+MOST_DAYS = 1000  # Airflow expands a task over 1,024 at most
 
 
 class DayChoiceError(PipelineError):
@@ -17,7 +19,7 @@ def days_between(first: str, last: str, window: Window) -> list[str]:
     A day can be rebuilt when it is over and the topics or the archive still hold all of it. Raises DayNotOver, and
     DayChoiceError for any other reason; both name the field and the remedy.
     """
-    start, end = _date("from", first), _date("to", last)
+    start, end = _date("from", first, window.zone), _date("to", last, window.zone)
     if start > end:
         raise DayChoiceError(f"from={start} is after to={end}: swap them")
     Day(end, window.zone).require_over(window.now, "to")
@@ -27,11 +29,14 @@ def days_between(first: str, last: str, window: Window) -> list[str]:
         raise DayChoiceError(
             f"from={start}: {kept} and no longer hold all of it; the oldest day that can be rebuilt is {window.oldest}"
         )
+    count = (end - start).days + 1
+    if count > MOST_DAYS:
+        raise DayChoiceError(f"from={start} to={end}: {count:,} days; ask for {MOST_DAYS:,} days at most")
     return [(start + dt.timedelta(days=offset)).isoformat() for offset in range((end - start).days + 1)]
 
 
-def _date(field: str, text: str) -> dt.date:
+def _date(field: str, text: str, zone: str) -> dt.date:
     try:
-        return dt.date.fromisoformat(text)
-    except (TypeError, ValueError) as exc:
-        raise DayChoiceError(f"{field}={text!r}: not a date; write it as YYYY-MM-DD, for example 2026-11-20") from exc
+        return Day.parse(text, zone).date
+    except DayFormatError as exc:
+        raise DayChoiceError(f"{field}={text!r}: {str(exc).partition(': ')[2]}") from exc

@@ -5,6 +5,7 @@ Run it before Airflow's components start, with their environment; running it aga
     python -m include.airflow_support.init
 """
 
+import argparse
 import logging
 import sys
 
@@ -30,6 +31,7 @@ def prepare() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     logs.set_up("airflow-init")
     prepare()
     sys.exit(0)

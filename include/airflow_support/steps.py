@@ -12,7 +12,7 @@ from typing import Any
 
 from include.airflow_support.connections import batch_settings, run, task_settings
 from include.airflow_support.days import days_between
-from include.airflow_support.forms import require_reason
+from include.airflow_support.forms import FormError, require_reason
 from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import PipelineError, Retryable
@@ -176,8 +176,10 @@ def undo(
     """Show what was shown before, or take that back. `to` is a generation or empty. See `publication.undo`.
 
     A dry run returns what would be shown. `made_by` names the run: one that finds its own change there has made it
-    already, and changes nothing.
+    already, and changes nothing. Raises FormError, and the errors of `publication.undo`.
     """
+    if action == "redo" and to:
+        raise FormError("to", to, "a redo takes none: it shows what the last undo took away; leave it empty")
     mine = [one for one in run("history", day, pipeline=pipeline) if (one.made_by, one.action) == (made_by, action)]
     if mine:
         return asdict(mine[0])
@@ -198,9 +200,11 @@ def reconcile(pipeline: str, run_type: str, since: str, is_dry_run: bool, reason
     if is_by_hand:
         require_reason(reason)
         log.info("reason: %s", reason)
-    settings = task_settings(pipeline)
+    settings, now = task_settings(pipeline), SystemClock().now()
+    first = Day.parse(since, settings.timezone).start if since else now - DEFAULT_SINCE
+    if first > now:
+        raise FormError("since", since, "that day has not begun; give an earlier one")
     replay_fallback(pipeline)
-    first = Day.parse(since, settings.timezone).start if since else SystemClock().now() - DEFAULT_SINCE
     scope = Scope(first, stores=[settings.gateway.fallback_dir], dry_run=is_by_hand and is_dry_run)
     done = reconcile_sources(settings, scope)
     if refused := sum(one.refused for one in done):

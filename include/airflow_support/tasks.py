@@ -183,7 +183,9 @@ def skip_when_budget_is_spent(context: Context) -> None:
 
     job: Any = context["task"]  # the operator whose hook this is
     started_at = night_started_at(context)
-    if context["ti"].try_number > 1 or started_at is None:
+    # a run that was cleared while its task had not begun has its first try still
+    is_again = context["ti"].try_number > 1 or (context["dag_run"].clear_number or 0) > 0
+    if is_again or started_at is None:
         return
     if steps.seconds_left(job.env_vars["PIPELINE"], started_at) > 0:
         return

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
+from include.contracts.fields import FIRST_YEAR, LAST_YEAR
 from include.errors import USAGE, PipelineError
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # fromisoformat alone also accepts week dates
@@ -29,11 +30,13 @@ class Day:
 
     @classmethod
     def parse(cls, text: str, zone: str) -> "Day":
-        """Parse a day written as YYYY-MM-DD. Raises DayFormatError with the text and the format."""
+        """Parse a day written as YYYY-MM-DD, in the years of the contract. Raises DayFormatError with the text."""
         try:
             date = dt.date.fromisoformat(text if _DATE.fullmatch(text) else "")
         except ValueError as exc:
             raise DayFormatError(f"day {text!r}: not a date; write it as YYYY-MM-DD, for example 2026-11-20") from exc
+        if not FIRST_YEAR <= date.year <= LAST_YEAR:
+            raise DayFormatError(f"day {text!r}: not in the years {FIRST_YEAR} to {LAST_YEAR}; correct the year")
         return cls(date, zone)
 
     @classmethod

@@ -5,6 +5,7 @@ locked by another process or cannot be written, the port is busy); 78 a setting 
 tokens file and the certificate.
 """
 
+import argparse
 import asyncio
 import gc
 import ipaddress
@@ -196,4 +197,5 @@ async def _watch_topics(settings: Settings, services: Services) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

@@ -1,6 +1,7 @@
 """Removes generations that were superseded long ago, never published, or left behind by a dead driver."""
 
 import logging
+import math
 from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 
 GENERATIONS_KEPT = 3
 BUILT_KEPT_H = 24
+APPROVAL_MARGIN_H = 12  # a build that waits for a person is kept for so much longer than the question
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,18 @@ def prune(settings: Settings, day: Day) -> list[int]:
 def collect_orphans(settings: Settings) -> list[Orphan]:
     """Give up builds whose driver is dead and builds that nobody published for a day; prune all days, drop tables.
 
-    Live rows that published days cover are moved out of the way of readers.
-
-    A build under way is left alone: its driver holds the day. Raises DatabaseUnavailable.
+    A build that waits for a person is kept for APPROVAL_TIMEOUT_S and half a day at least. Live rows that published
+    days cover are moved out of the way of readers. A build under way is left alone: its driver holds the day. Raises
+    DatabaseUnavailable.
     """
+    kept_h = max(BUILT_KEPT_H, math.ceil(settings.batch.approval_timeout_s / 3600) + APPROVAL_MARGIN_H)
     with connect(settings.database, "batch", "orphans") as connection, connection.cursor() as cursor:
-        cursor.execute(query("select_abandoned", cursor), {"hours": BUILT_KEPT_H})
+        cursor.execute(query("select_abandoned", cursor), {"hours": kept_h})
         found = [(int(generation_id), Day.parse(str(day), settings.timezone), status)
                  for generation_id, day, status in cursor.fetchall()]  # fmt: skip
     orphans = []
     for generation_id, day, status in found:
-        reason = "its driver is dead" if status == "building" else f"nobody published it for {BUILT_KEPT_H} h"
+        reason = "its driver is dead" if status == "building" else f"nobody published it for {kept_h} h"
         if _give_up(settings, generation_id, day, status):
             log.warning("day %s: generation %d is given up: %s", day, generation_id, reason)
             orphans.append(Orphan(generation_id, str(day), reason))

@@ -100,11 +100,11 @@ def publish(
     """Point the day at its built generation (of the run, or the newest). Running it again changes nothing.
 
     A generation with the same content as the shown one is discarded; the shown one gets the later cut, and the day is
-    no longer dirty. `automatic`: refuse a day held by a person; otherwise the hold ends. Waits for a batch of the speed
-    layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; NotVerified unless `verify` has
-    compared the build with the rows that the day shows; StaleRun if another run published the day meanwhile; DayHeld;
-    BalanceBroken; RowsWouldVanish unless `accept_vanishing`; DayBusy if another session holds the day for a minute;
-    DatabaseUnavailable.
+    no longer dirty. `automatic`: refuse a day held by a person; otherwise the hold ends with the publication. Waits for
+    a batch of the speed layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; NotVerified
+    unless `verify` has compared the build with the rows that the day shows; StaleRun if another run published the day
+    meanwhile; DayHeld; BalanceBroken; RowsWouldVanish unless `accept_vanishing`; DayBusy if another session holds the
+    day for a minute; DatabaseUnavailable.
     """
     day.require_over(SystemClock().now())
     published = _in_turn_and_checked(settings, day, lambda cursor, shows: _publish(
@@ -201,12 +201,12 @@ def _publish(
     if status == "built":
         published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason, accept_vanishing)
         cursor.execute(query("forget_attempts", cursor), {"day": day.date})
+        if not automatic:
+            cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": None})
     elif shows.generation_id == (shown := identical_to or generation_id):
         published = Published(shown, 0, was_identical=identical_to is not None)
     else:
         raise StaleRun("what it built was undone or replaced since; redo, or rebuild the day", **params)
-    if not automatic:
-        cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": None})
     return published
 
 

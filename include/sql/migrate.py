@@ -3,6 +3,7 @@
 Beside a running system a migration asks for a table's lock for a short time, for all who come later queue behind it.
 """
 
+import argparse
 import dataclasses
 import logging
 import sys
@@ -209,4 +210,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

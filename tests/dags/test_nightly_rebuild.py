@@ -118,11 +118,11 @@ class TestStartDays:
 
         dag = dag_bag.dags["nightly_rebuild"]
 
-        def start(days, is_paused=False):
+        def start(days, is_paused=False, run_type="scheduled"):
             events = OutletEventAccessors()
             context = {
                 "dag": dag,
-                "dag_run": SimpleNamespace(triggering_user_name=None, start_date=STARTED_AT),
+                "dag_run": SimpleNamespace(triggering_user_name=None, start_date=STARTED_AT, run_type=run_type),
                 "ti": SimpleNamespace(get_dag=lambda dag_id: SimpleNamespace(is_paused=is_paused)),
                 "outlet_events": events,
             }
@@ -142,6 +142,10 @@ class TestStartDays:
         assert events[0]["extra"] == {
             "reason": "nightly_rebuild", "made_by": "airflow", "night_started_at": STARTED_AT.isoformat()
         }  # fmt: skip
+
+    def test_days_of_a_backfill_are_not_left_for_a_night_which_would_not_take_them(self, start):
+        (event,) = start(["2026-11-20"], run_type="backfill")
+        assert event["extra"]["night_started_at"] is None
 
     def test_without_days_it_is_skipped_since_airflow_would_send_an_event_of_the_nights_own_key(self, start):
         from airflow.sdk.exceptions import AirflowSkipException

@@ -121,7 +121,7 @@ class TestBudget:
         monkeypatch.setenv("NIGHT_BUDGET_S", "3600")
         task = rendered(dag_bag.dags["rebuild_day"].get_task("rebuild"), "asset_triggered")
 
-        def begin(after_s, try_number=1, **request):
+        def begin(after_s, try_number=1, clear_number=0, **request):
             now = dt.datetime.now(dt.UTC)
             request = request or {"night_started_at": (now - dt.timedelta(seconds=after_s)).isoformat()}
             yesterday = {"night_started_at": (now - dt.timedelta(days=1)).isoformat()}
@@ -130,8 +130,9 @@ class TestBudget:
                 SimpleNamespace(timestamp=now - dt.timedelta(seconds=1), extra=yesterday),
             ]
             task._pre_execute_hook(
-                {"dag_run": SimpleNamespace(start_date=now), "ti": SimpleNamespace(try_number=try_number),
-                 "task": task, "triggering_asset_events": {"asset": events}}
+                {"dag_run": SimpleNamespace(start_date=now, clear_number=clear_number),
+                 "ti": SimpleNamespace(try_number=try_number), "task": task,
+                 "triggering_asset_events": {"asset": events}}
             )  # fmt: skip
 
         return begin
@@ -147,13 +148,15 @@ class TestBudget:
 
     def test_a_day_that_was_begun_or_that_a_person_cleared_goes_on(self, begin):
         begin(after_s=4000, try_number=2)
+        begin(after_s=4000, clear_number=1)  # a run that was failed while it was queued, then cleared
 
     def test_another_pipeline_has_its_own(self, begin, monkeypatch):
         monkeypatch.setenv("BOARD_DETAIL__NIGHT_BUDGET_S", "7200")
         begin(after_s=4000)
 
-    def test_a_run_that_a_person_requested_in_airflow_counts_from_its_own_start(self, begin):
+    def test_a_day_that_a_person_requested_has_no_budget(self, begin):
         begin(after_s=4000, from_rest_api=True)
+        begin(after_s=4000, night_started_at=None)  # a backfill
 
     def test_by_hand_there_is_none(self, dag_bag):
         task = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.rebuild"), "manual", FORM)

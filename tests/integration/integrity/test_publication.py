@@ -304,3 +304,13 @@ def test_what_was_served_below_the_cut_while_the_day_was_published_is_there_afte
     assert serve(store, [row(1, 0), row(2, 3)]) == 0  # the speed layer was behind
     undo(settings, DAY, "r")
     assert rows(settings, VIEW) == [(1, "v0", "live"), (2, "v3", "live")]
+
+
+def test_publishing_again_what_is_shown_lifts_no_hold_made_since(settings):
+    build(settings, [row(1, 0)], cut=5, run_id="a")
+    publish(settings, DAY, "a", made_by="lee")
+    build(settings, [row(1, 0, title="bad")], cut=6, run_id="b")
+    publish(settings, DAY, "b", made_by="lee")
+    undo(settings, DAY, "titles are wrong", made_by="kim")
+    assert publish(settings, DAY, "a", made_by="lee").covered == 0  # its task was cleared
+    assert rows(settings, "SELECT held_reason FROM day_publication") == [("titles are wrong",)]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.providers.standard.operators import hitl
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskAwaitingInput
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,7 +85,9 @@ def test_a_rejection_skips_the_day(task):
 def test_no_answer_in_time_fails_and_says_how_to_be_asked_again(task):
     event = answered(error="no response", error_type="timeout")
 
-    with pytest.raises(AirflowException, match=r"nobody approved or rejected day 2026-11-20 within 12:00:00.*Clear"):
+    with pytest.raises(
+        AirflowFailException, match=r"nobody approved or rejected day 2026-11-20 within 12:00:00.*Clear"
+    ):
         task.execute_complete(context(), event)
 
 

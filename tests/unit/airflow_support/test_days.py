@@ -51,6 +51,8 @@ def test_days_pass_the_end_of_a_month_and_of_a_year():
         ("20.11.2026", NEWEST, "from='20.11.2026'", "YYYY-MM-DD"),
         (NEWEST, "2026-11-31", "to='2026-11-31'", "YYYY-MM-DD"),
         (NEWEST, "", "to=''", "YYYY-MM-DD"),
+        (NEWEST, "9999-12-31", "to='9999-12-31'", "not in the years 1970 to 2261"),
+        ("0001-01-01", NEWEST, "from='0001-01-01'", "not in the years 1970 to 2261"),
     ],
 )
 def test_refusal_names_the_field_and_the_remedy(first, last, field, remedy):
@@ -59,3 +61,10 @@ def test_refusal_names_the_field_and_the_remedy(first, last, field, remedy):
 
     assert field in str(refusal.value)
     assert remedy in str(refusal.value)
+
+
+def test_with_an_archive_of_all_days_no_more_are_built_than_airflow_can_map():
+    archived = Window(dt.datetime.combine(TODAY, NOON), "Asia/Seoul", 14, dt.date.min)
+    assert len(days_between("2024-02-25", NEWEST, archived)) == 1000
+    with pytest.raises(DayChoiceError, match=r"from=2016-11-20 to=2026-11-20: 3,653 days; ask for 1,000 days at most"):
+        days_between("2016-11-20", NEWEST, archived)

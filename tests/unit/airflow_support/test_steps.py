@@ -1,10 +1,13 @@
 """Every step that a DAG's task calls works with the settings of the pipeline that the task names."""
 
 import inspect
+from types import SimpleNamespace
 
 import pytest
 
 from include.airflow_support import steps
+from include.airflow_support.forms import FormError
+from include.contracts.day import DayFormatError
 from include.integrity.commands import COMMANDS
 from include.settings import Settings
 
@@ -43,3 +46,25 @@ def test_a_step_gives_its_command_the_arguments_that_it_takes(step, monkeypatch)
     texts = dict.fromkeys(inspect.signature(step).parameters, "1")
     with pytest.raises(Bound, match=r"^order_detail$"):
         step(**texts | {"pipeline": "order_detail"})
+
+
+def refused(call):
+    with pytest.raises(FormError) as raised:
+        call()
+    return str(raised.value)
+
+
+def test_a_redo_with_a_generation_is_refused():
+    assert refused(
+        lambda: steps.undo("board_detail", "2026-11-20", "5", "why", "me", "redo")
+    ).startswith("to='5': a redo takes none")  # fmt: skip
+
+
+def test_a_reconciliation_since_a_day_that_has_not_begun_is_refused_before_the_stores_are_drained(monkeypatch):
+    monkeypatch.setattr(steps, "replay_fallback", lambda _: pytest.fail("drained"))
+    monkeypatch.setattr(steps, "task_settings", lambda _: SimpleNamespace(timezone="Asia/Seoul"))
+    assert refused(
+        lambda: steps.reconcile("board_detail", "manual", "2200-01-01", True, "why")
+    ).startswith("since='2200-01-01': that day has not begun")  # fmt: skip
+    with pytest.raises(DayFormatError, match="not in the years 1970 to 2261"):
+        steps.reconcile("board_detail", "manual", "0001-01-01", True, "why")
