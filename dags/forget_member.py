@@ -23,7 +23,7 @@ from include.airflow_support.submit import JobSubmitOperator
 from include.airflow_support.tasks import MADE_BY, replay_fallback
 from include.settings import pipeline_names
 
-KEY = "{{ params.key | int }}"  # 7.0 is a whole number for the form
+KEY = "{{ params.key }}"
 
 for pipeline in pipeline_names():
     with DAG(
@@ -41,8 +41,8 @@ for pipeline in pipeline_names():
 
         @task
         def confirm(pipeline: str, key: str, key_again: str) -> None:
-            """Refuse two different keys before anything starts."""
-            require_same_key(int(key), int(key_again))
+            """Refuse a key of more than 64 bits, and two different keys, before anything starts."""
+            require_same_key(key, key_again)
 
         forget = JobSubmitOperator(
             task_id="forget",
@@ -54,4 +54,4 @@ for pipeline in pipeline_names():
             ],
             **forget_submission(pipeline),
         )
-        confirm(pipeline, KEY, "{{ params.key_again | int }}") >> replay_fallback(pipeline) >> forget
+        confirm(pipeline, KEY, "{{ params.key_again }}") >> replay_fallback(pipeline) >> forget

@@ -47,11 +47,17 @@ def dry_run_field(description: str) -> Param:
 
 
 def key_field(title: str, description: str) -> Param:
-    """Return a required field with a key of the pipeline's table or stream: a whole number of 64 bits."""
-    return Param(type="integer", minimum=KEY_MIN, maximum=KEY_MAX, title=title, description=description)
+    """Return a required field with a key of the pipeline's table or stream, in digits.
+
+    It is text: browsers round numbers above 2^53, and a form with numbers would remove another person.
+    """
+    digits: dict[str, Any] = {"pattern": r"^(0|-?[1-9][0-9]{0,18})$", "$comment": "a whole number in digits, as text"}
+    return Param(type="string", title=title, description=f"{description} In digits.", **digits)
 
 
-def require_same_key(key: int, key_again: int) -> None:
-    """Raise FormError unless both are the same key."""
+def require_same_key(key: str, key_again: str) -> None:
+    """Raise FormError unless both are the same key, of 64 bits."""
+    if not KEY_MIN <= int(key) <= KEY_MAX:
+        raise FormError("key", key, f"not from {KEY_MIN} to {KEY_MAX}; correct it")
     if key != key_again:
         raise FormError("key_again", key_again, f"key={key} differs; type the same key twice")

@@ -18,7 +18,7 @@ FORMS = {
     },
     "undo_day": {"day": DAY, "action": "undo", "to": 77, "dry_run": False, "reason": MARK},
     "reconcile_sources": {"since": DAY, "dry_run": False, "reason": MARK},
-    "forget_member": {"key": 77, "key_again": 77, "dry_run": False, "reason": MARK},
+    "forget_member": {"key": "77", "key_again": "77", "dry_run": False, "reason": MARK},
 }  # fmt: skip
 RUN_TYPES = {"nightly_rebuild": "backfill"}
 ONE_LINE = (
@@ -124,18 +124,26 @@ def test_a_form_is_a_dry_run_by_default_and_needs_a_reason(dag_bag, dag_id):
 @pytest.mark.parametrize(("is_dry_run", "flag"), [(True, "--no-execute"), (False, "--execute")])
 def test_a_person_is_forgotten_by_one_job_with_the_values_of_the_form(dag_bag, is_dry_run, flag):
     reason = "--execute $(id) {{ 7 * 7 }}"
-    conf = FORMS["forget_member"] | {"key": -7.0, "reason": reason, "dry_run": is_dry_run}
+    conf = FORMS["forget_member"] | {"key": "-9007199254740993", "reason": reason, "dry_run": is_dry_run}
     task = rendered(dag_bag.dags["forget_member_order_detail"].get_task("forget"), "manual", conf)
 
     by = "--by=operator, forget_member_order_detail a-run"
-    assert task.application_args == ["--key=-7", f"--reason={reason}", by, flag]
+    assert task.application_args == ["--key=-9007199254740993", f"--reason={reason}", by, flag]
     assert task.pool == "rebuild"
 
 
+@pytest.mark.parametrize("key", [9007199254740993, 7, 7.0, "7.0", "1e3", "07", " 7", "-0", "", "9" * 20, "7; --", None])
+def test_a_key_that_is_not_written_in_digits_is_refused_since_a_browser_would_round_a_number(dag_bag, key):
+    with pytest.raises(ValueError, match="key"):
+        submit(dag_bag.dags["forget_member"], FORMS["forget_member"] | {"key": key})
+
+
 def test_a_key_is_typed_twice(dag_bag):
-    require_same_key(7, 7)
-    with pytest.raises(FormError, match=r"key_again=8: key=7 differs; type the same key twice"):
-        require_same_key(7, 8)
+    require_same_key("7", "7")
+    with pytest.raises(FormError, match=r"key_again='8': key=7 differs; type the same key twice"):
+        require_same_key("7", "8")
+    with pytest.raises(FormError, match=r"key='9223372036854775808': not from -9223372036854775808 to 92"):
+        require_same_key("9223372036854775808", "9223372036854775808")
     assert "forget" in dag_bag.dags["forget_member"].get_task("confirm").get_flat_relative_ids(upstream=False)
     assert dag_bag.dags["forget_member"].get_task("confirm").upstream_task_ids == set()
 

@@ -17,7 +17,7 @@ REPROCESS = {
 }
 UNDO = {"day": DAY, "action": "undo", "to": None, "dry_run": False, "reason": "wrong authors"}
 RECONCILE = {"since": DAY, "dry_run": False, "reason": "a gateway died"}
-FORGET = {"key": 7, "key_again": 7, "dry_run": False, "reason": "request 12"}
+FORGET = {"key": "7", "key_again": "7", "dry_run": False, "reason": "request 12"}
 RUNS = [
     ("nightly_rebuild", "scheduled", None),
     ("nightly_rebuild", "backfill", None),

@@ -94,20 +94,20 @@ def test_a_person_is_counted_and_then_forgotten(pipeline, run, operator, today):
     def forgotten():
         return rows(pipeline.settings, "SELECT reason FROM forgotten_key")
 
-    with pytest.raises(RunFailed, match="key_again=451: key=450 differs; type the same key twice"):
-        run("forget_member", key=450, key_again=451, reason="request 12", dry_run=False)
-    counted = run("forget_member", key=450, key_again=450, reason=HOSTILE)
+    with pytest.raises(RunFailed, match="key_again='451': key=450 differs; type the same key twice"):
+        run("forget_member", key="450", key_again="451", reason="request 12", dry_run=False)
+    counted = run("forget_member", key="450", key_again="450", reason=HOSTILE)
     assert any("would be removed" in line for line in operator.task_log(counted, "forget"))
     assert forgotten() == []
 
-    run("forget_member", key=450, key_again=450, reason=HOSTILE, dry_run=False)
+    run("forget_member", key="450", key_again="450", reason=HOSTILE, dry_run=False)
     assert forgotten() == [(HOSTILE,)]
     values = [m.value() for m in Broker(pipeline.settings.kafka).messages("member") if m.key() == b"450"]
     assert values[-1] is None
 
 
 UNDO = '{"day": "2026-11-20", "reason": %s}'
-FORGET = '{"key": %s, "key_again": 7, "reason": "request 12"}'
+FORGET = '{"key": %s, "key_again": "7", "reason": "request 12"}'
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ FORGET = '{"key": %s, "key_again": 7, "reason": "request 12"}'
         ("undo_day", UNDO % f'"{"x" * 5000}"'),
         ("undo_day", UNDO % '{"a": 1}'),
         ("undo_day", '{"day": "2026-11-20; --", "reason": "why"}'),
-        ("forget_member", FORGET % '"7"'),
-        ("forget_member", FORGET % ("9" * 5000)),
-        ("forget_member", FORGET % "9223372036854775808"),
+        ("forget_member", FORGET % "7"),
+        ("forget_member", FORGET % f'"{"9" * 5000}"'),
+        ("forget_member", FORGET % '"7; --"'),
         ("forget_member", FORGET % "1e400"),
         ("forget_member", FORGET % "true"),
         ("reconcile_sources", '{"reason": "why", "since": "$(id)"}'),

@@ -23,7 +23,7 @@ def searched(pipeline):
             "watch_pipeline": {},
             "audit_kafka": {},
             "reconcile_sources": {"reason": MARK},
-            "forget_member": {"key": 490, "key_again": 490, "reason": MARK},
+            "forget_member": {"key": "490", "key_again": "490", "reason": MARK},
         }
         for dag_id in forms:
             operator.wait_for_dag(dag_id)
