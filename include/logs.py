@@ -2,16 +2,18 @@
 
 import json
 import logging
+import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 
 from include.clock import rfc3339
+from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
-from include.settings import log_format
 
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond
@@ -26,6 +28,12 @@ REQUEST: ContextVar[RequestIds | None] = ContextVar("request", default=None)
 """The request that the current task handles. Each log entry of the task names it."""
 
 _CLIENT_LIBRARIES = ("py4j",)  # they log each call at level INFO
+
+
+def log_format(environment: Mapping[str, str] | None = None) -> str:
+    """Return LOG_FORMAT: text or json. Raises ConfigurationError."""
+    formats = {name: name for name in ("text", "json")}
+    return EnvironmentReader(os.environ if environment is None else environment).choice("LOG_FORMAT", formats, "text")
 
 
 def set_up(component: str) -> None:

@@ -390,12 +390,6 @@ def libpq_settings(env: EnvironmentReader) -> dict[str, str]:
     }
 
 
-def log_format(environment: Mapping[str, str] | None = None) -> str:
-    """Return LOG_FORMAT: text or json. Raises ConfigurationError."""
-    formats = {name: name for name in ("text", "json")}
-    return EnvironmentReader(os.environ if environment is None else environment).choice("LOG_FORMAT", formats, "text")
-
-
 def prefix_of(pipeline: str) -> str:
     """Return the prefix of the variables of one pipeline: ORDER_DETAIL__ for order_detail."""
     return f"{pipeline.upper()}__"

@@ -35,7 +35,7 @@ class Day:
             date = dt.date.fromisoformat(text if _DATE.fullmatch(text) else "")
         except ValueError as exc:
             raise DayFormatError(f"day {text!r}: not a date; write it as YYYY-MM-DD, for example 2026-11-20") from exc
-        if not FIRST_YEAR <= date.year <= LAST_YEAR:
+        if not FIRST_YEAR - 1 <= date.year <= LAST_YEAR + 1:  # a zone may be on the other side of a new year
             raise DayFormatError(f"day {text!r}: not in the years {FIRST_YEAR} to {LAST_YEAR}; correct the year")
         return cls(date, zone)
 

@@ -13,8 +13,7 @@ import pytest
 
 from include.command import component_of
 from include.errors import ConfigurationError
-from include.logs import REQUEST, JsonFormatter, RequestIds, TextFormatter
-from include.settings import log_format
+from include.logs import REQUEST, JsonFormatter, RequestIds, TextFormatter, log_format
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY_ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}

@@ -186,7 +186,7 @@ def test_a_board_that_the_stream_showed_must_be_in_some_term(settings):
     build(settings, [row(1, 1)], cut=9, run_id="r")
     verify(settings, DAY, "r")
     publish(settings, DAY, "r", reason="a test", accept_vanishing=True)
-    assert "1 boards that the system of record or the stream had" in certify_alone(settings, DAY).reason
+    assert "1 board keys that the system of record or the stream had" in certify_alone(settings, DAY).reason
     assert rows(settings, STATUS) == [("rebuilt", False)]
 
 

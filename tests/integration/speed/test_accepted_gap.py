@@ -72,7 +72,7 @@ def test_a_day_that_only_a_gap_makes_dirty_is_not_rebuilt_every_night_and_not_ce
     assert days_to_rebuild(settings, DAY.before(1), lambda *_: []) == []
     assert f"day {DAY} is dirty (3 unread board) and is left alone" in caplog.text
     certificate = certify_alone(settings, DAY)
-    assert "3 boards are shown, or hidden, as the stream has them" in certificate.reason
+    assert "3 board keys are shown, or hidden, as the stream has them" in certificate.reason
     assert not certificate.needs_only_rebuild
 
 
