@@ -5,8 +5,11 @@ healthy if the API server reports a heartbeat of this component.
 """
 
 import argparse
+import os
 import sys
 
+from include.environment_reader import EnvironmentReader
+from include.gateway.tls import read_client_tls
 from stack.health import probe
 from stack.service import AirflowHealth, Health, HttpHealth
 
@@ -23,7 +26,7 @@ def main() -> int:
     airflow.add_argument("url")
     arguments = parser.parse_args()
 
-    health: Health = HttpHealth(arguments.url)
+    health: Health = HttpHealth(arguments.url, read_client_tls(EnvironmentReader(os.environ)))
     if arguments.kind == "airflow":
         health = AirflowHealth(arguments.url, arguments.component)
     reason = probe(health)

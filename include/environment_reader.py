@@ -77,7 +77,7 @@ class EnvironmentReader:
         return value
 
     def is_set(self, name: str) -> bool:
-        """Return whether the variable is set and not empty."""
+        """True if the variable is set and not empty."""
         self._read.add(name)
         return bool(self._environment.get(self.variable(name)))
 
@@ -183,6 +183,16 @@ class EnvironmentReader:
             raise self._wrong(name, str(path), why) from exc
         return path
 
+    def certificate_and_key(self, certificate: str, key: str, whose: str) -> tuple[Path, Path] | tuple[None, None]:
+        """Return the paths of two readable files; None for both if neither is set. `whose` is for the message."""
+        found = self.readable_file(certificate), self.readable_file(key)
+        if found[0] and found[1]:
+            return found[0], found[1]
+        if found[0] or found[1]:
+            missing = key if found[0] else certificate
+            raise ConfigurationError(f"{missing} is not set; {whose} certificate and its key go together")
+        return None, None
+
     def zone(self, name: str, default: str) -> str:
         """Return the name of a time zone."""
         text = self.text(name, default)
@@ -231,12 +241,15 @@ class EnvironmentReader:
 
 def _content(variable: str, path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        content = Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not text in UTF-8"
         raise ConfigurationError(
             f"{variable}={path!r}: cannot be read ({reason}); correct the path, the file or its rights"
         ) from exc
+    if not content:
+        raise ConfigurationError(f"{variable}={path!r}: the file is empty; write the secret into it")
+    return content
 
 
 def _is_url(text: str) -> bool:

@@ -4,6 +4,7 @@ One group of settings for librdkafka and for Kafka's Java clients, which Spark u
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -142,10 +143,11 @@ class KafkaConnection:
         if self.tls and self.tls.ca_file:
             settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.tls.ca_file)}
         if self.tls and self.tls.certificate_file and self.tls.key_file:
+            chain, key = _java_identity(self.tls.certificate_file, self.tls.key_file, self.tls.key_password)
             settings |= {
                 "ssl.keystore.type": "PEM",
-                "ssl.keystore.certificate.chain": _content(self.tls.certificate_file),
-                "ssl.keystore.key": _java_key(self.tls.key_file, self.tls.key_password),
+                "ssl.keystore.certificate.chain": chain,
+                "ssl.keystore.key": key,
             }
         if self.sasl:
             settings |= {"sasl.mechanism": self.sasl.mechanism, "sasl.jaas.config": _jaas(self.sasl)}
@@ -183,14 +185,12 @@ def _is_wanted(env: EnvironmentReader, names: tuple[str, ...], is_wanted: bool, 
 
 
 def _read_tls(env: EnvironmentReader) -> Tls:
-    ca_file, certificate_file, key_file = (env.readable_file(name) for name in _TLS_VARIABLES[:3])
-    if (certificate_file is None) != (key_file is None):
-        missing = "KAFKA_SSL_KEY_FILE" if key_file is None else "KAFKA_SSL_CERTIFICATE_FILE"
-        raise ConfigurationError(f"{missing} is not set; a client's certificate and its key go together")
+    pair = env.certificate_and_key("KAFKA_SSL_CERTIFICATE_FILE", "KAFKA_SSL_KEY_FILE", "a client's")
+    certificate_file, key_file = pair
     password = env.secret("KAFKA_SSL_KEY_PASSWORD", "")
-    if key_file is not None:
-        _java_key(key_file, password)
-    return Tls(ca_file, certificate_file, key_file, password)
+    if certificate_file and key_file:
+        _java_identity(certificate_file, key_file, password)
+    return Tls(env.readable_file("KAFKA_SSL_CA_FILE"), certificate_file, key_file, password)
 
 
 def _read_sasl(env: EnvironmentReader) -> Sasl:
@@ -231,6 +231,11 @@ def _content(path: Path) -> str:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeError) as exc:
         raise ConfigurationError(f"{path} cannot be read as PEM: {exc}; correct the file or its rights") from exc
+
+
+@cache  # the stream asks with each batch, and a process has one connection
+def _java_identity(certificate_file: Path, key_file: Path, password: str) -> tuple[str, str]:
+    return _content(certificate_file), _java_key(key_file, password)
 
 
 def _java_key(path: Path, password: str) -> str:

@@ -370,24 +370,26 @@ def libpq_settings(env: EnvironmentReader) -> dict[str, str]:
     """Return libpq's settings of TLS and of the choice among several hosts. Raises ConfigurationError.
 
     With a CA file the server's certificate and name are verified, unless DATABASE_SSL_MODE says otherwise. Among
-    several hosts, the one that accepts writes is used.
+    several hosts, the one that accepts writes is used. What is not set is left to libpq, which has its own variables.
     """
-    files = {name: env.readable_file(LIBPQ_VARIABLES[name]) for name in ("sslrootcert", "sslcert", "sslkey")}
-    mode = env.choice("DATABASE_SSL_MODE", _SSL_MODES, "verify-full" if files["sslrootcert"] else "prefer")
-    if mode.startswith("verify") != (files["sslrootcert"] is not None):
+    ca_file = env.readable_file("DATABASE_SSL_CA_FILE")
+    pair = env.certificate_and_key("DATABASE_SSL_CERTIFICATE_FILE", "DATABASE_SSL_KEY_FILE", "a client's")
+    found = {
+        name: str(path)
+        for name, path in zip(("sslrootcert", "sslcert", "sslkey"), (ca_file, *pair), strict=True)
+        if path
+    }
+    if ca_file or env.is_set("DATABASE_SSL_MODE"):
+        found["sslmode"] = env.choice("DATABASE_SSL_MODE", _SSL_MODES, "verify-full")
+    if "," in env.host("DATABASE_HOST") or env.is_set("DATABASE_TARGET_SESSION_ATTRS"):
+        found["target_session_attrs"] = env.choice("DATABASE_TARGET_SESSION_ATTRS", _SESSION_ATTRS, "read-write")
+    mode = found.get("sslmode", "")
+    if mode.startswith("verify") != (ca_file is not None):
         raise ConfigurationError(
             f"DATABASE_SSL_MODE={mode!r}: verify-ca and verify-full go together with DATABASE_SSL_CA_FILE, a PEM file "
             "such as /etc/ssl/certs/ca-certificates.crt; set both or neither"
         )
-    if (files["sslcert"] is None) != (files["sslkey"] is None):
-        missing = LIBPQ_VARIABLES["sslcert" if files["sslkey"] else "sslkey"]
-        raise ConfigurationError(f"{missing} is not set; a client's certificate and its key go together")
-    attrs = "read-write" if "," in env.host("DATABASE_HOST") else "any"
-    return {
-        "sslmode": mode,
-        **{name: str(path) for name, path in files.items() if path},
-        "target_session_attrs": env.choice("DATABASE_TARGET_SESSION_ATTRS", _SESSION_ATTRS, attrs),
-    }
+    return found
 
 
 def prefix_of(pipeline: str) -> str:

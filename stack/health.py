@@ -3,7 +3,6 @@
 import datetime as dt
 import http.client
 import json
-import os
 import socket
 import urllib.error
 import urllib.request
@@ -14,9 +13,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from include.adapters.postgres.sessions import SessionLimits, open_session
-from include.environment_reader import EnvironmentReader
 from include.errors import DatabaseUnavailable
-from include.gateway.tls import read_client_tls
+from include.gateway.tls import ClientTls
 from include.kafka_connection import KafkaConnection
 from stack.kafka import cluster_id
 from stack.leftovers import find_family
@@ -53,8 +51,8 @@ def probe(health: Health, started_at: float = 0.0) -> str | None:
             return _probe_kafka(kafka, data)
         case PostgresHealth(host, port, role, password, libpq):
             return _probe_postgres(host, port, role, password, libpq)
-        case HttpHealth(url):
-            return _probe_http(url)
+        case HttpHealth(url, tls):
+            return _probe_http(url, tls)
         case AirflowHealth(url, component):
             return _probe_airflow(url, component, started_at)
 
@@ -99,8 +97,8 @@ def _probe_postgres(host: str, port: int, role: str, password: str, libpq: Mappi
     return None
 
 
-def _probe_http(url: str) -> str | None:
-    answer = _get(url)
+def _probe_http(url: str, tls: ClientTls) -> str | None:
+    answer = _get(url, tls)
     return answer if isinstance(answer, str) else None
 
 
@@ -119,12 +117,12 @@ def _probe_airflow(url: str, component: str, started_at: float) -> str | None:
     return None if seen_at >= started_at else "no heartbeat since it started"
 
 
-def _get(url: str) -> bytes | str:
+def _get(url: str, tls: ClientTls | None = None) -> bytes | str:
     """Return the body of a response with status 200 (bytes), else the reason of the failure (str)."""
     # without the proxy of the caller's shell, because all addresses are local
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if url.startswith("https:"):
-        handlers.append(urllib.request.HTTPSHandler(context=read_client_tls(EnvironmentReader(os.environ)).context()))
+    if tls and url.startswith("https:"):
+        handlers.append(urllib.request.HTTPSHandler(context=tls.context()))
     try:
         with urllib.request.build_opener(*handlers).open(url, timeout=TIMEOUT_S) as response:
             return bytes(response.read()) if response.status == 200 else f"HTTP {response.status}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from include.gateway.tls import ClientTls
 from include.kafka_connection import KafkaConnection
 
 Signal = Literal["TERM", "INT"]
@@ -34,9 +35,10 @@ class PostgresHealth:
 
 @dataclass(frozen=True)
 class HttpHealth:
-    """Healthy if the URL responds with status 200."""
+    """Healthy if the URL responds with status 200. `tls` is for https."""
 
     url: str
+    tls: ClientTls = field(default_factory=ClientTls)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
+from include.gateway.tls import read_client_tls
 from include.kafka_connection import KafkaConnection
 from include.settings import libpq_settings, reader_of
 from stack.errors import StackError
@@ -81,7 +82,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
         Job("airflow-migrate", ("databases",), deadline_s=300),
         Service(
             "gateway",
-            HttpHealth(f"{settings['GATEWAY_URL']}/healthz"),
+            HttpHealth(f"{settings['GATEWAY_URL']}/healthz", read_client_tls(EnvironmentReader(settings))),
             address=settings["GATEWAY_URL"],
             depends_on=(f"migrate{suffix_of(gateway_pipeline(settings), settings)}", "topics"),
             ports=ports("GATEWAY_PORT"),

@@ -121,11 +121,12 @@ class _Broker(KafkaBroker):
 
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
     listeners: tuple[Listener, ...] = ()
+    java_options: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
         """The broker without the optimizing compiler: it is ready in half the time and lives for minutes."""
         java, *rest = super().command()
-        return [java, "-XX:TieredStopAtLevel=1", *rest]
+        return [java, "-XX:TieredStopAtLevel=1", *self.java_options, *rest]
 
     def properties(self) -> dict[str, str]:
         found = super().properties()
@@ -143,12 +144,18 @@ class KafkaServer:
     """A broker that a test may stop, kill and start again; its data and port stay. `more` are properties."""
 
     def __init__(
-        self, folder: Path, more: Mapping[str, str] = MappingProxyType({}), listeners: tuple[Listener, ...] = ()
+        self,
+        folder: Path,
+        more: Mapping[str, str] = MappingProxyType({}),
+        listeners: tuple[Listener, ...] = (),
+        java_options: tuple[str, ...] = (),
     ) -> None:
         port, controller_port = unused(2)
         layout = Layout.of()
         java = find_java(os.environ)
-        self._broker = _Broker(folder, layout.kafka_jars, java, port, controller_port, "512m", more, listeners)
+        self._broker = _Broker(
+            folder, layout.kafka_jars, java, port, controller_port, "512m", more, listeners, java_options
+        )
         health = KafkaHealth(KafkaConnection(self._broker.bootstrap_servers), self._broker.data)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
 
@@ -266,10 +273,13 @@ class PostgresTestServer:
 
 @contextlib.contextmanager
 def kafka_server(
-    folder: Path, more: Mapping[str, str] = MappingProxyType({}), listeners: tuple[Listener, ...] = ()
+    folder: Path,
+    more: Mapping[str, str] = MappingProxyType({}),
+    listeners: tuple[Listener, ...] = (),
+    java_options: tuple[str, ...] = (),
 ) -> Iterator[KafkaServer]:
     """A running broker, stopped at the end of the block."""
-    server = KafkaServer(folder, more, listeners)
+    server = KafkaServer(folder, more, listeners, java_options)
     try:
         server.start()
         yield server

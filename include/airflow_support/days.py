@@ -32,7 +32,7 @@ def days_between(first: str, last: str, window: Window) -> list[str]:
     count = (end - start).days + 1
     if count > MOST_DAYS:
         raise DayChoiceError(f"from={start} to={end}: {count:,} days; ask for {MOST_DAYS:,} days at most")
-    return [(start + dt.timedelta(days=offset)).isoformat() for offset in range((end - start).days + 1)]
+    return [(start + dt.timedelta(days=offset)).isoformat() for offset in range(count)]
 
 
 def _date(field: str, text: str, zone: str) -> dt.date:

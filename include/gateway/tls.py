@@ -27,6 +27,9 @@ class ServerTls:
 
     def load(self, context: ssl.SSLContext) -> None:
         """Read certificate and key again, for new connections. Raises ConfigurationError; the former ones stay then."""
+        # first into another context: a certificate without its key would leave this one with neither
+        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _identify(trial, "GATEWAY_TLS_CERTIFICATE_FILE", self.certificate_file, self.key_file)
         _identify(context, "GATEWAY_TLS_CERTIFICATE_FILE", self.certificate_file, self.key_file)
 
 
@@ -51,7 +54,7 @@ class ClientTls:
 def read_server_tls(env: EnvironmentReader) -> ServerTls | None:
     """Return the server's files; None if the gateway serves HTTP. Raises ConfigurationError."""
     names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE")
-    certificate_file, key_file = _pair(env, *names)
+    certificate_file, key_file = env.certificate_and_key(*names, "the gateway's")
     client_ca_file = env.readable_file("GATEWAY_TLS_CLIENT_CA_FILE")
     if certificate_file and key_file:
         return ServerTls(certificate_file, key_file, client_ca_file)
@@ -62,17 +65,8 @@ def read_server_tls(env: EnvironmentReader) -> ServerTls | None:
 
 def read_client_tls(env: EnvironmentReader) -> ClientTls:
     """Return the files of the gateway's clients. Raises ConfigurationError."""
-    pair = _pair(env, "GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE")
+    pair = env.certificate_and_key("GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE", "a client's")
     return ClientTls(env.readable_file("GATEWAY_CA_FILE"), *pair)
-
-
-def _pair(env: EnvironmentReader, certificate: str, key: str) -> tuple[Path | None, Path | None]:
-    found = env.readable_file(certificate), env.readable_file(key)
-    if (found[0] is None) != (found[1] is None):
-        raise ConfigurationError(
-            f"{key if found[0] else certificate} is not set; a certificate and its key go together"
-        )
-    return found
 
 
 def _trust(context: ssl.SSLContext, name: str, path: Path) -> None:

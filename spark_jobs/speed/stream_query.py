@@ -154,8 +154,8 @@ class StreamQuery(ABC):
 
     def _records(self, session: SparkSession, most: int) -> DataFrame:
         """Return the topic as a stream of batches of up to `most` records."""
-        servers = self._context.settings.kafka.connection
-        return self._wanted(session, stream_reader(session, servers, self._topic, self._start, most).load())
+        kafka = self._context.settings.kafka.connection
+        return self._wanted(session, stream_reader(session, kafka, self._topic, self._start, most).load())
 
     def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:
         """Return the records except those that an operator rejected, in one task per core.

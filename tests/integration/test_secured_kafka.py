@@ -36,6 +36,7 @@ from stack.prerequisites import find_java
 from tests.servers import Listener, kafka_server
 from tests.support.broker import remove_topics
 from tests.support.certificates import Authority
+from tests.support.identity_provider import identity_provider
 
 USER, PASSWORD = "pipeline", 'a "quoted\\" pass word; $1'
 KEY_PASSWORD = "with-a-password"
@@ -54,10 +55,17 @@ def ports():
 
 
 @pytest.fixture(scope="module")
-def secured(authority, ports, tmp_path_factory):
+def provider():
+    with identity_provider(USER, PASSWORD) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def secured(authority, ports, provider, tmp_path_factory):
     """A broker that listens with SASL_SSL and, for clients with a certificate, with SSL."""
     server = authority.issue("broker")
     plain = f"org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}={_jaas(PASSWORD)};"
+    oauth = "org.apache.kafka.common.security.oauthbearer"
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     more = {
         "ssl.keystore.type": "PEM",
@@ -67,13 +75,19 @@ def secured(authority, ports, tmp_path_factory):
         "listener.name.mutual.ssl.client.auth": "required",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:ANONYMOUS;User:{USER};User:CN=client;User:CN=client{KEY_PASSWORD}",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         "listener.name.secure.plain.sasl.jaas.config": plain,
         "listener.name.secure.scram-sha-256.sasl.jaas.config": scram,
         "listener.name.secure.scram-sha-512.sasl.jaas.config": scram,
+        "listener.name.secure.oauthbearer.sasl.jaas.config": f"{oauth}.OAuthBearerLoginModule required;",
+        "listener.name.secure.oauthbearer.sasl.server.callback.handler.class": (
+            f"{oauth}.OAuthBearerValidatorCallbackHandler"
+        ),
+        "listener.name.secure.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": f"{provider}/keys",
     }
     listeners = (Listener("SECURE", ports["SECURE"], "SASL_SSL"), Listener("MUTUAL", ports["MUTUAL"], "SSL"))
-    with kafka_server(tmp_path_factory.mktemp("secured"), more, listeners) as kafka:
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider}/keys"
+    with kafka_server(tmp_path_factory.mktemp("secured"), more, listeners, (allowed,)) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         sha_256, sha_512 = (ScramCredentialInfo(each, 4096) for each in (ScramMechanism.SCRAM_SHA_256,
                                                                         ScramMechanism.SCRAM_SHA_512))  # fmt: skip
@@ -115,15 +129,16 @@ def mutual(authority, ports, password=""):
     )  # fmt: skip
 
 
-WAYS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "mutual", "mutual with a password"]
+WAYS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "mutual", "mutual with a password"]
 
 
 @pytest.fixture(params=WAYS)
-def kafka(request, secured, authority, ports):
+def kafka(request, secured, authority, ports, provider):
     """The connection by each way to prove who one is."""
     if request.param.startswith("mutual"):
         return mutual(authority, ports, KEY_PASSWORD if "password" in request.param else "")
-    return connection(authority, ports, KAFKA_SASL_MECHANISM=request.param)
+    more = {"KAFKA_SASL_TOKEN_URL": f"{provider}/token"} if request.param == "OAUTHBEARER" else {}
+    return connection(authority, ports, KAFKA_SASL_MECHANISM=request.param, **more)
 
 
 def send(kafka, topic, count):

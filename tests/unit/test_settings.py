@@ -77,7 +77,8 @@ def test_the_prefix_wins_for_secrets_in_files_too(tmp_path):
 
 
 def test_a_secret_that_is_in_a_file_in_vain_is_refused(tmp_path):
-    file, binary = tmp_path / "password", tmp_path / "binary"
+    file, binary, empty = tmp_path / "password", tmp_path / "binary", tmp_path / "empty"
+    empty.write_text("\n")
     file.write_text("hush")
     binary.write_bytes(b"\xff")
     for found, message in (
@@ -87,11 +88,16 @@ def test_a_secret_that_is_in_a_file_in_vain_is_refused(tmp_path):
         ),
         ({"DB_BATCH_PASSWORD_FILE": str(tmp_path / "none")}, "none': cannot be read (No such file or directory)"),
         ({"DB_BATCH_PASSWORD_FILE": str(binary)}, "not text in UTF-8"),
+        ({"DB_BATCH_PASSWORD_FILE": str(empty)}, "empty': the file is empty; write the secret into it"),
     ):
         with pytest.raises(ConfigurationError) as raised:
             Settings.from_environment({**LEAST, **found})
         assert message in str(raised.value)
         assert "hush" not in str(raised.value)
+
+
+def test_what_is_not_set_is_left_to_libpq_and_its_own_variables():
+    assert Settings.from_environment(LEAST).database.libpq == {}
 
 
 def test_secrets_are_not_shown():

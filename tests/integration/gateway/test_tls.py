@@ -81,7 +81,7 @@ def test_others_are_refused(gateway, changes):
         client.post_event("member", member(1))
 
 
-def test_a_new_certificate_is_read_at_sighup_and_a_broken_one_is_not(gateway, authority):
+def test_a_new_certificate_is_read_at_sighup_and_a_broken_or_half_written_one_is_not(gateway, authority):
     files = gateway.settings.gateway.tls
     before, renewed = serial(gateway), authority.issue("renewed")
     shutil.copy(renewed.certificate_file, files.certificate_file)
@@ -92,6 +92,11 @@ def test_a_new_certificate_is_read_at_sighup_and_a_broken_one_is_not(gateway, au
     files.certificate_file.write_text("not a certificate")
     gateway.process.send_signal(signal.SIGHUP)
     wait_until(lambda: "the former certificate is kept" in gateway.log.read_text(), 10, "the refusal is logged")
+    assert serial(gateway) == after
+    half = authority.issue("half")  # of a renewal that has written its certificate, and not its key yet
+    shutil.copy(half.certificate_file, files.certificate_file)
+    gateway.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: gateway.log.read_text().count("the former certificate is kept") == 2, 10, "it is logged again")
     assert serial(gateway) == after
     shutil.copy(renewed.certificate_file, files.certificate_file)
 
