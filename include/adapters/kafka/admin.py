@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.kafka.access import broker_error
-from include.adapters.kafka.audit import TIMEOUT_S, topic_drifts
+from include.adapters.kafka.audit import TIMEOUT_S, alter_command, topic_drifts
 from include.command import as_command
 from include.contracts.pipelines import TOPICS
 from include.contracts.topics import Topic
@@ -74,7 +74,8 @@ def topics_below(kafka: KafkaConnection, names: Collection[str], needed_bytes: i
         if value < needed_bytes:
             found.append(
                 f"topic {resource.name} has {_LIMIT}={value}, and the gateway's batches need {needed_bytes}: Kafka "
-                f"would refuse events that were accepted; set {_LIMIT} of the topic to at least {needed_bytes}"
+                f"would refuse events that were accepted; set {_LIMIT} of the topic to at least {needed_bytes}: "
+                f"{alter_command(kafka.bootstrap_servers, resource.name, _LIMIT, needed_bytes)}"
             )
     return found
 

@@ -150,6 +150,14 @@ def _topics(admin: AdminClient, kafka: KafkaSettings, topics: Collection[Topic],
     return found
 
 
+def alter_command(servers: str, topic: str, setting: str, value: object) -> str:
+    """Return the command that sets a setting of a topic."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {setting}={value}"
+    )
+
+
 def _result(future: Future[Any], kafka: KafkaSettings, operation: str, topic: str = "") -> Any:
     try:
         return future.result()
@@ -189,8 +197,7 @@ def _drifts(
                 "topic_drift",
                 f"{name} {setting}",
                 f"topic {name} has {setting}={values.get(setting)}, the contract says {value}",
-                f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {name} "
-                f"--add-config {setting}={value}",
+                alter_command(servers, name, setting, value),
             )
 
 
