@@ -121,3 +121,10 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresTestS
     """A real PostgreSQL. A test asks it for a database of its own."""
     with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresTestServer]:
+    """A PostgreSQL for one file: its tests stop it, or change what belongs to a whole server, such as passwords."""
+    with postgres_server(tmp_path_factory.mktemp("own-postgres")) as server:
+        yield server

@@ -26,7 +26,7 @@ from spark_jobs.speed.monitor import Monitor
 from stack.layout import Layout
 from stack.prerequisites import find_java
 from tests.fakes.events import board
-from tests.servers import postgres_server, wait_until
+from tests.servers import wait_until
 from tests.support.pipeline import migrated, produce, rows, with_topics
 from tests.support.topic_log import taken_lease
 
@@ -241,12 +241,6 @@ class Followed:
 
 def heartbeat(settings):
     return rows(settings, "SELECT max(heartbeat_at) FROM stream_progress")[0][0]
-
-
-@pytest.fixture
-def own_postgres(tmp_path_factory):
-    with postgres_server(tmp_path_factory.mktemp("monitor-postgres")) as server:
-        yield server
 
 
 @pytest.fixture

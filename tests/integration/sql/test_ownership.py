@@ -7,7 +7,6 @@ import psycopg2.errors
 import pytest
 
 from include.settings import Settings
-from tests.servers import postgres_server
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as
 from tests.support.publication import publish as publish_day
@@ -50,21 +49,15 @@ VACUUM
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with postgres_server(tmp_path_factory.mktemp("owned")) as found:
-        yield found
-
-
 @pytest.fixture
-def settings(server, tmp_path) -> Settings:
-    found = migrated(None, server, "owned", tmp_path)
+def settings(own_postgres, tmp_path) -> Settings:
+    found = migrated(None, own_postgres, "owned", tmp_path)
     build(found, [row(1, 1), row(2, 2)], cut=3, run_id="r")
     publish_day(found, DAY, "r")
     return found
 
 
-def is_superuser(server, settings: Settings, role: str, trap: str, schema: str) -> bool:
+def is_superuser(own_postgres, settings: Settings, role: str, trap: str, schema: str) -> bool:
     """True if the role becomes superuser when a superuser works with tables in which the role has set the trap."""
     ((table,),) = rows(settings, "SELECT inhrelid::regclass::text FROM pg_inherits"
                        " WHERE inhparent = 'detail_final'::regclass")  # fmt: skip
@@ -73,7 +66,7 @@ def is_superuser(server, settings: Settings, role: str, trap: str, schema: str) 
         for statement in (FUNCTIONS, trap):
             with contextlib.suppress(*REFUSALS):
                 cursor.execute(statement.format(schema=schema, role=role, table=table))
-        with contextlib.closing(psycopg2.connect(server.superuser_dsn("owned"))) as connection:
+        with contextlib.closing(psycopg2.connect(own_postgres.superuser_dsn("owned"))) as connection:
             connection.autocommit = True
             with connection.cursor() as reader:
                 for statement in READ.strip().splitlines():
@@ -86,13 +79,13 @@ def is_superuser(server, settings: Settings, role: str, trap: str, schema: str) 
 
 @pytest.mark.parametrize("schema", ["public", "generations", "pg_temp"])
 @pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
-def test_batch_does_not_become_superuser_through_a_table(server, settings, trap, schema):
-    assert not is_superuser(server, settings, "batch", trap, schema)
+def test_batch_does_not_become_superuser_through_a_table(own_postgres, settings, trap, schema):
+    assert not is_superuser(own_postgres, settings, "batch", trap, schema)
 
 
 @pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
-def test_an_owner_would(server, settings, trap):
-    assert is_superuser(server, settings, "pipeline_owner", trap, "public")
+def test_an_owner_would(own_postgres, settings, trap):
+    assert is_superuser(own_postgres, settings, "pipeline_owner", trap, "public")
 
 
 def test_only_pipeline_owner_owns_anything_in_the_database(settings):

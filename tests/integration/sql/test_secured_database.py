@@ -30,35 +30,28 @@ def authority(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """A server of its own, since passwords of roles belong to a whole server."""
-    with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def port(authority, own):
+def port(authority, own_postgres):
     """The port of a PostgreSQL that takes connections over TLS alone, and only from clients with a certificate."""
     files = authority.issue("postgres")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate_file, files.key_file)
     context.load_verify_locations(authority.ca_file)
     context.verify_mode = ssl.CERT_REQUIRED
-    with tls_terminator(own.host, own.port, context) as found:
+    with tls_terminator(own_postgres.host, own_postgres.port, context) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def variables(port, own, authority, tmp_path_factory):
+def variables(port, own_postgres, authority, tmp_path_factory):
     client = authority.issue("client")
     client.key_file.chmod(0o600)
     file = tmp_path_factory.mktemp("settings") / ".env"
     env_file.ensure(file)
     return env_file.read(file) | {
-        "DATABASE_HOST": own.host,
+        "DATABASE_HOST": own_postgres.host,
         "DATABASE_PORT": str(port),
         "DATABASE_NAME": "secured",
-        "POSTGRES_SUPERUSER_PASSWORD": own.superuser_password,
+        "POSTGRES_SUPERUSER_PASSWORD": own_postgres.superuser_password,
         "DATABASE_SSL_CA_FILE": str(authority.ca_file),
         "DATABASE_SSL_CERTIFICATE_FILE": str(client.certificate_file),
         "DATABASE_SSL_KEY_FILE": str(client.key_file),

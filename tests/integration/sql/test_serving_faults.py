@@ -11,7 +11,7 @@ import include.adapters.postgres.live_table_sink as live_table_sink
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import SessionLimits
 from include.errors import DriverSuperseded, LedgerConflict
-from tests.servers import postgres_server, wait_until
+from tests.servers import wait_until
 from tests.support.pipeline import migrated, rows
 from tests.support.serving import NOON, Writing, opened_store, row
 from tests.support.sessions import execute, is_connected, is_waiting, locked, session, terminate
@@ -29,15 +29,8 @@ FIRST, SECOND = [row(1, 0), row(2, 1)], [row(2, 2, modified_at=NOON + dt.timedel
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """A PostgreSQL of these tests' own: it is stopped and started."""
-    with postgres_server(tmp_path_factory.mktemp("serving-postgres")) as own:
-        yield own
-
-
-@pytest.fixture(scope="module")
-def database(server, tmp_path_factory):
-    return migrated(None, server, "faults", tmp_path_factory.mktemp("faults"))
+def database(own_postgres, tmp_path_factory):
+    return migrated(None, own_postgres, "faults", tmp_path_factory.mktemp("faults"))
 
 
 @pytest.fixture
@@ -124,22 +117,22 @@ def test_the_answer_to_a_commit_is_lost(settings, writing, monkeypatch):
     assert len(rows(settings, REJECTS)) == 1
 
 
-def test_the_server_is_down_for_a_while(settings, writing, server):
-    server.stop()
+def test_the_server_is_down_for_a_while(settings, writing, own_postgres):
+    own_postgres.stop()
     try:
         writing.give(SECOND)
         writing.wait_until_it_says("DatabaseUnavailable")
     finally:
-        server.start()
+        own_postgres.start()
     assert is_all_there_once(settings, writing)
 
 
-def test_the_server_is_restarted_in_the_middle_of_a_transaction(settings, writing, server):
+def test_the_server_is_restarted_in_the_middle_of_a_transaction(settings, writing, own_postgres):
     with locked(settings, "offset_ledger", "EXCLUSIVE"):
         writing.give(SECOND)
         wait_until(lambda: is_waiting(settings, "serve"), 20, "rows are written and the ledger is not moved")
-        server.stop()
-    server.start()
+        own_postgres.stop()
+    own_postgres.start()
     assert is_all_there_once(settings, writing)
 
 
