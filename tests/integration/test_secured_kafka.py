@@ -179,13 +179,18 @@ def test_every_client_connects(kafka, spark, tmp_path, request):
     offsets = OffsetReader(kafka)
     ranged = read_range(spark, offsets, topic, offsets.earliest(topic), offsets.ends(topic))
     assert sorted(bytes(row.value) for row in ranged.select("value").collect()) == values(kafka, topic)
+    assert streamed(spark, kafka, topic, tmp_path) == 4
+
+
+def streamed(spark, kafka, topic, folder):
+    """The number of the topic's records, as a query of the stream reads them."""
     query = (
         stream_reader(spark, kafka, topic, None, 1000).load().writeStream.format("memory").queryName("secured")
-        .option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        .option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     )  # fmt: skip
     query.awaitTermination(60)
     assert query.exception() is None
-    assert spark.table("secured").count() == 4
+    return spark.table("secured").count()
 
 
 def test_spark_shows_no_secret(kafka, spark):
@@ -240,7 +245,7 @@ def granted(secured, commands):
                        check=True, capture_output=True)  # fmt: skip
 
 
-def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authority, ports, spark):
+def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authority, ports, spark, tmp_path):
     def of(part):
         return connection(authority, ports, KAFKA_SASL_USERNAME=part)
 
@@ -268,6 +273,7 @@ def test_each_part_runs_with_the_rights_that_the_command_prints(secured, authori
     read = read_range(spark, offsets, "board", offsets.earliest("board"), offsets.ends("board"))
     write_records(read.select("key", "value"), of("stream"), "board-detail")
     assert len(values(of("batch"), "board-detail")) == 3
+    assert streamed(spark, of("stream"), "board", tmp_path) == 3
 
 
 def test_a_missing_right_is_named_with_the_command_that_grants_it(secured, authority, ports):
