@@ -8,15 +8,16 @@ from typing import Any
 from airflow.providers.standard.exceptions import HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 
 class PublishApproval(ApprovalOperator):
     """Waits, without a slot, until a person approves or rejects the day's build; passes at once if none has to.
 
-    Returns {"approved_by": the person's name, or None if none was asked}. A rejected day is skipped with what follows:
-    readers see what they saw. Without an answer within `response_timeout` the task fails and says so; clearing it asks
-    again.
+    Returns {"approved_by": the person's name, or None if none was asked, "seen": what the answer is bound to}.
+    `publish` refuses anything else. `seen` is None if a form accepted beforehand whatever vanishes. A rejected day is
+    skipped with what follows: readers see what they saw. Without an answer within `response_timeout` the task fails and
+    says so; clearing it asks again.
     """
 
     template_fields: Collection[str] = ("day", "build", "subject", "body")  # in the order of rendering
@@ -31,22 +32,30 @@ class PublishApproval(ApprovalOperator):
         )
         self.pipeline, self.day, self.build = pipeline, day, build
 
-    def execute(self, context: Context) -> dict[str, str | None]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Ask a person if one has to decide."""
         from include.airflow_support import steps
 
         if context["params"].get("dry_run") or context["params"].get("accept_vanishing"):
-            return {"approved_by": None}
-        question = steps.approval_question(self.pipeline, self.day, self.build)
+            return {"approved_by": None, "seen": None}
+        question, seen = steps.approval_question(self.pipeline, self.day, self.build)
         if question is None:
-            return {"approved_by": None}
+            return {"approved_by": None, "seen": seen}
         self.body = fenced(question)
         self.log.info("day %s waits for a person, in the task's tab Required Actions\n%s", self.day, question)
-        super().execute(context)
+        try:
+            super().execute(context)
+        except TaskAwaitingInput as waiting:
+            waiting.kwargs = {"seen": seen}  # Airflow keeps it with the question, and passes it to `execute_complete`
+            raise
         raise AssertionError("the task waits")
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, str | None]:
-        """Go on after the answer."""
+    def execute_complete(
+        self, context: Context, event: dict[str, Any], seen: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Go on after the answer to the question about `seen`."""
+        if seen is None:
+            raise AirflowFailException("an earlier release asked this question; clear this task to be asked again")
         try:
             # not ApprovalOperator's: it skips nothing that follows in a mapped task group
             answer = HITLOperator.execute_complete(self, context, event)
@@ -58,7 +67,7 @@ class PublishApproval(ApprovalOperator):
         user = (answer["responded_by_user"] or {}).get("name")
         if answer["chosen_options"] == [self.REJECT]:
             raise AirflowSkipException(f"{user} rejected the build; day {self.day} shows what it showed")
-        return {"approved_by": user}
+        return {"approved_by": user, "seen": seen}
 
 
 def fenced(text: str) -> str:

@@ -6,7 +6,7 @@ brings drivers with it.
 
 import datetime as dt
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -109,24 +109,36 @@ def diff(pipeline: str, day: str, run_id: str) -> dict[str, Any]:
     return asdict(run("diff", day, pipeline=pipeline, run_id=run_id))
 
 
-def approval_question(pipeline: str, day: str, run_id: str) -> str | None:
-    """Return what a person has to know to approve the build; None if it may be published without one."""
+def approval_question(pipeline: str, day: str, run_id: str) -> tuple[str | None, dict[str, Any]]:
+    """Return what a person has to know to approve the build, and what the approval is of (`unexplained.Seen`).
+
+    The question is None if the build may be published without a person.
+    """
     settings = batch_settings(pipeline)
     request = request_approval(settings, Day.parse(day, settings.timezone), run_id)
-    if request is None:
-        return None
-    return (
-        f"{request.unexplained:,} differences are unexplained. {request.vanishing:,} of them take a row from readers "
+    found = request.unexplained
+    question = (
+        f"{found.count:,} differences are unexplained. {found.vanishing:,} of them take a row from readers "
         f"or bring one back, and raw does not say why.\n{text_of(request.differences)}"
     )
+    return question if request.is_needed else None, asdict(found.seen)
 
 
 def publish(
-    pipeline: str, day: str, run_id: str, made_by: str, reason: str, is_by_hand: bool, accept_vanishing: bool
+    pipeline: str,
+    day: str,
+    run_id: str,
+    made_by: str,
+    reason: str,
+    is_by_hand: bool,
+    approved: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Show what the run built. A day that a person holds is published by hand only. See `publication.publish`."""
+    """Show what the run built, as `approve` saw it (`unexplained.Seen`); None: whatever vanishes, a person accepted it.
+
+    A day that a person holds is published by hand only. See `publication.publish`.
+    """
     return asdict(run("publish", day, pipeline=pipeline, run_id=run_id, made_by=made_by, reason=reason or None,
-                      automatic=not is_by_hand, accept_vanishing=accept_vanishing))  # fmt: skip
+                      automatic=not is_by_hand, accept_vanishing=approved is None, approved=approved))  # fmt: skip
 
 
 def cover(pipeline: str, day: str) -> int:

@@ -28,7 +28,6 @@ MADE_BY = "{{ dag_run.triggering_user_name or 'airflow' }}, {{ dag.dag_id }} {{ 
 RUN_TYPE = "{{ dag_run.run_type.value }}"
 REASON = "{{ params.get('reason') or dag.dag_id }}"
 
-ACCEPT_VANISHING = "{{ params.get('accept_vanishing', False) }}"  # a night never accepts it
 SOURCE = "{{ 'archive' if params.get('source') == 'archive' else 'auto' }}"
 PARTITION_DAY = "{{ dag_run.partition_key }}"
 DAY_LABEL = "{{ task.op_args[1] }}"  # of a mapped task: Airflow shows it instead of the copy's number
@@ -119,17 +118,19 @@ def publish(
     made_by: str,
     reason: str,
     is_by_hand: bool,
-    accept_vanishing: str,
-    approval: dict[str, str | None] | None,
+    approval: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Point the view at the new generation; skipped on a dry run, and when a person rejected the build."""
+    """Point the view at the new generation, if it is as `approve` saw it.
+
+    Skipped on a dry run, and when a person rejected the build.
+    """
     from include.airflow_support import steps
 
     if approval is None:
         raise steps.ApprovalMissing(day=day)
     if person := approval["approved_by"]:
-        return steps.publish(pipeline, day, build, f"{made_by}, approved by {person}", reason, is_by_hand, True)
-    return steps.publish(pipeline, day, build, made_by, reason, is_by_hand, accept_vanishing == "True")
+        made_by = f"{made_by}, approved by {person}"
+    return steps.publish(pipeline, day, build, made_by, reason, is_by_hand, approval["seen"])
 
 
 # a store that is not empty needs a moment to drain
@@ -231,7 +232,7 @@ def _publish(pipeline: str, day: str, made_by: str, reason: str, is_by_hand: boo
         task_id="approve", pipeline=pipeline, day=day, build=RUN_ID, response_timeout=approval_timeout(pipeline)
     )
     answer = approval.output
-    published = publish(pipeline, day, RUN_ID, made_by, reason, is_by_hand, ACCEPT_VANISHING, answer)  # type: ignore[arg-type]  # its result
+    published = publish(pipeline, day, RUN_ID, made_by, reason, is_by_hand, answer)  # type: ignore[arg-type]  # its result
     certified = certify.override(outlets=[certified_day(pipeline)])(pipeline, day)
     approval >> published >> [certified, cover(pipeline, day)]
     return approval

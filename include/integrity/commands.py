@@ -21,6 +21,7 @@ from include.integrity.publication import Moved
 from include.integrity.report import Rebuilt
 from include.integrity.runs import newest_run
 from include.integrity.undo_preview import UndoPreview, preview
+from include.integrity.unexplained import Seen
 from include.integrity.watch import watch
 from include.settings import Settings
 
@@ -96,11 +97,15 @@ def _rebuild(
     return Rebuilt(report, publication.publish(settings, day, run_id, made_by=made_by, reason=reason))
 
 
-def _publish(settings: Settings, day: Day, reason: str | None, accept_vanishing: bool, **arguments: Any) -> Any:
+def _publish(
+    settings: Settings, day: Day, reason: str | None, accept_vanishing: bool,
+    approved: Mapping[str, Any] | None = None, **arguments: Any,
+) -> Any:  # fmt: skip
     if accept_vanishing and not reason:
         raise PipelineError("--accept-vanishing: say why the rows may vanish, with --reason")
     with lineage_of(settings.lineage, publish_job(settings, day)) as outcome:
-        published = publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing, **arguments)
+        published = publication.publish(settings, day, reason=reason, accept_vanishing=accept_vanishing,
+                                        approved=Seen(**approved) if approved else None, **arguments)  # fmt: skip
         outcome.generation_id = published.generation_id
     return published
 

@@ -25,7 +25,7 @@ from include.integrity.day_checks import check_after_move, request_check
 from include.integrity.day_turn import DayShows, Result, in_turn
 from include.integrity.pruning import prune
 from include.integrity.publication_history import Action, Move, PublicationHistory, Shown
-from include.integrity.vanishing import refuse_vanishing_rows
+from include.integrity.unexplained import Seen, require_accepted
 from include.integrity.verified import compare_served_since, require_verified
 from include.settings import Settings
 from include.sql.named import pipeline_of, query
@@ -96,19 +96,21 @@ def publish(
     reason: str | None = None,
     automatic: bool = False,
     accept_vanishing: bool = False,
+    approved: Seen | None = None,
 ) -> Published:
     """Point the day at its built generation (of the run, or the newest). Running it again changes nothing.
 
     A generation with the same content as the shown one is discarded; the shown one gets the later cut, and the day is
-    no longer dirty. `automatic`: refuse a day held by a person; otherwise the hold ends with the publication. Waits for
-    a batch of the speed layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; NotVerified
-    unless `verify` has compared the build with the rows that the day shows; StaleRun if another run published the day
-    meanwhile; DayHeld; BalanceBroken; RowsWouldVanish unless `accept_vanishing`; DayBusy if another session holds the
-    day for a minute; DatabaseUnavailable.
+    no longer dirty. `automatic`: refuse a day held by a person; otherwise the hold ends with the publication.
+    `approved`: what was seen when the publication was decided on; anything else is refused. Waits for a batch of the
+    speed layer that writes into the day, not for readers. Raises DayNotOver; NothingBuilt; NotVerified unless `verify`
+    has compared the build with the rows that the day shows; StaleRun if another run published the day meanwhile;
+    DayHeld; BalanceBroken; ApprovalOutdated; RowsWouldVanish unless `accept_vanishing` or `approved`; DayBusy if
+    another session holds the day for a minute; DatabaseUnavailable.
     """
     day.require_over(SystemClock().now())
     published = _in_turn_and_checked(settings, day, lambda cursor, shows: _publish(
-        cursor, shows, day, run_id, made_by, reason, automatic, accept_vanishing))  # fmt: skip
+        cursor, shows, day, run_id, made_by, reason, automatic, accept_vanishing, approved))  # fmt: skip
     log.info("day %s: generation %d is shown%s, %d live rows covered", day, published.generation_id,
              ", and was: the new build has the same content" if published.was_identical else "",
              published.covered)  # fmt: skip
@@ -188,7 +190,7 @@ def _in_turn_and_checked(settings: Settings, day: Day, step: Callable[[Cursor, D
 
 def _publish(
     cursor: Cursor, shows: DayShows, day: Day, run_id: str | None, made_by: str, reason: str | None, automatic: bool,
-    accept_vanishing: bool,
+    accept_vanishing: bool, approved: Seen | None,
 ) -> Published:  # fmt: skip
     if automatic and shows.held_reason is not None:
         raise DayHeld(day=day, reason=shows.held_reason, remedy="publish or redo it by hand")
@@ -199,7 +201,9 @@ def _publish(
     generation_id, status, base_id, identical_to = row
     params = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     if status == "built":
-        published = _publish_built(cursor, shows, day, generation_id, base_id, made_by, reason, accept_vanishing)
+        published = _publish_built(
+            cursor, shows, day, generation_id, base_id, made_by, reason, accept_vanishing, approved
+        )
         cursor.execute(query("forget_attempts", cursor), {"day": day.date})
         if not automatic:
             cursor.execute(query("hold_day", cursor), {"day": day.date, "reason": None})
@@ -212,7 +216,7 @@ def _publish(
 
 def _publish_built(
     cursor: Cursor, shows: DayShows, day: Day, generation_id: int, base_id: Shown, made_by: str, reason: str | None,
-    accept_vanishing: bool,
+    accept_vanishing: bool, approved: Seen | None,
 ) -> Published:  # fmt: skip
     params = {"day": day.date, "generation_id": generation_id, "shown_id": shows.generation_id}
     cursor.execute(query("select_is_of_replaced", cursor), params)
@@ -240,7 +244,7 @@ def _publish_built(
             return Published(shows.generation_id, 0, was_identical=True)
     compare_served_since(cursor, day, generation_id, shows.generation_id, verified)
     if not accept_vanishing:
-        refuse_vanishing_rows(cursor, day, generation_id)
+        require_accepted(cursor, day, generation_id, approved)
     moved, on_top = _point(cursor, shows, day, "publish", generation_id, reason, made_by)
     _mark_dirty(cursor, day, on_top, causes=None)
     return Published(generation_id, moved.covered)

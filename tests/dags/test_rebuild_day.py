@@ -86,7 +86,7 @@ def test_a_job_dies_with_its_task(dag_bag, monkeypatch, tmp_path):
 
 
 def test_leaves_days_alone_that_a_person_holds(dag_bag):
-    *_, is_by_hand, _, _ = dag_bag.dags["rebuild_day"].get_task("publish").op_args
+    *_, is_by_hand, _ = dag_bag.dags["rebuild_day"].get_task("publish").op_args
 
     assert is_by_hand is False
 
@@ -96,7 +96,7 @@ def test_an_approval_that_was_marked_as_done_and_did_not_run_publishes_nothing(d
 
     publish = dag_bag.dags["rebuild_day"].get_task("publish")
     with pytest.raises(steps.ApprovalMissing, match="clear it with downstream tasks"):
-        publish.python_callable("board_detail", DAY, "a-run", "me", "why", False, "False", None)
+        publish.python_callable("board_detail", DAY, "a-run", "me", "why", False, None)
 
 
 def test_a_day_that_newer_records_reached_meanwhile_is_not_green_and_fails_no_night(dag_bag, monkeypatch):

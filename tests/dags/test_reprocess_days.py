@@ -58,7 +58,7 @@ def test_can_be_started_as_soon_as_airflow_has_read_it(dag):
 
 
 def test_publishes_by_hand_also_what_a_person_holds(dag):
-    *_, is_by_hand, _, _ = dag.get_task("rebuild_day.publish").op_args
+    *_, is_by_hand, _ = dag.get_task("rebuild_day.publish").op_args
 
     assert is_by_hand is True
 

@@ -96,17 +96,9 @@ def test_a_publication_names_who_made_it(dag_bag):
     by_hand = rendered(dag_bag.dags["reprocess_days"].get_task("rebuild_day.publish"), "manual", REPROCESS)
 
     assert by_night.op_args[1:-1] == (
-        DAY, RUN_ID, f"airflow, rebuild_day {RUN_ID}", "nightly_rebuild", False, "False"
+        DAY, RUN_ID, f"airflow, rebuild_day {RUN_ID}", "nightly_rebuild", False
     )  # fmt: skip
-    assert by_hand.op_args[1:-1] == (DAY, RUN_ID, f"operator, reprocess_days {RUN_ID}", "late members", True, "False")
-
-
-@pytest.mark.parametrize("is_accepted", [True, False])
-def test_a_person_accepts_vanishing_rows_by_the_form(dag_bag, is_accepted):
-    publish = dag_bag.dags["reprocess_days"].get_task("rebuild_day.publish")
-    task = rendered(publish, "manual", REPROCESS | {"accept_vanishing": is_accepted})
-
-    assert task.op_args[-2] == str(is_accepted)
+    assert by_hand.op_args[1:-1] == (DAY, RUN_ID, f"operator, reprocess_days {RUN_ID}", "late members", True)
 
 
 @pytest.mark.parametrize(("to", "text"), [(None, ""), (0, "0"), (7, "7")])

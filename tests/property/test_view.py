@@ -29,7 +29,7 @@ from include.integrity.covering import cover
 from include.integrity.pruning import collect_orphans
 from include.integrity.publication import UndoRefused, publish, redo, undo
 from include.integrity.replaced_topic import take_out_of_cuts
-from include.integrity.vanishing import RowsWouldVanish
+from include.integrity.unexplained import RowsWouldVanish
 from include.integrity.verified import NotVerified
 from tests.support import mutations
 from tests.support.examples import is_long

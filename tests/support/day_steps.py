@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import include.adapters.postgres.sessions as sessions
 from include.airflow_support import steps
 from include.clock import SystemClock
 from include.contracts.day import Day
+from include.integrity.comparison import select_generation
+from include.integrity.unexplained import select_unexplained
 from include.settings import Settings
 from include.sql.named import PipelineConnection
 from tests.support.serving import build, row
@@ -42,7 +45,13 @@ def rebuild() -> None:
 
 def publish() -> None:
     """Publish what the run built, as a night does when nobody has to approve it."""
-    steps.publish(PIPELINE, str(DAY), RUN, "airflow", "nightly_rebuild", is_by_hand=False, accept_vanishing=False)
+    with (
+        sessions.connect(Settings.from_environment().database, "batch", "a test") as connection,
+        connection.cursor() as cursor,
+    ):
+        generation = select_generation(cursor, DAY, RUN)
+        approved = asdict(select_unexplained(cursor, generation.generation_id).seen)
+    steps.publish(PIPELINE, str(DAY), RUN, "airflow", "nightly_rebuild", is_by_hand=False, approved=approved)
 
 
 OF_DAY: Mapping[str, Callable[[], Any]] = {

@@ -301,9 +301,13 @@ WITH chosen AS (
 )
 SELECT count(*), max({{key}}) FROM gone
 
--- name: count_vanishing
--- Boards that readers see, that the generation lacks, and whose absence raw does not explain, and boards that come back
--- although they were deleted or moved; and some of their ids.
-SELECT count(*), (array_agg({{key}} ORDER BY {{key}}))[1:5]
+-- name: select_unexplained
+-- The generation's unexplained differences; how many of them take a row from readers or bring one back, with some keys
+-- of those; a digest of all.
+SELECT count(*),
+       count(*) FILTER (WHERE rebuilt IS NULL OR shown IS NULL),
+       (array_agg({{key}} ORDER BY {{key}}) FILTER (WHERE rebuilt IS NULL OR shown IS NULL))[1:5],
+       md5(COALESCE(string_agg(md5(concat_ws('|', {{key}}, COALESCE(shown::text, '-'), COALESCE(rebuilt::text, '-'))),
+                               '' ORDER BY {{key}}), ''))
   FROM detail_correction
- WHERE generation_id = %(generation_id)s AND class = 'unexplained' AND (rebuilt IS NULL OR shown IS NULL)
+ WHERE generation_id = %(generation_id)s AND class = 'unexplained'

@@ -11,7 +11,7 @@ from include.integrity import comparison
 from include.integrity.__main__ import main
 from include.integrity.comparison import verify
 from include.integrity.publication import publish, redo, undo
-from include.integrity.vanishing import RowsWouldVanish
+from include.integrity.unexplained import RowsWouldVanish
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, NOON, build, exclude, opened_store, row, serve, tombstone
 
@@ -63,7 +63,7 @@ def test_the_command_refuses_a_build_that_verify_has_not_seen(settings, caplog):
 @pytest.mark.parametrize("is_by_hand", [True, False])
 def test_the_task_refuses_a_build_that_verify_has_not_seen(settings, is_by_hand):
     build(settings, [row(1, 0)], cut=5, run_id="r")
-    task = ("board_detail", str(DAY), "r", "a test", "a test", is_by_hand, is_by_hand)
+    task = ("board_detail", str(DAY), "r", "a test", "a test", is_by_hand, None)
     with pytest.raises(PipelineError, match=COMMAND):
         steps.publish(*task)
     assert shown(settings) == []

@@ -12,7 +12,7 @@ from include.errors import StaleRun
 from include.integrity.comparison import verify
 from include.integrity.covering import cover
 from include.integrity.days import DirtyDay, days_to_rebuild, dirty_days
-from include.integrity.vanishing import RowsWouldVanish
+from include.integrity.unexplained import RowsWouldVanish
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from include.airflow_support import steps
 from include.airflow_support.approval import PublishApproval, fenced
 
+SEEN = {"generation_id": 7, "digest": "d41d8cd98f00b204e9800998ecf8427e"}
+
 
 @pytest.fixture
 def task():
@@ -45,41 +47,42 @@ def answered(*options, user=None, **event):
 
 
 def test_a_build_that_needs_no_person_goes_on(task, asked, monkeypatch):
-    monkeypatch.setattr(steps, "approval_question", lambda *_: None)
+    monkeypatch.setattr(steps, "approval_question", lambda *_: (None, SEEN))
 
-    assert task.execute(context()) == {"approved_by": None}
+    assert task.execute(context()) == {"approved_by": None, "seen": SEEN}
     assert asked == []
 
 
 @pytest.mark.parametrize("params", [{"dry_run": True}, {"accept_vanishing": True}])
 def test_nobody_is_asked_where_nothing_is_published_or_the_form_said_yes(task, asked, monkeypatch, params):
-    monkeypatch.setattr(steps, "approval_question", lambda *_: "2 differences are unexplained")
+    monkeypatch.setattr(steps, "approval_question", lambda *_: ("2 differences are unexplained", SEEN))
 
-    assert task.execute(context(**params)) == {"approved_by": None}
+    assert task.execute(context(**params)) == {"approved_by": None, "seen": None}
     assert asked == []
 
 
 def test_a_build_that_needs_a_person_waits_without_a_slot_and_shows_the_differences(task, asked, monkeypatch):
-    monkeypatch.setattr(steps, "approval_question", lambda *given: f"2 differences of {given}")
+    monkeypatch.setattr(steps, "approval_question", lambda *given: (f"2 differences of {given}", SEEN))
 
     with pytest.raises(TaskAwaitingInput) as waiting:
         task.execute(context(dry_run=False))
 
     assert waiting.value.timeout == dt.timedelta(hours=12)
+    assert waiting.value.kwargs == {"seen": SEEN}
     (question,) = asked
     assert question["options"] == ["Approve", "Reject"]
     assert "2 differences of ('order_detail', '2026-11-20', 'a-run')" in question["body"]
 
 
-def test_an_approval_names_the_person(task):
-    assert task.execute_complete(context(), answered("Approve", user={"id": "1", "name": "mina"})) == {
-        "approved_by": "mina"
-    }
+def test_an_approval_names_the_person_and_what_the_question_was_about(task):
+    answer = answered("Approve", user={"id": "1", "name": "mina"})
+
+    assert task.execute_complete(context(), answer, SEEN) == {"approved_by": "mina", "seen": SEEN}
 
 
 def test_a_rejection_skips_the_day(task):
     with pytest.raises(AirflowSkipException, match="mina rejected the build; day 2026-11-20 shows what it showed"):
-        task.execute_complete(context(), answered("Reject", user={"id": "1", "name": "mina"}))
+        task.execute_complete(context(), answered("Reject", user={"id": "1", "name": "mina"}), SEEN)
 
 
 def test_no_answer_in_time_fails_and_says_how_to_be_asked_again(task):
@@ -88,7 +91,12 @@ def test_no_answer_in_time_fails_and_says_how_to_be_asked_again(task):
     with pytest.raises(
         AirflowFailException, match=r"nobody approved or rejected day 2026-11-20 within 12:00:00.*Clear"
     ):
-        task.execute_complete(context(), event)
+        task.execute_complete(context(), event, SEEN)
+
+
+def test_an_answer_to_a_question_of_an_earlier_release_publishes_nothing(task):
+    with pytest.raises(AirflowFailException, match="clear this task to be asked again"):
+        task.execute_complete(context(), answered("Approve"))
 
 
 @given(st.text())
