@@ -176,6 +176,11 @@ COMMANDS: Mapping[str, Command] = {
     "history": Command(publication.history, "Every change of what the day shows: by whom, when and why."),
     "certify": Command(certificate.certify, "Count the terms of the published day's balance, each with the query that "
         "counts it."),
+    "acknowledge": Command(days.acknowledge, "Leave a day as it is that is not certified or dirty: the watch no longer "
+        "reports it, until a publication, an undo or new records.", {
+            "--and-before": {"action": "store_true", "help": "and every such day before it"},
+            **_author(required=True),
+        }),
     "status": Command(_status, "How far the days are, and for how long they can be rebuilt.", {
         "--limit": {"type": int, "default": 20, "metavar": "N", "help": "so many days; default: %(default)s"},
     }, takes_day=None),

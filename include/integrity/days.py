@@ -11,6 +11,7 @@ from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
+from include.errors import PipelineError
 from include.integrity.day_checks import check_days, mark_left_days
 from include.settings import Role, Settings
 from include.sql.named import query
@@ -68,6 +69,19 @@ class DirtyDay:
     day: dt.date
     causes: Mapping[str, int]
     held_reason: str | None
+
+
+@dataclass(frozen=True)
+class AcknowledgedDay:
+    """A day that a person leaves as it is."""
+
+    day: dt.date
+    reason: str
+    made_by: str
+
+
+class NothingToAcknowledge(PipelineError):
+    """No day is waiting to be acknowledged."""
 
 
 def load_window(settings: Settings, role: Role = "batch") -> Window:
@@ -152,6 +166,30 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
     if len(chosen) > MAX_DAYS:
         log.warning("%d days are left for later nights, from %s on", len(chosen) - MAX_DAYS, chosen[MAX_DAYS])
     return [one.isoformat() for one in chosen[:MAX_DAYS]]
+
+
+def acknowledge(
+    settings: Settings, day: Day, reason: str, made_by: str, and_before: bool = False
+) -> list[AcknowledgedDay]:
+    """Leave the day, or with `and_before` every day until then, as it is; returns the days, oldest first.
+
+    Only days without a certificate and dirty days are taken, and those that were not acknowledged before. The watch
+    reports them again after a publication, an undo, a redo or new records. Raises DayNotOver; NothingToAcknowledge;
+    DatabaseUnavailable.
+    """
+    day.require_over(SystemClock().now())
+    with connect(settings.database, "batch", "acknowledge") as connection, connection.cursor() as cursor:
+        cursor.execute(query("acknowledge_days", cursor), {
+            "day": day.date, "and_before": and_before, "reason": reason, "made_by": made_by,
+        })  # fmt: skip
+        taken = sorted(row[0] for row in cursor.fetchall())
+    if not taken:
+        raise NothingToAcknowledge(
+            "the day is certified and not dirty, is acknowledged, or nothing is known of it: see `status`", day=day
+        )
+    for one in taken:
+        log.info("day %s stays as it is: %s (%s)", one, reason, made_by)
+    return [AcknowledgedDay(one, reason, made_by) for one in taken]
 
 
 def days_to_certify(settings: Settings, chosen: Collection[str]) -> list[str]:

@@ -21,7 +21,7 @@ from include.integrity.audit import AUDITED, STREAM_AUDITED
 from include.integrity.days import Window
 from include.integrity.page_model import DayStatus, select_days
 from include.integrity.snapshot import Snapshot, WatchedDay
-from include.integrity.watch import CONDITIONS, day_expiring, day_not_certified
+from include.integrity.watch import CONDITIONS, day_expiring, day_not_certified, lost_days
 from include.settings import AlertSettings, Settings
 from include.sql.named import query
 
@@ -155,7 +155,7 @@ def _snapshot(state: BatchState) -> Snapshot:
     """The days, as the watch judges them. Days of which PostgreSQL does not know are in the alerts alone."""
     days = [
         WatchedDay(one.day, one.status, one.generation_id is not None, bool(one.dirty_count), one.uncertified_reason,
-                   one.held_reason is not None, None)
+                   one.held_reason is not None, None, one.acknowledged_by is not None)
         for one in state.days
     ]  # fmt: skip
     return Snapshot(
@@ -191,6 +191,8 @@ GAUGES: Mapping[str, tuple[str, str, ValuesOf]] = {
                      _one(lambda state: len([*day_not_certified(_snapshot(state), state.limits)]))),
     "days_expiring": ("Days that need a rebuild and soon cannot be rebuilt, which the watch finds too.", "",
                       _one(lambda state: len([*day_expiring(_snapshot(state), state.limits)]))),
+    "days_lost": ("Days that need a rebuild and can no longer be rebuilt, of the newest 60.", "",
+                  _one(lambda state: len(lost_days(_snapshot(state))))),
     "last_night_published": ("1 if yesterday shows a generation.", "",
                              _last_night(lambda day: day.generation_id is not None)),
     "last_night_certified": ("1 if yesterday has a certificate.", "",

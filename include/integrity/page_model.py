@@ -42,6 +42,8 @@ class DayStatus:
     moved_by: str | None = None
     moved_why: str | None = None
     last_action: Action | None = None
+    acknowledged_by: str | None = None
+    acknowledged_why: str | None = None
 
     @property
     def kind(self) -> str:
@@ -151,4 +153,6 @@ def _notes(status: DayStatus, window: Window, night: str) -> tuple[Message, ...]
         notes.append(Message("note_held", reason=status.held_reason))
     if status.uncertified_reason and status.status != "certified":
         notes.append(Message("note_uncertified", reason=status.uncertified_reason))
+    if status.acknowledged_by:
+        notes.append(Message("note_acknowledged", name=status.acknowledged_by, reason=status.acknowledged_why or ""))
     return tuple(notes)

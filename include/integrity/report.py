@@ -11,7 +11,7 @@ from include.integrity.caught_up import SpeedLayerLag
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report, Sample
 from include.integrity.day_page import GenerationRow
-from include.integrity.days import DirtyDay
+from include.integrity.days import AcknowledgedDay, DirtyDay
 from include.integrity.findings import Finding
 from include.integrity.page_model import DayRow, counts_text, rate_text
 from include.integrity.pruning import Orphan
@@ -196,6 +196,10 @@ def _history(changes: Sequence[PublicationRow]) -> list[str]:
     ])  # fmt: skip
 
 
+def _acknowledged(days: Sequence[AcknowledgedDay]) -> list[str]:
+    return _table([(str(one.day), "stays as it is", one.made_by, one.reason) for one in days])
+
+
 def _orphans(orphans: Sequence[Orphan]) -> list[str]:
     return _table([(one.day, f"generation {one.generation_id}", one.reason) for one in orphans])
 
@@ -210,7 +214,8 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
 
 
 _LISTS: Mapping[type, Any] = {
-    DayRow: _days, Run: _runs, DirtyDay: _dirty, PublicationRow: _history, Orphan: _orphans, Finding: _findings,
+    DayRow: _days, Run: _runs, DirtyDay: _dirty, AcknowledgedDay: _acknowledged, PublicationRow: _history,
+    Orphan: _orphans, Finding: _findings,
 }  # fmt: skip
 
 

@@ -20,7 +20,10 @@ GATEWAY_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class WatchedDay:
-    """A day that readers see. `held_since` is None for a day that nobody holds, or if nobody noted since when."""
+    """A day that readers see. `held_since` is None for a day that nobody holds, or if nobody noted since when.
+
+    `is_acknowledged`: a person leaves the day as it is, and nothing happened to it since.
+    """
 
     day: dt.date
     status: str
@@ -29,6 +32,7 @@ class WatchedDay:
     uncertified_reason: str | None
     is_held: bool
     held_since: dt.datetime | None
+    is_acknowledged: bool = False
 
     @property
     def is_certified(self) -> bool:

@@ -13,6 +13,7 @@ from include.integrity.snapshot import Snapshot, read_snapshot
 from include.settings import AlertSettings, Settings
 
 QUERIES = ("join", "serve")
+NAMED_DAYS = 5  # in the message of an alert about many
 
 
 class Sign(NamedTuple):
@@ -183,12 +184,7 @@ def day_not_certified(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sig
 def day_expiring(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
     """Days that need a rebuild, and soon cannot be rebuilt: the topics drop them, and no archive has them."""
     window = snapshot.window
-    needs = _uncertified(snapshot) | {
-        one.day: "it is held since it was undone" if one.is_held else "records reached it after it was published"
-        for one in snapshot.days
-        if one.is_held or one.is_dirty
-    }
-    for day, why in sorted(needs.items()):
+    for day, why in sorted(_in_need(snapshot).items()):
         left = window.days_left(day)
         if day in window and left is not None and left <= limits.expiry_days:
             yield Sign(
@@ -198,23 +194,53 @@ def day_expiring(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
             )
 
 
+def day_lost(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
+    """Days that needed a rebuild, and can no longer be rebuilt: one alert, as an import may bring years of them."""
+    if lost := lost_days(snapshot):
+        newest = "; ".join(f"{day}: {why}" for day, why in sorted(lost.items(), reverse=True)[:NAMED_DAYS])
+        rest = f"; and {len(lost) - NAMED_DAYS:,} earlier ones" if len(lost) > NAMED_DAYS else ""
+        yield Sign(
+            "",
+            f"{len(lost):,} days can no longer be rebuilt, and readers cannot trust them: {newest}{rest}. Restore "
+            "their records, or acknowledge that the days stay as they are",
+        )
+
+
+def lost_days(snapshot: Snapshot) -> dict[dt.date, str]:
+    """Return the days before the window that need a rebuild and that nobody acknowledged, with the reason.
+
+    Readers see a row of them: a day of which only a pending record is known is left to `pending_old`.
+    """
+    seen = {one.day for one in snapshot.days}
+    return {day: why for day, why in _in_need(snapshot).items() if day in seen and day < snapshot.window.oldest}
+
+
+def _in_need(snapshot: Snapshot) -> dict[dt.date, str]:
+    """Return the days that need a rebuild, with the reason."""
+    return _uncertified(snapshot) | {
+        one.day: "it is held since it was undone" if one.is_held else "records reached it after it was published"
+        for one in snapshot.days
+        if (one.is_held or one.is_dirty) and not one.is_acknowledged
+    }
+
+
 def _uncertified(snapshot: Snapshot) -> dict[dt.date, str]:
-    """Return past days without a certificate that nobody holds, with the reason."""
-    held = {one.day for one in snapshot.days if one.is_held}
+    """Return past days without a certificate that nobody holds or acknowledged, with the reason."""
+    left_out = {one.day for one in snapshot.days if one.is_held or one.is_acknowledged}
     found = dict.fromkeys(snapshot.unpublished, "it was never published; see its last nightly run")
     found |= {
         one.day: one.uncertified_reason or "its night did not certify it; the next one tries again"
         for one in snapshot.days
         if one.is_published and not one.is_certified
     }
-    return {day: why for day, why in found.items() if day not in held}
+    return {day: why for day, why in found.items() if day not in left_out}
 
 
 def day_held(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
     """Days that a person holds for too long."""
     for one in snapshot.days:
         held = snapshot.window.now - one.held_since if one.held_since else None
-        if one.is_held and (held is None or held >= dt.timedelta(days=limits.hold_days)):
+        if one.is_held and not one.is_acknowledged and (held is None or held >= dt.timedelta(days=limits.hold_days)):
             since = f"since {one.held_since:%Y-%m-%d %H:%M} UTC" if one.held_since else "since an unknown time"
             yield Sign(
                 str(one.day),
@@ -251,6 +277,7 @@ CONDITIONS = (
     Condition("pending_old", "warning", "stream-lag", pending_old),
     Condition("day_not_certified", "critical", "nightly_rebuild", day_not_certified, _does_kafka_answer),
     Condition("day_expiring", "critical", "nightly_rebuild", day_expiring, _does_kafka_answer),
+    Condition("day_lost", "critical", "day-lost", day_lost),
     Condition("day_held", "warning", "undo", day_held),
     Condition("archive_behind", "warning", "archive", archive_behind, _does_kafka_answer),
     Condition("dag_paused", "warning", "alerts", dag_paused),

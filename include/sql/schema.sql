@@ -324,6 +324,16 @@ CREATE TABLE dirty_day (
 GRANT SELECT, INSERT, UPDATE, DELETE ON dirty_day TO batch, stream;
 COMMENT ON TABLE dirty_day IS 'Published days that something reached afterwards, with cause and count.';
 
+CREATE TABLE acknowledged_day (
+    day date NOT NULL,
+    reason text NOT NULL,
+    made_by text NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (day)
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
+GRANT SELECT, INSERT, UPDATE ON acknowledged_day TO batch;
+COMMENT ON TABLE acknowledged_day IS 'Days that a person leaves as they are, by whom and why.';
+
 CREATE TABLE unchecked_day (
     day date NOT NULL,
     request bigint GENERATED ALWAYS AS IDENTITY,
@@ -770,6 +780,15 @@ COMMENT ON COLUMN day_status.published_at IS 'When it was published.';
 COMMENT ON COLUMN day_status.rebuildable_until IS 'The first date on which raw no longer holds all of the day.';
 COMMENT ON COLUMN day_status.shown_rows IS
     'Rows of the day that {{view}} shows: row_count and live_row_count, an edited {{stream}} counted once.';
+
+CREATE VIEW day_acknowledgement AS
+SELECT a.day, a.reason, a.made_by, a.made_at
+  FROM acknowledged_day a
+ WHERE NOT EXISTS (SELECT FROM day_publication p WHERE p.day = a.day AND p.moved_at > a.made_at)
+   AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = a.day AND d.last_at > a.made_at);
+GRANT SELECT ON day_acknowledgement TO batch, integrity, analyst;
+COMMENT ON VIEW day_acknowledgement IS
+    'Acknowledged days that show what they showed then, and that no record reached since. The watch leaves them out.';
 
 CREATE VIEW day_trust AS
 SELECT d.day,

@@ -61,15 +61,18 @@ SELECT name, severity, message, runbook, subject, since
  ORDER BY severity <> 'critical', since
 
 -- name: select_watched_days
--- Days from `oldest` on and held ones: the pointer, and since when a person holds them.
+-- Days from `oldest` on, and older ones that a person holds or has to look at: the pointer, and since when it is held.
 SELECT p.day, p.status, p.generation_id IS NOT NULL AS is_published,
        EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day) AS is_dirty,
        g.uncertified_reason,
        p.held_reason IS NOT NULL AS is_held,
        CASE WHEN p.held_reason IS NOT NULL
-            THEN (SELECT max(made_at) FROM publication u WHERE u.day = p.day) END AS held_since
+            THEN (SELECT max(made_at) FROM publication u WHERE u.day = p.day) END AS held_since,
+       EXISTS (SELECT FROM day_acknowledgement k WHERE k.day = p.day) AS is_acknowledged
   FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id
- WHERE p.day BETWEEN %(oldest)s AND %(newest)s OR p.held_reason IS NOT NULL
+ WHERE p.day <= %(newest)s
+   AND (p.day >= %(oldest)s OR p.held_reason IS NOT NULL OR p.status <> 'certified'
+        OR EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day))
  ORDER BY p.day
 
 -- name: count_rejects

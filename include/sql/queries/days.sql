@@ -27,6 +27,19 @@ SELECT p.day
    AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day)
  ORDER BY p.day DESC
 
+-- name: acknowledge_days
+-- The day, or with `and_before` every day until then that has no certificate or is dirty; those acknowledged already are
+-- left out. Returns the days.
+INSERT INTO acknowledged_day AS a (day, reason, made_by)
+SELECT p.day, %(reason)s, %(made_by)s
+  FROM day_publication p
+ WHERE (p.day = %(day)s OR %(and_before)s AND p.day < %(day)s)
+   AND (p.status <> 'certified' OR EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day))
+   AND NOT EXISTS (SELECT FROM day_acknowledgement k WHERE k.day = p.day)
+ ORDER BY p.day
+ON CONFLICT (day) DO UPDATE SET reason = excluded.reason, made_by = excluded.made_by, made_at = now()
+RETURNING day
+
 -- name: select_unpublished_days
 -- Days of which something is known, and whether they show a generation: the stream opened them, records of them wait for
 -- their member or are archived, or the system of record has records of them. It is asked for the given days alone.
@@ -205,11 +218,14 @@ SELECT s.day,
        t.duplicate_count,
        m.made_by,
        m.reason,
-       m.action
+       m.action,
+       k.made_by,
+       k.reason
   FROM day_status s
   JOIN day_trust t ON t.day = s.day
   LEFT JOIN LATERAL (SELECT action, made_by, reason FROM publication WHERE day = s.day ORDER BY id DESC LIMIT 1) m
          ON true
+  LEFT JOIN day_acknowledgement k ON k.day = s.day
  WHERE %(day)s::date IS NULL OR s.day = %(day)s::date
  ORDER BY s.day DESC
  LIMIT %(limit)s

@@ -34,6 +34,8 @@ def plans(settings):
     dsn = {"host": database.host, "port": database.port, "dbname": database.name, "user": "pipeline_owner"}
     found = {}
     with contextlib.closing(psycopg2.connect(**dsn, password=database.passwords["pipeline_owner"])) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE")  # else the plans of statements about the catalog depend on autovacuum
         texts = {name: bound(query(name, database.pipeline)) for name in statements(QUERIES)}
         with connection.cursor() as cursor:
             for text in texts.values():

@@ -11,8 +11,11 @@ from confluent_kafka import Producer
 from include.adapters.kafka.offsets import OffsetReader
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
+from include.errors import OK, REFUSED
 from include.integrity.__main__ import main
+from include.integrity.days import NothingToAcknowledge, acknowledge
 from include.integrity.gateways import Unsent
+from include.integrity.page_model import load_rows
 from include.integrity.publication import undo
 from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import CONDITIONS, judge
@@ -99,6 +102,40 @@ def test_days(settings):
     assert without_gateway(watch(settings)) == {("day_expiring", str(old))}
     rows(settings, "UPDATE publication SET made_at = made_at - interval '4 days'")
     assert without_gateway(watch(settings)) == {("day_expiring", str(old)), ("day_held", str(old))}
+
+
+def test_days_that_can_no_longer_be_rebuilt_are_reported_until_somebody_acknowledges_them(settings, capsys):
+    today = Day.of(SystemClock().now(), settings.timezone)
+    days = [today.before(settings.kafka.retention_days + age) for age in (0, 1, 400)]
+    for day in days:
+        build(settings, [row(1, 1, day=day.date)], cut=9, run_id="r", day=day)
+        publish(settings, day, "r")
+    rows(settings, "INSERT INTO day_publication (day) VALUES (%s)", (days[2].before().date,))
+
+    def lost():
+        found = judge(read_snapshot(settings), settings.alerts).findings
+        return "".join(one.message for one in found if one.name == "day_lost")
+
+    assert lost().startswith("4 days can no longer be rebuilt")
+    command = ["acknowledge", "--day", str(days[0]), "--reason", "the topic lost them", "--by", "mina"]
+    assert main(command) == OK
+    assert "stays as it is  mina  the topic lost them" in capsys.readouterr().out
+    assert main(command) == REFUSED
+    assert lost().startswith("3 days")
+    assert [one.day for one in acknowledge(settings, days[1], "so be it", "mina", and_before=True)] == [
+        days[2].before().date, days[2].date, days[1].date]  # fmt: skip
+    assert lost() == ""
+    with pytest.raises(NothingToAcknowledge):
+        acknowledge(settings, days[0], "again", "mina", and_before=True)
+    (page,) = load_rows(settings, "integrity", day=days[0].date)
+    assert any("acknowledged by mina: the topic lost them" in note for note in page.notes)
+
+    rows(settings, "INSERT INTO dirty_day (day, cause, count) VALUES (%s, 'late board', 1)", (days[0].date,))
+    assert lost().startswith("1 days")
+    undo(settings, days[1], "a test")
+    assert lost().startswith("2 days")
+    acknowledge(settings, days[0], "and again", "mina", and_before=True)
+    assert lost() == ""
 
 
 def test_days_that_no_night_took(settings):

@@ -7,7 +7,7 @@ import pytest
 from include.integrity.__main__ import _parser
 from include.integrity.commands import COMMANDS
 
-REQUIRED = {"undo": ["--reason", "a test"], "redo": ["--reason", "a test"]}
+REQUIRED = {"undo": ["--reason", "a test"], "redo": ["--reason", "a test"], "acknowledge": ["--reason", "a test"]}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -102,6 +102,12 @@ def test_days_that_soon_cannot_be_rebuilt():
     assert changed(days=[day(11, dirty_count=1), day(10, dirty_count=1)])["days_expiring", "p"] == 1
 
 
+def test_days_that_can_no_longer_be_rebuilt_until_somebody_acknowledges_them():
+    lost = [day(14, dirty_count=1), day(15, status="rebuilt"), day(16)]
+    assert changed(days=lost)["days_lost", "p"] == 2
+    assert changed(days=[dataclasses.replace(one, acknowledged_by="mina") for one in lost])["days_lost", "p"] == 0
+
+
 def test_the_lag_of_the_archive_is_time_in_which_it_took_nothing_although_there_was_something():
     assert changed()["archive_lag_seconds", "p"] == 8 * 3600
     assert changed(unarchived=0)["archive_lag_seconds", "p"] == 0

@@ -26,8 +26,12 @@ def seen(query, age_s=1.0, lag_records=0, lag_s=0.0, waiting_for=None):
     return Seen(Progress(**values | {"waiting_for": waiting_for}), age_s)
 
 
-def day(date, status="certified", is_published=True, is_dirty=False, reason=None, held_since=None, is_held=False):
-    return WatchedDay(date, status, is_published, is_dirty, reason, is_held or held_since is not None, held_since)
+def day(
+    date, status="certified", is_published=True, is_dirty=False, reason=None, held_since=None, is_held=False,
+    is_acknowledged=False,
+):  # fmt: skip
+    is_held = is_held or held_since is not None
+    return WatchedDay(date, status, is_published, is_dirty, reason, is_held, held_since, is_acknowledged)
 
 
 HEALTHY = Snapshot(
@@ -95,7 +99,15 @@ def test_a_healthy_pipeline_has_no_finding_and_every_condition_is_checked():
         ({"days": [day(before(3), is_dirty=True)]}, []),
         ({"days": [day(before(11), is_dirty=True)]}, [("day_expiring", "2026-11-13")]),
         ({"days": [day(before(10), is_dirty=True)]}, []),
-        ({"days": [day(before(14), is_dirty=True)]}, []),
+        ({"days": [day(before(14), is_dirty=True)]}, [("day_lost", "")]),
+        ({"days": [day(before(14), "rebuilt"), day(before(90), "rebuilt")]}, [("day_lost", "")]),
+        ({"days": [day(before(14), "provisional", is_published=False)], "unpublished": {before(14)}},
+         [("day_lost", "")]),
+        ({"days": [], "unpublished": {before(14)}}, []),
+        ({"days": [day(before(14))]}, []),
+        ({"days": [day(before(14), "rebuilt", is_acknowledged=True)], "unpublished": {before(14)}}, []),
+        ({"days": [day(before(12), is_dirty=True, is_acknowledged=True)]}, []),
+        ({"days": [day(before(3), "rebuilt", is_acknowledged=True, held_since=NOW - dt.timedelta(days=9))]}, []),
         ({"days": [day(before(12), "rebuilt", held_since=NOW)]}, [("day_expiring", "2026-11-12")]),
     ],
 )  # fmt: skip
@@ -133,6 +145,16 @@ def test_a_message_says_state_value_and_remedy():
     waits = seen("join", lag_s=600, lag_records=9, waiting_for="BrokerUnavailable, since 2026-11-24")
     assert message(queries={"join": waits, "serve": seen("serve")}).startswith(
         "query join is 9 records and 10 minutes behind; it waits for BrokerUnavailable"
+    )
+
+
+def test_an_alert_names_the_newest_of_many_days_that_are_lost():
+    lost = [day(before(14 + number), "rebuilt", reason="2 are unexplained") for number in range(1200)]
+    assert message(days=lost).startswith(
+        "1,200 days can no longer be rebuilt, and readers cannot trust them: 2026-11-10: 2 are unexplained; 2026-11-09:"
+    )
+    assert "2026-11-06: 2 are unexplained; and 1,195 earlier ones. Restore their records, or acknow" in message(
+        days=lost
     )
 
 
