@@ -3,6 +3,7 @@
 Exit code 0 when everything came out as told, else 1.
 """
 
+import argparse
 import sys
 from collections.abc import Mapping
 
@@ -26,10 +27,13 @@ from stack.errors import StackError
 
 def main() -> int:
     """Run the demo; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("pipeline", nargs="?", default=BOARD_DETAIL_PIPELINE.name, help="default: %(default)s")
+    pipeline = parser.parse_args().pipeline
     narrator = Narrator()
     try:
         environment = load_environment()
-        settings = Settings.from_environment(environment, next(iter(sys.argv[1:]), BOARD_DETAIL_PIPELINE.name))
+        settings = Settings.from_environment(environment, pipeline)
         _tell(settings, environment, narrator)
     except (NotAsTold, PipelineError, StackError) as exc:
         narrator.say(f"[bold red]✗ not as told:[/] {exc}")

@@ -3,6 +3,7 @@
 The gateway gets the file with their hashes, never the tokens.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -30,4 +31,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m deploy.gateway_tokens", description=__doc__).parse_args()
     sys.exit(main())

@@ -6,6 +6,7 @@ It uses the Ivy that pyspark includes, so it needs neither Maven nor a configure
     python -m stack.jars lock     resolve the roots below again and write jars.lock
 """
 
+import argparse
 import hashlib
 import os
 import shutil
@@ -239,4 +240,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main() if sys.argv[1:] == ["lock"] else "usage: python -m stack.jars lock")
+    parser = argparse.ArgumentParser(prog="python -m stack.jars", description=__doc__)
+    parser.add_argument("command", choices=["lock"], help="make the lock file again")
+    parser.parse_args()
+    sys.exit(main())

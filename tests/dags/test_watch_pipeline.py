@@ -151,10 +151,12 @@ def test_a_dag_that_airflow_has_not_read_yet_is_not_paused(status_code, is_raise
 class TestTask:
     @pytest.fixture
     def settings(self, postgres, tmp_path, monkeypatch):
+        from include.adapters.kafka import offsets
         from include.airflow_support import watching
         from tests.support.pipeline import environment, migrated
 
         monkeypatch.setattr(watching, "Variable", Variables())
+        monkeypatch.setattr(offsets, "TIMEOUT_S", 5)  # of a broker that is not there, each time
         for name, value in environment(None, postgres, "watching", tmp_path).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("GATEWAY_URL", "http://127.0.0.1:9")

@@ -15,6 +15,14 @@ COMMANDS = sorted({command for document in OPERATED for command in commands(docu
                    if len(command) > 2 or command[0] != "-m"})  # fmt: skip
 
 
+# Spark starts the last one, with a protocol on standard input.
+PROGRAMS = sorted(
+    {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+     for folder in ("demo", "deploy", "include", "spark_jobs", "stack") for path in (ROOT / folder).rglob("*.py")
+     if '__name__ == "__main__"' in path.read_text(encoding="utf-8")} - {"spark_jobs.batch.worker_daemon"}
+)  # fmt: skip
+
+
 def asked_for_help(command):
     """The program's answer to the command with `--help` behind it: what stands before is checked first."""
     variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
@@ -33,6 +41,14 @@ def test_a_command_is_one_that_the_program_takes(command):
     assert answer.returncode == 0, answer.stderr
     unknown = [word for word in command if OPTION.fullmatch(word) and not re.search(rf"{word}\b", answer.stdout)]
     assert unknown == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_that_is_asked_for_help_does_nothing_else(program):
+    answer = asked_for_help(("-m", program))
+
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("usage: ")
 
 
 def test_a_wrong_command_is_noticed(tmp_path):

@@ -8,6 +8,7 @@ import re
 import pytest
 from confluent_kafka import Producer
 
+from include.adapters.kafka import offsets
 from include.adapters.kafka.offsets import OffsetReader
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day
@@ -182,7 +183,8 @@ def test_the_gateways(settings, gateway, monkeypatch):
     assert read_snapshot(settings).gateways == {}
 
 
-def test_kafka_that_is_out_is_a_finding(postgres, tmp_path):
+def test_kafka_that_is_out_is_a_finding(postgres, tmp_path, monkeypatch):
+    monkeypatch.setattr(offsets, "TIMEOUT_S", 2)
     settings = migrated(None, postgres, "watch_alone", tmp_path)
     alive(settings)
     snapshot = read_snapshot(settings)
