@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test test-unit test-long coverage faults bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all demo load test test-unit test-long coverage faults cluster bench check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -72,6 +72,9 @@ faults: setup ## twenty seeded rounds of faults each against gateway, its server
 	@$(PY) -m tests.faults.clients $(FAULTS)
 	@$(PY) -m tests.faults.stream $(FAULTS)
 	@$(PY) -m tests.faults.batch $(FAULTS)
+
+cluster: setup ## three brokers as processes, failed in every way under load; another pipeline: P=order_detail
+	@$(PY) -m tests.faults.cluster $(if $(P),--pipeline $(P))
 
 bench: setup ## figures of gateway, stream and batch beside their peers, an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway

@@ -22,6 +22,7 @@ class KafkaBroker:
     port: int
     controller_port: int
     heap: str = "768m"
+    cluster_id: str | None = None  # of the cluster to join; None: a new one
 
     @property
     def bootstrap_servers(self) -> str:
@@ -72,7 +73,8 @@ class KafkaBroker:
         self.properties_file.write_text("".join(lines), encoding="ascii")
         if (self.data / "meta.properties").exists():
             return
-        arguments = ["format", "--cluster-id=" + new_cluster_id(), "--config", str(self.properties_file)]
+        cluster = self.cluster_id or new_cluster_id()
+        arguments = ["format", f"--cluster-id={cluster}", "--config", str(self.properties_file)]
         command = [*self._java("256m"), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", *arguments]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:

@@ -149,13 +149,16 @@ class KafkaServer:
         more: Mapping[str, str] = MappingProxyType({}),
         listeners: tuple[Listener, ...] = (),
         java_options: tuple[str, ...] = (),
+        controller_port: int | None = None,
+        cluster_id: str | None = None,
     ) -> None:
-        port, controller_port = unused(2)
+        port, unused_port = unused(2)
         layout = Layout.of()
         java = find_java(os.environ)
         self._broker = _Broker(
-            folder, layout.kafka_jars, java, port, controller_port, "512m", more, listeners, java_options
-        )
+            folder, layout.kafka_jars, java, port, controller_port or unused_port, "512m", cluster_id, more, listeners,
+            java_options,
+        )  # fmt: skip
         health = KafkaHealth(KafkaConnection(self._broker.bootstrap_servers), self._broker.data)
         self._process = ServerProcess("kafka", folder / "kafka.log", health, signal.SIGTERM)
 

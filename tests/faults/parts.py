@@ -25,6 +25,7 @@ from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import Broker
 from tests.support.database import database_environment, migrated
 from tests.support.full_disk import GatewayOnDisk, SmallDisk, small_disk
+from tests.support.gateway_process import GatewayProcess
 from tests.support.proxy import Proxy
 from tests.support.two_clusters import TwoClusters, two_clusters
 
@@ -243,6 +244,13 @@ def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
+def add_second_sender(gateway: GatewayProcess, pipeline: Definition) -> None:
+    """Give the gateway the token of a second sender to the pipeline's stream. It reads the file when it starts."""
+    tokens = Path(gateway.environment["GATEWAY_TOKENS_FILE"])
+    other = Entry("other", (digest(OTHER_TOKEN),), topics=(pipeline.stream.name,))
+    token_file.write(tokens, token_file.add(token_file.read(tokens), other))
+
+
 @contextlib.contextmanager
 def parts_in(folder: Path, postgres: PostgresTestServer, pipeline: str = DEFAULT_PIPELINE) -> Iterator[Parts]:
     """Yield the parts, running and healthy, with their logs in the folder; stop them at the end.
@@ -261,9 +269,7 @@ def parts_in(folder: Path, postgres: PostgresTestServer, pipeline: str = DEFAULT
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         more = {"GATEWAY_REPLAY_MAX_RATE": str(_REPLAY_RATE), **database_environment(postgres, _DATABASE)}
         on_disk = disk.gateway(gateway, clusters.bootstrap_servers, **more)
-        tokens = Path(on_disk.environment["GATEWAY_TOKENS_FILE"])
-        other = Entry("other", (digest(OTHER_TOKEN),), topics=(definition.stream.name,))
-        token_file.write(tokens, token_file.add(token_file.read(tokens), other))
+        add_second_sender(on_disk, definition)
         try:
             on_disk.start()
             parts = Parts(clusters, disk, on_disk, definition, executors)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from include.contracts.definition import Definition
 from include.integrity.comparison import verify
 from include.integrity.gateways import unsent
 from include.integrity.publication import publish
@@ -24,7 +25,7 @@ from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import Copy, Verdict, judge
 from tests.servers import wait_until
 from tests.support.certifying import certify_alone
-from tests.support.gateway_process import ROOT
+from tests.support.gateway_process import ROOT, GatewayProcess
 from tests.support.serving import DAY, build
 
 _AFTERWARDS_S = 1.0  # of load when all is well again
@@ -97,7 +98,7 @@ class Proof:
         if Fault.DISK_FULL in theme:
             self.parts.renew_store()
         journal = self.folder / f"round-{number}.jsonl"
-        load = self._start_load(number, journal)
+        load = start_load(parts.gateway, parts.pipeline, journal, number, self.seed, self.clients)
         gateway = self.parts.gateway
         rows = Fault.ANSWERS_LOST in theme and RowLoad(gateway.url, gateway.settings.gateway.token, f"{number}")
         try:
@@ -157,21 +158,24 @@ class Proof:
         for copy in self._reader.read_on():
             self.copies.setdefault(int(copy.serial.partition(".")[0]), []).append(copy)
 
-    def _start_load(self, number: int, journal: Path) -> subprocess.Popen[bytes]:
-        gateway = self.parts.gateway
-        options = {
-            "url": gateway.url, "pipeline": self.parts.pipeline.name, "journal": journal, "round": number,
-            "seed": self.seed, "clients": self.clients,
-        }  # fmt: skip
-        arguments = [f"--{name}={value}" for name, value in options.items()]
-        variables = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT),
-            "GATEWAY_TOKEN": gateway.settings.gateway.token,
-            "GATEWAY_OTHER_TOKEN": OTHER_TOKEN,
-        }
-        with (self.folder / "load.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.load", *arguments],
-                cwd=ROOT, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
+
+def start_load(
+    gateway: GatewayProcess, pipeline: Definition, journal: Path, number: int, seed: int, clients: int
+) -> subprocess.Popen[bytes]:
+    """Start `tests.faults.load` against the gateway; it ends with its standard input. Its log is beside the journal."""
+    options = {
+        "url": gateway.url, "pipeline": pipeline.name, "journal": journal, "round": number, "seed": seed,
+        "clients": clients,
+    }  # fmt: skip
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    variables = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "GATEWAY_TOKEN": gateway.settings.gateway.token,
+        "GATEWAY_OTHER_TOKEN": OTHER_TOKEN,
+    }
+    with (journal.parent / "load.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.load", *arguments],
+            cwd=ROOT, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+        )  # fmt: skip
