@@ -47,7 +47,7 @@ UNDER_REPLICATED = "topic_under_replicated"
 
 
 class Fault(StrEnum):
-    """What happens in a round."""
+    """The faults; a round has one."""
 
     NONE = "nothing"
     EACH_KILLED = "each broker killed"
