@@ -33,6 +33,19 @@ CREATE TABLE pipeline_setting (
 GRANT SELECT ON pipeline_setting TO stream;
 GRANT SELECT, INSERT ON pipeline_setting TO batch;
 COMMENT ON TABLE pipeline_setting IS 'Settings of the deployment that views need, and those that must not change.';
+INSERT INTO pipeline_setting (name, value)
+VALUES ('hash_seed', ('x' || substr(md5(gen_random_uuid()::text), 1, 16))::bit(64)::bigint::text),
+       ('hash_seed_since', '1');
+
+CREATE FUNCTION hash_seed(generation_id bigint) RETURNS bigint
+LANGUAGE sql STABLE
+RETURN (SELECT CASE WHEN since.value::bigint <= generation_id THEN seed.value::bigint ELSE 0 END
+          FROM pipeline_setting seed, pipeline_setting since
+         WHERE seed.name = 'hash_seed' AND since.name = 'hash_seed_since');
+COMMENT ON FUNCTION hash_seed IS
+    'The secret that content_hash of a build is computed with; 0 for builds of a release that had none.';
+REVOKE EXECUTE ON FUNCTION hash_seed FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION hash_seed TO batch;
 
 CREATE TABLE generation (
     id bigint GENERATED ALWAYS AS IDENTITY,

@@ -79,11 +79,11 @@ SELECT generations.analyze_table(%(generation_id)s)
 VACUUM (FREEZE, SKIP_LOCKED) {table}
 
 -- name: measure_generation
--- The hash depends on raw, the cut and the columns alone: not on the order of rows, nor on what the speed layer made of
--- them.
+-- The hash depends on raw, the cut, the columns and the database's secret alone: not on the order of rows, nor on what
+-- the speed layer made of them. Without the secret it would tell the masked values of a row to who knows the others.
 SELECT count(*), COALESCE(max({{version}}), 'epoch'), min({{key}}), max({{key}}), min({{day_from}})::text,
        max({{day_from}})::text,
-       COALESCE(sum(hash_record_extended(ROW({columns}), 0)), 0)::text
+       COALESCE(sum(hash_record_extended(ROW({columns}), (SELECT hash_seed({generation_id})))), 0)::text
   FROM {table}
 
 -- name: select_hashed_columns

@@ -8,8 +8,10 @@ from functools import partial
 
 import httpx
 import pytest
+from psycopg2.errors import InsufficientPrivilege
 from psycopg2.extras import execute_values
 
+from include.adapters.postgres.generation_store import hashed_columns
 from include.adapters.postgres.sessions import connect
 from include.airflow_support import steps
 from include.clock import rfc3339
@@ -175,6 +177,28 @@ def test_a_board_that_the_system_of_record_has_must_be_in_some_term(settings, st
     certificate = certify_alone(settings, DAY)
     assert certificate.count("unaccounted") == (state == "forgotten")
     assert bool(certificate.reason) == (state in ("forgotten", "live"))  # the live one came after the build
+
+
+def test_no_hash_that_analysts_read_tells_a_masked_value(settings):
+    """Of a day with one row, an analyst knows all that was hashed but the phone number, which has few digits."""
+    generation = published(settings, [row(1, 1, phone="010-1234-5678")])
+    assert certify_alone(settings, DAY).reason is None
+    columns = ", ".join(hashed_columns(PIPELINE))
+    guessed = f"SELECT hash_record_extended(ROW({columns}), %s)::text FROM detail_final WHERE generation_id = %s"
+    ((seed,),) = rows(settings, "SELECT hash_seed(%s)", (generation,), role="batch")
+
+    values = {value for _, value, _ in stored(settings)}
+    assert rows(settings, guessed, (seed, generation)) == [(value,) for value in values if len(value) > 10]
+    assert rows(settings, guessed, (0, generation))[0][0] not in values
+    assert str(seed) not in str(stored(settings))
+    for statement in ("SELECT hash_seed(1)", "SELECT value FROM pipeline_setting"):
+        with pytest.raises(InsufficientPrivilege):
+            rows(settings, statement, role="analyst")
+
+
+def test_a_build_of_a_release_without_the_secret_keeps_its_hash(settings):
+    rows(settings, "UPDATE pipeline_setting SET value = '5' WHERE name = 'hash_seed_since'", role="pipeline_owner")
+    assert [rows(settings, "SELECT hash_seed(%s) = 0", (number,)) for number in (4, 5)] == [[(True,)], [(False,)]]
 
 
 def test_a_board_that_the_stream_showed_must_be_in_some_term(settings):

@@ -29,7 +29,7 @@ from tests.support.pipeline import rows
 
 PHONE = "010-1234-5678"
 SHOWN = {"board_detail_masked", "board_detail_certified", "day_status", "day_trust", "day_certificate", "freshness",
-         "alert"}  # fmt: skip
+         "alert", "day_acknowledgement"}  # fmt: skip
 LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "temp_file_limit",
           "default_transaction_isolation")  # fmt: skip
 OF_ANALYSTS = ["10min", "1min", "2GB", "repeatable read"]
