@@ -67,8 +67,8 @@ _OWN_NAMES = {
     "pipeline_setting_pkey", "public", "publication", "publication_day", "publication_id_seq", "publication_pkey",
     "rebuild_run", "rebuild_run_pkey", "recorded", "reject", "reject_pkey", "searched_generation",
     "searched_generation_pkey", "shown_rows", "site", "stream", "stream_driver", "stream_driver_pkey",
-    "stream_progress", "stream_progress_pkey", "stream_trial", "stream_trial_pkey", "unchecked_day",
-    "unchecked_day_pkey", "unchecked_day_request_seq", "was_pending",
+    "stream_progress", "stream_progress_pkey", "stream_trial", "stream_watermark", "stream_watermark_pkey",
+    "stream_trial_pkey", "unchecked_day", "unchecked_day_pkey", "unchecked_day_request_seq", "was_pending",
 }  # fmt: skip
 
 _SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}

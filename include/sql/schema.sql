@@ -464,6 +464,7 @@ CREATE TABLE stream_progress (
     phases jsonb,
     metrics jsonb,
     waiting_for text,
+    watermark timestamptz,
     PRIMARY KEY (query)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT ON stream_progress TO batch, integrity;
@@ -479,6 +480,17 @@ COMMENT ON COLUMN stream_progress.phases IS 'Seconds of the last batch by phase.
 COMMENT ON COLUMN stream_progress.metrics IS
     'Counts since the start of the driver, and the size of the {{table}} table.';
 COMMENT ON COLUMN stream_progress.waiting_for IS 'What the query waits for, and since when; null while it works.';
+COMMENT ON COLUMN stream_progress.watermark IS
+    'What reached the topic before this is taken, its results are written; null when not known. It outlives drivers.';
+
+CREATE TABLE stream_watermark (
+    at timestamptz NOT NULL,
+    watermark timestamptz NOT NULL,
+    PRIMARY KEY (at)
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
+GRANT SELECT, INSERT, DELETE ON stream_watermark TO stream;
+COMMENT ON TABLE stream_watermark IS
+    'Watermarks of query join in the past six hours: the older, the fewer. What is served then follows from it.';
 
 CREATE TABLE stream_trial (
     consumer text NOT NULL,
@@ -699,23 +711,27 @@ COMMENT ON FUNCTION ordered_offset IS
 CREATE VIEW freshness AS
 SELECT s.heartbeat_at,
        s.lag_records,
-       s.lag_s,
-       s.heartbeat_at - make_interval(secs => s.lag_s) AS shown_until,
+       extract(epoch FROM s.heartbeat_at - w.shown_until)::double precision AS lag_s,
+       w.shown_until,
        (SELECT max(updated_at) FROM offset_ledger WHERE consumer = 'serve') AS last_served_at,
        (SELECT value FROM pipeline_setting WHERE name = 'timezone') AS timezone,
        COALESCE(s.query_count = 2 AND s.heartbeat_at > now() - interval '10 seconds', false) AS is_alive
   FROM (SELECT count(*) AS query_count,
                min(heartbeat_at) AS heartbeat_at,
                CASE WHEN count(*) = count(lag_records) THEN sum(lag_records)::bigint END AS lag_records,
-               CASE WHEN count(*) = count(lag_s) THEN sum(lag_s) END AS lag_s
+               max(watermark) FILTER (WHERE query = 'serve') AS served_until
           FROM stream_progress
-         WHERE query IN ('join', 'serve')) s;
+         WHERE query IN ('join', 'serve')) s
+ CROSS JOIN LATERAL (SELECT max(j.watermark) AS shown_until FROM stream_watermark j WHERE j.at <= s.served_until) w;
 COMMENT ON VIEW freshness IS
     'One row: how far the speed layer is. A {{stream}} that waits for its {{table}} is not in it.';
 COMMENT ON COLUMN freshness.heartbeat_at IS 'When the speed layer last said that it is alive; it does every second.';
 COMMENT ON COLUMN freshness.lag_records IS 'Records in Kafka that it has not taken, when it said so.';
-COMMENT ON COLUMN freshness.lag_s IS 'How long the first of them has waited, in seconds, at most; null when not known.';
-COMMENT ON COLUMN freshness.shown_until IS 'What reached Kafka before this is shown; null when not known.';
+COMMENT ON COLUMN freshness.lag_s IS
+    'How much older shown_until is than the heartbeat, in seconds: a few while nothing waits; null when not known.';
+COMMENT ON COLUMN freshness.shown_until IS
+    'What reached Kafka before this is shown; null when not known: before the stream first caught up, and when its'
+    ' query serve is more than six hours behind.';
 COMMENT ON COLUMN freshness.last_served_at IS 'When it last wrote rows.';
 COMMENT ON COLUMN freshness.timezone IS 'The time zone of column day.';
 COMMENT ON COLUMN freshness.is_alive IS
@@ -725,8 +741,8 @@ CREATE FUNCTION is_fresh(max_age interval) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN (SELECT COALESCE(f.shown_until >= now() - max_age, false) FROM freshness f);
 COMMENT ON FUNCTION is_fresh IS
-    'True if everything is shown that reached Kafka more than max_age before the transaction began: the lag and the'
-    ' time since the last heartbeat are at most max_age together. False when the lag is not known.';
+    'True if everything is shown that reached Kafka more than max_age before the transaction began. A stream that has'
+    ' nothing to do is some seconds behind its own heartbeat. False when it is not known.';
 
 -- A view that counted the generation's rows would open the tables of all days; a custom plan opens those of one. A day
 -- with nothing on top opens none, so that the status of all days takes few locks.

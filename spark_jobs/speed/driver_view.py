@@ -17,7 +17,10 @@ LONGEST_TRANSACTION_S = 60.0  # the default of a producer's transaction.timeout.
 
 @dataclass(frozen=True)
 class QueryView:
-    """One query. `is_active` is None before it starts; `waits` has the error it waits for, and since when."""
+    """One query. `is_active` is None before it starts; `waits` has the error it waits for, and since when.
+
+    What reached the topic before `taken_until` is taken.
+    """
 
     query: Query
     topic: str
@@ -29,6 +32,7 @@ class QueryView:
     input_rate: float | None = None
     processed_rate: float | None = None
     lag: Lag | None = None
+    taken_until: dt.datetime | None = None
     ends_seen_at: dt.datetime | None = None
     held: Held | None = None
     waits: tuple[str, dt.datetime] | None = None
@@ -135,6 +139,7 @@ class DriverView:
             phases=query.phases_s,
             metrics=self._metrics(),
             waiting_for=self._waiting_for(query),
+            taken_until=query.taken_until,
         )
 
     def _metrics(self) -> dict[str, float]:

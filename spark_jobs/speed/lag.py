@@ -79,6 +79,11 @@ class TopicEnds:
         grown = sum(last.values()) - sum(first.values())
         return max(0.0, grown / seconds) if seconds > 0 else None
 
+    def taken_until(self, position: Mapping[int, int]) -> dt.datetime | None:
+        """Return a time before which nothing was appended that the position has not reached; None if none is known."""
+        with self._lock:
+            return next((at for at, ends in reversed(self._samples) if _behind(ends, position) == 0), None)
+
     def lag(self, position: Mapping[int, int], newest_at: dt.datetime | None, now: dt.datetime) -> Lag | None:
         """Return the lag of a consumer at `position`; None before the first sample.
 

@@ -162,6 +162,7 @@ class Monitor:
             input_rate=ends.appended_per_s() if self._is_fresh(ends, now) else None,
             processed_rate=watch.processed_per_s(now) if watch else None,
             lag=self._lag(topic, position, batch.newest_at if batch else None, now),
+            taken_until=ends.taken_until(position) if position is not None else None,
             ends_seen_at=ends.last_seen_at,
             held=ends.held,
             waits=self._state.waiting_for(query),

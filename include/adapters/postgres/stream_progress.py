@@ -1,5 +1,6 @@
 """The progress of the streaming queries in PostgreSQL: one row per query, which is also the driver's heartbeat."""
 
+import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -10,6 +11,7 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
+from include.clock import SystemClock
 from include.errors import ContractMismatch
 from include.settings import DatabaseSettings, Role
 from include.sql.named import query
@@ -23,7 +25,8 @@ Result = TypeVar("Result")
 class Progress(NamedTuple):
     """One query. `batch_id`, `input_rows`, `duration_ms` and `phases` (seconds) are of its last batch with records.
 
-    Unknown values are None. `metrics` are counts since the start of the driver.
+    Unknown values are None. `metrics` are counts since the start of the driver. What reached the topic before
+    `taken_until`, by the driver's clock, is taken and its results are written; only `save` uses it.
     """
 
     query: str
@@ -41,6 +44,11 @@ class Progress(NamedTuple):
     phases: Mapping[str, float] | None
     metrics: Mapping[str, float] | None
     waiting_for: str | None
+    taken_until: dt.datetime | None = None
+
+
+# the last one is seconds before now
+_PARAMETERS = f"({'%s, ' * (len(Progress._fields) - 1)}now() - make_interval(secs => %s::double precision))"
 
 
 class Seen(NamedTuple):
@@ -73,11 +81,15 @@ class StreamProgressStore:
     def save(self, rows: Sequence[Progress]) -> None:
         """Save the progress of the queries, which is also their driver's heartbeat. Raises DriverSuperseded."""
         assert self._lease is not None, "only a driver writes here"
-        lease, plain = self._lease, [tuple(_as_json(value) for value in row) for row in rows]
+        lease = self._lease
 
         def save(cursor: Cursor) -> None:
             lease.hold(cursor)
-            execute_values(cursor, query("save_progress", cursor), plain)
+            # after now() of the transaction: a moment of the driver's clock becomes one of PostgreSQL's, or earlier
+            now = SystemClock().now()
+            execute_values(cursor, query("save_progress", cursor), [_parameters(row, now) for row in rows], _PARAMETERS)
+            if any(row.query == "join" for row in rows):
+                cursor.execute(query("save_watermark", cursor))
 
         self._run(save)
 
@@ -114,6 +126,12 @@ class StreamProgressStore:
                 "the tables of the speed layer are not those of this version; run the migrations",
                 sqlstate=exc.pgcode,
             ) from exc
+
+
+def _parameters(row: Progress, now: dt.datetime) -> tuple[object, ...]:
+    *values, taken_until = row
+    ago_s = None if taken_until is None else (now - taken_until).total_seconds()
+    return (*map(_as_json, values), ago_s)
 
 
 def _as_json(value: object) -> object:

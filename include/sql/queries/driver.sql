@@ -45,17 +45,30 @@ ON CONFLICT (query) DO UPDATE
 RETURNING epoch
 
 -- name: save_progress
--- One row per query.
+-- One row per query. A watermark stays true, also when the next driver does not know one yet.
 INSERT INTO stream_progress AS p
     (query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
-     lag_records, lag_s, phases, metrics, waiting_for)
+     lag_records, lag_s, phases, metrics, waiting_for, watermark)
 VALUES %s
 ON CONFLICT (query) DO UPDATE
    SET driver_id = excluded.driver_id, epoch = excluded.epoch, batch_id = excluded.batch_id,
        input_rows = excluded.input_rows, duration_ms = excluded.duration_ms, total_rows = excluded.total_rows,
        offsets = COALESCE(excluded.offsets, p.offsets), input_rate = excluded.input_rate,
        processed_rate = excluded.processed_rate, lag_records = excluded.lag_records, lag_s = excluded.lag_s,
-       phases = excluded.phases, metrics = excluded.metrics, waiting_for = excluded.waiting_for, heartbeat_at = now()
+       phases = excluded.phases, metrics = excluded.metrics, waiting_for = excluded.waiting_for, heartbeat_at = now(),
+       watermark = GREATEST(excluded.watermark, p.watermark)
+
+-- name: save_watermark
+-- Of query join: one a second for half a minute, one each 15 s for ten minutes, one each ten minutes for six hours.
+INSERT INTO stream_watermark (at, watermark)
+SELECT now(), watermark FROM stream_progress WHERE query = 'join' AND watermark IS NOT NULL
+ON CONFLICT DO NOTHING;
+DELETE FROM stream_watermark w
+ USING (SELECT at, row_number() OVER (PARTITION BY apart, date_bin(apart, at, 'epoch') ORDER BY at) AS number
+          FROM (SELECT at, CASE WHEN at < now() - interval '10 minutes' THEN interval '10 minutes'
+                                ELSE interval '15 seconds' END AS apart
+                  FROM stream_watermark WHERE at < now() - interval '30 seconds') old) old
+ WHERE w.at = old.at AND (old.number > 1 OR w.at < now() - interval '6 hours')
 
 -- name: count_pending
 SELECT count(*) AS count, extract(epoch FROM now() - min(pending_since))::float AS oldest_s FROM pending_record

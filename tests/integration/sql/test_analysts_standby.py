@@ -236,7 +236,8 @@ def test_the_limits_of_analysts_hold_at_the_standby(settings, standby):
 
 
 def test_the_queries_of_the_guide_run_at_the_standby_and_one_says_how_old_its_rows_are(settings, primary, standby):
-    rows(settings, "INSERT INTO stream_progress (query, driver_id, lag_records, lag_s) VALUES ('serve', 'd', 0, 0)")
+    rows(settings, "INSERT INTO stream_progress (query, driver_id, watermark) VALUES ('serve', 'd', now())")
+    rows(settings, "INSERT INTO stream_watermark VALUES (now() - interval '1 hour', now() - interval '2 hours')")
     wait_until_replayed(primary, standby)
     ages = []
     for block in sql(ROOT / "docs" / "analysts.md", "analyst"):

@@ -5,10 +5,13 @@ from contextlib import closing
 
 import pytest
 
+from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
+from include.clock import SystemClock
 from include.integrity.publication import undo
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve, tombstone
+from tests.support.topic_log import taken_lease
 
 FRESHNESS = "SELECT lag_records, lag_s, heartbeat_at - shown_until, last_served_at IS NOT NULL, timezone FROM freshness"
 ALIVE = "SELECT is_alive, is_fresh('1 minute'), is_fresh('1 hour') FROM freshness"
@@ -16,7 +19,8 @@ HEARTBEAT = "UPDATE stream_progress SET heartbeat_at = now() - interval '%s seco
 SHOWN = "SELECT board_id, shown_since FROM board_detail_masked WHERE day = %s"
 COUNTED = "SELECT day, count(*) FROM board_detail_masked GROUP BY day ORDER BY day"
 STATUS = "SELECT day, shown_rows FROM day_status ORDER BY day"
-PROGRESS = "INSERT INTO stream_progress (query, driver_id, lag_records, lag_s) VALUES (%s, 'd', %s, %s)"
+PROGRESS = "INSERT INTO stream_progress (query, driver_id, lag_records, watermark) VALUES (%s, 'd', %s, %s)"
+WATERMARK = "INSERT INTO stream_watermark (at, watermark) VALUES (%s, %s)"
 
 
 @pytest.fixture
@@ -40,30 +44,55 @@ def test_nothing_is_known_of_a_stream_that_never_ran(settings):
     assert as_analyst(settings, FRESHNESS) == [(None, None, None, False, "Asia/Seoul")]
 
 
-def test_what_waits_in_both_queries_counts(settings):
+def test_what_is_shown_had_been_joined_when_what_is_served_was_written(settings):
     with closing(opened_store(settings)) as store:
         serve(store, [row(1, 1)])
-    rows(settings, PROGRESS, ("join", 3, 1.5))
-    rows(settings, PROGRESS, ("serve", 4, 2.5))
-    assert as_analyst(settings, FRESHNESS) == [(7, 4.0, dt.timedelta(seconds=4), True, "Asia/Seoul")]
-    rows(settings, "UPDATE stream_progress SET lag_s = NULL WHERE query = 'join'")
+    ((heartbeat,),) = rows(settings, "SELECT now()")
+
+    def ago(seconds):
+        return heartbeat - dt.timedelta(seconds=seconds)
+
+    rows(settings, PROGRESS, ("join", 3, ago(1)))
+    rows(settings, PROGRESS, ("serve", 4, ago(30)))
     assert as_analyst(settings, FRESHNESS) == [(7, None, None, True, "Asia/Seoul")]
+    for at, watermark in ((0, 1), (29, 60), (31, 80), (50, 70)):  # the last one was of another driver
+        rows(settings, WATERMARK, (ago(at), ago(watermark)))
+    rows(settings, "UPDATE stream_progress SET heartbeat_at = %s", (heartbeat,))
+    assert as_analyst(settings, FRESHNESS) == [(7, 70.0, dt.timedelta(seconds=70), True, "Asia/Seoul")]
+    rows(settings, "UPDATE stream_progress SET watermark = NULL WHERE query = 'serve'")
+    assert as_analyst(settings, FRESHNESS) == [(7, None, None, True, "Asia/Seoul")]
+
+
+def test_watermarks_are_kept_for_six_hours_the_older_the_fewer(settings):
+    ago = "now() - make_interval(secs => s)"
+    rows(settings, f"INSERT INTO stream_watermark SELECT {ago}, {ago} FROM generate_series(0, 30000) s")
+    lease = taken_lease(settings)
+    with closing(StreamProgressStore(settings.database, lease=lease)) as store:
+        store.save([Progress("join", "d", 1, None, 0, None, 0, *[None] * 8, SystemClock().now())])
+    lease.release()
+    ages = [age for (age,) in rows(settings, "SELECT extract(epoch FROM now() - at)::float FROM stream_watermark")]
+    assert 30 <= len([age for age in ages if age < 31]) <= 33
+    assert 37 <= len([age for age in ages if 31 <= age < 600]) <= 41
+    assert 33 <= len([age for age in ages if age >= 600]) <= 37
+    assert max(ages) < 6 * 3600 + 60
 
 
 def test_a_stream_is_fresh_while_both_queries_are_alive_and_their_lag_is_short(settings):
     assert as_analyst(settings, ALIVE) == [(False, False, False)]
-    rows(settings, PROGRESS, ("serve", 0, 0))
+    later = now(settings) + dt.timedelta(minutes=5)  # slow machines too
+    rows(settings, PROGRESS, ("serve", 0, later))
     assert as_analyst(settings, ALIVE)[0][0] is False  # the other query never ran
-    rows(settings, PROGRESS, ("join", 0, 0))
-    rows(settings, "UPDATE stream_progress SET heartbeat_at = now() + interval '5 minutes'")  # slow machines too
+    rows(settings, PROGRESS, ("join", 0, later))
+    rows(settings, WATERMARK, (later, later))
+    rows(settings, "UPDATE stream_progress SET heartbeat_at = %s", (later,))
     assert as_analyst(settings, ALIVE) == [(True, True, True)]
-    rows(settings, "UPDATE stream_progress SET lag_s = 600 WHERE query = 'join'")
+    rows(settings, "UPDATE stream_watermark SET watermark = now() - interval '10 minutes'")
     assert as_analyst(settings, ALIVE) == [(True, False, True)]
     rows(settings, HEARTBEAT, (1800, "serve"))
     assert as_analyst(settings, ALIVE) == [(False, False, True)]
-    rows(settings, HEARTBEAT, (4000, "join"))
+    rows(settings, "UPDATE stream_watermark SET watermark = now() - interval '61 minutes'")
     assert as_analyst(settings, ALIVE) == [(False, False, False)]
-    rows(settings, "UPDATE stream_progress SET heartbeat_at = now(), lag_s = NULL")
+    rows(settings, "DELETE FROM stream_watermark")
     assert as_analyst(settings, ALIVE)[0][1:] == (False, False)
 
 
