@@ -14,10 +14,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 class PublishApproval(ApprovalOperator):
     """Waits, without a slot, until a person approves or rejects the day's build; passes at once if none has to.
 
-    Returns {"approved_by": the person's name, or None if none was asked, "seen": what the answer is bound to}.
-    `publish` refuses anything else. `seen` is None if a form accepted beforehand whatever vanishes. A rejected day is
-    skipped with what follows: readers see what they saw. Without an answer within `response_timeout` the task fails and
-    says so; clearing it asks again.
+    Returns {"approved_by": the person's name, or None if none was asked, "seen": what the answer is bound to,
+    "would_ask": True if a person has to approve}. `publish` refuses anything but what was seen. `seen` is None in a dry
+    run, which asks nobody, and if a form accepted beforehand whatever vanishes. A rejected day is skipped with what
+    follows: readers see what they saw. Without an answer within `response_timeout` the task fails and says so; clearing
+    it asks again.
     """
 
     template_fields: Collection[str] = ("day", "build", "subject", "body")  # in the order of rendering
@@ -35,12 +36,18 @@ class PublishApproval(ApprovalOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask a person if one has to decide."""
         from include.airflow_support import steps
+        from include.integrity.approval import AskedBefore
 
-        if context["params"].get("dry_run") or context["params"].get("accept_vanishing"):
-            return {"approved_by": None, "seen": None}
-        question, seen = steps.approval_question(self.pipeline, self.day, self.build)
+        if context["params"].get("accept_vanishing"):
+            return _passed(seen=None)
+        if context["params"].get("dry_run"):
+            return _passed(seen=None, would_ask=steps.needs_approval(self.pipeline, self.day, self.build))
+        try:
+            question, seen = steps.approval_question(self.pipeline, self.day, self.build)
+        except AskedBefore as exc:  # Airflow keeps the text of a task's first question, which a person would read
+            raise AirflowFailException(str(exc)) from exc
         if question is None:
-            return {"approved_by": None, "seen": seen}
+            return _passed(seen)
         self.body = fenced(question)
         self.log.info("day %s waits for a person, in the task's tab Required Actions\n%s", self.day, question)
         try:
@@ -67,7 +74,11 @@ class PublishApproval(ApprovalOperator):
         user = (answer["responded_by_user"] or {}).get("name")
         if answer["chosen_options"] == [self.REJECT]:
             raise AirflowSkipException(f"{user} rejected the build; day {self.day} shows what it showed")
-        return {"approved_by": user, "seen": seen}
+        return {"approved_by": user, "seen": seen, "would_ask": True}
+
+
+def _passed(seen: dict[str, Any] | None, would_ask: bool = False) -> dict[str, Any]:
+    return {"approved_by": None, "seen": seen, "would_ask": would_ask}
 
 
 def fenced(text: str) -> str:

@@ -20,7 +20,7 @@ from include.gateway.reconcile import DEFAULT_SINCE, Scope, reconcile_sources
 from include.integrity import certificate as certificates
 from include.integrity import covering, days
 from include.integrity.announcement import announcement_of
-from include.integrity.approval import request_approval
+from include.integrity.approval import needs_person, request_approval, save_question
 from include.integrity.late_members import find_late_members
 from include.integrity.report import text_of
 
@@ -109,19 +109,28 @@ def diff(pipeline: str, day: str, run_id: str) -> dict[str, Any]:
     return asdict(run("diff", day, pipeline=pipeline, run_id=run_id))
 
 
+def needs_approval(pipeline: str, day: str, run_id: str) -> bool:
+    """True if a person would have to approve the verified build."""
+    settings = batch_settings(pipeline)
+    return needs_person(settings, Day.parse(day, settings.timezone), run_id)
+
+
 def approval_question(pipeline: str, day: str, run_id: str) -> tuple[str | None, dict[str, Any]]:
     """Return what a person has to know to approve the build, and what the approval is of (`unexplained.Seen`).
 
-    The question is None if the build may be published without a person.
+    The question is None if the build may be published without a person. Raises AskedBefore.
     """
     settings = batch_settings(pipeline)
     request = request_approval(settings, Day.parse(day, settings.timezone), run_id)
     found = request.unexplained
+    if not request.is_needed:
+        return None, asdict(found.seen)
+    save_question(settings, Day.parse(day, settings.timezone), found.seen)
     question = (
         f"{found.count:,} differences are unexplained. {found.vanishing:,} of them take a row from readers "
         f"or bring one back, and raw does not say why.\n{text_of(request.differences)}"
     )
-    return question if request.is_needed else None, asdict(found.seen)
+    return question, asdict(found.seen)
 
 
 def publish(

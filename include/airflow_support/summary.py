@@ -9,14 +9,20 @@ Result = Mapping[str, Any]
 
 
 def summary_of(
-    pipeline: str, day: str, is_dry_run: bool, report: Result | None, published: Result | None, certified: Result | None
+    pipeline: str,
+    day: str,
+    is_dry_run: bool,
+    report: Result | None,
+    approval: Result | None,
+    published: Result | None,
+    certified: Result | None,
 ) -> dict[str, Any]:
     """Return the day's result from those of its tasks; None for a task that did not succeed."""
     page = address_of(f"integrity/{pipeline}/days/{day}")
     if report is None:
         return {"result": "not built: see the failed task of the day", "page": page}
     return {
-        "result": _result(is_dry_run, published),
+        "result": _result(is_dry_run, approval, published),
         "certified": certified is not None,
         "rows": report["generation"]["row_count"],
         "corrections": dict(report["corrections"]),
@@ -24,9 +30,10 @@ def summary_of(
     }
 
 
-def _result(is_dry_run: bool, published: Result | None) -> str:
+def _result(is_dry_run: bool, approval: Result | None, published: Result | None) -> str:
     if is_dry_run:
-        return "would be published"
+        would_wait = approval is not None and approval["would_ask"]
+        return "would wait until a person approves it" if would_wait else "would be published"
     if published is None:
         return "not published: a person rejected it, or a task of the day failed"
     if published["was_identical"]:

@@ -255,7 +255,7 @@ def summary(pipeline: str, days: list[str] | None) -> dict[str, Any]:
             pipeline,
             day,
             context["params"]["dry_run"],
-            *(result(task_id, index) for task_id in ("verify", "publish", "certify")),
+            *(result(task_id, index) for task_id in ("verify", "approve", "publish", "certify")),
         )
         for index, day in enumerate(days)
     }

@@ -4,9 +4,15 @@ from dataclasses import dataclass
 
 from include.adapters.postgres.sessions import connect
 from include.contracts.day import Day
-from include.integrity.comparison import Differences, diff
-from include.integrity.unexplained import Unexplained, select_unexplained
+from include.errors import PipelineError
+from include.integrity.comparison import Differences, diff, select_generation
+from include.integrity.unexplained import Seen, Unexplained, select_unexplained
 from include.settings import Settings
+from include.sql.named import query
+
+
+class AskedBefore(PipelineError):
+    """The run asked before, and Airflow would still show that question: reprocess the day, or leave it to the night."""
 
 
 @dataclass(frozen=True)
@@ -30,5 +36,23 @@ def request_approval(settings: Settings, day: Day, run_id: str) -> ApprovalReque
     differences = diff(settings, day, run_id)
     with connect(settings.database, "batch", "approval") as connection, connection.cursor() as cursor:
         found = select_unexplained(cursor, differences.report.generation.generation_id)
-    is_needed = found.vanishing > 0 or found.count > settings.batch.approve_unexplained_above
-    return ApprovalRequest(is_needed, found, differences)
+    return ApprovalRequest(_is_needed(found, settings), found, differences)
+
+
+def needs_person(settings: Settings, day: Day, run_id: str) -> bool:
+    """True if a person has to approve the run's build, as it was compared last. Raises NothingBuilt."""
+    with connect(settings.database, "batch", "approval") as connection, connection.cursor() as cursor:
+        generation = select_generation(cursor, day, run_id)
+        return _is_needed(select_unexplained(cursor, generation.generation_id), settings)
+
+
+def _is_needed(found: Unexplained, settings: Settings) -> bool:
+    return found.vanishing > 0 or found.count > settings.batch.approve_unexplained_above
+
+
+def save_question(settings: Settings, day: Day, seen: Seen) -> None:
+    """Record that a person is asked about the build. Raises AskedBefore if its run asked about something else."""
+    with connect(settings.database, "batch", "approval") as connection, connection.cursor() as cursor:
+        cursor.execute(query("save_question", cursor), {"generation_id": seen.generation_id, "digest": seen.digest})
+        if cursor.rowcount == 0:
+            raise AskedBefore(day=day, generation=seen.generation_id)

@@ -1,5 +1,6 @@
 """The steps of the batch layer, in one table for the command line (`python -m include.integrity`) and the DAGs."""
 
+import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,9 +137,15 @@ _TIMEOUT: Arguments = {
 _DRY_RUN: Arguments = {"--dry-run": {"action": "store_true", "help": "show what would be shown; change nothing"}}
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is blank; say why")
+    return text.strip()
+
+
 def _author(required: bool = False) -> Arguments:
     return {
-        "--reason": {"required": required, "help": "why; kept in the day's history"},
+        "--reason": {"required": required, "type": _not_blank, "help": "why; kept in the day's history"},
         "--by": {"dest": "made_by", "metavar": "WHO", "help": "who; default: the user and the machine"},
     }
 
@@ -178,7 +185,8 @@ COMMANDS: Mapping[str, Command] = {
         "counts it."),
     "acknowledge": Command(days.acknowledge, "Leave a day as it is that is not certified or dirty: the watch no longer "
         "reports it, until a publication, an undo or new records.", {
-            "--and-before": {"action": "store_true", "help": "and every such day before it"},
+            "--and-before": {"action": "store_true", "help": "every day until then that can no longer be rebuilt"},
+            "--withdraw": {"action": "store_true", "help": "take acknowledgements back"},
             **_author(required=True),
         }),
     "status": Command(_status, "How far the days are, and for how long they can be rebuilt.", {

@@ -73,11 +73,12 @@ class DirtyDay:
 
 @dataclass(frozen=True)
 class AcknowledgedDay:
-    """A day that a person leaves as it is."""
+    """A day that a person leaves as it is; or no longer, if that `is_withdrawn`."""
 
     day: dt.date
     reason: str
     made_by: str
+    is_withdrawn: bool = False
 
 
 class NothingToAcknowledge(PipelineError):
@@ -169,27 +170,33 @@ def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topi
 
 
 def acknowledge(
-    settings: Settings, day: Day, reason: str, made_by: str, and_before: bool = False
+    settings: Settings, day: Day, reason: str, made_by: str, and_before: bool = False, withdraw: bool = False
 ) -> list[AcknowledgedDay]:
-    """Leave the day, or with `and_before` every day until then, as it is; returns the days, oldest first.
+    """Leave the day, or with `and_before` every lost day until then, as it is; returns the days, oldest first.
 
-    Only days without a certificate and dirty days are taken, and those that were not acknowledged before. The watch
-    reports them again after a publication, an undo, a redo or new records. Raises DayNotOver; NothingToAcknowledge;
-    DatabaseUnavailable.
+    Only days without a certificate and dirty days are taken, and those that were not acknowledged before. Of days that
+    can still be rebuilt, a held one is taken, and a published one that only a person can have certified. The watch
+    reports them again after a publication, an undo, a redo or new records. `withdraw` takes acknowledgements back.
+    Raises DayNotOver; NothingToAcknowledge; DatabaseUnavailable.
     """
     day.require_over(SystemClock().now())
+    name = "withdraw_acknowledgements" if withdraw else "acknowledge_days"
     with connect(settings.database, "batch", "acknowledge") as connection, connection.cursor() as cursor:
-        cursor.execute(query("acknowledge_days", cursor), {
-            "day": day.date, "and_before": and_before, "reason": reason, "made_by": made_by,
+        window = select_window(cursor, settings)
+        cursor.execute(query(name, cursor), {
+            "day": day.date, "and_before": and_before, "reason": reason, "made_by": made_by, "oldest": window.oldest,
         })  # fmt: skip
         taken = sorted(row[0] for row in cursor.fetchall())
     if not taken:
         raise NothingToAcknowledge(
-            "the day is certified and not dirty, is acknowledged, or nothing is known of it: see `status`", day=day
-        )
+            "nothing was acknowledged" if withdraw else
+            "the day is certified and not dirty, is acknowledged, can still be rebuilt, or nothing is known of it: "
+            "see `status`",
+            day=day, can_be_rebuilt_from=window.oldest,
+        )  # fmt: skip
     for one in taken:
-        log.info("day %s stays as it is: %s (%s)", one, reason, made_by)
-    return [AcknowledgedDay(one, reason, made_by) for one in taken]
+        log.info("day %s %s: %s (%s)", one, "is reported again" if withdraw else "stays as it is", reason, made_by)
+    return [AcknowledgedDay(one, reason, made_by, withdraw) for one in taken]
 
 
 def days_to_certify(settings: Settings, chosen: Collection[str]) -> list[str]:

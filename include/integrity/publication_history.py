@@ -18,10 +18,14 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class PublicationHistory:
-    """The generations that the day showed; `at` is the index of the present one. A publication drops undone ones."""
+    """The generations that the day showed; `at` is the index of the present one. A publication drops undone ones.
+
+    `left` has what each undo left that no redo took back, the last one last.
+    """
 
     shown: tuple[Shown, ...]
     at: int = 0
+    left: tuple[Shown, ...] = ()
 
     @classmethod
     def of(cls, moves: Iterable[Move], now: Shown) -> "PublicationHistory":
@@ -39,13 +43,16 @@ class PublicationHistory:
 
     @property
     def undone(self) -> tuple[Shown, ...]:
-        """The generations that a redo may go forward to, the next first."""
-        return self.shown[self.at + 1 :]
+        """The generations that redos go forward to, one after the other: each takes the last undo back."""
+        return tuple(reversed(self.left))
 
     def _after(self, move: Move) -> "PublicationHistory":
         to = move.to_generation_id
         if move.action == "undo" and to in self.before:
-            return PublicationHistory(self.shown, self.at - 1 - self.before.index(to))
-        if move.action != "publish" and to in self.undone:
-            return PublicationHistory(self.shown, self.at + 1 + self.undone.index(to))
+            left = (*self.left, self.shown[self.at])
+            return PublicationHistory(self.shown, self.at - 1 - self.before.index(to), left)
+        later = self.shown[self.at + 1 :]
+        if move.action != "publish" and to in later:
+            left = self.left[: self.left.index(to)] if to in self.left else ()
+            return PublicationHistory(self.shown, self.at + 1 + later.index(to), left)
         return PublicationHistory((*self.shown[: self.at + 1], to), self.at + 1)

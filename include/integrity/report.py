@@ -197,7 +197,12 @@ def _history(changes: Sequence[PublicationRow]) -> list[str]:
 
 
 def _acknowledged(days: Sequence[AcknowledgedDay]) -> list[str]:
-    return _table([(str(one.day), "stays as it is", one.made_by, one.reason) for one in days])
+    return _table(
+        [
+            (str(one.day), "is reported again" if one.is_withdrawn else "stays as it is", one.made_by, one.reason)
+            for one in days
+        ]
+    )
 
 
 def _orphans(orphans: Sequence[Orphan]) -> list[str]:

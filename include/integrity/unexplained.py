@@ -20,7 +20,7 @@ class RowsWouldVanish(PipelineError):
 
 
 class ApprovalOutdated(PipelineError):
-    """The build, or what it changes, is not what task `approve` looked at; clear `approve` and downstream tasks."""
+    """The build, or what it changes, is not what `approve` saw: reprocess the day, or leave it to the next night."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from include.integrity.snapshot import Snapshot, read_snapshot
 from include.settings import AlertSettings, Settings
 
 QUERIES = ("join", "serve")
+RECENT_DAYS = 31  # for which a day that is lost has an alert of its own
 NAMED_DAYS = 5  # in the message of an alert about many
 
 
@@ -195,8 +196,19 @@ def day_expiring(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
 
 
 def day_lost(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
-    """Days that needed a rebuild, and can no longer be rebuilt: one alert, as an import may bring years of them."""
-    if lost := lost_days(snapshot):
+    """Days that needed a rebuild, and can no longer be rebuilt.
+
+    Those that were lost long ago have one alert together: an import may bring years of them.
+    """
+    lost = lost_days(snapshot)
+    for day in sorted(lost, reverse=True):
+        if (snapshot.window.oldest - day).days <= RECENT_DAYS:
+            yield Sign(
+                str(day),
+                f"day {day} can no longer be rebuilt, and readers cannot trust it: {lost.pop(day)}. Restore its "
+                "records, or acknowledge that the day stays as it is",
+            )
+    if lost:
         newest = "; ".join(f"{day}: {why}" for day, why in sorted(lost.items(), reverse=True)[:NAMED_DAYS])
         rest = f"; and {len(lost) - NAMED_DAYS:,} earlier ones" if len(lost) > NAMED_DAYS else ""
         yield Sign(

@@ -78,6 +78,7 @@ CREATE TABLE generation (
     verified_position jsonb,
     newest_version_at timestamptz,
     hashed_columns text[],
+    asked_digest text,
     PRIMARY KEY (id),
     CHECK (status IN ('building', 'built', 'published', 'superseded', 'discarded'))
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
@@ -114,6 +115,8 @@ COMMENT ON COLUMN generation.newest_version_at IS
     'The newest version of its rows; 1970-01-01 without rows, null while it is built.';
 COMMENT ON COLUMN generation.hashed_columns IS
     'The columns that content_hash was computed from, in their order; columns that were added later are not in it.';
+COMMENT ON COLUMN generation.asked_digest IS
+    'Digest of the unexplained differences that a person was asked to approve; null if nobody was.';
 
 CREATE TABLE generation_load (
     generation_id bigint NOT NULL,
@@ -344,7 +347,7 @@ CREATE TABLE acknowledged_day (
     made_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (day)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
-GRANT SELECT, INSERT, UPDATE ON acknowledged_day TO batch;
+GRANT SELECT, INSERT, UPDATE, DELETE ON acknowledged_day TO batch;
 COMMENT ON TABLE acknowledged_day IS 'Days that a person leaves as they are, by whom and why.';
 
 CREATE TABLE unchecked_day (
@@ -778,7 +781,7 @@ SELECT p.day,
        p.status,
        p.raw_distinct,
        COALESCE(p.row_count, 0) AS row_count,
-       COALESCE(p.pending_count, (SELECT count(*) FROM pending_record b WHERE b.day = p.day)) AS pending_count,
+       (SELECT count(*) FROM pending_record b WHERE b.day = p.day) AS pending_count,
        COALESCE(p.rejected_count, 0) AS rejected_count,
        (SELECT count(*) FROM detail_correction c WHERE c.generation_id = p.generation_id) AS correction_count,
        (SELECT count(*) FROM detail_live l
@@ -790,7 +793,8 @@ SELECT p.day,
        p.published_at,
        p.day + (SELECT s.value::integer FROM pipeline_setting s WHERE s.name = 'retention_days')
            AS rebuildable_until,
-       shown_rows(p.day) AS shown_rows
+       shown_rows(p.day) AS shown_rows,
+       p.moved_at
   FROM day_publication p;
 COMMENT ON VIEW day_status IS 'How far each day is, and how much it can be trusted.';
 COMMENT ON COLUMN day_status.day IS 'Date in the pipeline''s time zone.';
@@ -799,7 +803,7 @@ COMMENT ON COLUMN day_status.status IS
 COMMENT ON COLUMN day_status.raw_distinct IS
     'Distinct {{stream}}s of the day in the raw topic at the cut, without those deleted or moved.';
 COMMENT ON COLUMN day_status.row_count IS 'Rows of the published generation.';
-COMMENT ON COLUMN day_status.pending_count IS 'Records that wait for their {{table}}.';
+COMMENT ON COLUMN day_status.pending_count IS 'Records that wait for their {{table}} now.';
 COMMENT ON COLUMN day_status.rejected_count IS 'Records that break the contract, one of each {{stream}}.';
 COMMENT ON COLUMN day_status.correction_count IS 'Differences the last published rebuild corrected.';
 COMMENT ON COLUMN day_status.live_row_count IS 'Rows the speed layer holds on top of the published generation.';
@@ -809,12 +813,15 @@ COMMENT ON COLUMN day_status.published_at IS 'When it was published.';
 COMMENT ON COLUMN day_status.rebuildable_until IS 'The first date on which raw no longer holds all of the day.';
 COMMENT ON COLUMN day_status.shown_rows IS
     'Rows of the day that {{view}} shows: row_count and live_row_count, an edited {{stream}} counted once.';
+COMMENT ON COLUMN day_status.moved_at IS
+    'When the day last began to show another generation, or none; null if it never showed one.';
 
 CREATE VIEW day_acknowledgement AS
 SELECT a.day, a.reason, a.made_by, a.made_at
   FROM acknowledged_day a
  WHERE NOT EXISTS (SELECT FROM day_publication p WHERE p.day = a.day AND p.moved_at > a.made_at)
-   AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = a.day AND d.last_at > a.made_at);
+   AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = a.day AND d.last_at > a.made_at)
+   AND NOT EXISTS (SELECT FROM detail_live l WHERE l.day = a.day AND l.written_at > a.made_at);
 GRANT SELECT ON day_acknowledgement TO batch, integrity, analyst;
 COMMENT ON VIEW day_acknowledgement IS
     'Acknowledged days that show what they showed then, and that no record reached since. The watch leaves them out.';
@@ -830,7 +837,8 @@ SELECT d.day,
        concat_ws('; ',
            'held: undone' || CASE WHEN d.undone_by <> 'not said' THEN ' by ' || d.undone_by ELSE '' END
                || ', ' || d.held_reason,
-           CASE WHEN d.generation_id IS NULL THEN 'provisional: the stream''s rows, not rebuilt yet'
+           CASE WHEN d.generation_id IS NULL AND d.undone_by IS NOT NULL THEN 'the stream''s rows alone'
+                WHEN d.generation_id IS NULL THEN 'provisional: the stream''s rows, not rebuilt yet'
                 ELSE CASE WHEN d.status = 'certified' THEN 'certified'
                           ELSE COALESCE('rebuilt, not certified (' || d.uncertified_reason || ')',
                                         'rebuilt, not certified yet') END

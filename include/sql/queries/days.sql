@@ -28,17 +28,24 @@ SELECT p.day
  ORDER BY p.day DESC
 
 -- name: acknowledge_days
--- The day, or with `and_before` every day until then that has no certificate or is dirty; those acknowledged already are
--- left out. Returns the days.
+-- The day, or with `and_before` every day until then that can no longer be rebuilt, and that has no certificate or is
+-- dirty. A day that can be rebuilt is taken alone, if it is held, or is published and not dirty. Returns the days.
 INSERT INTO acknowledged_day AS a (day, reason, made_by)
 SELECT p.day, %(reason)s, %(made_by)s
   FROM day_publication p
  WHERE (p.day = %(day)s OR %(and_before)s AND p.day < %(day)s)
+   AND (p.day < %(oldest)s
+        OR NOT %(and_before)s
+           AND (p.held_reason IS NOT NULL
+                OR p.generation_id IS NOT NULL AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day)))
    AND (p.status <> 'certified' OR EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day))
    AND NOT EXISTS (SELECT FROM day_acknowledgement k WHERE k.day = p.day)
  ORDER BY p.day
 ON CONFLICT (day) DO UPDATE SET reason = excluded.reason, made_by = excluded.made_by, made_at = now()
 RETURNING day
+
+-- name: withdraw_acknowledgements
+DELETE FROM acknowledged_day WHERE day = %(day)s OR %(and_before)s AND day < %(day)s RETURNING day
 
 -- name: select_unpublished_days
 -- Days of which something is known, and whether they show a generation: the stream opened them, records of them wait for

@@ -301,6 +301,14 @@ WITH chosen AS (
 )
 SELECT count(*), max({{key}}) FROM gone
 
+-- name: save_question
+-- Nothing if the run asked about another build of the day, or about other differences.
+UPDATE generation g SET asked_digest = %(digest)s
+ WHERE g.id = %(generation_id)s
+   AND NOT EXISTS (SELECT FROM generation o
+                    WHERE o.day = g.day AND o.run_id = g.run_id AND o.asked_digest IS NOT NULL
+                      AND (o.id <> g.id OR o.asked_digest <> %(digest)s))
+
 -- name: select_unexplained
 -- The generation's unexplained differences; how many of them take a row from readers or bring one back, with some keys
 -- of those; a digest of all.

@@ -239,6 +239,10 @@ def test_a_build_that_takes_a_row_from_readers_waits_for_a_person(pipeline, oper
         assert [row[0] for row in shown(pipeline, day)] == [20]
         return run
 
+    tried = operator.trigger("reprocess_days", reprocessing(day, dry_run=True))
+    operator.wait(tried, RUN_DEADLINE_S)
+    assert operator.result(tried, "summary")[str(day)]["result"] == "would wait until a person approves it"
+
     rejected = waiting_run()
     question = approval(pipeline, "viewer", rejected).json()
     assert question["subject"] == f"Publish day {day}?"

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.integrity.approval import request_approval
+from include.airflow_support import steps
+from include.integrity.approval import AskedBefore, request_approval
 from include.integrity.comparison import verify
 from include.integrity.publication import publish
 from include.integrity.unexplained import ApprovalOutdated
 from tests.support.examples import examples
-from tests.support.pipeline import migrated, rows
+from tests.support.pipeline import environment, migrated, rows
 from tests.support.serving import DAY, build, opened_store, row, serve
 
 
@@ -92,7 +93,7 @@ class TestWhatWasApproved:
         serve(store, [served])
         before = shown()
 
-        with pytest.raises(ApprovalOutdated, match=r"clear `approve` and downstream tasks.*generation=\d+"):
+        with pytest.raises(ApprovalOutdated, match=r"reprocess the day, or leave it to the next night.*generation=\d+"):
             publish(settings, DAY, "r", approved=approved)
 
         assert shown() == before
@@ -119,6 +120,47 @@ class TestWhatWasApproved:
 
         assert request_approval(settings, DAY, "r").is_needed
         assert shown() == [1, 2]
+
+
+class TestAskedAgain:
+    """Airflow keeps the text of a task's first question: only that one is asked again."""
+
+    @pytest.fixture(autouse=True)
+    def variables(self, settings, postgres, tmp_path, monkeypatch):
+        for name, value in environment(None, postgres, "approvals", tmp_path).items():
+            monkeypatch.setenv(name, value)
+
+    @staticmethod
+    def ask():
+        return steps.approval_question("board_detail", str(DAY), "r")
+
+    def test_about_the_same(self, settings):
+        build(settings, [row(2, 2)], cut=9, run_id="r")
+
+        assert self.ask() == self.ask()
+
+    def test_about_other_differences(self, settings, store):
+        build(settings, [row(2, 2)], cut=9, run_id="r")
+        self.ask()
+        serve(store, [row(3, 3)])
+
+        with pytest.raises(AskedBefore):
+            self.ask()
+
+    def test_about_another_build(self, settings):
+        build(settings, [row(2, 2)], cut=9, run_id="r")
+        self.ask()
+        build(settings, [row(2, 2)], cut=9, run_id="r")
+
+        with pytest.raises(AskedBefore):
+            self.ask()
+
+    def test_nobody_is_asked_about_a_build_without_such_differences(self, settings):
+        build(settings, [row(2, 2)], cut=9, run_id="r")
+        self.ask()
+        build(settings, [row(1, 1), row(2, 2)], cut=9, run_id="r")
+
+        assert self.ask()[0] is None
 
 
 BOARDS, TITLES = range(3), ("a", "b")

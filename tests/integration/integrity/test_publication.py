@@ -87,8 +87,8 @@ def test_a_day_is_announced_with_its_last_action_and_what_it_shows_since(setting
     undo(settings, DAY, "r", to=SPEED_LAYER)
     assert announced()[1:] == ("undo", "provisional", None, 0)
     redo(settings, DAY, "r")
-    assert announced()[1:] == ("redo", "rebuilt", first, 1)
-    ((content_hash,),) = rows(settings, "SELECT content_hash FROM generation WHERE id = %s", (first,))
+    assert announced()[1:] == ("redo", "rebuilt", second, 2)
+    ((content_hash,),) = rows(settings, "SELECT content_hash FROM generation WHERE id = %s", (second,))
     assert announcement_of(settings, DAY).content_hash == content_hash
     assert announcement_of(settings, DAY).corrections["unexplained"] >= 1
 

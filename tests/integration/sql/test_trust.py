@@ -75,7 +75,7 @@ def test_the_sentence_of_a_day_that_was_undone_says_who_holds_it(settings):
     shown = "rebuilt, not certified yet: 1 row, 1 correction, published 2026-11-21 04:12"
     assert summary(settings).startswith(f"held: undone by operator, wrong authors; {shown}")
     undo(settings, DAY, "wrong too", to=0)
-    assert summary(settings).startswith("held: undone, wrong too; provisional: the stream's rows, not rebuilt yet")
+    assert summary(settings).startswith("held: undone, wrong too; the stream's rows alone")
     redo(settings, DAY, "it was right")
     assert summary(settings).startswith(shown)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from include.airflow_support import steps
 from include.airflow_support.approval import PublishApproval, fenced
+from include.integrity.approval import AskedBefore
 
 SEEN = {"generation_id": 7, "digest": "d41d8cd98f00b204e9800998ecf8427e"}
 
@@ -49,15 +50,16 @@ def answered(*options, user=None, **event):
 def test_a_build_that_needs_no_person_goes_on(task, asked, monkeypatch):
     monkeypatch.setattr(steps, "approval_question", lambda *_: (None, SEEN))
 
-    assert task.execute(context()) == {"approved_by": None, "seen": SEEN}
+    assert task.execute(context()) == {"approved_by": None, "seen": SEEN, "would_ask": False}
     assert asked == []
 
 
-@pytest.mark.parametrize("params", [{"dry_run": True}, {"accept_vanishing": True}])
-def test_nobody_is_asked_where_nothing_is_published_or_the_form_said_yes(task, asked, monkeypatch, params):
+@pytest.mark.parametrize(("params", "would_ask"), [({"dry_run": True}, True), ({"accept_vanishing": True}, False)])
+def test_nobody_is_asked_where_nothing_is_published_or_the_form_said_yes(task, asked, monkeypatch, params, would_ask):
+    monkeypatch.setattr(steps, "needs_approval", lambda *_: True)
     monkeypatch.setattr(steps, "approval_question", lambda *_: ("2 differences are unexplained", SEEN))
 
-    assert task.execute(context(**params)) == {"approved_by": None, "seen": None}
+    assert task.execute(context(**params)) == {"approved_by": None, "seen": None, "would_ask": would_ask}
     assert asked == []
 
 
@@ -77,7 +79,9 @@ def test_a_build_that_needs_a_person_waits_without_a_slot_and_shows_the_differen
 def test_an_approval_names_the_person_and_what_the_question_was_about(task):
     answer = answered("Approve", user={"id": "1", "name": "mina"})
 
-    assert task.execute_complete(context(), answer, SEEN) == {"approved_by": "mina", "seen": SEEN}
+    assert task.execute_complete(context(), answer, SEEN) == {
+        "approved_by": "mina", "seen": SEEN, "would_ask": True,
+    }  # fmt: skip
 
 
 def test_a_rejection_skips_the_day(task):
@@ -92,6 +96,16 @@ def test_no_answer_in_time_fails_and_says_how_to_be_asked_again(task):
         AirflowFailException, match=r"nobody approved or rejected day 2026-11-20 within 12:00:00.*Clear"
     ):
         task.execute_complete(context(), event, SEEN)
+
+
+def test_a_question_that_airflow_would_not_show_is_not_asked(task, asked, monkeypatch):
+    def refuse(*_):
+        raise AskedBefore(day="2026-11-20")
+
+    monkeypatch.setattr(steps, "approval_question", refuse)
+    with pytest.raises(AirflowFailException, match="Airflow would still show that question: reprocess the day"):
+        task.execute(context())
+    assert asked == []
 
 
 def test_an_answer_to_a_question_of_an_earlier_release_publishes_nothing(task):

@@ -29,9 +29,15 @@ def test_a_publication_cuts_off_what_was_undone():
     assert (trail(*moves).before, trail(*moves).undone) == ((1, None), ())
 
 
-def test_an_undo_over_several_steps_can_be_redone_step_by_step():
+def test_a_redo_takes_the_last_undo_back_however_far_it_went():
     moves = [("publish", None, 1), ("publish", 1, 2), ("publish", 2, 3), ("undo", 3, 1)]
-    assert (trail(*moves).before, trail(*moves).undone) == ((None,), (2, 3))
+    assert (trail(*moves).before, trail(*moves).undone) == ((None,), (3,))
+    again = [*moves, ("undo", 1, None)]
+    assert trail(*again).undone == (1, 3)
+    back = trail(*again, ("redo", None, 1))
+    assert (back.before, back.undone) == ((None,), (3,))
+    back = trail(*again, ("redo", None, 1), ("redo", 1, 3))
+    assert (back.before, back.undone) == ((2, 1, None), ())
 
 
 def test_an_undo_to_what_was_cut_off_is_a_new_step():

@@ -99,10 +99,11 @@ def test_a_healthy_pipeline_has_no_finding_and_every_condition_is_checked():
         ({"days": [day(before(3), is_dirty=True)]}, []),
         ({"days": [day(before(11), is_dirty=True)]}, [("day_expiring", "2026-11-13")]),
         ({"days": [day(before(10), is_dirty=True)]}, []),
-        ({"days": [day(before(14), is_dirty=True)]}, [("day_lost", "")]),
-        ({"days": [day(before(14), "rebuilt"), day(before(90), "rebuilt")]}, [("day_lost", "")]),
+        ({"days": [day(before(14), is_dirty=True)]}, [("day_lost", "2026-11-10")]),
+        ({"days": [day(before(14), "rebuilt"), day(before(44), "rebuilt"), day(before(45), "rebuilt")]},
+         [("day_lost", "2026-11-10"), ("day_lost", "2026-10-11"), ("day_lost", "")]),
         ({"days": [day(before(14), "provisional", is_published=False)], "unpublished": {before(14)}},
-         [("day_lost", "")]),
+         [("day_lost", "2026-11-10")]),
         ({"days": [], "unpublished": {before(14)}}, []),
         ({"days": [day(before(14))]}, []),
         ({"days": [day(before(14), "rebuilt", is_acknowledged=True)], "unpublished": {before(14)}}, []),
@@ -149,11 +150,11 @@ def test_a_message_says_state_value_and_remedy():
 
 
 def test_an_alert_names_the_newest_of_many_days_that_are_lost():
-    lost = [day(before(14 + number), "rebuilt", reason="2 are unexplained") for number in range(1200)]
+    lost = [day(before(45 + number), "rebuilt", reason="2 are unexplained") for number in range(1200)]
     assert message(days=lost).startswith(
-        "1,200 days can no longer be rebuilt, and readers cannot trust them: 2026-11-10: 2 are unexplained; 2026-11-09:"
+        "1,200 days can no longer be rebuilt, and readers cannot trust them: 2026-10-10: 2 are unexplained; 2026-10-09:"
     )
-    assert "2026-11-06: 2 are unexplained; and 1,195 earlier ones. Restore their records, or acknow" in message(
+    assert "2026-10-06: 2 are unexplained; and 1,195 earlier ones. Restore their records, or acknow" in message(
         days=lost
     )
 
