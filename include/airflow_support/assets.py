@@ -13,10 +13,11 @@ from include.airflow_support.dag_ids import dag_ids
 from include.errors import PipelineError
 
 # The newest request of the run's day: events of one key that arrive before its run is created share that run. One that
-# a person creates in Airflow's website has none of these values.
+# a person creates in Airflow's website has none of these values; one that is sent to the API is nobody's word for who
+# asked.
 _REQUEST = "(triggering_asset_events.values() | first | sort(attribute='timestamp') | last).extra"
 REQUEST_REASON = f"{{{{ {_REQUEST}.get('reason') or dag.dag_id }}}}"
-REQUEST_MADE_BY = f"{{{{ {_REQUEST}.get('made_by') or 'airflow' }}}}, {{{{ dag.dag_id }}}} {{{{ run_id }}}}"
+REQUEST_MADE_BY = f"{{{{ (not {_REQUEST}.get('from_rest_api') and {_REQUEST}.get('made_by')) or 'airflow' }}}}, {{{{ dag.dag_id }}}} {{{{ run_id }}}}"
 
 
 class DagPaused(PipelineError):

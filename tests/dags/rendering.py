@@ -10,10 +10,19 @@ RUN_AT = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
 DAY, RUN_ID = "2026-11-20", "a-run"
 
 
-def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days: tuple[str, ...] = (DAY,)) -> Any:
+REQUEST = {"reason": "nightly_rebuild", "made_by": "airflow", "night_started_at": RUN_AT.isoformat()}
+
+
+def rendered(
+    task: Any,
+    run_type: str,
+    conf: dict[str, Any] | None = None,
+    days: tuple[str, ...] = (DAY,),
+    request: dict[str, Any] = REQUEST,
+) -> Any:
     """The task with its templates rendered, in a run of that type. Of a mapped one, the copy of the first day.
 
-    `conf` has the values of the form. `days` stands for what the task of that name returned: results of other tasks
+    `conf` has the values of the form, `request` those of the event that asked for the day. `days` stands for what the task of that name returned: results of other tasks
     come from a server.
     """
     from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
@@ -26,7 +35,7 @@ def rendered(task: Any, run_type: str, conf: dict[str, Any] | None = None, days:
     is_mapped = task.is_mapped or task.get_closest_mapped_task_group() is not None
     event = {
         "asset": {"name": "board_detail_due_day", "uri": "board_detail_due_day", "extra": {}},
-        "extra": {"reason": "nightly_rebuild", "made_by": "airflow", "night_started_at": RUN_AT.isoformat()},
+        "extra": request,
         "source_task_id": "start_days", "source_dag_id": "nightly_rebuild", "source_run_id": "a-night",
         "source_map_index": -1, "source_aliases": [], "timestamp": RUN_AT, "partition_key": DAY,
     }  # fmt: skip

@@ -101,6 +101,16 @@ def test_a_publication_names_who_made_it(dag_bag):
     assert by_hand.op_args[1:-1] == (DAY, RUN_ID, f"operator, reprocess_days {RUN_ID}", "late members", True)
 
 
+@pytest.mark.parametrize(
+    ("request_", "made_by"),
+    [({"made_by": "mina"}, "mina"), ({"made_by": "mina", "from_rest_api": True}, "airflow"), ({}, "airflow")],
+)
+def test_an_event_that_was_sent_to_the_api_names_nobody(dag_bag, request_, made_by):
+    publish = rendered(dag_bag.dags["rebuild_day"].get_task("publish"), "asset_triggered", request=request_)
+
+    assert publish.op_args[3] == f"{made_by}, rebuild_day {RUN_ID}"
+
+
 @pytest.mark.parametrize(("to", "text"), [(None, ""), (0, "0"), (7, "7")])
 def test_an_undo_goes_to_the_generation_of_the_form(dag_bag, to, text):
     task = rendered(dag_bag.dags["undo_day"].get_task("undo"), "manual", UNDO | {"to": to})
