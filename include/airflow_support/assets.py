@@ -17,7 +17,8 @@ from include.errors import PipelineError
 # asked.
 _REQUEST = "(triggering_asset_events.values() | first | sort(attribute='timestamp') | last).extra"
 REQUEST_REASON = f"{{{{ {_REQUEST}.get('reason') or dag.dag_id }}}}"
-REQUEST_MADE_BY = f"{{{{ (not {_REQUEST}.get('from_rest_api') and {_REQUEST}.get('made_by')) or 'airflow' }}}}, {{{{ dag.dag_id }}}} {{{{ run_id }}}}"
+_PERSON = f"(not {_REQUEST}.get('from_rest_api') and {_REQUEST}.get('made_by'))"
+REQUEST_MADE_BY = f"{{{{ {_PERSON} or 'airflow' }}}}, {{{{ dag.dag_id }}}} {{{{ run_id }}}}"
 
 
 class DagPaused(PipelineError):

@@ -22,8 +22,8 @@ def rendered(
 ) -> Any:
     """The task with its templates rendered, in a run of that type. Of a mapped one, the copy of the first day.
 
-    `conf` has the values of the form, `request` those of the event that asked for the day. `days` stands for what the task of that name returned: results of other tasks
-    come from a server.
+    `conf` has the values of the form, `request` those of the event that asked for the day. `days` stands for what the
+    task of that name returned: results of other tasks come from a server.
     """
     from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
