@@ -141,7 +141,7 @@ CREATE TABLE generation_excluded (
     PRIMARY KEY (generation_id, kind, identity),
     FOREIGN KEY (generation_id) REFERENCES generation ON DELETE CASCADE,
     CHECK (kind IN ('pending', 'rejected', 'deleted', 'moved'))
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX generation_excluded_key ON generation_excluded (generation_id, {{key}});
 GRANT SELECT (generation_id, kind, reason, {{key}}, version_at, stream_partition, stream_offset)
    ON generation_excluded TO integrity;
@@ -781,7 +781,12 @@ SELECT p.day,
        p.status,
        p.raw_distinct,
        COALESCE(p.row_count, 0) AS row_count,
-       (SELECT count(*) FROM pending_record b WHERE b.day = p.day) AS pending_count,
+       (SELECT count(*)
+          FROM (SELECT b.{{key}} FROM pending_record b WHERE b.day = p.day
+                 UNION
+                SELECT e.{{key}} FROM generation_excluded e
+                 WHERE e.generation_id = p.generation_id AND e.kind = 'pending'
+                   AND NOT EXISTS (SELECT FROM detail_live l WHERE l.{{key}} = e.{{key}})) pending) AS pending_count,
        COALESCE(p.rejected_count, 0) AS rejected_count,
        (SELECT count(*) FROM detail_correction c WHERE c.generation_id = p.generation_id) AS correction_count,
        (SELECT count(*) FROM detail_live l

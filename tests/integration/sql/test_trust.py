@@ -10,7 +10,7 @@ from include.integrity.publication import redo, undo
 from tests.support.certifying import certify_alone
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish
-from tests.support.serving import DAY, build, opened_store, row, serve, tombstone
+from tests.support.serving import DAY, build, opened_store, pending, row, serve, tombstone
 
 PUBLISHED_AT = "2026-11-20 19:12:59+00"  # 04:12 of the next day in the pipeline's zone
 CERTIFIED = "SELECT board_id, title, finality FROM board_detail_certified WHERE day = %s ORDER BY board_id"
@@ -150,3 +150,19 @@ def test_the_queries_of_a_transaction_see_one_state_while_the_day_is_published_a
                 assert state(cursor) == seen[-1]
             assert is_one_state(seen[-1]), seen[-1]
         assert all(one != other for one, other in itertools.pairwise(seen))
+
+
+def test_pending_are_those_that_wait_now_whoever_knows_of_them(settings):
+    def waiting():
+        ((count,),) = rows(settings, "SELECT pending_count FROM day_status", role="analyst")
+        return count
+
+    build(settings, [row(1, 1)], cut=9, run_id="r", pending=[(2, 2), (3, 3)])  # the stream was down: it knows of none
+    publish(settings, DAY, "r")
+    assert waiting() == 2
+    pending(settings, 3, 3)
+    pending(settings, 4, 10)  # since the build
+    assert waiting() == 3
+    with closing(opened_store(settings)) as store:
+        serve(store, [row(2, 2, table_offset=5)])  # its author came
+    assert waiting() == 2

@@ -9,6 +9,8 @@ TABLES = """
 ALTER TABLE generation ADD COLUMN asked_digest text;
 COMMENT ON COLUMN generation.asked_digest IS
     'Digest of the unexplained differences that a person was asked to approve; null if nobody was.';
+-- the view opens it: VACUUM must not shorten it, see 0030
+ALTER TABLE generation_excluded SET (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT DELETE ON acknowledged_day TO batch;
 CREATE OR REPLACE VIEW day_acknowledgement AS
 SELECT a.day, a.reason, a.made_by, a.made_at
@@ -30,7 +32,12 @@ SELECT p.day,
        p.status,
        p.raw_distinct,
        COALESCE(p.row_count, 0) AS row_count,
-       (SELECT count(*) FROM pending_record b WHERE b.day = p.day) AS pending_count,
+       (SELECT count(*)
+          FROM (SELECT b.{{key}} FROM pending_record b WHERE b.day = p.day
+                 UNION
+                SELECT e.{{key}} FROM generation_excluded e
+                 WHERE e.generation_id = p.generation_id AND e.kind = 'pending'
+                   AND NOT EXISTS (SELECT FROM detail_live l WHERE l.{{key}} = e.{{key}})) pending) AS pending_count,
        COALESCE(p.rejected_count, 0) AS rejected_count,
        (SELECT count(*) FROM detail_correction c WHERE c.generation_id = p.generation_id) AS correction_count,
        (SELECT count(*) FROM detail_live l
