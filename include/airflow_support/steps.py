@@ -5,6 +5,7 @@ brings drivers with it.
 """
 
 import datetime as dt
+import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -203,11 +204,15 @@ def undo(
         raise FormError("to", to, "a redo takes none: it shows what the last undo took away; leave it empty")
     mine = [one for one in run("history", day, pipeline=pipeline) if (one.made_by, one.action) == (made_by, action)]
     if mine:
-        return asdict(mine[0])
+        return _json(mine[0])
     target: dict[str, Any] = {"to": int(to) if to else None} if action == "undo" else {}
-    return asdict(
-        run(action, day, pipeline=pipeline, reason=reason, made_by=made_by, dry_run=is_dry_run, **target)
-    )  # fmt: skip
+    return _json(run(action, day, pipeline=pipeline, reason=reason, made_by=made_by, dry_run=is_dry_run, **target))
+
+
+def _json(result: Any) -> dict[str, Any]:
+    """Return the fields as JSON has them: Airflow's website shows other values, such as times, as it stores them."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(result), default=str))
+    return plain
 
 
 def reconcile(pipeline: str, run_type: str, since: str, is_dry_run: bool, reason: str) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Every step that a DAG's task calls works with the settings of the pipeline that the task names."""
 
+import datetime as dt
 import inspect
 from types import SimpleNamespace
 
@@ -9,9 +10,15 @@ from include.airflow_support import steps
 from include.airflow_support.forms import FormError
 from include.contracts.day import DayFormatError
 from include.integrity.commands import COMMANDS
+from include.integrity.day_page import GenerationRow
+from include.integrity.undo_preview import UndoPreview
 from include.settings import Settings
 
-STEPS = [step for _, step in inspect.getmembers(steps, inspect.isfunction) if step.__module__ == steps.__name__]
+STEPS = [
+    step
+    for name, step in inspect.getmembers(steps, inspect.isfunction)
+    if step.__module__ == steps.__name__ and not name.startswith("_")
+]
 
 
 class Read(Exception):
@@ -68,3 +75,15 @@ def test_a_reconciliation_since_a_day_that_has_not_begun_is_refused_before_the_s
     ).startswith("since='2200-01-01': that day has not begun")  # fmt: skip
     with pytest.raises(DayFormatError, match="not in the years 1970 to 2261"):
         steps.reconcile("board_detail", "manual", "0001-01-01", True, "why")
+
+
+def test_the_times_of_an_undo_are_texts(monkeypatch):
+    at = dt.datetime(2026, 11, 20, 19, tzinfo=dt.UTC)
+    built = GenerationRow(7, "r", None, "published", 3, 0, 0, 0, "h", at, at, True)
+    preview = UndoPreview("undo", built, None, {})
+    monkeypatch.setattr(steps, "run", lambda name, *_, **__: [] if name == "history" else preview)
+
+    found = steps.undo("board_detail", "2026-11-20", "", "why", "me", "undo", True)
+
+    assert found["before"]["built_at"] == "2026-11-20 19:00:00+00:00"
+    assert found["after"] is None
