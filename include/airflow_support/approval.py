@@ -62,7 +62,9 @@ class PublishApproval(ApprovalOperator):
     ) -> dict[str, Any]:
         """Go on after the answer to the question about `seen`."""
         if seen is None:
-            raise AirflowFailException("an earlier release asked this question; clear this task to be asked again")
+            raise AirflowFailException(
+                "an earlier release asked this question: reprocess the day, or leave it to the next night"
+            )
         try:
             # not ApprovalOperator's: it skips nothing that follows in a mapped task group
             answer = HITLOperator.execute_complete(self, context, event)

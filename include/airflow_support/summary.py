@@ -32,7 +32,7 @@ def summary_of(
 
 def _result(is_dry_run: bool, approval: Result | None, published: Result | None) -> str:
     if is_dry_run:
-        would_wait = approval is not None and approval["would_ask"]
+        would_wait = approval is not None and bool(approval.get("would_ask"))
         return "would wait until a person approves it" if would_wait else "would be published"
     if published is None:
         return "not published: a person rejected it, or a task of the day failed"

@@ -183,9 +183,10 @@ def acknowledge(
     name = "withdraw_acknowledgements" if withdraw else "acknowledge_days"
     with connect(settings.database, "batch", "acknowledge") as connection, connection.cursor() as cursor:
         window = select_window(cursor, settings)
-        cursor.execute(query(name, cursor), {
-            "day": day.date, "and_before": and_before, "reason": reason, "made_by": made_by, "oldest": window.oldest,
-        })  # fmt: skip
+        params = {"day": day.date, "and_before": and_before, "reason": reason, "made_by": made_by,
+                  "oldest": window.oldest}  # fmt: skip
+        for step in ("lock_acknowledged_days", name):
+            cursor.execute(query(step, cursor), params)
         taken = sorted(row[0] for row in cursor.fetchall())
     if not taken:
         raise NothingToAcknowledge(

@@ -53,6 +53,6 @@ class PublicationHistory:
             return PublicationHistory(self.shown, self.at - 1 - self.before.index(to), left)
         later = self.shown[self.at + 1 :]
         if move.action != "publish" and to in later:
-            left = self.left[: self.left.index(to)] if to in self.left else ()
-            return PublicationHistory(self.shown, self.at + 1 + later.index(to), left)
+            at = self.at + 1 + later.index(to)
+            return PublicationHistory(self.shown, at, tuple(one for one in self.left if one in self.shown[at + 1 :]))
         return PublicationHistory((*self.shown[: self.at + 1], to), self.at + 1)

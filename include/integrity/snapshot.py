@@ -47,6 +47,7 @@ class Snapshot:
     `unpublished`: past days with records that were never published; those known to PostgreSQL alone if Kafka does not
     answer. `unarchived`: records by topic that reached Kafka ALERT_ARCHIVE_AGE_S ago or before. `gateways`: by address;
     empty for further pipelines, because all share the gateways. `paused`: DAGs of the pipeline that are paused.
+    `alerted_lost`: days of which an alert says that they are lost.
     """
 
     window: Window
@@ -60,6 +61,7 @@ class Snapshot:
     kafka_silence: str | None = None
     gateways: Mapping[str, Unsent | str] = field(default_factory=dict)
     paused: Collection[str] = ()
+    alerted_lost: Collection[str] = ()
 
 
 def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
@@ -71,6 +73,8 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
         days = [WatchedDay(*row) for row in cursor.fetchall()]
         cursor.execute(query("count_rejects", cursor), {"since": Day(window.newest, window.zone).start})
         rejects, first_reject_at = cursor.fetchone()
+        cursor.execute(query("select_alerted_subjects", cursor), {"name": "day_lost"})
+        alerted_lost = [subject for (subject,) in cursor.fetchall()]
     queries, pending = read_stream(settings, "batch")
     kafka_silence, unarchived = None, {}
     try:
@@ -84,6 +88,7 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
         window=window, queries=queries, pending=pending, rejects=rejects, first_reject_at=first_reject_at, days=days,
         unpublished=unpublished, unarchived=unarchived, kafka_silence=kafka_silence,
         gateways=read_gateways(settings) if is_first else {}, paused=paused,
+        alerted_lost=alerted_lost,
     )  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def day_lost(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
     """
     lost = lost_days(snapshot)
     for day in sorted(lost, reverse=True):
-        if (snapshot.window.oldest - day).days <= RECENT_DAYS:
+        if (snapshot.window.oldest - day).days <= RECENT_DAYS or str(day) in snapshot.alerted_lost:
             yield Sign(
                 str(day),
                 f"day {day} can no longer be rebuilt, and readers cannot trust it: {lost.pop(day)}. Restore its "

@@ -34,16 +34,12 @@ GRANT SELECT ON pipeline_setting TO stream;
 GRANT SELECT, INSERT ON pipeline_setting TO batch;
 COMMENT ON TABLE pipeline_setting IS 'Settings of the deployment that views need, and those that must not change.';
 INSERT INTO pipeline_setting (name, value)
-VALUES ('hash_seed', ('x' || substr(md5(gen_random_uuid()::text), 1, 16))::bit(64)::bigint::text),
-       ('hash_seed_since', '1');
+VALUES ('hash_seed', ('x' || substr(md5(gen_random_uuid()::text), 1, 16))::bit(64)::bigint::text);
 
-CREATE FUNCTION hash_seed(generation_id bigint) RETURNS bigint
+CREATE FUNCTION hash_seed() RETURNS bigint
 LANGUAGE sql STABLE
-RETURN (SELECT CASE WHEN since.value::bigint <= generation_id THEN seed.value::bigint ELSE 0 END
-          FROM pipeline_setting seed, pipeline_setting since
-         WHERE seed.name = 'hash_seed' AND since.name = 'hash_seed_since');
-COMMENT ON FUNCTION hash_seed IS
-    'The secret that content_hash of a build is computed with; 0 for builds of a release that had none.';
+RETURN (SELECT value::bigint FROM pipeline_setting WHERE name = 'hash_seed');
+COMMENT ON FUNCTION hash_seed IS 'The secret of the database that content_hash is computed with.';
 REVOKE EXECUTE ON FUNCTION hash_seed FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION hash_seed TO batch;
 
@@ -348,7 +344,9 @@ CREATE TABLE acknowledged_day (
     PRIMARY KEY (day)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, INSERT, UPDATE, DELETE ON acknowledged_day TO batch;
-COMMENT ON TABLE acknowledged_day IS 'Days that a person leaves as they are, by whom and why.';
+GRANT SELECT, DELETE ON acknowledged_day TO stream;
+COMMENT ON TABLE acknowledged_day IS
+    'Days that a person leaves as they are, by whom and why, until a record reaches them.';
 
 CREATE TABLE unchecked_day (
     day date NOT NULL,
@@ -825,8 +823,7 @@ CREATE VIEW day_acknowledgement AS
 SELECT a.day, a.reason, a.made_by, a.made_at
   FROM acknowledged_day a
  WHERE NOT EXISTS (SELECT FROM day_publication p WHERE p.day = a.day AND p.moved_at > a.made_at)
-   AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = a.day AND d.last_at > a.made_at)
-   AND NOT EXISTS (SELECT FROM detail_live l WHERE l.day = a.day AND l.written_at > a.made_at);
+   AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = a.day AND d.last_at > a.made_at);
 GRANT SELECT ON day_acknowledgement TO batch, integrity, analyst;
 COMMENT ON VIEW day_acknowledgement IS
     'Acknowledged days that show what they showed then, and that no record reached since. The watch leaves them out.';

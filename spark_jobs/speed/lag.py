@@ -36,6 +36,7 @@ class TopicEnds:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._samples: list[tuple[dt.datetime, dict[int, int]]] = []
+        self._highs: list[tuple[dt.datetime, dict[int, int]]] = []
         self._held: dict[int, tuple[int, dt.datetime, int]] = {}
 
     def note(self, at: dt.datetime, ends: Mapping[int, int], high_watermarks: Mapping[int, int] | None = None) -> None:
@@ -49,8 +50,10 @@ class TopicEnds:
                     held[partition] = (end, before[1] if before and before[0] == end else at, high - end)
             self._held = held
             self._samples.append((at, dict(ends)))
-            if len(self._samples) > MOST_SAMPLES:
-                del self._samples[1 : MOST_SAMPLES // 2 : 2]
+            self._highs.append((at, dict(high_watermarks or ends)))
+            for samples in (self._samples, self._highs):
+                if len(samples) > MOST_SAMPLES:
+                    del samples[1 : MOST_SAMPLES // 2 : 2]
 
     @property
     def last_seen_at(self) -> dt.datetime | None:
@@ -80,9 +83,12 @@ class TopicEnds:
         return max(0.0, grown / seconds) if seconds > 0 else None
 
     def taken_until(self, position: Mapping[int, int]) -> dt.datetime | None:
-        """Return a time before which nothing was appended that the position has not reached; None if none is known."""
+        """Return a time before which nothing was appended that the position has not reached; None if none is known.
+
+        Records behind an open transaction are not reached, though nobody can read them yet.
+        """
         with self._lock:
-            return next((at for at, ends in reversed(self._samples) if _behind(ends, position) == 0), None)
+            return next((at for at, ends in reversed(self._highs) if _behind(ends, position) == 0), None)
 
     def lag(self, position: Mapping[int, int], newest_at: dt.datetime | None, now: dt.datetime) -> Lag | None:
         """Return the lag of a consumer at `position`; None before the first sample.

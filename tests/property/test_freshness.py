@@ -17,7 +17,19 @@ from tests.support.examples import examples
 from tests.support.pipeline import migrated, rows
 from tests.support.topic_log import taken_lease
 
-STEPS = ("post", "join", "serve", "look join", "look serve", "save join", "save serve", "restart join", "restart serve")
+STEPS = (
+    "post",
+    "begin",
+    "end",
+    "join",
+    "serve",
+    "look join",
+    "look serve",
+    "save join",
+    "save serve",
+    "restart join",
+    "restart serve",
+)
 SHOWN_UNTIL = "SELECT shown_until FROM freshness"
 
 
@@ -35,11 +47,15 @@ def store(settings) -> Iterator[StreamProgressStore]:
 
 
 class Stream:
-    """Records go from the stream's topic through *join* to the output topic, and through *serve* to readers."""
+    """Records go from the stream's topic through *join* to the output topic, and through *serve* to readers.
+
+    A record of an open transaction keeps those behind it from being read.
+    """
 
     def __init__(self, store):
         self._store = store
         self.posted = []  # when each record was appended
+        self.readable = None  # before the first record of an open transaction
         self.taken = {"join": 0, "serve": 0}
         self.ends = {"join": TopicEnds(), "serve": TopicEnds()}
 
@@ -48,10 +64,16 @@ class Stream:
         match what:
             case "post":
                 self.posted.append(SystemClock().now())
+            case "begin" if self.readable is None:
+                self.readable = len(self.posted)
+                self.step("post")
+            case "end":
+                self.readable = None
             case "join" | "serve":
                 self.taken[what] = self._end(what)
             case "look":
-                self.ends[query].note(SystemClock().now(), {0: self._end(query)})
+                at = SystemClock().now()
+                self.ends[query].note(at, {0: self._end(query)}, {0: self._high(query)})
             case "restart":
                 self.ends[query] = TopicEnds()
             case "save":
@@ -59,6 +81,9 @@ class Stream:
                 self._store.save([Progress(query, "d", 1, None, 0, None, 0, *[None] * 8, until)])
 
     def _end(self, query):
+        return self._high(query) if query == "serve" or self.readable is None else self.readable
+
+    def _high(self, query):
         return len(self.posted) if query == "join" else self.taken["join"]
 
 

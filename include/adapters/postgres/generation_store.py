@@ -267,9 +267,7 @@ def measurement(cursor: Cursor, generation_id: int, columns: Sequence[str] | Non
     None are those of today: it was finished by a version that did not keep them.
     """
     listed = sql.SQL(", ").join(map(sql.Identifier, columns or hashed_columns(pipeline_of(cursor))))
-    return sql.SQL(query("measure_generation", cursor)).format(
-        table=table_name(generation_id), columns=listed, generation_id=sql.Literal(generation_id)
-    )
+    return sql.SQL(query("measure_generation", cursor)).format(table=table_name(generation_id), columns=listed)
 
 
 def _insert_excluded(cursor: Cursor, generation_id: int, excluded: Iterable[Excluded]) -> None:

@@ -159,4 +159,6 @@ def _locked_days(cursor: Cursor, days: set[int]) -> dict[int, int | None]:
     if not days:
         return {}
     cursor.execute(query("lock_days", cursor), {"days": sorted(days)})
-    return dict(cursor.fetchall())
+    found: dict[int, int | None] = dict(cursor.fetchall())
+    cursor.execute(query("end_acknowledgements", cursor), {"days": sorted(days)})
+    return found

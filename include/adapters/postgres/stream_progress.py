@@ -131,7 +131,8 @@ class StreamProgressStore:
 def _parameters(row: Progress, now: dt.datetime) -> tuple[object, ...]:
     *values, taken_until = row
     ago_s = None if taken_until is None else (now - taken_until).total_seconds()
-    return (*map(_as_json, values), ago_s)
+    is_known = ago_s is not None and ago_s >= 0  # else the clock was set back since
+    return (*map(_as_json, values), ago_s if is_known else None)
 
 
 def _as_json(value: object) -> object:

@@ -60,6 +60,9 @@ SELECT name, severity, message, runbook, subject, since
  WHERE closed_at IS NULL
  ORDER BY severity <> 'critical', since
 
+-- name: select_alerted_subjects
+SELECT subject FROM alert WHERE name = %(name)s AND closed_at IS NULL
+
 -- name: select_watched_days
 -- Days from `oldest` on, and older ones that a person holds or has to look at: the pointer, and since when it is held.
 SELECT p.day, p.status, p.generation_id IS NOT NULL AS is_published,

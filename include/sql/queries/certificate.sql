@@ -77,6 +77,10 @@ SELECT p.generation_id, g.row_count, g.content_hash, g.hashed_columns
   FROM day_publication p LEFT JOIN generation g ON g.id = p.generation_id
  WHERE p.day = %(day)s
 
+-- name: save_hash
+UPDATE generation SET content_hash = %(content_hash)s WHERE id = %(generation_id)s;
+UPDATE day_publication SET content_hash = %(content_hash)s WHERE generation_id = %(generation_id)s
+
 -- name: term_accepted
 SELECT sum(value::bigint) FROM day_certificate
  WHERE generation_id = %(generation_id)s AND term IN ('raw_distinct', 'fallback_pending')

@@ -27,11 +27,15 @@ SELECT p.day
    AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day)
  ORDER BY p.day DESC
 
+-- name: lock_acknowledged_days
+-- A batch of the stream that writes into one of them has ended, or begins afterwards.
+SELECT FROM day_publication WHERE day = %(day)s OR %(and_before)s AND day < %(day)s ORDER BY day FOR UPDATE
+
 -- name: acknowledge_days
 -- The day, or with `and_before` every day until then that can no longer be rebuilt, and that has no certificate or is
 -- dirty. A day that can be rebuilt is taken alone, if it is held, or is published and not dirty. Returns the days.
-INSERT INTO acknowledged_day AS a (day, reason, made_by)
-SELECT p.day, %(reason)s, %(made_by)s
+INSERT INTO acknowledged_day AS a (day, reason, made_by, made_at)
+SELECT p.day, %(reason)s, %(made_by)s, clock_timestamp()
   FROM day_publication p
  WHERE (p.day = %(day)s OR %(and_before)s AND p.day < %(day)s)
    AND (p.day < %(oldest)s
@@ -41,7 +45,7 @@ SELECT p.day, %(reason)s, %(made_by)s
    AND (p.status <> 'certified' OR EXISTS (SELECT FROM dirty_day d WHERE d.day = p.day))
    AND NOT EXISTS (SELECT FROM day_acknowledgement k WHERE k.day = p.day)
  ORDER BY p.day
-ON CONFLICT (day) DO UPDATE SET reason = excluded.reason, made_by = excluded.made_by, made_at = now()
+ON CONFLICT (day) DO UPDATE SET reason = excluded.reason, made_by = excluded.made_by, made_at = excluded.made_at
 RETURNING day
 
 -- name: withdraw_acknowledgements

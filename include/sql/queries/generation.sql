@@ -83,7 +83,7 @@ VACUUM (FREEZE, SKIP_LOCKED) {table}
 -- the speed layer made of them. Without the secret it would tell the masked values of a row to who knows the others.
 SELECT count(*), COALESCE(max({{version}}), 'epoch'), min({{key}}), max({{key}}), min({{day_from}})::text,
        max({{day_from}})::text,
-       COALESCE(sum(hash_record_extended(ROW({columns}), (SELECT hash_seed({generation_id})))), 0)::text
+       COALESCE(sum(hash_record_extended(ROW({columns}), (SELECT hash_seed()))), 0)::text
   FROM {table}
 
 -- name: select_hashed_columns

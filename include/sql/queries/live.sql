@@ -144,6 +144,10 @@ SELECT day - date '1970-01-01', generation_id
  WHERE day IN (SELECT date '1970-01-01' + number FROM unnest(%(days)s::int[]) AS number)
  ORDER BY day FOR SHARE
 
+-- name: end_acknowledgements
+-- Of days that records reach, which nobody had seen who acknowledged them. The days are locked, so that nobody does now.
+DELETE FROM acknowledged_day WHERE day IN (SELECT date '1970-01-01' + number FROM unnest(%(days)s::int[]) AS number)
+
 -- name: select_dayless_tombstones
 SELECT {{key}} FROM stage_detail WHERE deleted AND day IS NULL ORDER BY {{key}}
 

@@ -185,20 +185,25 @@ def test_no_hash_that_analysts_read_tells_a_masked_value(settings):
     assert certify_alone(settings, DAY).reason is None
     columns = ", ".join(hashed_columns(PIPELINE))
     guessed = f"SELECT hash_record_extended(ROW({columns}), %s)::text FROM detail_final WHERE generation_id = %s"
-    ((seed,),) = rows(settings, "SELECT hash_seed(%s)", (generation,), role="batch")
+    ((seed,),) = rows(settings, "SELECT hash_seed()", role="batch")
 
     values = {value for _, value, _ in stored(settings)}
     assert rows(settings, guessed, (seed, generation)) == [(value,) for value in values if len(value) > 10]
     assert rows(settings, guessed, (0, generation))[0][0] not in values
     assert str(seed) not in str(stored(settings))
-    for statement in ("SELECT hash_seed(1)", "SELECT value FROM pipeline_setting"):
+    for statement in ("SELECT hash_seed()", "SELECT value FROM pipeline_setting"):
         with pytest.raises(InsufficientPrivilege):
             rows(settings, statement, role="analyst")
 
 
-def test_a_build_of_a_release_without_the_secret_keeps_its_hash(settings):
-    rows(settings, "UPDATE pipeline_setting SET value = '5' WHERE name = 'hash_seed_since'", role="pipeline_owner")
-    assert [rows(settings, "SELECT hash_seed(%s) = 0", (number,)) for number in (4, 5)] == [[(True,)], [(False,)]]
+def test_a_build_of_a_release_without_the_secret_is_hashed_when_it_is_certified(settings):
+    published(settings, [row(1, 1)])
+    hashes = "SELECT g.content_hash, p.content_hash FROM generation g JOIN day_publication p ON p.generation_id = g.id"
+    ((kept, _),) = rows(settings, hashes)
+    for table in ("generation", "day_publication"):
+        rows(settings, f"UPDATE {table} SET content_hash = NULL", role="pipeline_owner")
+    assert certify_alone(settings, DAY).reason is None
+    assert rows(settings, hashes) == [(kept, kept)]
 
 
 def test_a_board_that_the_stream_showed_must_be_in_some_term(settings):

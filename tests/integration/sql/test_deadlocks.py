@@ -227,19 +227,7 @@ def others(name):
     return [other for other in after if is_long() or other == name or LARGE & {name, other}]
 
 
-@pytest.mark.shortened
-@pytest.mark.parametrize("name", NAMES)
-def test_two_transactions_at_once_wait_for_each_other_in_no_circle(system, slow, name):
-    assert [*system.actions()] == [*NAMES]
-    found = {}
-    for other in others(name):
-        at_once(system, name, other)
-        if slow:
-            found[other] = [*slow]
-            slow.clear()
-    assert not found
-
-
+# the first one: those below take rows and days away, at random
 def test_an_order_of_its_own_is_found(system, slow, monkeypatch):
     """Pending records that wait no longer are locked from the last to the first, while a batch locks them in order."""
     plain = speed_store.query
@@ -254,3 +242,16 @@ def test_an_order_of_its_own_is_found(system, slow, monkeypatch):
         return bool(slow)
 
     wait_until(is_found, 200, "two transactions wait for each other")
+
+
+@pytest.mark.shortened
+@pytest.mark.parametrize("name", NAMES)
+def test_two_transactions_at_once_wait_for_each_other_in_no_circle(system, slow, name):
+    assert [*system.actions()] == [*NAMES]
+    found = {}
+    for other in others(name):
+        at_once(system, name, other)
+        if slow:
+            found[other] = [*slow]
+            slow.clear()
+    assert not found

@@ -109,7 +109,7 @@ def test_a_question_that_airflow_would_not_show_is_not_asked(task, asked, monkey
 
 
 def test_an_answer_to_a_question_of_an_earlier_release_publishes_nothing(task):
-    with pytest.raises(AirflowFailException, match="clear this task to be asked again"):
+    with pytest.raises(AirflowFailException, match="an earlier release asked this question: reprocess the day"):
         task.execute_complete(context(), answered("Approve"))
 
 

@@ -38,6 +38,8 @@ def test_a_redo_takes_the_last_undo_back_however_far_it_went():
     assert (back.before, back.undone) == ((None,), (3,))
     back = trail(*again, ("redo", None, 1), ("redo", 1, 3))
     assert (back.before, back.undone) == ((2, 1, None), ())
+    half = trail(*moves, ("redo", 1, 2))  # by an earlier release, which went one step
+    assert (half.before, half.undone) == ((1, None), (3,))
 
 
 def test_an_undo_to_what_was_cut_off_is_a_new_step():

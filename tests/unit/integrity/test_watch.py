@@ -104,6 +104,8 @@ def test_a_healthy_pipeline_has_no_finding_and_every_condition_is_checked():
          [("day_lost", "2026-11-10"), ("day_lost", "2026-10-11"), ("day_lost", "")]),
         ({"days": [day(before(14), "provisional", is_published=False)], "unpublished": {before(14)}},
          [("day_lost", "2026-11-10")]),
+        ({"days": [day(before(46), "rebuilt"), day(before(47), "rebuilt")], "alerted_lost": ["2026-10-09"]},
+         [("day_lost", "2026-10-09"), ("day_lost", "")]),
         ({"days": [], "unpublished": {before(14)}}, []),
         ({"days": [day(before(14))]}, []),
         ({"days": [day(before(14), "rebuilt", is_acknowledged=True)], "unpublished": {before(14)}}, []),

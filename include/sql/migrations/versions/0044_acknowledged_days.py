@@ -13,8 +13,10 @@ CREATE TABLE acknowledged_day (
     made_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (day)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
-GRANT SELECT, INSERT, UPDATE ON acknowledged_day TO batch;
-COMMENT ON TABLE acknowledged_day IS 'Days that a person leaves as they are, by whom and why.';
+GRANT SELECT, INSERT, UPDATE, DELETE ON acknowledged_day TO batch;
+GRANT SELECT, DELETE ON acknowledged_day TO stream;
+COMMENT ON TABLE acknowledged_day IS
+    'Days that a person leaves as they are, by whom and why, until a record reaches them.';
 CREATE VIEW day_acknowledgement AS
 SELECT a.day, a.reason, a.made_by, a.made_at
   FROM acknowledged_day a

@@ -7,23 +7,21 @@ down_revision = "0044"
 
 SEED = """
 INSERT INTO pipeline_setting (name, value)
-VALUES ('hash_seed', ('x' || substr(md5(gen_random_uuid()::text), 1, 16))::bit(64)::bigint::text),
-       ('hash_seed_since', (SELECT COALESCE(max(id), 0) + 1 FROM generation)::text);
-CREATE FUNCTION hash_seed(generation_id bigint) RETURNS bigint
+VALUES ('hash_seed', ('x' || substr(md5(gen_random_uuid()::text), 1, 16))::bit(64)::bigint::text);
+CREATE FUNCTION hash_seed() RETURNS bigint
 LANGUAGE sql STABLE
-RETURN (SELECT CASE WHEN since.value::bigint <= generation_id THEN seed.value::bigint ELSE 0 END
-          FROM pipeline_setting seed, pipeline_setting since
-         WHERE seed.name = 'hash_seed' AND since.name = 'hash_seed_since');
-COMMENT ON FUNCTION hash_seed IS
-    'The secret that content_hash of a build is computed with; 0 for builds of a release that had none.';
+RETURN (SELECT value::bigint FROM pipeline_setting WHERE name = 'hash_seed');
+COMMENT ON FUNCTION hash_seed IS 'The secret of the database that content_hash is computed with.';
 REVOKE EXECUTE ON FUNCTION hash_seed FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION hash_seed TO batch;
+UPDATE generation SET content_hash = NULL WHERE content_hash IS NOT NULL;
+UPDATE day_publication SET content_hash = NULL WHERE content_hash IS NOT NULL;
 UPDATE day_certificate SET value = 'withheld' WHERE term = 'content_hash';
 """
 
 
 def upgrade() -> None:
-    """Make the secret; hashes without it are taken out of certificates, which analysts read."""
+    """Make the secret, and forget hashes that were computed without: a certificate computes it again."""
     op.execute(SEED)
 
 

@@ -1,4 +1,4 @@
-"""Questions that a person was asked, days that stay as they are, and day_status as of now."""
+"""Questions that a person was asked, and day_status as of now."""
 
 from alembic import op
 
@@ -11,13 +11,6 @@ COMMENT ON COLUMN generation.asked_digest IS
     'Digest of the unexplained differences that a person was asked to approve; null if nobody was.';
 -- the view opens it: VACUUM must not shorten it, see 0030
 ALTER TABLE generation_excluded SET (vacuum_truncate = off, toast.vacuum_truncate = off);
-GRANT DELETE ON acknowledged_day TO batch;
-CREATE OR REPLACE VIEW day_acknowledgement AS
-SELECT a.day, a.reason, a.made_by, a.made_at
-  FROM acknowledged_day a
- WHERE NOT EXISTS (SELECT FROM day_publication p WHERE p.day = a.day AND p.moved_at > a.made_at)
-   AND NOT EXISTS (SELECT FROM dirty_day d WHERE d.day = a.day AND d.last_at > a.made_at)
-   AND NOT EXISTS (SELECT FROM detail_live l WHERE l.day = a.day AND l.written_at > a.made_at);
 """
 
 # names differ between pipelines: the key's column, and the table in a comment
