@@ -4,6 +4,7 @@ import datetime as dt
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 WINDOW = dt.timedelta(seconds=15)
 MOST_SAMPLES = 512
@@ -30,13 +31,20 @@ class Held:
     since: dt.datetime
 
 
+class _Sample(NamedTuple):
+    """Offsets by partition at a time: the last stable ones, and the high watermarks."""
+
+    at: dt.datetime
+    ends: Mapping[int, int]
+    highs: Mapping[int, int]
+
+
 class TopicEnds:
     """Samples of a topic's end offsets, taken every few seconds. One thread adds them, others read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._samples: list[tuple[dt.datetime, dict[int, int]]] = []
-        self._highs: list[tuple[dt.datetime, dict[int, int]]] = []
+        self._samples: list[_Sample] = []
         self._held: dict[int, tuple[int, dt.datetime, int]] = {}
 
     def note(self, at: dt.datetime, ends: Mapping[int, int], high_watermarks: Mapping[int, int] | None = None) -> None:
@@ -49,17 +57,15 @@ class TopicEnds:
                     before = self._held.get(partition)  # a last stable offset that moves is not a hung transaction
                     held[partition] = (end, before[1] if before and before[0] == end else at, high - end)
             self._held = held
-            self._samples.append((at, dict(ends)))
-            self._highs.append((at, dict(high_watermarks or ends)))
-            for samples in (self._samples, self._highs):
-                if len(samples) > MOST_SAMPLES:
-                    del samples[1 : MOST_SAMPLES // 2 : 2]
+            self._samples.append(_Sample(at, dict(ends), dict(high_watermarks or ends)))
+            if len(self._samples) > MOST_SAMPLES:
+                del self._samples[1 : MOST_SAMPLES // 2 : 2]
 
     @property
     def last_seen_at(self) -> dt.datetime | None:
         """Time of the last sample; None before the first one."""
         with self._lock:
-            return self._samples[-1][0] if self._samples else None
+            return self._samples[-1].at if self._samples else None
 
     @property
     def held(self) -> Held | None:
@@ -75,11 +81,11 @@ class TopicEnds:
         with self._lock:
             if len(self._samples) < 2:
                 return None
-            last_at, last = self._samples[-1]
-            recent = [sample for sample in self._samples[:-1] if last_at - sample[0] <= WINDOW]
-            first_at, first = recent[0] if recent else self._samples[-2]
-        seconds = (last_at - first_at).total_seconds()
-        grown = sum(last.values()) - sum(first.values())
+            last = self._samples[-1]
+            recent = [sample for sample in self._samples[:-1] if last.at - sample.at <= WINDOW]
+            first = recent[0] if recent else self._samples[-2]
+        seconds = (last.at - first.at).total_seconds()
+        grown = sum(last.ends.values()) - sum(first.ends.values())
         return max(0.0, grown / seconds) if seconds > 0 else None
 
     def taken_until(self, position: Mapping[int, int]) -> dt.datetime | None:
@@ -88,7 +94,7 @@ class TopicEnds:
         Records behind an open transaction are not reached, though nobody can read them yet.
         """
         with self._lock:
-            return next((at for at, ends in reversed(self._highs) if _behind(ends, position) == 0), None)
+            return next((one.at for one in reversed(self._samples) if _behind(one.highs, position) == 0), None)
 
     def lag(self, position: Mapping[int, int], newest_at: dt.datetime | None, now: dt.datetime) -> Lag | None:
         """Return the lag of a consumer at `position`; None before the first sample.
@@ -100,12 +106,12 @@ class TopicEnds:
         with self._lock:
             if not self._samples:
                 return None
-            records = _behind(self._samples[-1][1], position)
+            records = _behind(self._samples[-1].ends, position)
             if records == 0:
                 return Lag(0, 0.0)
-            all_taken_at = next((at for at, ends in reversed(self._samples) if _behind(ends, position) == 0), None)
+            all_taken_at = next((one.at for one in reversed(self._samples) if _behind(one.ends, position) == 0), None)
             came_after = [at for at in (all_taken_at, newest_at) if at is not None and at <= now]
-            since = max(came_after, default=self._samples[0][0])
+            since = max(came_after, default=self._samples[0].at)
         return Lag(records, max(0.0, (now - since).total_seconds()))
 
 
