@@ -51,7 +51,10 @@ def _is_needed(found: Unexplained, settings: Settings) -> bool:
 
 
 def save_question(settings: Settings, day: Day, seen: Seen) -> None:
-    """Record that a person is asked about the build. Raises AskedBefore if its run asked about something else."""
+    """Record that a person is asked about the build. Raises AskedBefore if its run asked about something else.
+
+    Airflow keeps the text of a task's first question, and would show that.
+    """
     with connect(settings.database, "batch", "approval") as connection, connection.cursor() as cursor:
         cursor.execute(query("save_question", cursor), {"generation_id": seen.generation_id, "digest": seen.digest})
         if cursor.rowcount == 0:

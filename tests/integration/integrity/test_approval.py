@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from include.airflow_support import steps
 from include.integrity.approval import AskedBefore, request_approval
 from include.integrity.comparison import verify
+from include.integrity.pruning import collect_orphans
 from include.integrity.publication import publish
 from include.integrity.unexplained import ApprovalOutdated
 from tests.support.examples import examples
@@ -59,6 +60,20 @@ def test_a_row_that_vanishes_needs_a_person_whatever_the_limit(settings):
 
     assert request.is_needed
     assert (request.unexplained.count, request.unexplained.vanishing) == (1, 1)
+
+
+@pytest.mark.parametrize(("timeout_h", "kept_h"), [(1, 24), (12, 24), (36, 48), (100, 112)])
+def test_a_build_is_kept_for_half_a_day_longer_than_its_question_and_for_a_day_at_least(settings, timeout_h, kept_h):
+    generation = build(settings, [row(2, 2)], cut=9, run_id="r")
+    waiting = dataclasses.replace(
+        settings, batch=dataclasses.replace(settings.batch, approval_timeout_s=timeout_h * 3600.0)
+    )
+    built_at = "UPDATE generation SET built_at = now() - make_interval(hours => %s, mins => %s)"
+
+    rows(settings, built_at, (kept_h, -1))
+    assert collect_orphans(waiting) == []
+    rows(settings, built_at, (kept_h, 1))
+    assert [orphan.generation_id for orphan in collect_orphans(waiting)] == [generation]
 
 
 class TestWhatWasApproved:

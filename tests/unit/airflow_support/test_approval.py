@@ -103,7 +103,7 @@ def test_a_question_that_airflow_would_not_show_is_not_asked(task, asked, monkey
         raise AskedBefore(day="2026-11-20")
 
     monkeypatch.setattr(steps, "approval_question", refuse)
-    with pytest.raises(AirflowFailException, match="Airflow would still show that question: reprocess the day"):
+    with pytest.raises(AskedBefore, match="Airflow would still show that question: reprocess the day"):
         task.execute(context())
     assert asked == []
 
