@@ -33,6 +33,8 @@ START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 30.0
 _POLL_S = 0.05
 _SUPERUSER_PASSWORD = "test"
+# Commits survive a killed server, not a machine that loses power: CREATE DATABASE takes a fifth of the time.
+_NOT_FLUSHED = {"fsync": "off", "full_page_writes": "off"}
 # CREATE DATABASE copies what is in the template, and not what is said of it.
 _COPY_OF_DATABASE = """
 UPDATE pg_database made SET datdba = template.datdba, datacl = template.datacl
@@ -194,7 +196,7 @@ class PostgresTestServer:
     ) -> None:
         self._host = host
         self._port = port or unused(1)[0]
-        settings = {"listen_addresses": host, **more}
+        settings = {"listen_addresses": host, **_NOT_FLUSHED, **more}
         self._more = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         binaries = from_wheel() or find(os.environ)
         self._server = PostgresServer(folder / "data", binaries, self._port, _SUPERUSER_PASSWORD)
