@@ -12,10 +12,10 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test test-unit test-long coverage faults cluster bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all demo load test test-e2e test-unit test-long coverage faults cluster bench check audit lock
 
 help: ## this list
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup: ## virtual environment and jars into .state/; seconds when they are there
 	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python 3.11 or 3.12 on PATH: install one, or make PYTHON=/path/to/python3.11" >&2; exit 1; fi
@@ -53,13 +53,16 @@ load: up ## send the reference volume and wait until the view holds all of it
 # Files go to the two processes in their order: short ones, of tests/unit, come last, so that both end together.
 PYTEST = $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: setup ## the tests, in two processes, each with servers of its own; one: make test T=file::name
-	@$(if $(T),$(PY) -m pytest $(T),$(PYTEST))
+test: setup ## all tests but those of tests/e2e, in two processes, each with its servers; one: make test T=file::name
+	@$(if $(T),$(PY) -m pytest $(T),$(PYTEST) --ignore=tests/e2e)
+
+test-e2e: setup ## stacks as a whole: Airflow and its pages in a browser, tutorial and guide, rounds of faults
+	@$(PYTEST) tests/e2e
 
 test-unit: setup ## the tests that start no server
 	@$(PYTEST) -m "not servers"
 
-test-long: setup ## the files with tests that `make test` leaves out or shortens, in full
+test-long: setup ## the files with tests that the two above leave out or shorten, in full
 	@$(PYTEST) --long
 
 coverage: setup ## the lines that the tests without servers run, of each file; all tests: make coverage T=tests

@@ -26,8 +26,9 @@ settings.load_profile("any machine")
 # A JVM that a test starts lives for seconds or minutes: too short for the optimizing compiler to pay off.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-_AIRFLOW = "tests/integration/airflow/"
-_INTEGRATION, _DAGS = Path(__file__).with_name("integration"), Path(__file__).with_name("dags")
+_AIRFLOW = "tests/e2e/airflow/"
+_ON_SERVERS = [Path(__file__).with_name(folder) for folder in ("integration", "e2e")]
+_DAGS = Path(__file__).with_name("dags")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
     for item in items:
         fixtures = {*getattr(item, "fixturenames", ())}
-        if item.path.is_relative_to(_INTEGRATION) or fixtures & {"kafka", "postgres"}:
+        if any(map(item.path.is_relative_to, _ON_SERVERS)) or fixtures & {"kafka", "postgres"}:
             item.add_marker(pytest.mark.servers)
         if "spark" in fixtures:
             item.add_marker(pytest.mark.spark)

@@ -23,7 +23,7 @@ OTHER_VARIABLES = {"MAVEN_MIRROR_URL": "stack/jars.py", **PROXIES}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
-MAKE = re.compile(r"(?:`|^|\| )make ((?:[A-Z]+=\S+ )*)([a-z][a-z-]*)", re.MULTILINE)
+MAKE = re.compile(r"(?:`|^|\| )make ((?:[A-Z]+=\S+ )*)([a-z][a-z0-9-]*)", re.MULTILINE)
 MODULE = re.compile(r"python[0-9.]* -m ([A-Za-z_][\w.]*)")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
 QUERY = re.compile(r"`(\w+\.sql)`")
@@ -54,7 +54,7 @@ def broken_links(doc: Path) -> list[str]:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z][a-z-]*):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    return set(re.findall(r"^([a-z][a-z0-9-]*):", text_of(ROOT / "Makefile"), re.MULTILINE))
 
 
 def is_module(name: str) -> bool:

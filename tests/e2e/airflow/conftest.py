@@ -1,4 +1,4 @@
-"""One Airflow for all files of this folder, which one process of `make test` runs.
+"""One Airflow for all files of this folder, which one process of `make test-e2e` runs.
 
 The files share its days: each test uses days and ids that no other file uses. Airflow and Chromium stop after the
 last file: Playwright leaves an event loop in its thread, in which other tests could not run one of theirs.
