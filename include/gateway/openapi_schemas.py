@@ -133,6 +133,11 @@ def _answers(limits: GatewayLimits) -> Json:
         "Readiness": _object({"kafka": {"type": "boolean"}, "fallback": {"type": "boolean"}, "degraded": degraded}),
         "Fallback": _object(
             {
+                "storeId": {
+                    "type": "string",
+                    "format": "uuid",
+                    "description": "Stays the same as long as the folder of the store exists.",
+                },
                 "backlog": count | {"description": "Waiting records."},
                 "oldestAgeS": {"type": "number", "minimum": 0, "description": "Age of the oldest waiting record."},
                 "ambiguous": count | {"description": "Waiting records that may be in Kafka already."},

@@ -172,6 +172,11 @@ class FallbackStore(Protocol):
         """
         ...
 
+    @property
+    def store_id(self) -> str:
+        """The UUID of the opened store. It stays the same as long as the store's folder exists."""
+        ...
+
     def put(self, record: Record, error: str, may_be_in_kafka: bool) -> asyncio.Future[int]:
         """Store a record. Never blocks. From this call on, `is_waiting` is True for the record's key.
 

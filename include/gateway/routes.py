@@ -120,6 +120,7 @@ class Operations:
     def _backlog(self) -> dict[str, object]:
         services, backlog = self._services, self._services.store.backlog()
         return {
+            "storeId": services.store.store_id,
             "backlog": backlog.waiting,
             "oldestAgeS": round(age_s(backlog, services.clock), 3),
             "ambiguous": backlog.ambiguous,

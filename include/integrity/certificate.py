@@ -1,5 +1,6 @@
 """The certificate of a published day: the terms of its balance, each with the query that counts it again."""
 
+import datetime as dt
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from include.contracts.definition import Definition
 from include.errors import BalanceBroken, NothingBuilt, StaleRun
 from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
+from include.integrity.gateway_stores import MissingStore, missing_stores, note_stores
 from include.integrity.gateways import Unsent, unsent
 from include.settings import Settings
 from include.sql.named import pipeline_of, query
@@ -45,6 +47,11 @@ COUNTED = (
         "unaccounted",
         "term_unaccounted",
         "{stream} keys that the system of record or the stream had, and raw does not speak of",
+    ),
+    (
+        "missing_stores",
+        "term_missing_stores",
+        "stores of gateways that answered before and do not now; of any day, so a certified day has none",
     ),
     ("unexplained", "term_unexplained", "differences that nobody can explain; a certified day has none"),
 )
@@ -121,7 +128,7 @@ class Certificate:
     @property
     def needs_only_rebuild(self) -> bool:
         """True if only newer records keep the day from being certified. The next night's rebuild includes them."""
-        others = ("fallback_pending", "behind", "unaccounted", "unexplained", "unread")
+        others = ("fallback_pending", "missing_stores", "behind", "unaccounted", "unexplained", "unread")
         return any(map(self.count, ("dirty", "unchecked"))) and not any(map(self.count, others))
 
 
@@ -130,10 +137,10 @@ def certify(
 ) -> Certificate:
     """Count the terms of the published day, save them as its certificate, and return it.
 
-    The day is certified if all of these are true: the balance adds up; no gateway's store holds events or lost any; no
-    difference is unexplained; every board that the system of record or the stream has is in raw; no record accepted
-    before the call reached the day after its build. For the last one, the members' topic is searched and the stream
-    has caught up, so both have marked the day. A later record makes the certified day dirty.
+    The day is certified if all of these are true: the balance adds up; no gateway's store is missing, holds events or
+    lost any; no difference is unexplained; every board that the system of record or the stream has is in raw; no
+    record accepted before the call reached the day after its build. For the last one, the members' topic is searched
+    and the stream has caught up, so both have marked the day. A later record makes the certified day dirty.
 
     Can run twice: the new certificate replaces the earlier one, and the day's status follows it. Blocks on every
     gateway, up to a minute on a stream that is behind, and while the members' topic and the day's rows are read; the
@@ -144,6 +151,7 @@ def certify(
     day.require_over(SystemClock().now())
     # before the transaction, because both may block; events that a gateway sends after its answer are in the topics
     held = ask_gateways(settings)
+    noted_at = note_stores(settings, held.items())
     lag = catch_up(settings)
     check_day(settings, day.date)
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
@@ -152,7 +160,7 @@ def certify(
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash, hashed = row
-        terms = [*_terms(cursor, day, generation_id, hashed, held), _behind(lag, settings.pipeline)]
+        terms = [*_terms(cursor, day, generation_id, hashed, held, noted_at), _behind(lag, settings.pipeline)]
         cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
             raise StaleRun("the day shows something else since its terms were counted; certify it again",
@@ -167,7 +175,7 @@ def certify(
         reason = (
             "the balance does not add up, or rows were changed"
             if is_broken
-            else _objection(certificate, held, settings.pipeline.stream.name)
+            else _objection(certificate, held, missing_stores(cursor, held, noted_at), settings.pipeline.stream.name)
         )
         certificate = Certificate(str(day), generation_id, reason, terms)
         _save(cursor, day, certificate)
@@ -186,9 +194,11 @@ def certify(
 
 
 def _terms(
-    cursor: Cursor, day: Day, generation_id: int, hashed_columns: Sequence[str] | None, held: Mapping[str, Unsent]
-) -> list[Term]:
-    params = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
+    cursor: Cursor, day: Day, generation_id: int, hashed_columns: Sequence[str] | None, held: Mapping[str, Unsent],
+    noted_at: dt.datetime,
+) -> list[Term]:  # fmt: skip
+    params = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end),
+              "noted_at": noted_at}  # fmt: skip
     counted = _counted_terms(cursor, COUNTED, params)
     values = {term.name: term.value for term in counted}
     backlog = sum(each.total for each in held.values())
@@ -247,7 +257,9 @@ def _adds_up(certificate: Certificate) -> bool:
     return certificate.raw_distinct == parts
 
 
-def _objection(certificate: Certificate, held: Mapping[str, Unsent], stream: str) -> str | None:
+def _objection(
+    certificate: Certificate, held: Mapping[str, Unsent], missing: Sequence[MissingStore], stream: str
+) -> str | None:
     reasons = []
     for url, each in held.items():
         if each.waiting:
@@ -262,6 +274,7 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent], stream: str
                 f"{each.lost} events were lost to damage of the store of {url}: look for them with "
                 "include.gateway.reconcile, then acknowledge them with include.gateway.replay"
             )
+    reasons += [f"{store}, is missing: see docs/runbooks/gateway-lost.md" for store in missing]
     if certificate.behind:
         reasons.append(f"the stream is {certificate.behind} records behind, which may be of the day: certify it again "
                        "when it has caught up")  # fmt: skip

@@ -16,6 +16,7 @@ from include.integrity.audit import audit_kafka
 from include.integrity.certificate import Certificate
 from include.integrity.comparison import Differences, Report
 from include.integrity.findings import Finding
+from include.integrity.gateway_stores import give_up_store
 from include.integrity.page_model import load_rows
 from include.integrity.process import rebuild
 from include.integrity.publication import Moved
@@ -207,6 +208,11 @@ COMMANDS: Mapping[str, Command] = {
         "runs.", takes_day=False),
     "drain": Command(gateways.replay_fallback, "Have the gateways send what waits in their fallback stores.", _TIMEOUT,
         takes_day=False),
+    "give-up-store": Command(give_up_store, "Accept that the events of a missing fallback store are lost: days can be "
+        "certified again. Once for each pipeline; see runbook gateway-lost.", {
+            "--store": {"required": True, "metavar": "ID", "help": "the store's id, as `watch` names it"},
+            **_author(required=True),
+        }, takes_day=False),
     "catch-up": Command(caught_up.wait_until_caught_up, "Wait until the speed layer has taken what is in the topics.",
         _TIMEOUT, takes_day=False),
 }  # fmt: skip

@@ -19,12 +19,14 @@ class Unsent:
 
     `waiting`: to be sent. `set_aside`: refused by Kafka. `lost`: destroyed by damage of the store, and not yet
     acknowledged by a person. `oldest_s` is the age of the oldest one that waits.
+    `store_id` is None for a gateway of an earlier release, whose store cannot be missed.
     """
 
     waiting: int
     set_aside: int
     lost: int
     oldest_s: float = 0.0
+    store_id: str | None = None
 
     @property
     def total(self) -> int:
@@ -62,7 +64,23 @@ def unsent_or_reason(settings: Settings, timeout_s: float) -> Mapping[str, Unsen
     asked = {gateway.url: pool.submit(_ask, gateway, timeout_s) for gateway in gateways(settings)}
     wait(asked.values(), timeout_s)  # the client's own timeout is one for each read
     pool.shutdown(wait=False, cancel_futures=True)
-    return {url: _answer(each, timeout_s) for url, each in asked.items()}
+    return _each_store_once({url: _answer(each, timeout_s) for url, each in asked.items()})
+
+
+def _each_store_once(answers: Mapping[str, Unsent | PipelineError]) -> Mapping[str, Unsent | PipelineError]:
+    """Replace answers with a store that an earlier address had by an error: its events would count twice."""
+    found: dict[str, Unsent | PipelineError] = {}
+    address_of: dict[str, str] = {}
+    for url, answer in answers.items():
+        found[url] = answer
+        if isinstance(answer, Unsent) and answer.store_id is not None:
+            earlier = address_of.setdefault(answer.store_id, url)
+            if earlier != url:
+                found[url] = ConfigurationError(
+                    f"GATEWAY_URL: {earlier} and {url} answer with the same fallback store, {answer.store_id}; name "
+                    "each gateway once, by an address of its own"
+                )
+    return found
 
 
 class _NoAnswer(GatewayUnavailable):
@@ -83,7 +101,7 @@ def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
         held = client.fallback()
     if not {"backlog", "refused", "lost"} <= held.keys():
         raise GatewayUnavailable(url=gateway.url, call="GET /fallback", reason="HTTP 200 that is not a gateway's")
-    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0))
+    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0), held.get("storeId"))
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:

@@ -13,6 +13,7 @@ from include.integrity.comparison import Differences, Report, Sample
 from include.integrity.day_page import GenerationRow
 from include.integrity.days import AcknowledgedDay, DirtyDay
 from include.integrity.findings import Finding
+from include.integrity.gateway_stores import MissingStore
 from include.integrity.page_model import DayRow, counts_text, rate_text
 from include.integrity.pruning import Orphan
 from include.integrity.publication import Moved, PublicationRow, Published
@@ -88,6 +89,11 @@ def _(certificate: Certificate) -> str:
     lines = [f"{certificate.day}: generation {certificate.generation_id} is {verdict}"]
     lines += _table([(term.name, term.value, term.note) for term in certificate.terms])
     return "\n".join([*lines, "The query behind each term is in table day_certificate."])
+
+
+@text_of.register
+def _(store: MissingStore) -> str:
+    return f"Given up: {store}."
 
 
 @text_of.register

@@ -11,6 +11,7 @@ from include.clock import SystemClock
 from include.contracts.day import Day
 from include.errors import BrokerUnavailable, ContractMismatch
 from include.integrity.days import Window, days_in_topic, select_window, unpublished_days
+from include.integrity.gateway_stores import MissingStore, missing_stores, note_stores
 from include.integrity.gateways import Unsent, unsent_or_reason
 from include.settings import Role, Settings, listed_pipelines
 from include.sql.named import query
@@ -46,7 +47,8 @@ class Snapshot:
 
     `unpublished`: past days with records that were never published; those known to PostgreSQL alone if Kafka does not
     answer. `unarchived`: records by topic that reached Kafka ALERT_ARCHIVE_AGE_S ago or before. `gateways`: by address;
-    empty for further pipelines, because all share the gateways. `paused`: DAGs of the pipeline that are paused.
+    empty for further pipelines, because all share the gateways, and so are `missing_stores`. `paused`: DAGs of the
+    pipeline that are paused.
     `alerted_lost`: days of which an alert says that they are lost.
     """
 
@@ -60,6 +62,7 @@ class Snapshot:
     unarchived: Mapping[str, int] = field(default_factory=dict)
     kafka_silence: str | None = None
     gateways: Mapping[str, Unsent | str] = field(default_factory=dict)
+    missing_stores: Collection[MissingStore] = ()
     paused: Collection[str] = ()
     alerted_lost: Collection[str] = ()
 
@@ -83,11 +86,15 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
     except (BrokerUnavailable, ContractMismatch) as exc:
         kafka_silence = str(exc)
         unpublished = unpublished_days(settings, window, lambda *_: ())
+    gateways = read_gateways(settings)
+    noted_at = note_stores(settings, [(url, held) for url, held in gateways.items() if isinstance(held, Unsent)])
+    with connect(settings.database, "batch", "watch") as connection, connection.cursor() as cursor:
+        missing = missing_stores(cursor, gateways, noted_at)
     is_first = settings.pipeline.name == listed_pipelines()[0]
     return Snapshot(
         window=window, queries=queries, pending=pending, rejects=rejects, first_reject_at=first_reject_at, days=days,
         unpublished=unpublished, unarchived=unarchived, kafka_silence=kafka_silence,
-        gateways=read_gateways(settings) if is_first else {}, paused=paused,
+        gateways=gateways if is_first else {}, missing_stores=missing if is_first else (), paused=paused,
         alerted_lost=alerted_lost,
     )  # fmt: skip
 

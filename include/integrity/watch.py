@@ -130,6 +130,16 @@ def events_set_aside(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
             )
 
 
+def store_missing(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
+    """Stores that answered before, and whose gateway is gone or has another store now."""
+    for store in snapshot.missing_stores:
+        yield Sign(
+            store.store_id,
+            f"{store}, no longer answers: bring its gateway back with its folder, or give the store up",
+            store.seen_at,
+        )
+
+
 def _answered(snapshot: Snapshot) -> Iterator[tuple[str, Unsent]]:
     for url, found in snapshot.gateways.items():
         if isinstance(found, Unsent):
@@ -284,6 +294,7 @@ CONDITIONS = (
     Condition("gateway_silent", "critical", "alerts", gateway_silent),
     Condition("fallback_waiting", "warning", "gateway-fallback", fallback_waiting, _do_gateways_answer),
     Condition("events_set_aside", "critical", "gateway-fallback", events_set_aside, _do_gateways_answer),
+    Condition("store_missing", "critical", "gateway-lost", store_missing, _do_gateways_answer),
     Condition("kafka_silent", "critical", "alerts", kafka_silent),
     Condition("records_rejected", "warning", "stream-lag", records_rejected),
     Condition("pending_old", "warning", "stream-lag", pending_old),

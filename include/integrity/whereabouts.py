@@ -13,6 +13,7 @@ from include.contracts.definition import Definition
 from include.errors import ConfigurationError, ContractMismatch, PipelineError, Retryable
 from include.integrity.comparison import Sample, sample_of
 from include.integrity.deadline import Deadline
+from include.integrity.gateway_stores import missing_stores
 from include.integrity.gateways import Unsent, unsent
 from include.integrity.texts import Message
 from include.integrity.topic_traces import Coordinates, Trace, origins, untaken_records
@@ -74,7 +75,7 @@ def find(
         raise NothingToFind(f"--key={key}, --event-id={event_id}: name one of the two")
     unknown: list[str] = []
     # in the order of the way: a record that moves on meanwhile is found twice, never missed
-    waiting = _asked("gateways", unknown, lambda: ask_gateways(settings)) or {}
+    held = _asked("gateways", unknown, lambda: ask_gateways(settings))
     deadline = Deadline(limits.place_s)
     untaken = _asked("Kafka", unknown, lambda: untaken_records(settings, key, event_id, limits.role, deadline))
     with connect(settings.database, limits.role, "find", limits.session) as connection, connection.cursor() as cursor:
@@ -83,6 +84,8 @@ def find(
             key = next((found for found, _ in untaken or []), None)
         if key is None and event_id is not None:
             key = _key_of_event(cursor, event_id, day, Deadline(limits.place_s))
+        # without an answer of the gateways, nothing says which stores are missing
+        unknown += [f"{store}, is missing" for store in (missing_stores(cursor, held) if held is not None else [])]
         stored = [] if key is None else _stored(cursor, key)
         corrections = [] if key is None else _corrections(cursor, settings.pipeline, key, stored)
     records = {trace.stream for trace in stored if trace.stream is not None}
@@ -94,7 +97,7 @@ def find(
     )
     traces = [*accepted, *(trace for _, trace in untaken or []), *stored]
     subject = f"event {event_id}" if key is None else f"{settings.pipeline.stream.name} {key}"
-    verdict = _verdict(subject, settings.pipeline, traces, waiting, unknown)
+    verdict = _verdict(subject, settings.pipeline, traces, held or {}, unknown)
     return Whereabouts(key, verdict, traces, corrections, unknown)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -157,6 +158,10 @@ class MemoryFallbackStore:
         self.lost: list[Loss] = self._shelf.setdefault("lost", [])  # type: ignore[assignment]
         self._loop = asyncio.get_running_loop()
         self._is_open = True
+
+    @property
+    def store_id(self) -> str:
+        return str(self._shelf.setdefault("store_id", str(uuid.uuid4())))
 
     def put(self, record: Record, error: str, may_be_in_kafka: bool) -> asyncio.Future[int]:
         future: asyncio.Future[int] = self._loop.create_future()

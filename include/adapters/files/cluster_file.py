@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -38,18 +37,7 @@ class ClusterFile:
 
     def write(self, cluster_id: str) -> None:
         """Write the id; durable on return. Raises OSError; the file keeps its content then."""
-        scratch = self._path.with_name(f"{FILE}.new")
-        try:
-            with scratch.open("w", encoding="ascii") as file:
-                file.write(f"{cluster_id}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self._path)
-        except OSError:
-            with suppress(OSError):
-                scratch.unlink(missing_ok=True)
-            raise
-        self._folder.sync()
+        self._folder.write_line(FILE, cluster_id)
 
 
 _REMEDY = "name the cluster with `python -m include.gateway.replay --move-to-cluster ID`"

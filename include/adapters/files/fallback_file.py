@@ -75,6 +75,7 @@ class FallbackFile:
 
     def __init__(self, directory: Path, room_bytes: int = _ROOM_BYTES) -> None:
         self._folder = FallbackFolder(directory)
+        self.store_id = ""
         self._path = directory / sql.FILE
         self._count_file = CountFile(directory)
         self._count, self._is_counted = Count(0, 0), False
@@ -90,6 +91,7 @@ class FallbackFile:
         self._folder.hold()
         found: list[Contents] = []
         try:
+            self.store_id = self._folder.store_id()
             self.guarded(lambda: None, found.append)
         except BaseException:
             self.close()

@@ -1,12 +1,19 @@
-"""The folder of a fallback store: its lock, its free space, and the renaming of damaged files."""
+"""The folder of a fallback store: its lock, its id, its free space, and the renaming of damaged files."""
 
 import fcntl
+import logging
 import os
 import time
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from include.errors import ConfigurationError
 from include.gateway.ports import StoreInUse
+
+log = logging.getLogger(__name__)
+
+ID_FILE = "fallback.id"
 
 
 class FallbackFolder:
@@ -44,6 +51,41 @@ class FallbackFolder:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+    def store_id(self) -> str:
+        """Return the UUID of the store in this folder; a new folder gets a new one. Durable on return.
+
+        The lock must be held. Raises ConfigurationError if the id cannot be written.
+        """
+        path = self.path / ID_FILE
+        try:
+            return str(uuid.UUID(path.read_text("ascii").strip()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as exc:
+            log.warning("%s cannot be read, so the store gets a new id; give the earlier one up: %s", path, exc)
+        made = str(uuid.uuid4())
+        try:
+            self.write_line(ID_FILE, made)
+        except OSError as exc:
+            raise ConfigurationError(f"{path} cannot be written: {exc.strerror}; make it writable") from exc
+        return made
+
+    def write_line(self, name: str, text: str) -> None:
+        """Replace the content of a file with the line; durable on return. Raises OSError; nothing has changed then."""
+        path = self.path / name
+        scratch = path.with_name(f"{name}.new")
+        try:
+            with scratch.open("w", encoding="ascii") as file:
+                file.write(f"{text}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+        except OSError:
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+            raise
+        self.sync()
 
     def free_bytes(self) -> int:
         """Return the free space of the folder's disk."""

@@ -68,6 +68,11 @@ class SqliteFallbackStore:
         self._thread = threading.Thread(target=self._work, name="fallback-store", daemon=True)
         self._thread.start()
 
+    @property
+    def store_id(self) -> str:
+        """See ports.FallbackStore.store_id."""
+        return self._file.store_id
+
     def put(self, record: Record, error: str, may_be_in_kafka: bool) -> asyncio.Future[int]:
         """See ports.FallbackStore.put."""
         future: asyncio.Future[int] = self._loop.create_future()

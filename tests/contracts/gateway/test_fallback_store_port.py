@@ -1,6 +1,7 @@
 """The contract of ports.FallbackStore, tested on the real one on a disk and on the fake."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -72,6 +73,16 @@ def test_keeps_the_whole_record_in_order_and_across_a_restart(world):
     assert [row.id for row in found] == ids
     assert {(row.error, row.may_be_in_kafka) for row in found} == {("why", True)}
     assert {row.kept_at_ms for row in found} == {1_795_167_000_000}
+
+
+def test_the_id_is_that_of_the_folder(world, tmp_path):
+    async def store_id(store):
+        return store.store_id
+
+    first = run(world.store(), store_id)
+    assert uuid.UUID(first)
+    assert run(world.store(), store_id) == first
+    assert run(type(world)(*[tmp_path / "another"][: isinstance(world, Real)]).store(), store_id) != first
 
 
 def test_oldest_begins_beyond_an_id_and_ends_at_the_limit(world):

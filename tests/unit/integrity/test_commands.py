@@ -7,7 +7,8 @@ import pytest
 from include.integrity.__main__ import _parser
 from include.integrity.commands import COMMANDS
 
-REQUIRED = {"undo": ["--reason", "a test"], "redo": ["--reason", "a test"], "acknowledge": ["--reason", "a test"]}
+_REASON = ["--reason", "a test"]
+REQUIRED = {"undo": _REASON, "redo": _REASON, "acknowledge": _REASON, "give-up-store": [*_REASON, "--store", "6f1c"]}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

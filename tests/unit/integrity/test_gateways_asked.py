@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from include.errors import ConfigurationError
 from include.gateway.client import GatewayUnavailable
-from include.integrity.gateways import Unsent, unsent
+from include.integrity.gateways import Unsent, unsent, unsent_or_reason
 from include.settings import Settings
 
 ALL = 4
@@ -60,6 +61,22 @@ def settings(urls: list[str]) -> Settings:
 
 def test_all_are_asked_before_the_first_has_answered(urls):
     assert unsent(settings(urls)) == dict.fromkeys(urls, Unsent(3, 2, 1))
+
+
+def test_a_store_at_two_addresses_counts_once_and_is_an_error():
+    class Same(Gateway):
+        def do_GET(self) -> None:
+            body = json.dumps({"backlog": 3, "refused": 0, "lost": 0, "storeId": "6f1c"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with serving(Same, 2) as urls:
+        found = unsent_or_reason(settings(urls), timeout_s=5)
+        assert found[urls[0]] == Unsent(3, 0, 0, store_id="6f1c")
+        with pytest.raises(ConfigurationError, match=f"GATEWAY_URL: {urls[0]} and {urls[1]} answer with the same"):
+            unsent(settings(urls))
 
 
 def test_frozen_ones_are_named_after_one_timeout():

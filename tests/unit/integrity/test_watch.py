@@ -7,6 +7,7 @@ import pytest
 
 from include.adapters.postgres.stream_progress import Pending, Progress, Seen
 from include.integrity.days import Window
+from include.integrity.gateway_stores import MissingStore
 from include.integrity.gateways import Unsent
 from include.integrity.snapshot import Snapshot, WatchedDay
 from include.integrity.watch import CONDITIONS, judge
@@ -15,6 +16,8 @@ from include.settings import AlertSettings
 NOW = dt.datetime(2026, 11, 24, 3, tzinfo=dt.UTC)  # 12:00 in Seoul
 LIMITS = AlertSettings()
 TODAY = dt.date(2026, 11, 24)
+
+LOST = MissingStore("6f1c", "http://g", NOW, 1200, 1, 0)
 
 
 def before(days):
@@ -84,6 +87,7 @@ def test_a_healthy_pipeline_has_no_finding_and_every_condition_is_checked():
         ({"gateways": {"http://g": Unsent(5, 0, 0, 299.0)}}, []),
         ({"gateways": {"http://g": Unsent(0, 1, 0)}}, [("events_set_aside", "http://g")]),
         ({"gateways": {"http://g": Unsent(0, 0, 1)}}, [("events_set_aside", "http://g")]),
+        ({"missing_stores": [LOST]}, [("store_missing", LOST.store_id)]),
         ({"kafka_silence": "no broker", "unarchived": {}}, [("kafka_silent", "")]),
         ({"rejects": 2, "first_reject_at": NOW}, [("records_rejected", "")]),
         ({"pending": Pending(1, 86_401.0)}, [("pending_old", "")]),
@@ -171,7 +175,7 @@ def test_critical_findings_come_first():
         ({"queries": {"join": seen("join", age_s=500), "serve": seen("serve")}}, {"stream_behind"}),
         ({"queries": {"join": seen("join", lag_s=None), "serve": seen("serve")}}, {"stream_behind"}),
         ({"gateways": {"http://g": "no answer", "http://h": Unsent(0, 0, 0)}},
-         {"fallback_waiting", "events_set_aside"}),
+         {"fallback_waiting", "events_set_aside", "store_missing"}),
         ({"kafka_silence": "out"}, {"day_not_certified", "day_expiring", "archive_behind"}),
     ],
 )  # fmt: skip

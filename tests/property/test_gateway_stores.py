@@ -1,0 +1,91 @@
+"""A store that answered is missing from the first look without it until it answers again or is given up.
+
+On a real PostgreSQL; gateways are started, stopped, moved, lost, asked and given up in any order.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.adapters.postgres.sessions import connect
+from include.integrity.gateway_stores import NotMissing, give_up_store, missing_stores, note_stores
+from include.integrity.gateways import Unsent
+from tests.support.examples import examples
+from tests.support.pipeline import migrated, rows
+
+ADDRESSES = ("http://a", "http://b", "http://c")
+STORES = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(5)]
+STEPS = st.one_of(
+    st.tuples(st.just("serve"), st.sampled_from(ADDRESSES), st.sampled_from(STORES)),
+    st.tuples(st.just("silence"), st.sampled_from(ADDRESSES), st.none()),
+    st.tuples(st.just("unlist"), st.sampled_from(ADDRESSES), st.none()),
+    st.tuples(st.just("give up"), st.none(), st.sampled_from(STORES)),
+    st.tuples(st.just("look"), st.none(), st.none()),
+)
+
+
+@pytest.fixture(scope="module")
+def settings(postgres, tmp_path_factory):
+    return migrated(None, postgres, "gateway_stores", tmp_path_factory.mktemp("stores"))
+
+
+class Site:
+    """The gateways by address, a store or silence, and what has to be remembered of the stores."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        self.gateways = {}
+        self.last = {}  # of each store that answered and was not given up: its address and events
+        self.seen = set()  # the stores of the last look that had an answer
+        self._events = 0
+
+    def step(self, what, address, store):
+        match what:
+            case "serve":
+                for other in [url for url, one in self.gateways.items() if one == store]:
+                    del self.gateways[other]
+                self.gateways[address] = store
+            case "silence" if address in self.gateways:
+                self.gateways[address] = None
+            case "unlist":
+                self.gateways.pop(address, None)
+            case "look":
+                self.look()
+            case "give up":
+                self.give_up(store)
+
+    def look(self):
+        answers = {}
+        for address, store in self.gateways.items():
+            self._events += 1
+            answers[address] = "no answer" if store is None else Unsent(self._events, 0, 0, store_id=store)
+        noted_at = note_stores(self._settings, [(url, one) for url, one in answers.items() if isinstance(one, Unsent)])
+        with connect(self._settings.database, "batch", "test") as connection, connection.cursor() as cursor:
+            found = missing_stores(cursor, answers, noted_at)
+        self.last |= {one.store_id: (url, one.waiting) for url, one in answers.items() if isinstance(one, Unsent)}
+        present = {one.store_id for one in answers.values() if isinstance(one, Unsent)}
+        silent = {url for url, one in answers.items() if not isinstance(one, Unsent)}
+        assert {one.store_id: (one.url, one.waiting) for one in found} == {
+            store: (url, waiting)
+            for store, (url, waiting) in self.last.items()
+            if store not in present and url not in silent
+        }
+        self.seen = present or self.seen
+
+    def give_up(self, store):
+        try:
+            give_up_store(self._settings, store, "lost", "a test")
+        except NotMissing:
+            assert store not in self.last or store in self.seen
+        else:
+            assert store not in self.seen
+            del self.last[store]
+
+
+@examples(40, 400)
+@given(steps=st.lists(STEPS, max_size=30))
+def test_a_store_is_missed_until_it_answers_or_is_given_up(settings, steps):
+    rows(settings, "DELETE FROM gateway_store")
+    site = Site(settings)
+    for step in [*steps, ("look", None, None)]:
+        site.step(*step)
