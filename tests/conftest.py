@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from stack.layout import Layout
 from tests.servers import KafkaServer, PostgresTestServer, ServerProcess, kafka_server, postgres_server
-from tests.support.broker import remove_topics
+from tests.support.broker import Broker, remove_topics
 from tests.support.browser import NO_CHROMIUM
 from tests.support.examples import LONG_PROFILE
 
@@ -115,6 +115,16 @@ def broker(kafka: KafkaServer) -> KafkaServer:
     """The broker, without the topics of other files."""
     remove_topics(kafka.bootstrap_servers)
     return kafka
+
+
+@pytest.fixture(scope="module")
+def gateway_broker(kafka: KafkaServer) -> Iterator[Broker]:
+    """The broker with the pipeline's topics, which a test may kill."""
+    remove_topics(kafka.bootstrap_servers)
+    broker = Broker(kafka)
+    broker.make_topics()
+    yield broker
+    broker.mend()
 
 
 @pytest.fixture(scope="session")

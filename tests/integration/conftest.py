@@ -4,18 +4,6 @@ import sys
 
 import pytest
 
-from tests.support.broker import Broker, remove_topics
-
-
-@pytest.fixture(scope="module")
-def gateway_broker(kafka):
-    """The broker with the pipeline's topics, which a test may kill."""
-    remove_topics(kafka.bootstrap_servers)
-    broker = Broker(kafka)
-    broker.make_topics()
-    yield broker
-    broker.mend()
-
 
 @pytest.fixture(scope="module", autouse=True)
 def no_consumer_outlives_its_broker():

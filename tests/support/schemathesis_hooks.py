@@ -1,4 +1,4 @@
-"""Hooks for schemathesis, used by the fuzz of the gateway's calls (tests/integration/gateway/test_openapi.py)."""
+"""Hooks for schemathesis, used by the fuzz of the gateway's calls (tests/e2e/test_gateway_fuzz.py)."""
 
 import itertools
 import re
