@@ -35,6 +35,7 @@ _POLL_S = 0.05
 _SUPERUSER_PASSWORD = "test"
 # Commits survive a killed server, not a machine that loses power: CREATE DATABASE takes a fifth of the time.
 _NOT_FLUSHED = {"fsync": "off", "full_page_writes": "off"}
+FLUSHED = dict.fromkeys(_NOT_FLUSHED, "on")  # for benchmarks, as a server of its users
 # CREATE DATABASE copies what is in the template, and not what is said of it.
 _COPY_OF_DATABASE = """
 UPDATE pg_database made SET datdba = template.datdba, datacl = template.datacl

@@ -1,8 +1,8 @@
 """The speed layer's benchmarks: `python -m benchmarks.stream [cold|steady|serve|both|latency|restart …]`, or all.
 
 They start a broker and a PostgreSQL, and measure ours and the alternatives in turns: Kafka Streams, Flink, hand-written
-sinks. `curve` and `table` measure the basis for the defaults, `bounds` checks that backlogs of many bytes fit into
-memory; these run only if they are named.
+sinks. `curve` and `table` measure the basis for the defaults, `executors` that of decision 46, and `bounds` checks that
+backlogs of many bytes fit into memory; these run only if they are named.
 Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing on this machine, for instance a JDK.
 """
 
@@ -13,6 +13,7 @@ from benchmarks.command import announced, parsed, parser_of, run
 from benchmarks.report import Report
 from benchmarks.stream.bounds import bounds
 from benchmarks.stream.curve import curve
+from benchmarks.stream.executors import executors
 from benchmarks.stream.joins import cold, steady
 from benchmarks.stream.latency import latency
 from benchmarks.stream.parts import Bench, bench
@@ -24,9 +25,9 @@ from demo import reference_data
 
 _BENCHMARKS: Mapping[str, Callable[[Bench, int], Report]] = {
     "cold": cold, "steady": steady, "serve": serve, "both": both, "latency": latency, "restart": restart,
-    "curve": curve, "table": table, "bounds": bounds,
+    "curve": curve, "table": table, "bounds": bounds, "executors": executors,
 }  # fmt: skip
-_ON_REQUEST = ("curve", "table", "bounds")
+_ON_REQUEST = ("curve", "table", "bounds", "executors")
 
 
 def main() -> int:
