@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0048"
-down_revision = "0047"
+revision = "0050"
+down_revision = "0049"
 
 TABLE = """
 CREATE TABLE gateway_store (
