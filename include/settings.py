@@ -1,8 +1,8 @@
 """Settings, read from the environment and validated once, at startup.
 
 Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
-which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, and `include.failpoints`, whose
-variables only tests set.
+which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, `include.failpoints`, whose
+variables only tests set, and `include.adapters.tracing`, whose SDK has standard variables.
 """
 
 import datetime as dt
@@ -39,6 +39,8 @@ LIBPQ_VARIABLES = {
 }
 _SSL_MODES = {name: name for name in ("disable", "prefer", "require", "verify-ca", "verify-full")}
 _SESSION_ATTRS = {name: name for name in ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")}
+
+_OTLP_PROTOCOLS = {"http/protobuf": "http/protobuf"}  # no other exporter is installed
 
 DEFAULT_PIPELINE = "board_detail"
 DEFAULT_TIMEZONE = "Asia/Seoul"
@@ -223,6 +225,13 @@ class LineageSettings:
 
 
 @dataclass(frozen=True)
+class TracingSettings:
+    """Whether spans are sent. Where to and how is for the SDK, which reads its standard variables itself."""
+
+    is_on: bool = False
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
@@ -244,6 +253,7 @@ class Settings:
     alerts: AlertSettings
     spark: SparkSettings
     lineage: LineageSettings = LineageSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @property
     def pipeline(self) -> Definition:
@@ -355,6 +365,7 @@ class Settings:
             lineage=LineageSettings(
                 receiver=env.file_or_url("LINEAGE_RECEIVER"), namespace=env.text("LINEAGE_NAMESPACE", "pipelines")
             ),
+            tracing=tracing_settings(variables),
         )
         env.require_known()
         kafka = settings.kafka
@@ -364,6 +375,23 @@ class Settings:
                 f"KAFKA_REPLICATION_FACTOR={kafka.replication_factor}; give it that number or less"
             )
         return settings
+
+
+def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
+    """Return whether tracing is on: it has an endpoint and is not disabled. Raises ConfigurationError.
+
+    A pipeline has no variables of its own here, because the SDK knows the plain ones only.
+    """
+    env = EnvironmentReader(environment)
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    endpoints = [env.urls(name) for name in names if env.is_set(name)]  # reads both, so that each is checked
+    if not endpoints or env.text("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return TracingSettings()
+    if not env.choice("OTEL_TRACES_EXPORTER", {"otlp": True, "none": False}, "otlp"):
+        return TracingSettings()
+    general = env.choice("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOLS, "http/protobuf")
+    env.choice("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOLS, general)
+    return TracingSettings(is_on=True)
 
 
 def libpq_settings(env: EnvironmentReader) -> dict[str, str]:

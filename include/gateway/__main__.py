@@ -23,6 +23,7 @@ from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.kafka.admin import topics_below
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
+from include.adapters.tracing import tracer_of
 from include.clock import SystemClock
 from include.command import as_command
 from include.contracts.pipelines import RAW_TOPICS
@@ -99,6 +100,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         settings.database, gateway.delivery_timeout_s, gateway.idempotency_window_s
     )
     tokens = Tokens.of(gateway.tokens_file)
+    tracer = tracer_of(settings.tracing, "gateway")
 
     def end(exit_code: int) -> None:
         exit_codes.append(exit_code)
@@ -107,7 +109,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     journal = SqliteCallJournal(gateway.fallback_dir)
 
     services = build_services(
-        producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal
+        producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal, tracer
     )
     server = Server(Gateway(services, gateway.logs_access), gateway.limits)
     services.metrics.watch(server)
@@ -170,6 +172,8 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         server.close()
         await store.close()
         await system_of_record.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
     log.info("ended, %d events waiting", store.backlog().waiting)
     return exit_codes[0]
 
