@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 SAMPLED = 0x01  # flag: the caller records its spans of this trace
 
+RECORD_PATTERN = r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"  # as the gateway writes it; *join* passes on no other
+
 _FORM = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _MAX_LENGTH = 512  # bytes; versions to come may append fields
 _KNOWN_FLAGS = 0x03  # sampled, random trace id; others are reserved and must be sent as zero

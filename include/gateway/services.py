@@ -55,8 +55,8 @@ class Services:
             f"{held.refused} events are set aside": held.refused > 0,
             f"{held.lost} events were lost to damage of the fallback store": held.lost > 0,
         }
-        foreign = [self.home.problem] if self.home.problem else []
-        return foreign + [reason for reason, holds in reasons.items() if holds] + self.topic_faults
+        problems = [each for each in (self.home.problem, self.tokens.problem) if each]
+        return problems + [reason for reason, holds in reasons.items() if holds] + self.topic_faults
 
     def on_client_failure(self, failure: Failure) -> None:
         """Handle a failure of the producer that belongs to no record."""
