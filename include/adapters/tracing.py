@@ -33,6 +33,8 @@ class OtlpTracer:
 
     def __init__(self, service: str) -> None:
         """Start the exporter's thread. Opens no connection yet."""
+        for name in [name for name, value in os.environ.items() if name.startswith("OTEL_") and not value]:
+            del os.environ[name]  # compose sets all; by the specification an empty variable is as good as none
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource

@@ -31,9 +31,12 @@ class Received:
 
 
 class Collector:
-    """Keeps all spans that it gets. With `status` other than 200 it refuses them; while not `is_open`, it hangs."""
+    """Keeps all spans that it gets, unless `keeps_spans` is False.
 
-    def __init__(self) -> None:
+    With `status` other than 200 it refuses them; while not `is_open`, it hangs.
+    """
+
+    def __init__(self, keeps_spans: bool = True) -> None:
         self.spans: list[Received] = []
         self.status = 200
         self.requests = 0
@@ -54,7 +57,7 @@ class Collector:
                 assert (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf")
                 collector.requests += 1
                 collector.is_open.wait()
-                if collector.status == 200:
+                if collector.status == 200 and keeps_spans:
                     collector.spans += _spans(ExportTraceServiceRequest.FromString(body))
                 self.send_response(collector.status)
                 self.send_header("Content-Length", "0")
