@@ -242,7 +242,7 @@ class LineageSettings:
 
 @dataclass(frozen=True)
 class TracingSettings:
-    """Whether spans are sent. Where to and how is for the SDK, which reads its standard variables itself."""
+    """The switch of tracing. The SDK reads its standard variables itself: where spans are sent, and how."""
 
     is_on: bool = False
 

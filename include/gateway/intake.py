@@ -222,13 +222,13 @@ class Intake:
             if bypass is not None:
                 outcome = await self._stored(record, self._store.put(record, bypass, may_be_in_kafka=False))
                 if spans is not None:
-                    spans.stored(record.topic, 1, bypass, began_ns, _reason(outcome))
+                    spans.stored([record], bypass, began_ns, _reason(outcome))
                 return outcome
             failure = await self._producer.send(record)
             if failure is None and not self._home.is_trusted:
                 failure = UNTRUSTED_ACK
             if spans is not None:
-                spans.sent(record.topic, 1, began_ns, "" if failure is None else failure.kind)
+                spans.sent([record], began_ns, "" if failure is None else failure.kind)
             return self._in_kafka(record) if failure is None else await self._failed(record, failure, spans)
         finally:
             self._counters.in_flight -= 1
@@ -271,7 +271,7 @@ class Intake:
                 stored_keys.add((record.topic, record.key))
         if spans is not None and sent:
             kinds = sorted({failure.kind for failure in failures.values()})
-            spans.sent(records[0].topic, len(sent), began_ns, ", ".join(kinds))
+            spans.sent([records[index] for index in sent], began_ns, ", ".join(kinds))
         put_ns = 0 if spans is None else time.time_ns()
         for index, put in stored.items():
             outcome = await self._stored(records[index], put, is_in_kafka=index in outcomes)
@@ -279,7 +279,7 @@ class Intake:
         if spans is not None and stored:
             reasons |= {failures[index].kind if index in failures else KEY_WAITING for index in stored if index in sent}
             lost = sorted({_reason(outcomes[index]) for index in stored} - {""})
-            spans.stored(records[0].topic, len(stored), ", ".join(sorted(reasons)), put_ns, ", ".join(lost))
+            spans.stored([records[index] for index in stored], ", ".join(sorted(reasons)), put_ns, ", ".join(lost))
         for index, failure in failures.items():
             self._supervisor.act(failure, rule_for(failure), records[index])
             if index not in outcomes:
@@ -299,7 +299,7 @@ class Intake:
             began_ns = 0 if spans is None else time.time_ns()
             outcome = await self._stored(record, self._store.put(record, failure.kind, rule.ambiguous))
             if spans is not None:
-                spans.stored(record.topic, 1, failure.kind, began_ns, _reason(outcome))
+                spans.stored([record], failure.kind, began_ns, _reason(outcome))
         else:
             outcome = self._refused(record, failure)
         self._supervisor.act(failure, rule, record)  # after storing: a stop must not lose the record

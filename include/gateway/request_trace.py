@@ -1,9 +1,11 @@
 """The trace of one request: what its records carry, and its spans."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from include.contracts.trace_context import TraceContext, parse
+from include.gateway.ports import Record
 from include.spans import Attributes, Span, Tracer, messaging, new_span_id
 
 
@@ -26,23 +28,28 @@ class RequestTrace:
         """True if the spans of this request are sent."""
         return self.context is not self.parent and self.context.is_sampled
 
-    def sent(self, topic: str, count: int, began_ns: int, error: str = "") -> None:
+    def sent(self, records: Sequence[Record], began_ns: int, error: str = "") -> None:
         """Add the span of records that were sent to Kafka and then acknowledged, or failed."""
-        attributes = messaging(topic, "send", count)
+        name, attributes = f"send {records[0].topic}", _attributes(records)
         self.spans.append(
-            Span(
-                f"send {topic}", "producer", self.sending, self.context, began_ns, time.time_ns(), attributes, (), error
-            )
+            Span(name, "producer", self.sending, self.context, began_ns, time.time_ns(), attributes, (), error)
         )
 
-    def stored(self, topic: str, count: int, reason: str, began_ns: int, error: str = "") -> None:
+    def stored(self, records: Sequence[Record], reason: str, began_ns: int, error: str = "") -> None:
         """Add the span of records that were put into the fallback store, with the reason."""
         context = self.context._replace(span_id=new_span_id())
-        attributes: Attributes = {"messaging.destination.name": topic, "messaging.batch.message_count": count,
-                      "pipeline.fallback.reason": reason}  # fmt: skip
+        attributes = {**_attributes(records), "pipeline.fallback.reason": reason}
+        name = f"store {records[0].topic}"
         self.spans.append(
-            Span(f"store {topic}", "internal", context, self.context, began_ns, time.time_ns(), attributes, (), error)
+            Span(name, "internal", context, self.context, began_ns, time.time_ns(), attributes, (), error)
         )
+
+
+def _attributes(records: Sequence[Record]) -> dict[str, str | int]:
+    attributes = messaging(records[0].topic, "send", len(records))
+    if len(records) == 1:
+        attributes["messaging.message.id"] = records[0].event_id
+    return attributes
 
 
 def begin(tracer: Tracer | None, traceparent: bytes | None) -> RequestTrace | None:

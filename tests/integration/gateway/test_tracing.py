@@ -81,6 +81,7 @@ def test_a_trace_goes_from_the_request_to_the_record_and_the_collector(broker, g
     assert (request.attributes["http.response.status_code"], request.attributes["client"]) == (201, "data")
     assert (send.kind, send.parent_id) == ("producer", request.span_id)
     assert send.attributes["messaging.destination.name"] == "board"
+    assert send.attributes["messaging.message.id"] == event_id
     assert request.began_ns <= send.began_ns <= send.ended_ns <= request.ended_ns
     assert context_of(broker, event_id) == (TRACE, send.span_id, 1)
 
