@@ -47,14 +47,16 @@ def new_span_id() -> str:
     return f"{random.getrandbits(64) or 1:016x}"
 
 
-def new_trace_id() -> str:
-    """Return a random trace id."""
-    return f"{random.getrandbits(128) or 1:032x}"
+def new_ids() -> tuple[str, str]:
+    """Return a random trace id and a random span id."""
+    digits = f"{random.getrandbits(192):048x}"
+    trace_id, span_id = digits[:32], digits[32:]
+    return (trace_id, span_id) if trace_id.strip("0") and span_id.strip("0") else new_ids()
 
 
 def new_trace() -> TraceContext:
     """Return the context of the first span of a new trace that is recorded."""
-    return TraceContext(new_trace_id(), new_span_id(), SAMPLED)
+    return TraceContext(*new_ids(), SAMPLED)
 
 
 def links_of(headers: Iterable[bytes | None]) -> list[TraceContext]:

@@ -17,7 +17,7 @@ _OFF, _PASSED_ON, _ON, _ALL = "off", "off, client's trace", "collector", "collec
 
 
 def traces(bench: Bench, rounds: int, seconds: int) -> Report:
-    """Measure the gateway without an endpoint, and with one: by default a tenth of the new traces are recorded.
+    """Measure the gateway without an endpoint, and with one: by default a hundredth of the new traces are recorded.
 
     "All sampled" is for information: each client asks for its trace to be recorded. Ratios are medians of the rounds.
     """

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from include.contracts.trace_context import TraceContext, parse
 from include.gateway.ports import Record
@@ -13,36 +13,32 @@ from include.spans import Attributes, Span, Tracer, messaging, new_span_id
 class RequestTrace:
     """A request's place in its trace.
 
-    `header` is the `traceparent` of its records. While tracing is off, that is the caller's. `spans` are those below
-    the request's span that have ended; they are collected only if the trace is recorded.
+    `header` is the `traceparent` of its records. While tracing is off, that is the caller's. `is_recorded`: the spans
+    of this request are sent. `spans` are those below the request's span that have ended; None if they are not sent.
     """
 
     context: TraceContext
     parent: TraceContext | None
     sending: TraceContext
     header: bytes
-    spans: list[Span] = field(default_factory=list)
-
-    @property
-    def is_recorded(self) -> bool:
-        """True if the spans of this request are sent."""
-        return self.context is not self.parent and self.context.is_sampled
+    is_recorded: bool
+    spans: list[Span] | None = None
 
     def sent(self, records: Sequence[Record], began_ns: int, error: str = "") -> None:
         """Add the span of records that were sent to Kafka and then acknowledged, or failed."""
         name, attributes = f"send {records[0].topic}", _attributes(records)
-        self.spans.append(
-            Span(name, "producer", self.sending, self.context, began_ns, time.time_ns(), attributes, (), error)
-        )
+        self._add(Span(name, "producer", self.sending, self.context, began_ns, time.time_ns(), attributes, (), error))
 
     def stored(self, records: Sequence[Record], reason: str, began_ns: int, error: str = "") -> None:
         """Add the span of records that were put into the fallback store, with the reason."""
         context = self.context._replace(span_id=new_span_id())
         attributes = {**_attributes(records), "pipeline.fallback.reason": reason}
         name = f"store {records[0].topic}"
-        self.spans.append(
-            Span(name, "internal", context, self.context, began_ns, time.time_ns(), attributes, (), error)
-        )
+        self._add(Span(name, "internal", context, self.context, began_ns, time.time_ns(), attributes, (), error))
+
+    def _add(self, span: Span) -> None:
+        if self.spans is not None:
+            self.spans.append(span)
 
 
 def _attributes(records: Sequence[Record]) -> dict[str, str | int]:
@@ -59,10 +55,12 @@ def begin(tracer: Tracer | None, traceparent: bytes | None) -> RequestTrace | No
     """
     parent = None if traceparent is None else parse(traceparent)
     if tracer is None:
-        return None if parent is None else RequestTrace(parent, parent, parent, parent.header)
+        return None if parent is None else RequestTrace(parent, parent, parent, parent.header, False)
     context = tracer.begin(parent)
-    sending = context._replace(span_id=new_span_id()) if context.is_sampled else context
-    return RequestTrace(context, parent, sending, sending.header)
+    if not context.is_sampled:
+        return RequestTrace(context, parent, context, context.header, False)
+    sending = context._replace(span_id=new_span_id())
+    return RequestTrace(context, parent, sending, sending.header, True, [])
 
 
 def finish(
@@ -75,5 +73,5 @@ def finish(
     error = str(status) if status >= 500 else ""
     began_ns = ended_ns - int(seconds * 1e9)
     tracer.record(Span(name, "server", trace.context, trace.parent, began_ns, ended_ns, attributes, (), error))
-    for span in trace.spans:
+    for span in trace.spans or ():
         tracer.record(span)
