@@ -1,5 +1,7 @@
 """A trace from the HTTP call to the row: real gateway, Kafka, Spark and PostgreSQL, and a collector's stand-in."""
 
+import json
+
 import httpx
 import pytest
 from confluent_kafka import Consumer
@@ -16,7 +18,7 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.pipeline import environment, produce, rows, with_topics
 
 PARENT = "b7ad6b7169203331"
-KNOWN, PENDING, UNSAMPLED, BROKEN = (digit * 32 for digit in "abcd")
+KNOWN, PENDING, UNSAMPLED, BROKEN, SLOW = (digit * 32 for digit in "abcde")
 ROWS = "SELECT board_id FROM board_detail ORDER BY board_id"
 SOURCE_HEADERS = ["event-id", "accepted-at", "board-topic", "board-partition", "board-offset", "member-topic",
                   "member-partition", "member-offset"]  # fmt: skip
@@ -47,7 +49,7 @@ def headers_of_output(broker):
     def have_come():
         for message in consumer.consume(100, timeout=1):
             found[int(message.key())] = message.headers()
-        return {10, 11, 12, 13, 14} <= set(found)
+        return {10, 11, 12, 13, 14, 15} <= set(found)
 
     try:
         wait_until(have_come, 30, "the records of the output topic")
@@ -71,7 +73,9 @@ def test_a_trace_is_followed_from_the_call_to_the_row(broker, postgres, collecto
         post(gateway, "board", board(12, 1), UNSAMPLED, flags="00")
         produce(settings, [("board", 13, board(13, 1))])
         produce(settings, [("board", 14, board(14, 1))], headers={"traceparent": f"00-{BROKEN}-{PARENT}-01-more"})
-        wait_until(lambda: rows(settings, ROWS) == [(10,), (12,), (13,), (14,)], 60, "the rows")
+        escaped = json.dumps(board(15, 1, title="Abc")).replace('"Abc"', '"\\u0041bc"').encode()  # takes the slow path
+        produce(settings, [("board", 15, escaped)], headers={"traceparent": f"00-{SLOW}-{PARENT}-01"})
+        wait_until(lambda: rows(settings, ROWS) == [(10,), (12,), (13,), (14,), (15,)], 60, "the rows")
         wait_until(lambda: rows(settings, "SELECT board_id FROM pending_record") == [(11,)], 30, "a board waits")
         assert parse(rows(settings, "SELECT traceparent FROM pending_record")[0][0].encode()).trace_id == PENDING
         waiting = find(settings, key=11, ask_gateways=nothing_waits)
@@ -82,7 +86,7 @@ def test_a_trace_is_followed_from_the_call_to_the_row(broker, postgres, collecto
         output = headers_of_output(broker)
         contexts = {key: parse(dict(headers).get("traceparent")) for key, headers in output.items()}
         assert {key: found and found.trace_id for key, found in contexts.items()} == {
-            10: KNOWN, 11: PENDING, 12: UNSAMPLED, 13: None, 14: None,
+            10: KNOWN, 11: PENDING, 12: UNSAMPLED, 13: None, 14: None, 15: SLOW,
         }  # fmt: skip
         for key, headers in output.items():
             names = [name for name, _ in headers]
