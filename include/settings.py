@@ -1,8 +1,8 @@
 """Settings, read from the environment and validated once, at startup.
 
 Other modules that read the environment are `include.airflow_support.defaults`, which DAG files need at parse time and
-which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, and `include.failpoints`, whose
-variables only tests set.
+which validates nothing, `include.contracts.definition`, which reads DEFINITIONS_DIR, `include.failpoints`, whose
+variables only tests set, and `include.adapters.tracing`, whose SDK has standard variables.
 """
 
 import datetime as dt
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from include.contracts.definition import Definition, definitions_folder
 from include.environment_reader import EnvironmentReader
@@ -39,6 +40,8 @@ LIBPQ_VARIABLES = {
 }
 _SSL_MODES = {name: name for name in ("disable", "prefer", "require", "verify-ca", "verify-full")}
 _SESSION_ATTRS = {name: name for name in ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")}
+
+_OTLP_PROTOCOLS = {"http/protobuf": "http/protobuf"}  # no other exporter is installed
 
 DEFAULT_PIPELINE = "board_detail"
 DEFAULT_TIMEZONE = "Asia/Seoul"
@@ -123,6 +126,20 @@ class GatewayLimits:
 
 
 @dataclass(frozen=True)
+class OidcSettings:
+    """The identity provider whose access tokens the gateway accepts, and the audience that they must name.
+
+    `leeway_s` allows for clocks that differ. The issuer's keys are fetched every `refresh_s`.
+    """
+
+    issuer: str
+    audience: str
+    leeway_s: float = 30.0
+    refresh_s: float = 300.0
+    tls: ClientTls | None = None
+
+
+@dataclass(frozen=True)
 class GatewaySettings:
     """The gateway's address, tokens, fallback store and limits.
 
@@ -151,6 +168,7 @@ class GatewaySettings:
     limits: GatewayLimits = GatewayLimits()
     tls: ServerTls | None = None
     client_tls: ClientTls = field(default_factory=ClientTls)
+    oidc: OidcSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +241,13 @@ class LineageSettings:
 
 
 @dataclass(frozen=True)
+class TracingSettings:
+    """The switch of tracing. The SDK reads its standard variables itself: where spans are sent, and how."""
+
+    is_on: bool = False
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """The Spark master, the folder with the Kafka connector's jars, and the folder for drivers' shuffle files."""
 
@@ -244,6 +269,7 @@ class Settings:
     alerts: AlertSettings
     spark: SparkSettings
     lineage: LineageSettings = LineageSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @property
     def pipeline(self) -> Definition:
@@ -302,6 +328,7 @@ class Settings:
                 logs_access=env.choice("GATEWAY_ACCESS_LOG", {"off": False, "on": True}, "off"),
                 tls=read_server_tls(env),
                 client_tls=read_client_tls(env),
+                oidc=oidc_settings(env),
                 limits=GatewayLimits(
                     max_events=env.whole("GATEWAY_MAX_EVENTS", 1000),
                     max_body_bytes=env.whole("GATEWAY_MAX_BODY_BYTES", 4 << 20),
@@ -355,6 +382,7 @@ class Settings:
             lineage=LineageSettings(
                 receiver=env.file_or_url("LINEAGE_RECEIVER"), namespace=env.text("LINEAGE_NAMESPACE", "pipelines")
             ),
+            tracing=tracing_settings(variables),
         )
         env.require_known()
         kafka = settings.kafka
@@ -364,6 +392,58 @@ class Settings:
                 f"KAFKA_REPLICATION_FACTOR={kafka.replication_factor}; give it that number or less"
             )
         return settings
+
+
+def oidc_settings(env: EnvironmentReader) -> OidcSettings | None:
+    """Return the issuer of access tokens; None if there is none. Raises ConfigurationError."""
+    ca_file = env.readable_file("GATEWAY_OIDC_CA_FILE")
+    leeway_s = env.seconds("GATEWAY_OIDC_LEEWAY_S", 30.0, may_be_zero=True)
+    refresh_s = env.seconds("GATEWAY_OIDC_REFRESH_S", 300.0)
+    audience = env.text("GATEWAY_OIDC_AUDIENCE", "")
+    if not env.is_set("GATEWAY_OIDC_ISSUER"):
+        if audience:
+            raise ConfigurationError("GATEWAY_OIDC_AUDIENCE is set without GATEWAY_OIDC_ISSUER; set both or neither")
+        return None
+    issuer = env.urls("GATEWAY_OIDC_ISSUER")
+    if not is_secure_url(issuer):
+        raise ConfigurationError(
+            f"GATEWAY_OIDC_ISSUER={issuer!r}: its keys could be replaced on their way; give the URL of one issuer, "
+            "with https"
+        )
+    if not audience:
+        raise ConfigurationError(
+            "GATEWAY_OIDC_AUDIENCE is not set; give the name that the issuer puts into the audience of this gateway's "
+            "tokens"
+        )
+    return OidcSettings(issuer, audience, leeway_s, refresh_s, ClientTls(ca_file) if ca_file else None)
+
+
+def is_secure_url(url: str) -> bool:
+    """True for one URL of HTTPS, or of HTTP on this machine."""
+    try:
+        parts = urlsplit(url)
+        return "," not in url and (
+            parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost"))
+        )
+    except ValueError:
+        return False
+
+
+def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
+    """Return whether tracing is on: it has an endpoint and is not disabled. Raises ConfigurationError.
+
+    A pipeline has no variables of its own here, because the SDK knows the plain ones only.
+    """
+    env = EnvironmentReader(environment)
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    endpoints = [env.urls(name) for name in names if env.is_set(name)]  # reads both, so that each is checked
+    if not endpoints or env.text("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return TracingSettings()
+    if not env.choice("OTEL_TRACES_EXPORTER", {"otlp": True, "none": False}, "otlp"):
+        return TracingSettings()
+    general = env.choice("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOLS, "http/protobuf")
+    env.choice("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOLS, general)
+    return TracingSettings(is_on=True)
 
 
 def libpq_settings(env: EnvironmentReader) -> dict[str, str]:

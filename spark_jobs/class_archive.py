@@ -109,7 +109,7 @@ def _run_everything(session: SparkSession, folder: str) -> None:
         session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().select(F.lit(1).alias("_tick"))
     )
     source = ticks.crossJoin(F.broadcast(boards)).drop("_tick")
-    decoded = decode(source, PIPELINE.stream)
+    decoded = decode(source, PIPELINE.stream, traced=True)
     query = decoded.writeStream.foreachBatch(join).option("checkpointLocation", folder).start()
     query.awaitTermination(_STREAMING_S)
     query.stop()

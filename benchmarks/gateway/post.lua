@@ -3,6 +3,7 @@
 local events = tonumber(os.getenv("EVENTS") or "1")
 local delay_ms = tonumber(os.getenv("DELAY_MS") or "0")
 local number = tonumber(os.getenv("BASE") or "0")
+local trace_flags = os.getenv("TRACE_FLAGS") or ""
 local size = 450
 local text = string.rep("Thanks for the quick answer, it works fine now. ", 10)
 local at = "2026-11-20T09:30:00.000Z"
@@ -25,7 +26,13 @@ local function array()
 end
 
 if events == 1 then
-  request = function() return wrk.format(nil, nil, nil, event()) end
+  request = function()
+    local body = event()
+    if trace_flags ~= "" then
+      wrk.headers["traceparent"] = string.format("00-%016x%016x-%016x-%s", number * 2654435761 % 2^53, number, number, trace_flags)
+    end
+    return wrk.format(nil, nil, nil, body)
+  end
 else
   -- made ahead: what is measured is the gateway, not Lua
   local made, next_one = {}, 0

@@ -31,13 +31,13 @@ class Bench:
     folder: Path
 
     @contextlib.contextmanager
-    def gateway(self) -> Iterator[GatewayProcess]:
-        """Run our gateway, with an empty store."""
-        folder = self.folder / "gateway"
+    def gateway(self, name: str = "gateway", **more: str) -> Iterator[GatewayProcess]:
+        """Run our gateway, with an empty store and further settings; several need different names."""
+        folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         process = GatewayProcess.over(
-            folder, self.broker.bootstrap_servers, GATEWAY_FALLBACK_MAX_BYTES=str(_STORE_BYTES)
+            folder, self.broker.bootstrap_servers, GATEWAY_FALLBACK_MAX_BYTES=str(_STORE_BYTES), **more
         )
         try:
             yield process.start()

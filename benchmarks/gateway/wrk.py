@@ -51,11 +51,17 @@ class Wrk:
 
     _base = 0
 
-    def __init__(self, target: Target, seconds: int, events: int = 1, rate: int | None = None) -> None:
-        """Start wrk. `rate` roughly limits the requests per second of all connections together."""
+    def __init__(
+        self, target: Target, seconds: int, events: int = 1, rate: int | None = None, trace_flags: str = ""
+    ) -> None:
+        """Start wrk. `rate` roughly limits the requests per second of all connections together.
+
+        With `trace_flags`, such as 01, each request has a `traceparent` of its own with these flags.
+        """
         Wrk._base += 100_000_000
         delay_ms = 0 if rate is None else max(1, CONNECTIONS * 1000 // rate)
-        variables = {"TOKEN": target.token, "EVENTS": events, "DELAY_MS": delay_ms, "BASE": Wrk._base}
+        variables = {"TOKEN": target.token, "EVENTS": events, "DELAY_MS": delay_ms, "BASE": Wrk._base,
+                     "TRACE_FLAGS": trace_flags}  # fmt: skip
         self._target = target
         self._cpu_s = cpu_s(target.pid)
         self._process = subprocess.Popen(
@@ -100,9 +106,9 @@ def require_wrk() -> None:
         raise StackError("wrk is not on PATH: install it, such as with `apt-get install wrk` or `brew install wrk`")
 
 
-def load(target: Target, seconds: int, events: int = 1) -> Load:
+def load(target: Target, seconds: int, events: int = 1, trace_flags: str = "") -> Load:
     """Run wrk and return the results."""
-    with Wrk(target, seconds, events) as run:
+    with Wrk(target, seconds, events, trace_flags=trace_flags) as run:
         return run.result()
 
 

@@ -4,8 +4,16 @@ from typing import Any
 
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, TIMESTAMP
-from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, MAX_EVENT_ID_LENGTH, REPLAYED_AT
+from include.contracts.headers import (
+    ACCEPTED_AT,
+    EVENT_ID,
+    IDEMPOTENCY_KEY,
+    MAX_EVENT_ID_LENGTH,
+    REPLAYED_AT,
+    TRACEPARENT,
+)
 from include.contracts.topics import KEPT_FOR_EVER, REBUILD_WINDOW_DAYS, Topic
+from include.contracts.trace_context import RECORD_PATTERN
 
 _BINDING = "0.5.0"
 _KEY = {
@@ -21,6 +29,11 @@ _RAW_HEADERS = {
     IDEMPOTENCY_KEY: {**_EVENT, "description": "The client's Idempotency-Key, if it sent one."},
     ACCEPTED_AT: {**_TIME, "description": "When the gateway accepted the event."},
     REPLAYED_AT: {**_TIME, "description": "Set if the record was replayed from a gateway's store."},
+    TRACEPARENT: {
+        "type": "string",
+        "pattern": RECORD_PATTERN,
+        "description": "The trace of the request, by W3C Trace Context, if it belongs to one.",
+    },
 }
 
 
@@ -110,4 +123,4 @@ def _headers(topic: Topic, definition: Definition) -> dict[str, Any]:
         for part in ("topic", "partition", "offset")
     }
     accepted = {**_TIME, "description": f"That of the {definition.stream.name} record; on a tombstone, its version."}
-    return {EVENT_ID: _RAW_HEADERS[EVENT_ID], ACCEPTED_AT: accepted, **sources}
+    return {EVENT_ID: _RAW_HEADERS[EVENT_ID], ACCEPTED_AT: accepted, **sources, TRACEPARENT: _RAW_HEADERS[TRACEPARENT]}

@@ -25,7 +25,7 @@ _RESERVED = {
     "kafka_offset", "day", "deleted", "written_at", "covered_at", "generation_id", "replayed", "finality",
     "shown_since", "key", "value", "topic", "partition", "offset", "kind", "identity", "reason", "version_at",
     "class", "shown", "rebuilt", "copies", "kafka_timestamp", "accepted_at", "pending_since", "sent_at", "made_by",
-    "stream_keys", "removed", "first_at", "last_at", "topic_id", "record_key", "record_value",
+    "stream_keys", "removed", "first_at", "last_at", "topic_id", "record_key", "record_value", "traceparent",
 }  # fmt: skip
 
 # Key words of PostgreSQL that are no names of columns; statements have the columns' names without quotation marks.

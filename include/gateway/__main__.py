@@ -20,14 +20,18 @@ import uvloop
 from include.adapters.files.call_journal import SqliteCallJournal
 from include.adapters.files.cluster_file import ClusterFile
 from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.adapters.issuer import HttpIssuer
 from include.adapters.kafka.admin import topics_below
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
+from include.adapters.tracing import tracer_of
 from include.clock import SystemClock
 from include.command import as_command
 from include.contracts.pipelines import RAW_TOPICS
 from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
+from include.gateway.access_tokens import AccessTokens
 from include.gateway.app import Gateway
+from include.gateway.issuer_keys import IssuerKeys
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.server import Server
 from include.gateway.services import Services, build_services
@@ -54,12 +58,12 @@ def main() -> int:
 
 def check_exposure(gateway: GatewaySettings) -> None:
     """Raise ConfigurationError if other machines could reach the gateway without a token."""
-    if gateway.tokens_file is not None:
+    if gateway.tokens_file is not None or gateway.oidc is not None:
         return
     if not _is_loopback(gateway.host):
         raise ConfigurationError(
             f"GATEWAY_HOST={gateway.host} is reachable from elsewhere, but GATEWAY_TOKENS_FILE is not set; set it to a "
-            "file made with `python -m include.gateway.tokens add`, or listen on 127.0.0.1"
+            "file made with `python -m include.gateway.tokens add`, set GATEWAY_OIDC_ISSUER, or listen on 127.0.0.1"
         )
     log.warning("GATEWAY_TOKENS_FILE is not set: every call is open to everybody on this machine")
 
@@ -98,7 +102,10 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     system_of_record = PostgresSystemOfRecord(
         settings.database, gateway.delivery_timeout_s, gateway.idempotency_window_s
     )
-    tokens = Tokens.of(gateway.tokens_file)
+    keys = None if gateway.oidc is None else IssuerKeys(HttpIssuer(gateway.oidc), gateway.oidc.refresh_s)
+    access_tokens = None if gateway.oidc is None or keys is None else AccessTokens(gateway.oidc, keys)
+    tokens = Tokens.of(gateway.tokens_file, access_tokens)
+    tracer = tracer_of(settings.tracing, "gateway")
 
     def end(exit_code: int) -> None:
         exit_codes.append(exit_code)
@@ -107,7 +114,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     journal = SqliteCallJournal(gateway.fallback_dir)
 
     services = build_services(
-        producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal
+        producer, store, system_of_record, tokens, clock, gateway, lambda kind: end(STOPPED), journal, tracer
     )
     server = Server(Gateway(services, gateway.logs_access), gateway.limits)
     services.metrics.watch(server)
@@ -119,6 +126,8 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
 
     def reload() -> None:
         tokens.reload()
+        if keys is not None:
+            keys.refresh()
         if tls and context:
             try:
                 tls.load(context)
@@ -142,6 +151,8 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     services.idempotency.open()
     draining = asyncio.create_task(services.drain.run())
     watching = [asyncio.create_task(_watch_topics(settings, services)), asyncio.create_task(services.home.run())]
+    if keys is not None:
+        watching.append(asyncio.create_task(keys.run()))
     gc.freeze()
     await server.start(listener, context)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
@@ -170,6 +181,8 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
         server.close()
         await store.close()
         await system_of_record.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
     log.info("ended, %d events waiting", store.backlog().waiting)
     return exit_codes[0]
 

@@ -5,9 +5,11 @@ import traceback
 
 from include.gateway.answer import UNEXPECTED, Answer, Fault, answer_of
 from include.gateway.request import Request
+from include.gateway.request_trace import begin, finish
 from include.gateway.router import Call, Router
 from include.gateway.routes import routes
 from include.gateway.services import Services
+from include.logs import REQUEST
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("include.gateway.access")
@@ -33,6 +35,8 @@ class Gateway:
         call = route.admit(self._services.tokens, request.head, parameter)
         if route.access == "data":
             self._services.quotas.admit(call.sender)
+        if route.topic is not None:  # only these calls make records
+            call.trace = begin(self._services.tracer, request.head.traceparent)
         return call
 
     def refused(self, status: int) -> None:
@@ -56,11 +60,16 @@ class Gateway:
                 "bytes_sent": len(answer.body),
             }
             access_log.info(_ACCESS, fields, extra={"fields": fields})
+        if call and call.trace and call.trace.is_recorded and self._services.tracer and request:
+            method = request.method.decode("ascii")
+            finish(self._services.tracer, call.trace, name, method, answer.status, client, seconds)
 
     async def handle(self, call: Call, body: bytes) -> Answer:
         """See server.Application."""
         if call.route.access == "data":
             self._services.quotas.charge(call.sender, len(body))
+        if call.trace is not None and (ids := REQUEST.get()) is not None:
+            ids.trace_id = call.trace.context.trace_id
         try:
             return await call.route.answer(call, body)
         except Fault as refusal:

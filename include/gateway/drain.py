@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from include.clock import Clock, rfc3339
-from include.contracts.headers import REPLAYED_AT
+from include.contracts.headers import REPLAYED_AT, TRACEPARENT
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.home_cluster import HomeCluster
 from include.gateway.pace import Pace
 from include.gateway.ports import Failure, FallbackStore, Partition, Producer, Record, StoreUnavailable, Waiting
 from include.gateway.supervision import Action, rule_for
+from include.spans import Tracer, batch_span, messaging
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Drain:
         max_rate: float = DEFAULT_MAX_RATE,
         interval_s: float = 0.5,
         monotonic: Callable[[], float] = time.monotonic,
+        tracer: Tracer | None = None,
     ) -> None:
         self._producer = producer
         self._store = store
@@ -99,6 +101,7 @@ class Drain:
         self._pace = Pace(max_rate)
         self._interval_s = interval_s
         self._monotonic = monotonic
+        self._tracer = tracer
         self._wake = asyncio.Event()
         self._is_ending = False
         self.waits_for_store = False  # the store cannot be read, or cannot delete what was sent
@@ -258,7 +261,7 @@ class Drain:
 
     async def _send(self, rows: Sequence[Waiting], sweep: _Sweep) -> _Sent:
         """Send the rows, wait for every delivery and return the results."""
-        batch = _Sent()
+        batch, began_ns = _Sent(), time.time_ns()
         header = (REPLAYED_AT, rfc3339(self._clock.now()).encode())
         deliveries: list[tuple[Waiting, asyncio.Future[Failure | None]]] = []
         for number, row in enumerate(rows, 1):
@@ -291,8 +294,19 @@ class Drain:
             if not held or (row.record.topic, row.record.key) not in held:
                 batch.acknowledged.append(row.id)
             # else an earlier record of the key failed: this one is sent again after it, to keep the order
+        self._trace(rows, batch, began_ns)
         # another cluster may have acknowledged these: they are sent again, in order, once the own cluster answers
         return batch if self._home.is_trusted else _Sent(has_failed=True)
+
+    def _trace(self, rows: Sequence[Waiting], batch: _Sent, began_ns: int) -> None:
+        if self._tracer is None:
+            return
+        headers = (row.record.header(TRACEPARENT) for row in rows)
+        attributes = messaging(",".join(sorted({row.record.topic for row in rows})), "send", len(rows))
+        attributes["pipeline.acknowledged"] = len(batch.acknowledged)
+        span = batch_span("replay", "producer", headers, began_ns, time.time_ns(), attributes)
+        if span is not None:
+            self._tracer.record(span)
 
     async def _ack(self) -> None:
         done, self._unacked = self._unacked, _Sent()

@@ -64,7 +64,8 @@ async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcom
         objects = sum(type(each) is dict for each in value)
         return await _many(services, call, value, body, not suspicious(body, elsewhere=objects), outcomes)
     [event_id] = _event_ids(call, body, 1)
-    outcome = await services.intake.accept(call.topic, value, event_id, plain=not suspicious(body), key=call.key)
+    plain = not suspicious(body)
+    outcome = await services.intake.accept(call.topic, value, event_id, plain, call.key, call.trace)
     kept = raise_unless_kept(outcome)
     return Attempted(Answer(201, encode(SingleAnswer(kept.event_id, kept.where))), is_final=True)
 
@@ -85,7 +86,7 @@ async def _many(
     results: list[EventAnswer | msgspec.Raw] = [msgspec.Raw(outcomes.get(index, b"")) for index in range(len(values))]
     todo = [index for index in range(len(values)) if index not in outcomes]
     accepted = await services.intake.accept_all(
-        call.topic, [values[index] for index in todo], [event_ids[index] for index in todo], plain, key
+        call.topic, [values[index] for index in todo], [event_ids[index] for index in todo], plain, key, call.trace
     )
     statuses = {201} if outcomes else set()
     for index, outcome in zip(todo, accepted, strict=True):

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from include.clock import Clock, epoch_ms, rfc3339
-from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY
+from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, TRACEPARENT
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, violations
 from include.gateway.circuit import Circuit, Supervisor
@@ -18,6 +19,7 @@ from include.gateway.event_ids import row_event_id
 from include.gateway.home_cluster import UNTRUSTED_ACK, HomeCluster
 from include.gateway.limits import MAX_RECORD_BYTES
 from include.gateway.ports import Failure, FallbackStore, Producer, Record, Saved, StoreFull, StoreUnavailable
+from include.gateway.request_trace import RequestTrace
 from include.gateway.supervision import (
     CIRCUIT_OPEN,
     KEY_WAITING,
@@ -85,11 +87,14 @@ def make_record(
     event_id: str,
     accepted: Accepted,
     key: str | None = None,
+    trace: RequestTrace | None = None,
 ) -> Record:
     """Return the record of a value, or a tombstone if `value` is None. `key` is the client's Idempotency-Key."""
     headers = [(EVENT_ID, event_id.encode()), accepted.header]
     if key is not None:
         headers.append((IDEMPOTENCY_KEY, key.encode()))
+    if trace is not None:
+        headers.append((TRACEPARENT, trace.header))
     return Record(
         topic=topic.name,
         key=b"%d" % row_id,
@@ -99,12 +104,14 @@ def make_record(
     )
 
 
-def row_record(topic: Topic, saved: Saved, accepted: Accepted, key: str | None = None) -> Record:
+def row_record(
+    topic: Topic, saved: Saved, accepted: Accepted, key: str | None = None, trace: RequestTrace | None = None
+) -> Record:
     """Return the record of a saved row. A tombstone's `accepted-at` is the deletion's time, since it is its version."""
     if saved.value is None:
         accepted = replace(accepted, header=accepted_at(saved.modified_at).header)
     event_id = row_event_id(topic.name, saved.id, saved.modified_at)
-    return make_record(topic, saved.id, saved.value, event_id, accepted, key)
+    return make_record(topic, saved.id, saved.value, event_id, accepted, key, trace)
 
 
 class Intake:
@@ -143,6 +150,7 @@ class Intake:
         accepted: Accepted | None = None,
         plain: bool = False,
         key: str | None = None,
+        trace: RequestTrace | None = None,
     ) -> Record | Rejected:
         """Return the record of an event, or Rejected if it breaks its topic's contract. Pure but for the clock.
 
@@ -154,7 +162,8 @@ class Intake:
         if found or not isinstance(value, dict):
             return Rejected(400, f"the event breaks the contract of {topic.name}", tuple(found))
         try:
-            record = make_record(topic, value[topic.key_field], value, event_id, accepted or self.accepted(), key)
+            accepted = accepted or self.accepted()
+            record = make_record(topic, value[topic.key_field], value, event_id, accepted, key, trace)
         except (RecursionError, ValueError, OverflowError):
             problem = Violation("", "cannot be written as JSON", "send plainer values: less nesting, smaller numbers")
             return Rejected(400, "the event cannot be written as JSON", (problem,))
@@ -171,13 +180,19 @@ class Intake:
         return self._accepted
 
     async def accept(
-        self, topic: Topic, value: object, event_id: str, plain: bool = False, key: str | None = None
+        self,
+        topic: Topic,
+        value: object,
+        event_id: str,
+        plain: bool = False,
+        key: str | None = None,
+        trace: RequestTrace | None = None,
     ) -> Outcome:
         """Admit one event and keep it. Takes up to the delivery timeout plus one fsync."""
-        admitted = self.admit(topic, value, event_id, plain=plain, key=key)
+        admitted = self.admit(topic, value, event_id, None, plain, key, trace)
         if isinstance(admitted, Rejected):
             return admitted
-        return await self.keep(admitted)
+        return await self.keep(admitted, trace)
 
     async def accept_all(
         self,
@@ -186,46 +201,56 @@ class Intake:
         event_ids: Sequence[str],
         plain: bool = False,
         key: str | None = None,
+        trace: RequestTrace | None = None,
     ) -> list[Outcome]:
         """Admit and keep each event. Return the outcomes in the order of the values."""
         accepted = self.accepted()
         admitted = [
-            self.admit(topic, value, event_id, accepted, plain, key)
+            self.admit(topic, value, event_id, accepted, plain, key, trace)
             for value, event_id in zip(values, event_ids, strict=True)
         ]
-        kept = iter(await self.keep_all([record for record in admitted if isinstance(record, Record)]))
+        kept = iter(await self.keep_all([record for record in admitted if isinstance(record, Record)], trace))
         return [one if isinstance(one, Rejected) else next(kept) for one in admitted]
 
-    async def keep(self, record: Record) -> Outcome:
-        """Make one record durable, in Kafka or in the fallback store."""
+    async def keep(self, record: Record, trace: RequestTrace | None = None) -> Outcome:
+        """Make one record durable, in Kafka or in the fallback store. `trace` gets the spans of both."""
+        spans = trace if trace is not None and trace.is_recorded else None
+        began_ns = 0 if spans is None else time.time_ns()
         self._counters.in_flight += 1
         try:
             bypass = self._bypass(record)
             if bypass is not None:
-                return await self._stored(record, self._store.put(record, bypass, may_be_in_kafka=False))
+                outcome = await self._stored(record, self._store.put(record, bypass, may_be_in_kafka=False))
+                if spans is not None:
+                    spans.stored([record], bypass, began_ns, _reason(outcome))
+                return outcome
             failure = await self._producer.send(record)
-            if failure is None and self._home.is_trusted:
-                return self._in_kafka(record)
-            return await self._failed(record, failure or UNTRUSTED_ACK)
+            if failure is None and not self._home.is_trusted:
+                failure = UNTRUSTED_ACK
+            if spans is not None:
+                spans.sent([record], began_ns, "" if failure is None else failure.kind)
+            return self._in_kafka(record) if failure is None else await self._failed(record, failure, spans)
         finally:
             self._counters.in_flight -= 1
 
-    async def keep_all(self, records: Sequence[Record]) -> list[Outcome]:
+    async def keep_all(self, records: Sequence[Record], trace: RequestTrace | None = None) -> list[Outcome]:
         """Make each record durable. All are sent before the first is awaited. Return outcomes in the order given."""
         self._counters.in_flight += len(records)
         try:
-            return await self._keep_all(records)
+            return await self._keep_all(records, trace if trace is not None and trace.is_recorded else None)
         finally:
             self._counters.in_flight -= len(records)
 
-    async def _keep_all(self, records: Sequence[Record]) -> list[Outcome]:
-        sent, stored, outcomes = {}, {}, dict[int, Outcome]()
+    async def _keep_all(self, records: Sequence[Record], spans: RequestTrace | None) -> list[Outcome]:
+        began_ns = 0 if spans is None else time.time_ns()
+        sent, stored, outcomes, reasons = {}, {}, dict[int, Outcome](), set[str]()
         for index, record in enumerate(records):
             bypass = self._bypass(record)
             if bypass is None:
                 sent[index] = self._producer.send(record)
             else:
                 stored[index] = self._store.put(record, bypass, may_be_in_kafka=False)
+                reasons.add(bypass)
         failures = {}
         stored_keys = set[tuple[str, bytes | None]]()  # keys of this call's records that go to the store
         for index, delivery in sent.items():
@@ -244,9 +269,17 @@ class Intake:
             if rule.keep:
                 stored[index] = self._store.put(record, failure.kind, rule.ambiguous)
                 stored_keys.add((record.topic, record.key))
+        if spans is not None and sent:
+            kinds = sorted({failure.kind for failure in failures.values()})
+            spans.sent([records[index] for index in sent], began_ns, ", ".join(kinds))
+        put_ns = 0 if spans is None else time.time_ns()
         for index, put in stored.items():
             outcome = await self._stored(records[index], put, is_in_kafka=index in outcomes)
             outcomes.setdefault(index, outcome)
+        if spans is not None and stored:
+            reasons |= {failures[index].kind if index in failures else KEY_WAITING for index in stored if index in sent}
+            lost = sorted({_reason(outcomes[index]) for index in stored} - {""})
+            spans.stored([records[index] for index in stored], ", ".join(sorted(reasons)), put_ns, ", ".join(lost))
         for index, failure in failures.items():
             self._supervisor.act(failure, rule_for(failure), records[index])
             if index not in outcomes:
@@ -260,10 +293,13 @@ class Intake:
             return KEY_WAITING
         return PARTITION_OUT if self._circuit.is_troubled and self._supervisor.is_out(record) else None
 
-    async def _failed(self, record: Record, failure: Failure) -> Outcome:
+    async def _failed(self, record: Record, failure: Failure, spans: RequestTrace | None) -> Outcome:
         rule = rule_for(failure)
         if rule.keep:
+            began_ns = 0 if spans is None else time.time_ns()
             outcome = await self._stored(record, self._store.put(record, failure.kind, rule.ambiguous))
+            if spans is not None:
+                spans.stored([record], failure.kind, began_ns, _reason(outcome))
         else:
             outcome = self._refused(record, failure)
         self._supervisor.act(failure, rule, record)  # after storing: a stop must not lose the record
@@ -300,3 +336,7 @@ class Intake:
         rule = TABLE[kind]
         self._counters.count_failure(kind, rule.action)
         return NotKept(record.event_id, rule.why)
+
+
+def _reason(outcome: Outcome) -> str:
+    return outcome.reason if isinstance(outcome, NotKept) else ""

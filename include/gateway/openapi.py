@@ -27,7 +27,8 @@ the same answer and produces no second record. A method that a path does not sup
 unknown path 404, both with the body `Error`.
 
 `X-Request-Id` identifies a request in its answer and in the gateway's log. A client may send its own, of 1 to 128
-visible ASCII characters; the gateway makes an id if there is none, or another text.
+visible ASCII characters; the gateway makes an id if there is none, or another text. Records of a call with a valid
+`traceparent` (W3C Trace Context) belong to its trace; `tracestate` is not passed on.
 
 Integers are written as such: 7, not 7.0. Times are written in the years {FIRST_YEAR} to {LAST_YEAR}."""
 
@@ -48,8 +49,15 @@ _IDEMPOTENCY_KEY: Json = {
 }
 
 _TOKENS = {
-    "data": ("dataToken", "A token whose scope includes the topic of the call."),
-    "admin": ("adminToken", "A token whose scope includes the calls on the fallback store."),
+    "data": (
+        "dataToken",
+        "A token whose scope includes the topic of the call: of the gateway's file, or an "
+        "access token of its issuer with the scope `gateway:topic:NAME` or `gateway:topic:*`.",
+    ),
+    "admin": (
+        "adminToken",
+        "A token whose scope includes the calls on the fallback store; of an access token that is `gateway:admin`.",
+    ),
 }
 
 

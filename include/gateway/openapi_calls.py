@@ -26,8 +26,8 @@ class Fault:
 
 FAULTS = (
     Fault(400, "Invalid", "The request, or each of its events, breaks the contract; each detail has a pointer."),
-    Fault(401, "Unauthorized", "No token, or an unknown one.", ("WWW-Authenticate",)),
-    Fault(403, "Forbidden", "The token's scope does not include this call or topic."),
+    Fault(401, "Unauthorized", "No token, or one that is unknown or not valid.", ("WWW-Authenticate",)),
+    Fault(403, "Forbidden", "The token's scope does not include this call or topic.", ("WWW-Authenticate",)),
     Fault(404, "NotFound", "No such row or topic."),
     Fault(408, "TooSlow", "The request did not arrive in time.", ("Connection",)),
     Fault(413, "TooLarge", "More bytes or events than one call may have, or an event larger than the broker accepts."),

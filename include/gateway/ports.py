@@ -36,7 +36,11 @@ class Record:
     @property
     def event_id(self) -> str:
         """The event id, which all copies of this event share; empty if the header is missing."""
-        return next((value.decode() for name, value in self.headers if name == EVENT_ID), "")
+        return (self.header(EVENT_ID) or b"").decode()
+
+    def header(self, wanted: str) -> bytes | None:
+        """Return the first header of that name; None if there is none."""
+        return next((value for name, value in self.headers if name == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from include.adapters.files.fallback_rows import waiting_of
 from include.adapters.files.fallback_salvage import Salvage
 from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.kafka.producer import KafkaProducer
+from include.adapters.tracing import tracer_of
 from include.clock import SystemClock, rfc3339
 from include.command import as_command
 from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, ForeignCluster
@@ -41,6 +42,7 @@ from include.gateway.home_cluster import HomeCluster
 from include.gateway.ports import FallbackStore, SetAside, StoreUnavailable
 from include.kafka_connection import KafkaConnection
 from include.settings import Settings
+from include.spans import Tracer
 
 log = logging.getLogger("include.gateway.replay")
 
@@ -55,6 +57,7 @@ async def drain_store(
     max_rate: float,
     retry_refused: bool = False,
     damaged: Path | None = None,
+    tracer: Tracer | None = None,
 ) -> DrainReport:
     """Send the waiting records of a store, in order. Returns also when an outage ended it; see `left`.
 
@@ -66,7 +69,7 @@ async def drain_store(
     async with _opened(store_dir) as store:
         home = HomeCluster(producer, circuit, supervisor)
         home.remember_in(ClusterFile(store_dir))
-        drain = Drain(producer, store, circuit, supervisor, SystemClock(), counters, home, max_rate)
+        drain = Drain(producer, store, circuit, supervisor, SystemClock(), counters, home, max_rate, tracer=tracer)
         try:
             if retry_refused:
                 log.info("%d refused records wait again", await store.retry_refused())
@@ -182,7 +185,12 @@ def main() -> int:
     max_rate = arguments.max_rate or settings.gateway.replay_max_rate
     servers = settings.kafka.connection
     wanted = {"retry_refused": arguments.retry_refused, "damaged": arguments.salvage}
-    report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted))
+    tracer = tracer_of(settings.tracing, "replay")
+    try:
+        report = asyncio.run(drain_store(store_dir, servers, arguments.timeout_s, max_rate, **wanted, tracer=tracer))
+    finally:
+        if tracer is not None:
+            tracer.close()
     print(f"sent {report.sent}, refused {report.refused}, left {report.left}")
     return OK if report.left == 0 else TRY_LATER
 

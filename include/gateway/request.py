@@ -28,6 +28,7 @@ class Head:
     expect = b""
     host: bytes | None = None
     idempotency_key: bytes | None = None
+    traceparent: bytes | None = None
     transfer_encoding: bytes | None = None
     x_request_id = b""
 
@@ -127,6 +128,9 @@ class Request:
         if field in self._given:
             if field == "x_request_id":
                 return  # of a proxy that added its own; the first one is used
+            if field == "traceparent":
+                self._given[field] = b""  # several are as good as none, by the standard
+                return
             self._repeated = field
         self._given[field] = value
 

@@ -11,17 +11,19 @@ import httptools
 from include.contracts.topics import Topic
 from include.gateway.answer import Answer, fault
 from include.gateway.request import Head, idempotency_key, require_json
+from include.gateway.request_trace import RequestTrace
 from include.gateway.tokens import NOBODY, Access, Tokens
 
 
 @dataclass(slots=True)  # not frozen: that would cost each request half a microsecond
 class Call:
-    """An admitted request: its route, the path's parameter, the name of its token, and its Idempotency-Key."""
+    """An admitted request: its route, the path's parameter, its client, its Idempotency-Key and its trace."""
 
     route: "Route"
     parameter: str
     sender: str
     key: str | None
+    trace: RequestTrace | None = None
 
     @property
     def path(self) -> str:

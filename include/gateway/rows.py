@@ -23,6 +23,7 @@ from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_re
 from include.gateway.intake import row_record
 from include.gateway.payload import decode
 from include.gateway.ports import ChangeKey, KeyReused, Saved
+from include.gateway.request_trace import RequestTrace
 from include.gateway.router import Call
 from include.gateway.services import Services
 from include.gateway.supervision import DATABASE_UNAVAILABLE, TABLE
@@ -86,7 +87,7 @@ class Rows:
             saved = await self._saved(lambda: self._services.system_of_record.create(self._topic, fields, key))
             if saved is None:
                 raise unavailable("the system of record did not say what it saved")
-            return await self._produced(201, saved, key)
+            return await self._produced(201, saved, key, call.trace)
 
         return await self._once(key, make)
 
@@ -98,7 +99,7 @@ class Rows:
         async def make() -> Answer:
             async with self._locks.of(self._topic.name, row_id):
                 saved = await self._saved(lambda: system_of_record.update(self._topic, row_id, fields, key))
-                return await self._produced(200, self._found(saved), key)
+                return await self._produced(200, self._found(saved), key, call.trace)
 
         return await self._once(key, make)
 
@@ -110,7 +111,7 @@ class Rows:
         async def make() -> Answer:
             async with self._locks.of(self._topic.name, row_id):
                 saved = await self._saved(lambda: system_of_record.delete(self._topic, row_id, key))
-                return await self._produced(200, self._found(saved), key)
+                return await self._produced(200, self._found(saved), key, call.trace)
 
         return await self._once(key, make)
 
@@ -161,11 +162,12 @@ class Rows:
     def _not_found(self) -> Fault:
         return fault(404, "", f"no such {self._topic.name}", "check the id; a deleted one does not come back")
 
-    async def _produced(self, status: int, saved: Saved, key: ChangeKey | None) -> Answer:
+    async def _produced(self, status: int, saved: Saved, key: ChangeKey | None, trace: RequestTrace | None) -> Answer:
         # If the record cannot be made durable, the answer is 503 and the row stays saved. A retry with the same key
         # finds the row and produces it, and so does reconcile_sources.
-        record = row_record(self._topic, saved, self._services.intake.accepted(), None if key is None else key.key)
-        kept = raise_unless_kept(await self._services.intake.keep(record))
+        accepted = self._services.intake.accepted()
+        record = row_record(self._topic, saved, accepted, None if key is None else key.key, trace)
+        kept = raise_unless_kept(await self._services.intake.keep(record, trace))
         answer: dict[str, object] = {"id": saved.id, "eventId": kept.event_id, "keptIn": kept.where}
         if saved.created_at is not None:
             answer["createdAt"] = rfc3339(saved.created_at)

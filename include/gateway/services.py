@@ -18,6 +18,7 @@ from include.gateway.quotas import Quotas
 from include.gateway.supervision import client_rule_for
 from include.gateway.tokens import Tokens
 from include.settings import GatewayLimits, GatewaySettings
+from include.spans import Tracer
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Services:
     quotas: Quotas
     clock: Clock
     limits: GatewayLimits
+    tracer: Tracer | None = None
     topic_faults: list[str] = field(default_factory=list)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -53,8 +55,8 @@ class Services:
             f"{held.refused} events are set aside": held.refused > 0,
             f"{held.lost} events were lost to damage of the fallback store": held.lost > 0,
         }
-        foreign = [self.home.problem] if self.home.problem else []
-        return foreign + [reason for reason, holds in reasons.items() if holds] + self.topic_faults
+        problems = [each for each in (self.home.problem, self.tokens.problem) if each]
+        return problems + [reason for reason, holds in reasons.items() if holds] + self.topic_faults
 
     def on_client_failure(self, failure: Failure) -> None:
         """Handle a failure of the producer that belongs to no record."""
@@ -72,14 +74,18 @@ def build_services(
     settings: GatewaySettings,
     stop: Callable[[str], None],
     journal: CallJournal | None = None,
+    tracer: Tracer | None = None,
 ) -> Services:
-    """Build the gateway on its ports. `stop` is called if supervision decides that the gateway must stop."""
+    """Build the gateway on its ports. `stop` is called if supervision decides that the gateway must stop.
+
+    Without a tracer, tracing is off.
+    """
     counters, circuit = Counters(), Circuit(settings.circuit_failures)
     supervisor = Supervisor(producer, circuit, counters, stop)
     idempotency = Idempotency(clock, settings.idempotency_window_s, settings.idempotency_max_keys, journal)
     home = HomeCluster(producer, circuit, supervisor)
     quotas = Quotas(settings.client_requests_per_s, settings.client_bytes_per_s, time.monotonic)
-    drain = Drain(producer, store, circuit, supervisor, clock, counters, home, settings.replay_max_rate)
+    drain = Drain(producer, store, circuit, supervisor, clock, counters, home, settings.replay_max_rate, tracer=tracer)
     return Services(
         intake=Intake(producer, store, circuit, supervisor, clock, counters, home),
         drain=drain,
@@ -96,4 +102,5 @@ def build_services(
         quotas=quotas,
         clock=clock,
         limits=settings.limits,
+        tracer=tracer,
     )

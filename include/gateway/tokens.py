@@ -18,14 +18,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from include.command import as_command
 from include.contracts.pipelines import RAW_TOPICS
 from include.errors import OK, ConfigurationError
 from include.gateway import token_file
-from include.gateway.answer import Fault, fault
+from include.gateway.challenges import ADMIN_SCOPE, TOPIC_SCOPE, insufficient_scope, invalid_token, missing_token
 from include.gateway.token_file import EVERY_TOPIC, Entry
+
+if TYPE_CHECKING:
+    from include.gateway.access_tokens import AccessTokens  # its library takes a tenth of a second to import
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +40,31 @@ NOBODY = ""  # the sender's name on calls that need no token
 class Tokens:
     """The tokens that a gateway accepts, as hashes.
 
-    With `entries` None, calls need no token; that is for loopback only. With no entries, every token is refused.
+    With `entries` None, calls need no token; that is for loopback only. With no entries, every token is refused, except
+    those of the identity provider whose `access_tokens` are accepted too.
     """
 
-    def __init__(self, entries: Sequence[Entry] | None, path: Path | None = None) -> None:
+    def __init__(
+        self, entries: Sequence[Entry] | None, path: Path | None = None, access_tokens: "AccessTokens | None" = None
+    ) -> None:
         self._path = path
+        self._access_tokens = access_tokens
         self._known: list[tuple[bytes, Entry]] = []
         self.is_open = entries is None
         if entries is not None:
             self._take(entries)
 
     @classmethod
-    def of(cls, path: Path | None) -> "Tokens":
-        """Load the tokens of a file. With None, calls need no token. Raises ConfigurationError."""
-        return cls(None if path is None else token_file.read(path), path)
+    def of(cls, path: Path | None, access_tokens: "AccessTokens | None" = None) -> "Tokens":
+        """Load the tokens of a file. With neither of the two, calls need no token. Raises ConfigurationError."""
+        if path is None:
+            return cls(None if access_tokens is None else (), None, access_tokens)
+        return cls(token_file.read(path), path, access_tokens)
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why some valid tokens may be refused; None if there is none."""
+        return None if self._access_tokens is None else self._access_tokens.keys.problem
 
     def reload(self) -> bool:
         """Reload the file. True if it was loaded. The error of an invalid file is logged, and the tokens stay."""
@@ -66,7 +80,8 @@ class Tokens:
     def require(self, authorization: bytes, access: Access, topic: str | None = None) -> str:
         """Return the name of the token if its scope includes the call; `topic` None stands for any topic.
 
-        Raises Fault 401 for a missing or unknown token, 403 for one whose scope does not include the call.
+        Raises Fault 401 for a missing or unknown token, 403 for one whose scope does not include the call, 503 while an
+        access token cannot be verified.
         """
         if self.is_open:
             return NOBODY
@@ -76,20 +91,24 @@ class Tokens:
         for known, entry in self._known:  # no early exit, so that the time taken does not depend on the match
             if hmac.compare_digest(known, presented):
                 found = entry
-        if found is None or not token:
-            raise _unknown()
+        if not token:
+            raise missing_token()
+        if found is None and self._access_tokens is not None and token.count(b".") == 2:
+            found = self._access_tokens.entry(token, presented)
+        if found is None:
+            raise invalid_token("no valid token")
         if access == "admin":
             if not found.admin:
-                raise _not_for_this("the admin calls", "admin")
+                raise insufficient_scope("the admin calls", "admin", ADMIN_SCOPE)
         elif topic is None:
             if not found.topics:
-                raise _not_for_this("data", "the topic")
+                raise insufficient_scope("data", "the topic", TOPIC_SCOPE + EVERY_TOPIC)
         elif not found.allows(topic):
-            raise _not_for_this(f"topic {topic}", "the topic")
+            raise insufficient_scope(f"topic {topic}", "the topic", TOPIC_SCOPE + topic)
         return found.name
 
     def _take(self, entries: Sequence[Entry]) -> None:
-        if not entries:
+        if not entries and self._path is not None:
             log.warning("the tokens file has no token: every call that needs one is answered 401")
         self._known = [(bytes.fromhex(digest), entry) for entry in entries for digest in entry.sha256]
 
@@ -97,15 +116,6 @@ class Tokens:
 def _token(authorization: bytes) -> bytes:
     scheme, _, token = authorization.partition(b" ")
     return token if scheme.lower() == b"bearer" else b""
-
-
-def _unknown() -> Fault:
-    remedy = "send Authorization: Bearer with a token of this gateway"
-    return fault(401, "", "no valid token", remedy, ((b"www-authenticate", b"Bearer"),))
-
-
-def _not_for_this(what: str, scope: str) -> Fault:
-    return fault(403, "", f"this token is not for {what}", f"use a token whose scope has {scope}")
 
 
 @as_command

@@ -62,12 +62,13 @@ def _(found: Differences) -> str:
 
 @text_of.register
 def _(found: Whereabouts) -> str:
-    head = ("place", "day", "generation", "since", "stream", "table", "output", "event", "")
+    head = ("place", "day", "generation", "since", "stream", "table", "output", "event", "trace", "")
     rows = [
         (
             trace.place, str(trace.day or ""), str(trace.generation_id or ""), str(trace.at or ""),
             *("/".join(map(str, at)) if at else "" for at in (trace.stream, trace.table, trace.output)),
-            trace.event_id or "", "; ".join(part for part in (trace.is_shown * "shown", trace.note) if part),
+            trace.event_id or "", trace.trace_id or "",
+            "; ".join(part for part in (trace.is_shown * "shown", trace.note) if part),
         )
         for trace in found.traces
     ]  # fmt: skip

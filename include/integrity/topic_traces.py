@@ -12,7 +12,7 @@ from include.adapters.kafka import offsets as kafka_offsets
 from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.clock import instant_of
-from include.contracts import headers
+from include.contracts import headers, trace_context
 from include.contracts.fields import record_id
 from include.errors import MissingRange
 from include.integrity.caught_up import taken_offsets
@@ -32,7 +32,8 @@ class Trace:
     """One place that has a version of the key.
 
     Coordinates are of the stream's record, of the table's record that it was joined with, and of the output's record.
-    `is_shown`: the view shows this row. `note` says why the version is there, or how it came there.
+    `is_shown`: the view shows this row. `note` says why the version is there, or how it came there. `trace_id` is that
+    of the request, of records that still are in a topic.
     """
 
     place: str
@@ -46,6 +47,7 @@ class Trace:
     output: Coordinates | None = None
     note: str = ""
     is_shown: bool = False
+    trace_id: str | None = None
 
 
 def untaken_records(
@@ -112,7 +114,9 @@ def _of_record(place: str, message: Message, stream: Coordinates | None, output:
         notes.append(f"kept in a fallback store until {replayed.isoformat()}")
     event_id = headers.event_id(_header(message, headers.EVENT_ID))
     at = accepted or instant_of(message.timestamp()[1] * 1000)
-    return Trace(place, None, None, event_id, at, None, stream, None, output, "; ".join(notes))
+    context = trace_context.parse(_header(message, headers.TRACEPARENT))
+    trace_id = None if context is None else context.trace_id
+    return Trace(place, None, None, event_id, at, None, stream, None, output, "; ".join(notes), trace_id=trace_id)
 
 
 def _header(message: Message, name: str) -> bytes | None:

@@ -610,6 +610,7 @@ CREATE TABLE pending_record (
     pending_since timestamptz NOT NULL DEFAULT now(),
     version_at timestamptz NOT NULL,
     sent_at timestamptz,
+    traceparent text,
     PRIMARY KEY (topic, partition, "offset")
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX pending_record_key ON pending_record ({{key}});
@@ -620,6 +621,7 @@ GRANT SELECT (partition, "offset", {{key}}, {{table_key}}, day, event_id, pendin
 GRANT SELECT, INSERT, UPDATE, DELETE ON pending_record TO stream;
 COMMENT ON TABLE pending_record IS 'Records whose {{table}} is not known yet, whole, until the {{table}} comes.';
 COMMENT ON COLUMN pending_record.version_at IS 'The version of the {{stream}} that waits.';
+COMMENT ON COLUMN pending_record.traceparent IS 'The trace of the request that made it; null if it belongs to none.';
 COMMENT ON COLUMN pending_record.sent_at IS 'When it was sent to {{output}}; the row goes when that is served.';
 
 CREATE TABLE reject (

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from include.adapters.postgres.served_batch import holds_record, newest_timestam
 from include.errors import PipelineError
 from include.failpoints import failpoint_records
 from include.retry import NO_LIMIT, retry_transient
+from include.spans import Tracer, batch_span, messaging
 from spark_jobs.speed.driver_state import Batch, DriverState
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,16 @@ class WriterClosed(PipelineError):
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch to write (see `include.adapters.postgres.served_batch`), and the seconds it took so far, by phase."""
+    """A batch to write (see `include.adapters.postgres.served_batch`), and the seconds it took so far, by phase.
+
+    `traces` are values of `traceparent` of its records, `began_ns` when it began to be read; neither without a tracer.
+    """
 
     batch_id: int
     records: pa.Table
     phases_s: Mapping[str, float]
+    traces: Sequence[bytes] = ()
+    began_ns: int = 0
 
 
 class BatchWriter:
@@ -48,10 +54,12 @@ class BatchWriter:
         state: DriverState,
         stop: threading.Event,
         guard: Guard | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._store = store
         self._guard = guard or (lambda write, _records: write())
         self._state = state
+        self._tracer = tracer
         self._stop = stop
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -116,6 +124,16 @@ class BatchWriter:
             lambda: self._attempt(batch.records), NO_LIMIT, self._state.waiting_callback("serve"), self._stop
         )
         self._note(batch, waited_s, applied)
+        self._trace(batch)
+
+    def _trace(self, batch: DecodedBatch) -> None:
+        if self._tracer is None or not batch.traces:
+            return
+        attributes = messaging(self._store.topic, "process", batch.records.num_rows)
+        name, ended_ns = f"serve {self._store.topic}", time.time_ns()
+        span = batch_span(name, "consumer", batch.traces, batch.began_ns, ended_ns, attributes)
+        if span is not None:
+            self._tracer.record(span)
 
     def wait(self) -> None:
         """Wait until the batch in progress is written or the application stops. Raises the error of a failed batch."""

@@ -19,6 +19,7 @@ from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.adapters.postgres.schema_revision import require_schema
 from include.adapters.postgres.stream_progress import StreamProgressStore
+from include.adapters.tracing import tracer_of
 from include.contracts.definition import Definition
 from include.errors import ConfigurationError, Retryable
 from include.settings import Settings
@@ -63,7 +64,10 @@ class Driver:
         self._progress = StreamProgressStore(settings.database, lease=self._lease)
         offset_reader, stream = OffsetReader(settings.kafka.connection), settings.stream
         store = PendingStore(settings.database, self._lease)
-        self._context = DriverContext(settings, offset_reader, self._ledger, self._lease, store, self._state, stop)
+        self._tracer = tracer_of(settings.tracing, f"stream-{'-'.join(names)}" if len(names) == 1 else "stream")
+        self._context = DriverContext(
+            settings, offset_reader, self._ledger, self._lease, store, self._state, stop, self._tracer
+        )
         self._queries = [QUERIES[name](self._context, definition) for name in names]
         self._port = stream.serve_metrics_port if list(names) == ["serve"] else stream.metrics_port
         topics = {name: topic for name, topic in topics_of(definition).items() if name in names}
@@ -194,6 +198,8 @@ class Driver:
                 self._closing.pop()()
             except Exception:  # the others must still be closed
                 log.exception("closing failed")
+        if self._tracer is not None:
+            self._tracer.close()
         self._progress.close()
         self._ledger.close()
 

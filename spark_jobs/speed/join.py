@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from include.errors import DatabaseUnavailable
 from include.failpoints import failpoint, failpoint_records
 from include.kafka_connection import KafkaConnection
 from include.retry import NO_LIMIT, retry_transient
+from include.spans import MAX_LINKS, Tracer, batch_span, messaging
 from spark_jobs.connectors.kafka import write_records
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.driver_state import Batch, DriverState
@@ -63,6 +64,7 @@ class BoardJoin:
         read: Callable[[OffsetRange], DataFrame],
         keep_rejects: Callable[[Sequence[Reject]], None],
         max_bytes: int,
+        tracer: Tracer | None = None,
     ) -> None:
         """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
         self._session = session
@@ -77,6 +79,7 @@ class BoardJoin:
         self._stop = stop
         self._read = read
         self._max_bytes = max_bytes
+        self._tracer = tracer
         self._keep_rejects = keep_rejects
         self._lock = threading.Lock()
         self._pending = PendingPages(store, members.known, max_bytes)
@@ -87,14 +90,14 @@ class BoardJoin:
 
     def decoded(self, records: DataFrame) -> DataFrame:
         """Decode records of the source for `process`. It is a part of the streaming query's own plan."""
-        return decode(records, self._stream).drop("replayed", "accepted_at")
+        return decode(records, self._stream, traced=True).drop("replayed", "accepted_at")
 
     def process(self, boards: DataFrame, range_: OffsetRange, batch_id: int, progress: JoinProgress) -> None:
         """Process the boards of a range.
 
         Boards are sent before progress is recorded: a crash in between sends them again and never loses them.
         """
-        started = time.monotonic()
+        started, began_ns = time.monotonic(), time.time_ns()
         failpoint_records("join.records", lambda topic, *at: topic == self._stream.name and range_.holds(*at))
         with self._lock:
             # the boards' offsets are fixed; members are read to their end afterwards, so that none is missed
@@ -117,6 +120,7 @@ class BoardJoin:
         newest_ms = sent.counts["newest_ms"]
         newest_at = None if newest_ms is None else instant_of(newest_ms * 1000)
         self._state.record_batch("join", Batch(rows, phases, newest_at))
+        self._trace(rows, sent.counts.get("traces", "").split(","), began_ns)
 
     def resolve_pending(self, take: Callable[[PendingBatch], object]) -> int:
         """Send one page of the pending boards whose member is known by now; returns the number of boards sent.
@@ -167,7 +171,8 @@ class BoardJoin:
     def _send(self, boards: DataFrame) -> "_Sent":
         counted = Observation()
         details = self._details(boards)
-        self._write(details.observe(counted, *_counts()).where("is_sent"))
+        traces = [] if self._tracer is None else [_traces()]
+        self._write(details.observe(counted, *_counts(), *traces).where("is_sent"))
         counts = counted.get
         self._state.add_count("sent", counts["sent"])
         return _Sent(details, counts)
@@ -211,13 +216,14 @@ class BoardJoin:
         return details.where("NOT is_sent").select(
             "topic", "partition", "offset", F.col(self._key_column).alias("stream_key"),
             F.col(self._join_column).alias("table_key"), day, "key", "value", "kafka_timestamp", "event_id",
-            "accepted_text", F.try_to_timestamp("accepted_text").alias("accepted_at"), "version_at", "ok",
+            "accepted_text", F.try_to_timestamp("accepted_text").alias("accepted_at"), "version_at", "traceparent",
+            "ok",
         )  # fmt: skip
 
     def _board(self, record: dict[str, Any], row: TableRow) -> PendingRecord:
         """Return a board of the slow path as pending. It is never a tombstone: the fast path accepts all valid ones."""
         columns = {name: record[name] for name in ("topic", "partition", "offset", "key", "kafka_timestamp",
-                                                   "event_id", "accepted_at")}  # fmt: skip
+                                                   "event_id", "accepted_at", "traceparent")}  # fmt: skip
         day = Day.of(row.values[self._day_column], self._timezone).date
         return PendingRecord(**columns, stream_key=row.key, table_key=row.values[self._join_column], day=day,
                             value=plain_value(record["value"], self._stream), version_at=row.version_at)  # fmt: skip
@@ -249,8 +255,19 @@ class BoardJoin:
             self._state.add_count("rejects", 1)
             self._state.add_count("isolated", 1)
 
+    def _trace(self, boards: int, traceparents: Iterable[str | None], began_ns: int) -> None:
+        """Record the span of a batch, with links to the traces of its boards, if there are any."""
+        if self._tracer is None:
+            return
+        headers = (None if each is None else each.encode() for each in traceparents)
+        attributes = messaging(self._stream.name, "process", boards)
+        span = batch_span(f"join {self._stream.name}", "consumer", headers, began_ns, time.time_ns(), attributes)
+        if span is not None:
+            self._tracer.record(span)
+
     def resolve(self, batch: PendingBatch) -> None:
         """Send the boards whose member is known, and mark them as sent."""
+        began_ns = time.time_ns()
         failpoint_records("resolve.records", lambda *at: any(board[:3] == at for board in batch.boards))
         details = self._details(self.decoded(self._records(batch.boards))).persist()
         try:
@@ -263,17 +280,19 @@ class BoardJoin:
                 self._state.add_count("pending_sent", len(sent))
                 self._resolved += len(sent)
                 log.info("sent %d pending boards", len(sent))
+                done = set(sent)
+                self._trace(len(sent), (board.traceparent for board in batch.boards if board[:3] in done), began_ns)
         finally:
             details.unpersist()
 
     def _records(self, waiting: Sequence[StoredRecord]) -> DataFrame:
         """Return pending boards as records of the source. Built with Arrow, as tuples would need a Python worker."""
         rows = []
-        for topic, partition, offset, key, value, timestamp, event_id, accepted_at in waiting:
+        for topic, partition, offset, key, value, timestamp, event_id, accepted_at, trace in waiting:
             accepted = None if accepted_at is None else accepted_at.isoformat()
             headers = [
                 {"key": name, "value": text.encode()}
-                for name, text in ((h.EVENT_ID, event_id), (h.ACCEPTED_AT, accepted))
+                for name, text in ((h.EVENT_ID, event_id), (h.ACCEPTED_AT, accepted), (h.TRACEPARENT, trace))
                 if text is not None
             ]
             rows.append({"key": key, "value": value, "topic": topic, "partition": partition, "offset": offset,
@@ -288,6 +307,15 @@ def _counts() -> tuple[Column, ...]:
         F.count_if(F.expr("ok AND NOT is_sent")).alias("pending"),
         F.count_if(F.expr("NOT ok")).alias("slow_path"),
         F.unix_millis(F.max("kafka_timestamp")).alias("newest_ms"),
+    )
+
+
+@cache
+def _traces() -> Column:
+    """Return some of the batch's recorded traces, as one text."""
+    is_sampled = F.expr("substr(traceparent, -1) IN ('1', '3')")
+    return F.array_join(F.slice(F.collect_set(F.when(is_sampled, F.col("traceparent"))), 1, MAX_LINKS), ",").alias(
+        "traces"
     )
 
 

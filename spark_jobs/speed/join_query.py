@@ -61,7 +61,7 @@ class JoinQuery(StreamQuery):
         read = self._reader(session)
         join = self._join = BoardJoin(
             session, members, context.store, context.lease, definition, settings.kafka.connection,
-            settings.timezone, state, context.stop, read, keep, max_bytes,
+            settings.timezone, state, context.stop, read, keep, max_bytes, context.tracer,
         )  # fmt: skip
         progress = self._progress = JoinProgress(
             context.ledger, context.lease, self._topic, self._topic_id, self._start

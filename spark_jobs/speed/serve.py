@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from include.adapters.arrow_rows import array, first_header
 from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.postgres.live_table_sink import LiveTableSink
 from include.adapters.postgres.served_batch import holds_record, reject_records
 from include.contracts.definition import Definition
+from include.contracts.headers import TRACEPARENT
 from include.contracts.reject import Reject
 from include.failpoints import failpoint_records
+from include.spans import Tracer
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard
 from spark_jobs.speed.detail_decoder import DetailDecoder
@@ -45,13 +48,15 @@ class Serve:
         stop: threading.Event,
         max_bytes: int,
         guard: Guard | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
         self._topic = definition.output.name
         self._definition = definition
         self._read = read
         self._details = DetailDecoder(definition, timezone)
-        self._writer = BatchWriter(store, state, stop, guard)
+        self._writer = BatchWriter(store, state, stop, guard, tracer)
+        self._is_traced = tracer is not None
         self._max_bytes = max_bytes
 
     def process(self, records: DataFrame, range_: OffsetRange, batch_id: int) -> None:
@@ -61,15 +66,17 @@ class Serve:
         until the previous batch is written, and raises its error. If the application is stopping, the next driver
         writes the rest.
         """
-        started = time.monotonic()
+        started, began_ns = time.monotonic(), time.time_ns()
         for page in pages(_whole(records), self._read_whole, range_, range_.count, self._max_bytes):
             read = time.monotonic()
             batch = self._decoded(page)
             phases_s = {"read": read - started, "decode": time.monotonic() - read}
-            if batch.num_rows and not self._writer.hand_over(DecodedBatch(batch_id, batch, phases_s)):
+            traces = tuple(_traces(page)) if self._is_traced else ()
+            decoded = DecodedBatch(batch_id, batch, phases_s, traces, began_ns)
+            if batch.num_rows and not self._writer.hand_over(decoded):
                 log.info("batch %d: stopping; the next driver writes the rest", batch_id)
                 return
-            started = time.monotonic()
+            started, began_ns = time.monotonic(), time.time_ns()
 
     def take(self, range_: OffsetRange) -> None:
         """Read, decode and write the records of a range before returning. No batch may be in progress."""
@@ -112,6 +119,12 @@ class Serve:
     def close(self, max_wait_s: float = 10.0) -> bool:
         """Wait for the batch in progress, cancel it after `max_wait_s`. Returns True if no batch failed or is left."""
         return self._writer.close(max_wait_s)
+
+
+def _traces(page: pa.Table) -> list[bytes]:
+    """Return the different values of `traceparent` in the records' headers."""
+    values: list[bytes] = first_header(array(page["headers"]), TRACEPARENT).drop_null().unique().to_pylist()
+    return values
 
 
 def _whole(records: DataFrame) -> DataFrame:

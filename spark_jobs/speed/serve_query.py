@@ -33,7 +33,7 @@ class ServeQuery(StreamQuery):
         serve = self._serve = Serve(
             store, self._reader(session), self._definition, settings.timezone, context.state, context.stop,
             settings.stream.max_batch_bytes,
-            lambda write, records: isolation.run(write, lambda: left(ends_of(records))),
+            lambda write, records: isolation.run(write, lambda: left(ends_of(records))), context.tracer,
         )  # fmt: skip
         isolation = self._isolations.of_topic(
             self._trials(self.name), self._topic, serve.take, lambda rejected, _: serve.reject(rejected)

@@ -21,6 +21,7 @@ from include.contracts.definition import Definition
 from include.errors import PipelineError
 from include.retry import NO_LIMIT, retry_transient
 from include.settings import Settings
+from include.spans import Tracer
 from spark_jobs.connectors.kafka import read_range, stream_reader
 from spark_jobs.speed.checkpoints import BatchRanges
 from spark_jobs.speed.driver_state import DriverState, Query, topics_of
@@ -48,6 +49,7 @@ class DriverContext:
     store: PendingStore
     state: DriverState
     stop: threading.Event
+    tracer: Tracer | None = None
 
     def retry(self, call: Callable[[], Result], query: Query) -> Result:
         """Make a call again while a server is out, and record that the query waits."""

@@ -14,6 +14,7 @@ from pyspark.sql import types as t
 from include.contracts import headers as h
 from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT, TIMESTAMP, Field
 from include.contracts.topics import Topic
+from include.contracts.trace_context import RECORD_PATTERN
 from include.contracts.validation import MAX_DEPTH
 from spark_jobs.schemas import json_type
 from spark_jobs.transforms.headers import header_text
@@ -46,17 +47,19 @@ LONE_SURROGATE = (
 _IS_ID = "string(try_cast(string(key) AS bigint)) = string(key)"
 
 
-def decode(records: DataFrame, topic: Topic) -> DataFrame:
+def decode(records: DataFrame, topic: Topic, traced: bool = False) -> DataFrame:
     """Return one row per record of the Kafka source (with headers): coordinates, the topic's columns, and `ok`.
 
     If `ok` is false the topic's columns are null, so that later expressions never get a value that breaks the contract.
     A tombstone has `deleted` true and its key as id. `<column>_text` is a timestamp as it was sent. `accepted_text` is
     the text of the header, `accepted_at` its timestamp. `version_at` is the time of the version; for a tombstone, the
-    time when it was accepted. `kafka_timestamp` is null outside the contract's range of years.
+    time when it was accepted. `kafka_timestamp` is null outside the contract's range of years. With `traced` there is
+    also `traceparent`, null unless the header has the form in which the gateway writes it.
 
     There are four projections. Each copies all values of a row, which takes longer than most checks.
     """
     in_years = (F.col("timestamp") >= FIRST_INSTANT) & (F.col("timestamp") < END_INSTANT)
+    carried = (*_CARRIED, "traceparent") if traced else _CARRIED
     parsed = records.select(
         "topic",
         "partition",
@@ -68,11 +71,12 @@ def decode(records: DataFrame, topic: Topic) -> DataFrame:
         header_text(h.REPLAYED_AT).isNotNull().alias("replayed"),
         header_text(h.EVENT_ID).alias("_event_id"),
         header_text(h.ACCEPTED_AT).alias("_accepted"),
+        *([_traceparent()] if traced else []),
         _parsed(topic).alias("_parsed"),
     )
-    read = parsed.select(*_CARRIED, *_header_columns(), *_value_columns(topic))
-    judged = read.select(*_CARRIED, *_OF_HEADERS, "_json", *_converted_columns(topic), _ok(topic).alias("ok"))
-    return judged.select(*_CARRIED, *_OF_HEADERS, *_typed_columns(topic), "ok")
+    read = parsed.select(*carried, *_header_columns(), *_value_columns(topic))
+    judged = read.select(*carried, *_OF_HEADERS, "_json", *_converted_columns(topic), _ok(topic).alias("ok"))
+    return judged.select(*carried, *_OF_HEADERS, *_typed_columns(topic), "ok")
 
 
 def valid(decoded: DataFrame) -> DataFrame:
@@ -105,6 +109,12 @@ def _value_columns(topic: Topic) -> tuple[Column, ...]:
     first = F.get(values, F.lit(0))
     typed = [_conversion(first[field.name], field).alias(_converted(field)) for field in _with_format(topic)]
     return first.alias("_json"), *typed, F.coalesce(is_object, F.lit(False)).alias("_is_object")
+
+
+@cache
+def _traceparent() -> Column:
+    text = header_text(h.TRACEPARENT)
+    return F.when(text.rlike(_to_the_end(RECORD_PATTERN)), text).alias("traceparent")
 
 
 @cache

@@ -48,11 +48,13 @@ def _record_columns(definition: Definition) -> tuple[Column, ...]:
         header(of("table_partition"), F.col("table_partition")),
         header(of("table_offset"), F.col("table_offset")),
     )
+    # most records have all headers but that of a trace; array_compact uses a lambda, which Spark does not compile
+    compact = F.when(_has_all_headers(accepted), headers).otherwise(F.array_compact(headers))
+    traced = F.concat(compact, F.array(header(h.TRACEPARENT, F.col("traceparent"))))
     return (
         F.col(key).cast("string").cast("binary").alias("key"),
         F.when(~F.col("deleted"), value).cast("binary").alias("value"),
-        # most records have all headers; array_compact uses a lambda, which Spark does not compile
-        F.when(_has_all_headers(accepted), headers).otherwise(F.array_compact(headers)).alias("headers"),
+        F.when(F.col("traceparent").isNull(), compact).otherwise(traced).alias("headers"),
     )
 
 

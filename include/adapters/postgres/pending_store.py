@@ -31,6 +31,7 @@ class PendingRecord(NamedTuple):
     event_id: str | None
     accepted_at: dt.datetime | None
     version_at: dt.datetime
+    traceparent: str | None = None
 
 
 class Coordinates(NamedTuple):
@@ -55,6 +56,7 @@ class StoredRecord(NamedTuple):
     kafka_timestamp: dt.datetime | None
     event_id: str | None
     accepted_at: dt.datetime | None
+    traceparent: str | None
 
 
 class PendingStore:

@@ -7,7 +7,8 @@ ON CONFLICT (topic, partition, "offset") DO NOTHING
 
 -- name: insert_pending
 INSERT INTO pending_record
-    (topic, partition, "offset", {{key}}, {{table_key}}, day, key, value, kafka_timestamp, event_id, accepted_at, version_at)
+    (topic, partition, "offset", {{key}}, {{table_key}}, day, key, value, kafka_timestamp, event_id, accepted_at, version_at,
+     traceparent)
 VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
@@ -30,7 +31,7 @@ SELECT topic, partition, "offset", octet_length(value) + COALESCE(octet_length(k
  LIMIT %(limit)s
 
 -- name: select_pending
-SELECT topic, partition, "offset", key, value, kafka_timestamp, event_id, accepted_at
+SELECT topic, partition, "offset", key, value, kafka_timestamp, event_id, accepted_at, traceparent
   FROM pending_record
   JOIN unnest(%(topics)s::text[], %(partitions)s::int[], %(offsets)s::bigint[]) AS given (topic, partition, "offset")
  USING (topic, partition, "offset")

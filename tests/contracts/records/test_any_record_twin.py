@@ -99,7 +99,7 @@ LISTS = st.one_of(RAW_LISTS, *DETAIL_LISTS)  # Spark does not read the latter
 
 def streamed(spark, table, topic, zone):
     """Return the result of the stream's transforms for each record, by offset, with every column."""
-    decoded = decode(spark.createDataFrame(table), topic)
+    decoded = decode(spark.createDataFrame(table), topic, traced=True)
     definition = PIPELINES[topic]
     if topic is definition.stream:
         decoded = joined(spark, decoded, definition)
@@ -184,7 +184,7 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
     streams += twisted(stream, first_id=20_000, step=1, author=int(right.key))
     sent = {row.key: row for row in map(read_single, numbered(streams), itertools.repeat(stream))
             if not isinstance(row, Reject)}  # fmt: skip
-    decoded = valid(decode(spark.createDataFrame(source(streams)[1]), stream))
+    decoded = valid(decode(spark.createDataFrame(source(streams)[1]), stream, traced=True))
     rows = valid(decode(spark.createDataFrame(source(tables)[1]), table))
     details = board_details_of_newest(decoded, [newest_versions(rows, table.key_column)], definition)
     written = to_records(details.where("author_known"), definition).toArrow().to_pylist()

@@ -76,7 +76,9 @@ def test_a_token_is_known_by_its_name_where_it_is_good(authorization, access, to
 def test_no_token_or_an_unknown_one_is_401_with_the_scheme(authorization, access, topic):
     fault = refusal(TOKENS, authorization, access, topic)
     assert fault.status == 401
-    assert (b"www-authenticate", b"Bearer") in fault.headers
+    has_token = authorization[:7].lower() == b"bearer " and authorization[7:]
+    challenge = b'Bearer error="invalid_token", error_description="no valid token"' if has_token else b"Bearer"
+    assert fault.headers == ((b"www-authenticate", challenge),)
     assert fault.details[0].remedy
 
 

@@ -1,0 +1,123 @@
+"""Sampling, links and settings of tracing, and a collector that hangs at the end of a process."""
+
+import time
+
+import pytest
+
+from include.adapters import tracing
+from include.adapters.tracing import DEFAULT_RATIO, OtlpTracer, tracer_of
+from include.contracts.trace_context import TraceContext
+from include.errors import ConfigurationError
+from include.settings import TracingSettings, tracing_settings
+from include.spans import MAX_LINKS, Span, batch_span, links_of, new_trace
+from tests.support.collector import Collector
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+SAMPLED, UNSAMPLED = (TraceContext("a" * 32, "b" * 16, flags) for flags in (1, 0))
+
+
+@pytest.fixture
+def tracer(monkeypatch):
+    """A function that makes a tracer with an environment."""
+    made = []
+    monkeypatch.setattr(tracing, "CLOSE_TIMEOUT_S", 0.2)
+
+    def make(**variables):
+        for name, value in {**ENDPOINT, **variables}.items():
+            monkeypatch.setenv(name, value)
+        made.append(OtlpTracer("test"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def share(tracer, count=20_000):
+    return sum(tracer.begin(None).is_sampled for _ in range(count)) / count
+
+
+def test_by_default_few_new_traces_are_recorded_and_callers_decide_about_theirs(tracer):
+    made = tracer(OTEL_TRACES_SAMPLER="")
+    assert DEFAULT_RATIO / 2 < share(made) < DEFAULT_RATIO * 2
+    for parent in (SAMPLED, UNSAMPLED):
+        child = made.begin(parent)
+        assert (child.trace_id, child.flags) == (parent.trace_id, parent.flags)
+        assert child.span_id != parent.span_id
+
+
+@pytest.mark.parametrize(
+    ("sampler", "argument", "new", "of_sampled", "of_unsampled"),
+    [
+        ("always_on", "", 1.0, True, True),
+        ("always_off", "", 0.0, False, False),
+        ("parentbased_always_on", "", 1.0, True, False),
+        ("parentbased_always_off", "", 0.0, True, False),
+        ("parentbased_traceidratio", "0.5", 0.5, True, False),
+    ],
+)
+def test_the_sampler_of_the_environment_decides(tracer, sampler, argument, new, of_sampled, of_unsampled):
+    made = tracer(OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument)
+    assert share(made, 2000) == pytest.approx(new, abs=0.1)
+    assert [made.begin(parent).is_sampled for parent in (SAMPLED, UNSAMPLED)] == [of_sampled, of_unsampled]
+
+
+def test_ids_are_valid_and_differ(tracer):
+    made = tracer()
+    contexts = [made.begin(None) for _ in range(1000)]
+    assert len({context.trace_id for context in contexts}) == len({context.span_id for context in contexts}) == 1000
+    assert {(len(context.trace_id), len(context.span_id)) for context in contexts} == {(32, 16)}
+
+
+def test_links_are_of_sampled_traces_once_each_and_limited():
+    sampled = [new_trace().header for _ in range(MAX_LINKS + 50)]
+    headers = [None, b"garbage", UNSAMPLED.header, *sampled[:1], *sampled]
+    links = links_of(headers)
+    assert [link.header for link in links] == sampled[:MAX_LINKS]
+    assert batch_span("a batch", "consumer", [None, UNSAMPLED.header], 1, 2, {}) is None
+    assert batch_span("a batch", "consumer", sampled, 1, 2, {}).links == links
+
+
+def test_a_collector_that_hangs_delays_the_end_by_the_timeout_only(tracer, caplog):
+    collector = Collector()
+    collector.is_open.clear()
+    made = tracer(**collector.variables())
+    made.record(Span("a span", "internal", new_trace(), None, 1, 2, {}))
+    began = time.monotonic()
+    made.close()
+    assert time.monotonic() - began < 10
+    assert "the last spans were not sent" in caplog.text
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_on"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        (ENDPOINT, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/v1/traces"}, True),
+        ({**ENDPOINT, "OTEL_SDK_DISABLED": "TRUE"}, False),
+        ({**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"}, False),
+        ({**ENDPOINT, "OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, False),
+    ],
+)
+def test_tracing_is_on_with_an_endpoint(variables, is_on):
+    assert tracing_settings(variables).is_on == is_on
+    assert is_on or tracer_of(TracingSettings(), "test") is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "ftp://x"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+        ({**ENDPOINT, "OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER"),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL"),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(variables, name):
+    with pytest.raises(ConfigurationError, match=name):
+        tracing_settings(variables)
