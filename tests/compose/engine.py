@@ -131,7 +131,7 @@ class Project:
                 found[service] = f"{state['Status']} {state.get('ExitCode', '')}"
         return found
 
-    def wait_until_healthy(self, timeout_s: float = 420) -> None:
+    def wait_until_healthy(self, timeout_s: float = 900) -> None:
         """Wait until all lasting services are healthy and all jobs have ended with 0."""
         until(lambda: not self.unhealthy(), timeout_s, lambda: f"healthy services: {self.unhealthy()} are not")
 
@@ -141,6 +141,7 @@ class Project:
         `docker kill` would not do: the engine takes it for a wish, and does not restart.
         """
         before = self.containers()
+        assert all(before[service]["State"]["Running"] for service in services), f"{services} do not all run"
         pids = " ".join(str(before[service]["State"]["Pid"]) for service in services)
         privileges = ["--pid=host", "--network=none", "--user=0", "--cap-drop=ALL", "--cap-add=KILL"]
         _output(["docker", "run", "--rm", *privileges, "--entrypoint=sh", self.image, "-c", f"kill -KILL {pids}"])
