@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test test-e2e test-unit test-long coverage faults cluster bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all demo load test test-e2e test-unit test-long coverage faults cluster compose-test bench check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -86,6 +86,12 @@ bench: setup ## figures of gateway, stream and batch beside their peers, an hour
 	@$(PY) -m benchmarks.rebuild
 	@$(PY) -m benchmarks.publish
 
+# Base images of the shell, else the official ones. DEBIAN_IMAGE=… builds stand-ins for them from that image first.
+compose-test: setup ## the team deployment as containers: built, failed, updated and ended; needs Docker and Compose 2
+	@$(PY) -m tests.compose
+	@$(if $(DEBIAN_IMAGE),images=$$($(PY) -m deploy.stand_ins --debian $(DEBIAN_IMAGE)) && export $$images &&) \
+	$(PY) -m pytest -x -s tests/compose
+
 check: setup ## format, lint, types, import rules, generated docs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -94,6 +100,7 @@ check: setup ## format, lint, types, import rules, generated docs
 	@$(PY) -m include.contracts.export --check
 	@$(PY) -m include.gateway.openapi --check
 	@$(PY) -m deploy.notice --check
+	@$(PY) -m deploy.sbom --check
 
 # Needs no set-up: Python alone, and the network.
 audit: ## known vulnerabilities of the locked packages and jars; needs the network
@@ -102,12 +109,12 @@ audit: ## known vulnerabilities of the locked packages and jars; needs the netwo
 		-r requirements-audit.lock
 	@status=0; \
 	.state/audit/bin/pip-audit --require-hashes --disable-pip --progress-spinner off \
-		-r requirements.lock -r requirements-build.lock -r requirements-browser.lock -r requirements-audit.lock || status=1; \
+		-r requirements.lock -r requirements-build.lock -r requirements-local.lock -r requirements-audit.lock || status=1; \
 	"$(PYTHON)" -m stack.jar_audit stack/jars.lock benchmarks/stream/jars.lock || status=1; \
 	exit $$status
 
 lock: setup ## make the lock files of packages and jars again; pins stay unless requirements.txt moves them; needs uv
-	@for name in requirements requirements-build requirements-browser requirements-audit; do \
+	@for name in requirements requirements-build requirements-local requirements-audit; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 			--custom-compile-command "make lock" --output-file $$name.lock $$name.txt || exit 1; done
 	@$(PY) -m stack.jars lock

@@ -12,6 +12,7 @@ from demo.airflow_client import AirflowClient
 from demo.generated import GeneratedRecords
 from demo.narrator import Narrator, NotAsTold
 from demo.pipeline_story import PipelineStory
+from demo.services import LocalServices
 from demo.site import Site
 from demo.story import Story
 from demo.warehouse import Warehouse
@@ -47,17 +48,20 @@ def main() -> int:
 def _tell(settings: Settings, environment: Mapping[str, str], narrator: Narrator) -> None:
     day = Day.of(SystemClock().now(), settings.timezone).before()
     warehouse, pipeline = Warehouse(settings), settings.pipeline
+    services = LocalServices(settings.stream.checkpoint_dir)
     with GatewayClient(settings.gateway) as gateway:
         if pipeline is not BOARD_DETAIL_PIPELINE:
             PipelineStory(
                 settings, gateway, warehouse, records=GeneratedRecords.begun_now(pipeline, day), narrator=narrator,
-                environment={**environment, "PIPELINE": pipeline.name},
+                services=services, environment={**environment, "PIPELINE": pipeline.name},
             ).tell()  # fmt: skip
             return
         airflow_url = f"http://127.0.0.1:{environment['AIRFLOW_PORT']}"
         with AirflowClient(airflow_url, "operator", environment["AIRFLOW_OPERATOR_PASSWORD"]) as airflow:
             records = Site.opened_now(day)
-            Story(settings, gateway, warehouse, records=records, narrator=narrator, airflow=airflow).tell()
+            Story(
+                settings, gateway, warehouse, records=records, narrator=narrator, services=services, airflow=airflow
+            ).tell()
 
 
 if __name__ == "__main__":

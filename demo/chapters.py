@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from demo.narrator import Narrator, NotAsTold
+from demo.services import Services
 from demo.warehouse import Warehouse
 from include.contracts.day import Day
 from include.gateway.client import GatewayClient
 from include.settings import Settings
-from stack import control
 
 OUTAGE_RECORDS = 300
 
@@ -43,6 +43,7 @@ class Chapters:
     warehouse: Warehouse
     records: Records
     narrator: Narrator
+    services: Services
     table_size: int = 20
     next_record: int = 0
 
@@ -81,7 +82,7 @@ class Chapters:
         """Stop Kafka, send records, and start it again."""
         tell = self.narrator
         tell.chapter("The broker goes out; nothing is lost")
-        control.stop_service("kafka")
+        self.services.stop_broker()
         tell.say(f"Kafka is stopped; records of {self.stream} go on coming")
         where = self.keep(self.stream, self.stream_values(OUTAGE_RECORDS))
         tell.check(where["fallback"] == OUTAGE_RECORDS, f"each was answered 2xx, kept in: {dict(where)}")
@@ -89,7 +90,7 @@ class Chapters:
         tell.say(f"GET /fallback → backlog {store['backlog']}, oldest {store['oldestAgeS']:.1f} s")
         tell.check(store["backlog"] >= OUTAGE_RECORDS, "the messages lie in the fallback store, on disk")
         tell.say("Kafka starts again")
-        control.start_service("kafka")
+        self.services.start_broker()
         _, seconds = tell.until(
             "the drain",
             lambda: int(self.gateway.fallback()["backlog"]),

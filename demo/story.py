@@ -14,7 +14,6 @@ from demo.site import Site
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.client import GatewayRefused
-from stack import control
 
 BOARDS = 200
 BURST = 4_000
@@ -28,7 +27,6 @@ class Story(Chapters):
 
     records: Site
     airflow: AirflowClient
-    _killed_pid: int = 0
 
     def tell(self) -> None:
         """Run all chapters in order. Raises NotAsTold at the first failed check."""
@@ -72,11 +70,10 @@ class Story(Chapters):
             if self._killed_in_mid_batch():
                 break
             tell.say("that batch had just ended; once more")
-            control.wait_until_restarted("stream", self._killed_pid)
+            self.services.wait_until_stream_restarted()
         else:
             raise NotAsTold(f"the driver was never caught in mid-batch in {BURSTS_AT_MOST} tries")
-        pid = control.wait_until_restarted("stream", self._killed_pid)
-        tell.check(True, f"the supervisor started it again, pid {pid}")
+        tell.check(True, f"it was started again, {self.services.wait_until_stream_restarted()}")
         self.all_in_view(180)
 
     def bad_records_come(self) -> None:
@@ -172,9 +169,9 @@ class Story(Chapters):
         self.narrator.until(
             "the join writes", lambda: sum(offsets.ends(output).values()), lambda count: count > before, 60
         )
-        pid = self._killed_pid = control.kill_service("stream")
-        batches = _unfinished_batches(self.settings.stream.checkpoint_dir)
-        self.narrator.say(f"{BURST} posts sent, SIGKILL to pid {pid}; batches under way: {batches or 'none'}")
+        killed = self.services.kill_stream()
+        batches = _unfinished_batches(self.services.checkpoints())
+        self.narrator.say(f"{BURST} posts sent, SIGKILL to {killed}; batches under way: {batches or 'none'}")
         return bool(batches)
 
     def _produce_directly(self, records: list[tuple[str, bytes]]) -> list[tuple[str, int, int]]:

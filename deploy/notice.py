@@ -23,7 +23,7 @@ JAR_SET = "spark-kafka"  # the only one that the Dockerfile copies
 # packages whose metadata has no licence; it stands in their repositories
 _UNDECLARED = {"openlineage-sql": "Apache-2.0"}
 _LOCKED = re.compile(r"^([\w.-]+)==(\S+)(?: ; (.+?))? \\$", re.MULTILINE)
-_BASE = re.compile(r"^FROM python:([\d.]+)-(\S+)", re.MULTILINE)
+_BASE = re.compile(r"^ARG PYTHON_IMAGE=python:([\d.]+)-(\S+)", re.MULTILINE)
 _PLATFORM = {
     "implementation_name": "cpython",
     "os_name": "posix",
@@ -42,7 +42,8 @@ files; the texts of the licences are in the image, with each package and jar.
 
 def render() -> str:
     """Return the file's text. Raises StackError naming a package or jar whose licence is unknown."""
-    parts = [_HEAD, _base(), "Python packages, below /opt/venv, beside pip and setuptools (MIT)\n", *_packages()]
+    parts = [_HEAD, _base(), "Python packages, below /opt/venv\n"]
+    parts += [f"{name} {version}: {licence}" for name, version, licence in packages()]
     parts += [f"\nJars, in /opt/jars/{JAR_SET}; Spark's own are in the package pyspark, with licenses/\n", *_jars()]
     return "\n".join(parts) + "\n"
 
@@ -61,15 +62,17 @@ def _python() -> tuple[str, str]:
     return base.group(1), base.group(2)
 
 
-def _packages() -> Iterator[str]:
+def packages() -> Iterator[tuple[str, str, str]]:
+    """Yield name, version and licence of each package of the image. Raises StackError if a licence is unknown."""
     version = _python()[0]
     environment = {**_PLATFORM, "python_full_version": version, "python_version": version.rpartition(".")[0]}
     for name, locked, marker in _LOCKED.findall((PROJECT_ROOT / "requirements.lock").read_text()):
         if not marker or Marker(marker).evaluate(environment):
-            yield f"{name} {locked}: {_licence(name)}"
+            yield name, locked, licence_of(name)
 
 
-def _licence(name: str) -> str:
+def licence_of(name: str) -> str:
+    """Return the licence that an installed package declares. Raises StackError if it declares none."""
     try:
         metadata = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError as exc:

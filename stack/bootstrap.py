@@ -35,8 +35,8 @@ INSTALLS = (
         ),
     ),
 )
-# The image has no use for the packages that drive a browser in tests.
-LOCAL_INSTALLS = (*INSTALLS, ("requirements-browser.lock", ("--no-deps", "--only-binary", ":all:")))
+# The image has no use for the local stack, tests and checks.
+LOCAL_INSTALLS = (*INSTALLS, ("requirements-local.lock", ("--no-deps", "--only-binary", ":all:")))
 
 
 def main() -> int:

@@ -78,7 +78,7 @@ def index(request, tmp_path, monkeypatch):
 
 def install(root: Path, build: str, packages: str) -> Path:
     (root / "requirements-build.lock").write_text(build)
-    (root / "requirements-browser.lock").write_text("")
+    (root / "requirements-local.lock").write_text("")
     (root / "requirements.lock").write_text(packages)
     layout = Layout.of(root=root)
     layout.make_folders()

@@ -11,7 +11,7 @@ from stack import env_file
 from stack.layout import Layout
 
 _FOLDERS = ("dags", "demo", "include", "plugins", "spark_jobs", "stack")
-_FILES = ("Makefile", "requirements-browser.lock", "requirements-build.lock", "requirements.lock")
+_FILES = ("Makefile", "requirements-local.lock", "requirements-build.lock", "requirements.lock")
 
 
 class Clone:

@@ -260,7 +260,7 @@ def _filled(node: Any, variables: Mapping[str, str]) -> Any:
 
 
 def broker_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """The properties that the image makes of the variables; compose/test_kafka.py asks the image's own code."""
+    """The properties that the image makes of the variables; `make compose-test` compares them with what Kafka wrote."""
     not_properties = {"KAFKA_HEAP_OPTS", "CLUSTER_ID"}
     return {
         name.removeprefix("KAFKA_").lower().replace("_", "."): value

@@ -46,6 +46,8 @@ def read_stages(file: Path = DOCKERFILE) -> list[Stage]:
             inherited = (dict(parent.environment), parent.workdir, parent.user) if parent else ({}, "/", "root")
             stages.append(Stage(base, name, inherited[0], workdir=inherited[1], user=inherited[2]))
             continue
+        if instruction == "ARG":  # the base image
+            continue
         stage = stages[-1]
         match instruction:
             case "ENV":
@@ -64,7 +66,7 @@ def read_stages(file: Path = DOCKERFILE) -> list[Stage]:
                 stage.workdir = rest
             case "USER":
                 stage.user = rest
-            case "ARG" | "CMD":
+            case "CMD":
                 pass
             case _:
                 raise AssertionError(f"{instruction}: teach tests/support/image.py this instruction")

@@ -57,12 +57,12 @@ def no_secret_on_command_lines(secrets: Collection[str]) -> Iterator[None]:
     assert found == set()
 
 
-def fetch_block(port: int, block: str) -> bytes:
+def fetch_block(port: int, block: str, host: str = "127.0.0.1") -> bytes:
     """Return the response of a port of Spark to a request for a block without the secret: its bytes, or a refusal."""
     names = [b"any", b"any"]
     body = bytes([_OPEN_BLOCKS]) + b"".join(struct.pack("!i", len(name)) + name for name in names)
     body += struct.pack("!ii", 1, len(block)) + block.encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, connection.makefile("rb") as answer:
+    with socket.create_connection((host, port), timeout=10) as connection, connection.makefile("rb") as answer:
         connection.sendall(_frame(_RPC_REQUEST, struct.pack("!qi", 1, len(body)) + body))
         opened = _read_frame(answer)
         if opened[0] != _RPC_RESPONSE:

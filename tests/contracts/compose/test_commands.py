@@ -1,4 +1,7 @@
-"""Every command of docker-compose.yaml starts, in the tree of files that deploy/Dockerfile would copy."""
+"""Programs and health checks of docker-compose.yaml, in the tree of files that deploy/Dockerfile would copy.
+
+That each command does its work is shown by `make compose-test`.
+"""
 
 import json
 import os
@@ -9,11 +12,9 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import psycopg2
 import pytest
 
 from include.gateway.tokens import Tokens
-from tests.servers import PostgresTestServer, postgres_server
 from tests.support.compose import Compose, generated_variables
 from tests.support.image import copy_tree, read_stages
 
@@ -34,31 +35,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_tree(read_stages()[-1], tmp_path_factory.mktemp("image"))
 
 
-class Moved:
-    """A PostgreSQL of the test's own where the deployment has its service."""
-
-    def __init__(self, server: PostgresTestServer) -> None:
-        self._server = server
-
-    def environment(self, compose: Compose, name: str) -> dict[str, str]:
-        environment = compose.environment(name)
-        assert (environment["DATABASE_HOST"], environment["DATABASE_PORT"]) == ("postgres", "5432")
-        here = {"DATABASE_HOST": self._server.host, "DATABASE_PORT": str(self._server.port)}
-        return {**environment, **here, "POSTGRES_SUPERUSER_PASSWORD": self._server.superuser_password}
-
-    def connect(self, user: str, password: str, database: str) -> psycopg2.extensions.connection:
-        return psycopg2.connect(
-            host=self._server.host, port=self._server.port, user=user, password=password, dbname=database
-        )
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Moved]:
-    # not the session's server: roles belong to a whole server, and these get passwords of their own
-    with postgres_server(tmp_path) as server:
-        yield Moved(server)
-
-
 def run(image: Path, command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run the command as the image would, with these variables and no other."""
     base = {"PATH": f"{BIN}:{os.environ['PATH']}", "LANG": "C.UTF-8", "PYTHONPATH": str(image)}
@@ -73,52 +49,10 @@ def run(image: Path, command: list[str], environment: Mapping[str, str]) -> subp
     )
 
 
-def test_every_program_is_one_of_the_image_that_these_tests_start(compose: Compose) -> None:
+def test_every_program_is_one_of_the_image(compose: Compose) -> None:
     for name in compose.ours():
         assert compose.command(name)[0] in PROGRAMS, name
         assert (BIN / compose.command(name)[0]).exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["databases", "migrate", "topics", "gateway-tokens", "airflow-init", "gateway", "stream"]
-)
-def test_a_python_command_starts_and_asks_for_its_settings(compose: Compose, image: Path, name: str) -> None:
-    """It gets through its imports to its settings; there are none, and it says so and ends."""
-    result = run(image, compose.command(name), {})
-    assert result.returncode not in (0, 2), result.stderr  # 2: argparse does not know an argument
-    assert "is not set" in result.stderr, result.stderr
-    assert "Traceback" not in result.stderr
-
-
-def test_airflow_knows_every_command_and_option(compose: Compose, image: Path, tmp_path: Path) -> None:
-    commands = [command[1:] for command in map(compose.command, compose.services) if command[:1] == ["airflow"]]
-    assert len(commands) == 4
-    program = (
-        "import json, sys\n"
-        "from airflow.cli.cli_parser import get_parser\n"
-        "for command in json.loads(sys.argv[1]):\n"
-        "    print(get_parser().parse_args(command).subcommand)\n"
-    )
-    environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__UNIT_TEST_MODE": "False"}
-    result = run(image, ["python", "-c", program, json.dumps(commands)], environment)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split()[-4:] == [command[0] for command in commands]
-
-
-def test_the_image_has_what_fetching_jars_needs(tmp_path: Path) -> None:
-    stage = next(stage for stage in read_stages() if stage.name == "jars")
-    result = run(copy_tree(stage, tmp_path), ["python", "-m", "deploy.fetch_jars", "--help"], {})
-    assert result.returncode == 0, result.stderr
-
-
-def test_databases_are_made_and_migrated_by_the_deployments_commands(compose: Compose, image: Path, db: Moved) -> None:
-    for name in ("databases", "migrate") * 2:  # at every `docker compose up` again
-        result = run(image, compose.command(name), db.environment(compose, name))
-        assert result.returncode == 0, f"{name}: {result.stderr}"
-    gateway = compose.environment("gateway")
-    with db.connect("gateway", gateway["DB_GATEWAY_PASSWORD"], gateway["DATABASE_NAME"]) as connection:
-        assert connection.info.server_version >= 180000
-    db.connect("airflow", compose.environment("databases")["DB_AIRFLOW_PASSWORD"], "airflow").close()
 
 
 def test_the_gateways_tokens_file_is_made_by_the_deployments_command(

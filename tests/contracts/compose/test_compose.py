@@ -1,7 +1,6 @@
 """Checks of the compose files and deploy/Dockerfile without running a container."""
 
 import re
-import shutil
 import subprocess
 import warnings
 from graphlib import TopologicalSorter
@@ -10,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from deploy import spark_conf
 from stack import env_file
 from stack.layout import PROJECT_ROOT
+from tests.compose.engine import OLDEST, compose_version
 from tests.support.compose import (
     COMPOSE_FILE,
     COMPOSE_FILES,
@@ -49,29 +50,28 @@ def written() -> str:
 
 
 def test_docker_itself_accepts_the_file(tmp_path: Path) -> None:
-    """With Docker Compose on the machine it has the last word; without it, its rules that the tests below know do."""
+    """With a Docker Compose that can run the files it has the last word; without it, the tests below know its rules."""
     make_variables(tmp_path)
-    docker = _docker_compose()
-    if docker is None:
+    if (compose_version() or (0,)) < OLDEST:
         # not a skip: the module's other tests are what is checked then, and the run says so
-        warnings.warn("no `docker compose` on this machine: docker-compose.yaml was not shown to it", stacklevel=1)
+        warnings.warn("no Docker Compose that is new enough: docker-compose.yaml was not shown to it", stacklevel=1)
         return
     files = [argument for file in COMPOSE_FILES for argument in ("-f", str(file))]
-    command = [*docker, "--env-file", str(tmp_path / ".env"), *files, "config", "--quiet"]
+    command = ["docker", "compose", "--env-file", str(tmp_path / ".env"), *files, "config", "--quiet"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
 def test_every_key_is_one_that_compose_knows() -> None:
-    known = {"build", "cap_drop", "command", "configs", "depends_on", "deploy", "environment", "healthcheck",
+    known = {"build", "cap_drop", "command", "depends_on", "deploy", "environment", "healthcheck",
              "hostname", "image", "init", "logging", "networks", "ports", "pull_policy", "restart",
-             "security_opt", "shm_size", "stop_grace_period", "stop_signal", "ulimits", "volumes"}  # fmt: skip
+             "read_only", "security_opt", "shm_size", "stop_grace_period", "stop_signal", "tmpfs", "ulimits", "user",
+             "volumes"}  # fmt: skip
     content = parse(written())
     assert {key for key in content if not key.startswith("x-")} == {
         "services",
         "networks",
         "volumes",
-        "configs",
         "secrets",
     }
     unknown = {name: service.keys() - known for name, service in content["services"].items() if service.keys() - known}
@@ -167,14 +167,21 @@ def test_spark_speaks_only_with_those_that_know_the_secret(compose: Compose, var
     using = {name for name in compose.services if "SPARK_LOCAL_HOSTNAME" in compose.environment(name)}
     for name in using:
         assert compose.environment(name)["SPARK_CONF_DIR"] == "/etc/spark", name
-        (config,) = compose.services[name]["configs"]
-        assert config == {"source": "spark-defaults", "target": "/etc/spark/spark-defaults.conf"}, name
-    assert {name for name, service in compose.services.items() if "configs" in service} == using
-    content = compose.content["configs"]["spark-defaults"]["content"]
-    assert content.splitlines() == [
-        "spark.authenticate true",
-        f"spark.authenticate.secret {variables['SPARK_AUTH_SECRET']}",
-    ]
+        assert "spark-conf:/etc/spark:ro" in compose.services[name]["volumes"], name
+    writer = compose.services["spark-conf"]
+    assert (writer["volumes"], writer["environment"]) == (
+        ["spark-conf:/etc/spark"],
+        {"SPARK_CONF_DIR": "/etc/spark", "SPARK_AUTH_SECRET": variables["SPARK_AUTH_SECRET"]},
+    )
+    assert {name for name in compose.services if "SPARK_AUTH_SECRET" in compose.environment(name)} == {"spark-conf"}
+
+
+def test_sparks_secret_is_in_a_file_of_its_owner(tmp_path: Path) -> None:
+    for secret in ("first", "second"):  # at every `docker compose up` again
+        spark_conf.write(tmp_path, secret)
+    (file,) = tmp_path.iterdir()
+    assert file.read_text().splitlines() == ["spark.authenticate true", "spark.authenticate.secret second"]
+    assert file.stat().st_mode & 0o777 == 0o400
 
 
 def test_no_secret_is_on_a_command_line(compose: Compose, variables: dict[str, str]) -> None:
@@ -224,7 +231,7 @@ def test_volumes_are_declared_and_used(compose: Compose) -> None:
     mounted = [v.split(":")[0] for s in compose.services.values() for v in s.get("volumes", [])]
     assert set(mounted) == compose.content["volumes"].keys()
     shared = {name for name in mounted if mounted.count(name) > 1}
-    on_purpose = {"airflow", "archive", "gateway-tokens"}
+    on_purpose = {"airflow", "archive", "gateway-tokens", "spark-scratch", "spark-conf"}
     assert shared == on_purpose, "two processes on one folder must be on purpose"
 
 
@@ -265,20 +272,25 @@ def test_ports_are_published_on_this_machine_only(compose: Compose, variables: d
     }
 
 
-def test_our_containers_have_no_privileges(compose: Compose) -> None:
+def test_containers_have_no_privileges_and_write_to_volumes_and_memory_only(compose: Compose) -> None:
     for name, service in compose.services.items():
         assert "no-new-privileges:true" in service["security_opt"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["read_only"] is True, name
+        assert all("size=" in mount for mount in service["tmpfs"]), f"{name}: memory without a limit"
         if name in compose.ours():
-            assert service["cap_drop"] == ["ALL"], name
             assert service["init"] is True, f"{name}: nobody would bury its dead children"
 
 
 # ---------------------------------------------------------------------------------------------------------- the image
 
 
-def test_the_base_image_is_pinned_to_a_python_we_support() -> None:
+def test_the_base_image_is_pinned_to_a_python_we_support(compose: Compose) -> None:
     base = read_stages()[0].base
-    assert re.fullmatch(r"python:3\.1[12]\.\d+-slim-bookworm", base)
+    assert base == "${PYTHON_IMAGE}"
+    (default,) = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert re.fullmatch(r"python:3\.1[12]\.\d+-slim-bookworm", default)
+    assert compose.services[BUILDER]["build"]["args"] == {"PYTHON_IMAGE": default}
     assert {stage.base for stage in read_stages()[1:]} <= {stage.name for stage in read_stages()}
 
 
@@ -309,12 +321,13 @@ def test_secrets_data_and_history_do_not_go_to_the_builder(path: str) -> None:
 
 def test_addresses_that_may_hold_passwords_are_secrets_of_the_build(compose: Compose) -> None:
     build = compose.services[BUILDER]["build"]
-    assert "args" not in build
+    assert build["args"].keys() == {"PYTHON_IMAGE"}
     assert {compose.content["secrets"][name]["environment"] for name in build["secrets"]} == {
         "PIP_INDEX_URL",
         "MAVEN_MIRROR_URL",
     }
-    assert "ARG" not in {line.split(" ")[0] for line in DOCKERFILE.read_text().splitlines()}
+    arguments = re.findall(r"^ARG (\w+)", DOCKERFILE.read_text(), re.MULTILINE)
+    assert arguments == ["PYTHON_IMAGE"]
     runs = " ".join(run for stage in read_stages() for run in stage.runs)
     for name in build["secrets"]:
         assert f"--mount=type=secret,id={name} " in runs
@@ -331,15 +344,6 @@ def _gigabytes(memory: str) -> float:
 def _references() -> list[Any]:
     contents = [parse(file.read_text(encoding="utf-8")) for file in COMPOSE_FILES]
     return [reference for text in texts(contents) for reference in references(text)]
-
-
-def _docker_compose() -> list[str] | None:
-    for command in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(command[0]):
-            version = subprocess.run([*command, "version"], capture_output=True, check=False)
-            if version.returncode == 0:
-                return command
-    return None
 
 
 def _seconds(duration: str) -> int:

@@ -38,7 +38,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory, index: Callable[[str], str]
     made = Layout.of(tmp_path_factory.mktemp("clones") / "clone")
     made.state.mkdir(parents=True)
     (made.root / "requirements-build.lock").write_text(index("1.0"))
-    (made.root / "requirements-browser.lock").write_text("")
+    (made.root / "requirements-local.lock").write_text("")
     (made.root / "requirements.lock").write_text(index("1.0"))
     ensure_environment(made)
     return made

