@@ -18,17 +18,17 @@ def remove_leftovers(store: ArchiveStore, folder: ArchiveFolder, kept_s: float =
     of the database, the only copy of some records may be in a file that the catalogue no longer lists.
     """
     replaced = store.replaced(kept_s)
-    for path in replaced:
-        folder.remove(path)
+    folder.remove(replaced)
     store.forget(replaced)
     # the folder is read before the catalogue, so that a file listed in between stays
     old = folder.older_than(time.time() - kept_s)
     listed = store.paths() if old else set()
     unlisted = [path for path in old if path not in listed and _is_spare(path, store, folder)]
-    for path in unlisted:
-        folder.remove(path)
-    if replaced or unlisted:
-        log.info("archive: %d replaced files and %d never listed removed", len(replaced), len(unlisted))
+    folder.remove(unlisted)
+    unfinished = folder.storage.remove_unfinished(time.time() - kept_s)
+    if replaced or unlisted or unfinished:
+        log.info("archive: %d replaced files, %d never listed and %d never finished removed", len(replaced),
+                 len(unlisted), unfinished)  # fmt: skip
     return [*replaced, *unlisted]
 
 
