@@ -46,7 +46,7 @@ class S3Connection:
             raise ConfigurationError(
                 f"{env.variable('ARCHIVE_S3_REGION')}={region!r}: not the name of a region such as {DEFAULT_REGION}"
             )
-        ca_file = env.readable_file("ARCHIVE_S3_CA_FILE")
+        ca_file = env.path("ARCHIVE_S3_CA_FILE")  # read when it is used: not every process uses the archive
         verifies_tls = env.choice("ARCHIVE_S3_TLS_VERIFY", {"on": True, "off": False}, "on")
         if ca_file and (not verifies_tls or endpoint.startswith("http://")):
             why = "the endpoint is not https" if verifies_tls else "ARCHIVE_S3_TLS_VERIFY is off"

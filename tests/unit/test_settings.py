@@ -52,7 +52,6 @@ def test_the_least_that_is_needed():
         ("ARCHIVE_S3_ENDPOINT", "store:9000", "not http://host:port or https://host:port"),
         ("ARCHIVE_S3_ENDPOINT", "https://store/bucket", "not http://host:port.*the bucket belongs into ARCHIVE_DIR"),
         ("ARCHIVE_S3_REGION", "Frankfurt am Main", "not the name of a region"),
-        ("ARCHIVE_S3_CA_FILE", "/none", "cannot be read"),
         ("ARCHIVE_S3_TLS_VERIFY", "no", "not one of on, off"),
         ("GATEWAY_TOKEN", "tökén", "not allowed in HTTP headers"),
         ("ALERT_MAIL_TO", "a@b,nobody", "not name@host"),
@@ -137,6 +136,9 @@ def test_the_login_to_the_archives_store_is_read_and_half_of_it_is_refused_when_
     half = Settings.from_environment(given).batch  # as the gateway and the stream have it
     with pytest.raises(ConfigurationError, match=r"^ARCHIVE_S3_SECRET_ACCESS_KEY is not set; the id of"):
         open_storage(half.archive_dir, half.archive_s3)
+    no_file = Settings.from_environment({**LEAST, "ARCHIVE_S3_CA_FILE": "/none"}).batch.archive_s3
+    with pytest.raises(ConfigurationError, match=r"^ARCHIVE_S3_CA_FILE=/none: cannot be read"):
+        open_storage("s3://bucket/archive", no_file)
 
 
 def test_a_certificate_that_is_not_used_is_refused(tmp_path):

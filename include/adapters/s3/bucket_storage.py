@@ -5,7 +5,7 @@ import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import IO, Any
 
@@ -16,6 +16,7 @@ from include.adapters.s3.client import (
     EMPTY,
     EXISTS,
     NO_SUCH_KEY,
+    NOT_IMPLEMENTED,
     StorageRefused,
     address_of,
     client_of,
@@ -109,7 +110,7 @@ class BucketStorage(Storage):
             if each["Initiated"].timestamp() < before_s
         ]
         for each in old:
-            with self._translated("AbortMultipartUpload"):
+            with suppress(ClientError), self._translated("AbortMultipartUpload"):  # somebody else was faster
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=each["Key"], UploadId=each["UploadId"])
         return len(old)
 
@@ -152,7 +153,7 @@ class BucketStorage(Storage):
         try:
             self._client.put_object(**request, IfNoneMatch="*")
         except ClientError as exc:
-            if code_of(exc) != "NotImplemented":
+            if code_of(exc) != NOT_IMPLEMENTED:
                 raise
             request["Body"].seek(0)
             self._client.put_object(**request)  # without the condition: paths are unique, and the catalogue decides
@@ -200,8 +201,12 @@ class BucketStorage(Storage):
         return failed
 
     def _pages(self, operation: str, path: str = "") -> Iterator[Mapping[str, Any]]:
-        with self._translated(operation):
-            yield from self._client.get_paginator(operation).paginate(Bucket=self._bucket, Prefix=self._key(path))
+        try:
+            with self._translated(operation):
+                yield from self._client.get_paginator(operation).paginate(Bucket=self._bucket, Prefix=self._key(path))
+        except StorageRefused as exc:  # a store that has no versions or uploads in parts has none to list
+            if operation == "list_objects_v2" or exc.where["code"] != NOT_IMPLEMENTED:
+                raise
 
     def _translated(self, operation: str) -> AbstractContextManager[None]:
         return translated(self._s3, operation, self._location)

@@ -1,5 +1,6 @@
 """The client of an object store, and the pipeline's errors for those of the client and of the store."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -28,9 +29,11 @@ READ_TIMEOUT_S = 30  # without a byte
 TRIES = 6  # with pauses of up to 1, 2, 4, 8 and 16 s
 CONNECTIONS = 16
 _TRY_LATER = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+NO_SUCH_UPLOAD = "NoSuchUpload"
 NO_SUCH_KEY = ("NoSuchKey", "404")  # an answer to HEAD has no body, and so no code
 EXISTS, EMPTY = "PreconditionFailed", "InvalidRange"
-LEFT_TO_CALLERS = (*NO_SUCH_KEY, EXISTS, EMPTY)
+LEFT_TO_CALLERS = (*NO_SUCH_KEY, NO_SUCH_UPLOAD, EXISTS, EMPTY)
+NOT_IMPLEMENTED = "NotImplemented"
 _SETTINGS = {
     "InvalidAccessKeyId": ("ARCHIVE_S3_ACCESS_KEY_ID", "the store does not know this key"),
     "SignatureDoesNotMatch": ("ARCHIVE_S3_SECRET_ACCESS_KEY", "it does not belong to ARCHIVE_S3_ACCESS_KEY_ID"),
@@ -49,10 +52,17 @@ class StorageRefused(PipelineError):
 
 @cache  # a client has a pool of connections and takes 0.1 s to make
 def client_of(s3: S3Connection) -> Any:
-    """Return the process's client of a store. Connects to nothing. Raises ConfigurationError for half an access key."""
+    """Return the process's client of a store. Connects to nothing. Raises ConfigurationError.
+
+    A half access key and a CA file that cannot be read are refused.
+    """
     if bool(s3.access_key_id) != bool(s3.secret_access_key):
         missing = "ARCHIVE_S3_SECRET_ACCESS_KEY" if s3.access_key_id else "ARCHIVE_S3_ACCESS_KEY_ID"
         raise ConfigurationError(f"{missing} is not set; the id of an access key and its secret go together")
+    if s3.ca_file and not os.access(s3.ca_file, os.R_OK):
+        raise ConfigurationError(
+            f"ARCHIVE_S3_CA_FILE={s3.ca_file}: cannot be read; correct the path or the file's rights, on workers too"
+        )
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,

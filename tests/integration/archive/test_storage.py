@@ -238,6 +238,18 @@ def test_a_store_without_conditional_writes_takes_unique_names(proxy, store, loc
     assert storage.read("x") == b"content"
 
 
+def test_a_store_without_versions_and_uploads_in_parts_has_none_to_remove(proxy, store, location):
+    storage = through(proxy, store, location)
+    storage.write("x", b"content")
+    proxy.faults = lambda _method, path: "501" if "?versions" in path or "?uploads" in path else None
+    assert storage.remove_versions() == 0
+    assert storage.remove_unfinished(time.time() + 60) == 0
+    assert paths(storage) == ["x"]
+    proxy.faults = lambda _method, path: "501" if "list-type" in path else None
+    with pytest.raises(StorageRefused, match="NotImplemented"):
+        paths(storage)
+
+
 @pytest.mark.long
 def test_a_store_that_is_killed_in_the_middle_of_a_write_has_the_object_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "TRIES", 2)
