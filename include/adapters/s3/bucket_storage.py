@@ -115,15 +115,16 @@ class BucketStorage(Storage):
         return len(old)
 
     def remove_versions(self) -> int:
-        """Remove noncurrent versions, then marks of deletion: without its mark, the version before it is current."""
-        versions, marks = self._old_versions()
+        """Remove noncurrent versions; once none is left, marks of deletion, which would uncover such a version."""
+        versions, _ = self._old_versions()
         try:
-            failed = [*self._delete(versions), *self._delete(marks)]
+            failed = self._delete(versions)
         except StorageDenied as exc:
             raise VersionsKept(archive=self._location, versions=len(versions), code="AccessDenied") from exc
-        left = sum(map(len, self._old_versions())) if versions or marks else 0
+        left, marks = self._old_versions()
         if failed or left:
-            raise VersionsKept(archive=self._location, versions=left, code=failed[0]["Code"] if failed else "none")
+            raise VersionsKept(archive=self._location, versions=len(left), code=failed[0]["Code"] if failed else "none")
+        self._delete(marks)
         return len(versions)
 
     def _old_versions(self) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

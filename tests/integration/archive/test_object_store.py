@@ -127,6 +127,8 @@ def test_a_bucket_that_keeps_versions_is_named(archive, bucket, store):
     archive.run_on(store.connection(BATCH))
     with pytest.raises(VersionsKept, match=r"docs/runbooks/forget\.md.*versions=[1-9]"):
         forget(archive.context, archive.settings, PERSON, "asked for it", "test")
+    there = {each.path for each in archive.folder.storage.iter_objects() if each.path.endswith(".parquet")}
+    assert there == {file.path for file in archive.store.all_files()}  # no removed file came back
     store.client().put_bucket_policy(Bucket=bucket, Policy=policy)
     forget(archive.context, archive.settings, PERSON, "once more", "test")
     assert versions_with_the_canary(store, bucket) == []

@@ -2,7 +2,10 @@
 
 import hashlib
 import io
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 
@@ -11,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include.adapters.s3 import bucket_storage, client
+from include.adapters.s3.bucket_check import ArchiveBucket
 from include.adapters.s3.client import StorageRefused
 from include.archive.storage import StorageDenied, StorageUnavailable, open_storage
 from include.errors import ConfigurationError
@@ -19,6 +23,7 @@ from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
 from tests.servers import wait_until
 from tests.support.certificates import Authority
 from tests.support.object_store import BATCH, faulty_http, object_store
+from tests.support.pipeline import ROOT
 
 MIB = 1 << 20
 
@@ -364,3 +369,33 @@ def test_a_missing_right_is_named_with_the_command_that_prints_the_rights(store,
     storage = open_storage(f"s3://{bucket}/archive", store.connection(BATCH))
     with pytest.raises(StorageDenied, match=r"include\.rights archive.*operation=PutObject"):
         storage.write("x", b"x")
+
+
+def test_a_bucket_whose_rules_would_lose_files_is_found(store):
+    name = store.new_bucket()
+    location = f"s3://{name}/raw/board_detail"
+    variables = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "DATABASE_HOST": "127.0.0.1",
+                 **store.variables(location)}  # fmt: skip
+
+    def checked(*options):
+        line = [sys.executable, "-m", "include.archive.bucket", *options]
+        found = subprocess.run(line, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=False)
+        return found.returncode, found.stdout
+
+    well = "conditional writes: honoured\nversioning: off\nlifecycle: no rule removes files of the archive\n"
+    other = {"ID": "other", "Status": "Enabled", "Filter": {"Prefix": "elsewhere/"}, "Expiration": {"Days": 3}}
+    put(store, name, [other])
+    assert checked("--set-lifecycle") == (0, well)
+    rules = store.client().get_bucket_lifecycle_configuration(Bucket=name)["Rules"]
+    assert {rule["ID"] for rule in rules} == {"other", "archive raw/board_detail/"}
+    for harmful in ("", "raw/", "raw/board_detail/board/"):
+        put(store, name, [*rules, {**other, "ID": "all", "Filter": {"Prefix": harmful}}])
+        assert ArchiveBucket(location, store.connection()).state().problems == (
+            f"rule 'all' of prefix {harmful!r} expires current objects; let it expire noncurrent versions alone",
+        )
+    assert checked()[0] == 78
+    assert [*open_storage(location, store.connection()).iter_objects()] == []
+
+
+def put(store, bucket, rules):
+    store.client().put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": rules})
