@@ -3,6 +3,7 @@
 import hashlib
 import io
 import tempfile
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -139,9 +140,16 @@ class BucketStorage(Storage):
         if byte_count > MAX_OBJECT_BYTES:
             raise ObjectTooLarge(file=path, bytes=byte_count)
         file.seek(0)
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256")
         file.seek(0)
-        request = {"Bucket": self._bucket, "Key": self._key(path), "Body": file, "Metadata": {_CHECKSUM: checksum}}
+        checksum = digest.hexdigest()
+        request = {
+            "Bucket": self._bucket,
+            "Key": self._key(path),
+            "Body": file,
+            "ChecksumSHA256": b64encode(digest.digest()).decode(),  # the store compares it with what arrived
+            "Metadata": {_CHECKSUM: checksum},
+        }
         try:
             with self._translated("PutObject"):
                 self._put_new(request)

@@ -231,6 +231,19 @@ def test_a_night_and_forgetting_run_with_the_rights_that_the_command_prints(
             call()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_executors_in_processes_of_their_own_read_and_write_it(archive, store, kafka, postgres, tmp_path):
+    a_life(archive)
+    variables = environment(kafka, postgres, "archive_store", tmp_path) | store.variables(archive.folder.location) | {
+        "SPARK_MASTER": "local-cluster[2,1,1024]", "REBUILD_ROWS_PER_TASK": "10"}  # fmt: skip
+    run_module(["spark_jobs/archive_day.py", "--run-id", "cluster", "--verify"], variables)
+    assert ids_of(archive) == [*BOARDS]
+    line = ["spark_jobs/rebuild_day.py", "--run-id", "cluster", "--day", str(DAY), "--source", "archive"]
+    run_module(line, variables)
+    assert len(final_rows(archive, "cluster")) == len(BOARDS)
+
+
 def test_another_catalogue_is_refused(archive):
     archive.run()
     archive.folder.claim(archive.store.identity())

@@ -38,13 +38,12 @@ def location(bucket, request, tmp_path):
     return f"s3://{bucket}/{tmp_path.name}"
 
 
-@pytest.fixture(params=["folder", "file://", "s3://"])
+@pytest.fixture(params=["folder", "s3://"])
 def storage(request, tmp_path):
     if request.param == "s3://":
         server = request.getfixturevalue("store")
         return open_storage(request.getfixturevalue("location"), server.connection())
-    folder = tmp_path / "an archive"
-    return open_storage(str(folder) if request.param == "folder" else folder.as_uri(), S3Connection())
+    return open_storage(str(tmp_path / "archive"), S3Connection())
 
 
 @pytest.fixture
@@ -80,6 +79,13 @@ def test_an_object_that_was_written_is_read_listed_and_removed(storage):
     for call in (storage.open, storage.checksum, storage.read):
         with pytest.raises(FileNotFoundError):
             call("a/day=none/x.parquet")
+
+
+def test_a_folder_may_be_a_uri(tmp_path):
+    folder = tmp_path / "an archive, 100%"
+    open_storage(folder.as_uri(), S3Connection()).write("a/x", b"content")
+    assert (folder / "a" / "x").read_bytes() == b"content"
+    assert open_storage(str(folder), S3Connection()).read("a/x") == b"content"
 
 
 def test_an_object_that_is_not_published_never_is_there(storage):
