@@ -74,7 +74,7 @@ class ObjectStore:
             str(Path(sys.executable).with_name("weed")), "-logtostderr=true", "server", f"-dir={self._folder / 'data'}",
             f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}", *ports, "-master.volumeSizeLimitMB=64",
             "-master.telemetry=false",
-            "-volume.max=100", "-s3", "-s3.autoCreateBucket=false", "-s3.port.lance=0", "-s3.port.iceberg=0",
+            "-volume.max=0", "-s3", "-s3.autoCreateBucket=false", "-s3.port.lance=0", "-s3.port.iceberg=0",
              f"-s3.config={configuration}", f"-s3.port.https={self._internal[-1]}",
             f"-s3.cert.file={self._certificate.certificate_file}", f"-s3.key.file={self._certificate.key_file}",
         ])  # fmt: skip

@@ -17,6 +17,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     SSLError,
 )
+from botocore.exceptions import ConnectionError as NoConnection
 from botocore.session import get_session
 
 from include.archive.storage import StorageDenied, StorageUnavailable
@@ -108,7 +109,7 @@ def translated(s3: S3Connection, operation: str, location: str) -> Iterator[None
         raise ConfigurationError(
             "ARCHIVE_S3_ACCESS_KEY_ID is not set, and neither variables, profile nor machine have a login of AWS"
         ) from exc
-    except (HTTPClientError, IncompleteReadError, FlexibleChecksumError) as exc:
+    except (NoConnection, HTTPClientError, IncompleteReadError, FlexibleChecksumError) as exc:
         raise StorageUnavailable(store=where, operation=operation, reason=type(exc).__name__) from exc
     except BotoCoreError as exc:
         raise StorageRefused(operation=operation, archive=location, reason=type(exc).__name__) from exc

@@ -205,7 +205,7 @@ def test_a_job_that_is_killed_loses_nothing_and_its_orphans_are_removed(
     listed = {file.path for file in archive.store.all_files()}
     orphans = {each.path for each in archive.folder.storage.iter_objects() if each.path.endswith(".parquet")} - listed
     assert set(remove_leftovers(archive.store, archive.folder)) == set()  # none is a day old
-    assert set(remove_leftovers(archive.store, archive.folder, kept_s=-60)) == orphans
+    assert set(remove_leftovers(archive.store, archive.folder, kept_s=0)) == orphans
     assert verify_archive(archive.context, archive.settings, PIPELINE)
 
 
@@ -236,7 +236,9 @@ def test_a_night_and_forgetting_run_with_the_rights_that_the_command_prints(
 def test_executors_in_processes_of_their_own_read_and_write_it(archive, store, kafka, postgres, tmp_path):
     a_life(archive)
     variables = environment(kafka, postgres, "archive_store", tmp_path) | store.variables(archive.folder.location) | {
-        "SPARK_MASTER": "local-cluster[2,1,1024]", "REBUILD_ROWS_PER_TASK": "10"}  # fmt: skip
+        "SPARK_MASTER": "local-cluster[2,1,1024]", "REBUILD_ROWS_PER_TASK": "10",
+        "SPARK_CONF_DIR": str(tmp_path)}  # fmt: skip
+    (tmp_path / "spark-defaults.conf").write_text("spark.authenticate.secret of-this-test\n")
     run_module(["spark_jobs/archive_day.py", "--run-id", "cluster", "--verify"], variables)
     assert ids_of(archive) == [*BOARDS]
     line = ["spark_jobs/rebuild_day.py", "--run-id", "cluster", "--day", str(DAY), "--source", "archive"]
