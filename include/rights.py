@@ -1,10 +1,15 @@
-"""Prints the least rights of the pipeline's parts, as commands: `python -m include.rights kafka` or `… postgres`."""
+"""Prints the least rights of the pipeline's parts: `python -m include.rights kafka`, `… postgres` or `… archive`.
+
+Those in Kafka and PostgreSQL are commands, those in the archive's bucket a policy in JSON.
+"""
 
 import argparse
+import json
 import sys
 from typing import get_args
 
 from include.adapters.kafka.access import Part, acl_commands
+from include.adapters.s3.access import bucket_policy
 from include.command import as_command
 from include.errors import ConfigurationError
 from include.settings import Settings
@@ -13,12 +18,13 @@ from include.sql.grants import grants
 
 @as_command
 def main() -> int:
-    """Print the commands. Exit code: 78 a setting is missing or wrong."""
-    parser = argparse.ArgumentParser(description="Print the least rights of the pipeline's parts, as commands.")
-    parser.add_argument("server", choices=["kafka", "postgres"])
+    """Print the rights. Exit code: 78 a setting is missing or wrong."""
+    parser = argparse.ArgumentParser(description="Print the least rights of the pipeline's parts.")
+    parser.add_argument("server", choices=["kafka", "postgres", "archive"])
     parser.add_argument(
         "--principal", action="append", default=[], metavar="PART=PRINCIPAL",
-        help=f"principal in Kafka of {', '.join(get_args(Part))}; User:PART unless given",
+        help=f"principal in Kafka of {', '.join(get_args(Part))}; User:PART unless given. For the archive batch=ARN, "
+        "which makes the policy that of the bucket",
     )  # fmt: skip
     arguments = parser.parse_args()
     settings = Settings.from_environment()
@@ -30,6 +36,10 @@ def main() -> int:
                 f"--principal {given!r}: give one of {', '.join(principals)}, =, and its principal"
             )
         principals[part] = principal
+    if arguments.server == "archive":
+        given_arn = principals["batch"] if arguments.principal else ""
+        print(json.dumps(bucket_policy(settings.batch.archive_dir, given_arn), indent=2))
+        return 0
     if arguments.server == "kafka":
         commands = list(acl_commands(settings.kafka.connection, settings.pipeline, principals))
     else:

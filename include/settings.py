@@ -18,6 +18,7 @@ from include.environment_reader import EnvironmentReader
 from include.errors import ConfigurationError
 from include.gateway.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
 from include.kafka_connection import KafkaConnection
+from include.s3_connection import S3Connection, read_location
 
 Role = Literal["pipeline_owner", "gateway", "stream", "batch", "integrity", "analyst"]
 
@@ -208,6 +209,7 @@ class BatchSettings:
     approval_timeout_s: float
     run_retention_days: int  # of discarded builds, with their corrections
     metrics_token: str = field(default="", repr=False)  # Prometheus sends it to Airflow's API server
+    archive_s3: S3Connection = field(default_factory=S3Connection)
 
 
 @dataclass(frozen=True)
@@ -350,7 +352,7 @@ class Settings:
                 table_partitions=env.whole("STREAM_MEMBER_TABLE_PARTITIONS", 0, least=0, most=10_000),
             ),
             batch=BatchSettings(
-                archive_dir=env.text("ARCHIVE_DIR", ".state/archive"),
+                archive_dir=read_location(env),
                 driver_memory=env.memory("REBUILD_DRIVER_MEMORY", "2g"),
                 rows_per_task=env.whole("REBUILD_ROWS_PER_TASK", 100_000),
                 undo_retention_days=env.whole("UNDO_RETENTION_DAYS", 7, most=_MOST_DAYS),
@@ -359,6 +361,7 @@ class Settings:
                 approve_unexplained_above=env.whole("APPROVE_UNEXPLAINED_ABOVE", 0, least=0),
                 run_retention_days=env.whole("RUN_RETENTION_DAYS", 30, most=_MOST_DAYS),
                 metrics_token=env.token("METRICS_TOKEN"),
+                archive_s3=S3Connection.from_environment(env),
             ),
             alerts=AlertSettings(
                 webhook_url=env.secret_url("ALERT_WEBHOOK_URL"),

@@ -49,7 +49,7 @@ def count(settings: Settings, key: int) -> Mapping[str, int]:
 
     Changes nothing, but locks the rows while it counts.
     """
-    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
     tables = ForgottenStore(settings.database)
     archived = ArchiveForgetting(store, folder, settings.pipeline, key).find(tables.stream_keys(key))
     removed = tables.remove(key, archived.stream_keys, dry_run=True)
@@ -60,12 +60,12 @@ def count(settings: Settings, key: int) -> Mapping[str, int]:
 def forget(start_context: StartContext, settings: Settings, key: int, reason: str, made_by: str) -> Mapping[str, int]:
     """Remove the key; returns the numbers of rows, records and files removed, by place.
 
-    Raises ForeignCluster (only on the machine that has the gateway's store), DayBusy, ArchiveBusy, and the errors of
-    `archive_topics`.
+    Raises ForeignCluster (only on the machine that has the gateway's store), DayBusy, ArchiveBusy, VersionsKept, and
+    the errors of `archive_topics`.
     """
     # in another cluster the tombstones would have no effect, and would be counted as sent
     require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
-    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
     tables = ForgottenStore(settings.database)
     archive = ArchiveForgetting(store, folder, settings.pipeline, key)
     stream_keys = tables.open(key, reason, made_by)  # first, so that no rebuild loads the key's rows from now on

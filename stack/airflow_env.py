@@ -19,6 +19,7 @@ from include.adapters.postgres.sessions import AUTHENTICATION
 from include.environment_reader import EnvironmentReader
 from include.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.kafka_connection import VARIABLES
+from include.s3_connection import SECRETS as S3_SECRETS
 from include.settings import LIBPQ_VARIABLES, listed_pipelines, reader_of
 from stack.environment import without_secrets
 
@@ -61,12 +62,13 @@ def airflow_environment(settings: Mapping[str, str], root: Path, component: str 
     """Return the variables to add to a component's environment, including PATH.
 
     `settings` is the content of `.env`. The pipeline's own variables are included, because tasks read them through
-    `include.settings`. Only the scheduler has the connections of tasks. Call `write_password_file` before the API
-    server starts. Raises KeyError for a missing setting.
+    `include.settings`. Only the scheduler has the connections of tasks, and the login to the archive's store. Call
+    `write_password_file` before the API server starts. Raises KeyError for a missing setting.
     """
     bin_dir = str(Path(sys.executable).parent)
+    keep = (*_SECRETS, *(S3_SECRETS if component == TASK_COMPONENT else ()))
     # an empty variable would override one from another source, such as JAVA_HOME
-    passed_on = {name: value for name, value in without_secrets(settings, keep=_SECRETS).items() if value}
+    passed_on = {name: value for name, value in without_secrets(settings, keep=keep).items() if value}
     if settings["SPARK_MASTER"].startswith("local"):
         passed_on["SPARK_LOCAL_IP"] = "127.0.0.1"  # else the driver listens on the network
     smtp = settings.get("ALERT_SMTP_CONNECTION", "")

@@ -13,6 +13,7 @@ from tests.servers import KafkaServer, PostgresTestServer, ServerProcess, kafka_
 from tests.support.broker import Broker, remove_topics
 from tests.support.browser import NO_CHROMIUM
 from tests.support.examples import LONG_PROFILE
+from tests.support.object_store import ObjectStore, object_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +132,13 @@ def gateway_broker(kafka: KafkaServer) -> Iterator[Broker]:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresTestServer]:
     """A real PostgreSQL. A test asks it for a database of its own."""
     with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """A real object store. A test that stops it starts it again."""
+    with object_store(tmp_path_factory.mktemp("store")) as server:
         yield server
 
 

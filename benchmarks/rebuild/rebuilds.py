@@ -82,7 +82,7 @@ def history(bench: Bench, rounds: int) -> Report:
             changed = bench.members if back == days else bench.members // CHANGED
             _send_day(bench, DAY.before(back), bench.boards, back * bench.boards, changed)
         archive = {"ARCHIVE_DIR": str(bench.folder / f"archive-{days}")}
-        _timed(["spark_jobs/archive_day.py", "--run-id", "history"], bench, archive)
+        run_timed(["spark_jobs/archive_day.py", "--run-id", "history"], bench, archive)
         for number in range(rounds):
             ours = rebuild_ours(bench, report, f"{days} days before it {number}", bench.boards, **archive)
             seconds[days].append(ours.taken_s)
@@ -132,11 +132,12 @@ def _send_day(
         send(bench.kafka.bootstrap_servers, topic, as_gateway(topic, values), timestamp_ms=at)
 
 
-def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, **more: str) -> "Timed":
+def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, source: str = "auto", **more: str) -> "Timed":
     """Rebuild, compare and publish with one command. Certifying is left out, because it needs a gateway."""
     run_id = name.replace(" ", "-") + f"-{time.time_ns()}"
-    line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json"]
-    timed = _timed(line, bench, more)
+    line = ["-m", "include.integrity", "rebuild", "--day", str(DAY), "--run-id", run_id, "--publish", "--json",
+            "--source", source]  # fmt: skip
+    timed = run_timed(line, bench, more)
     found = rows(bench.settings, _COUNT, (DAY.date,))
     assert found == [(boards,)], f"{found} rows of {boards}"
     _add(report, name, timed, boards)
@@ -146,7 +147,7 @@ def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, **more: s
 def _peer(bench: Bench, report: Report, name: str, boards: int) -> "Timed":
     dsn = bench.postgres.superuser_dsn(bench.settings.database.name)
     program = str(Path(__file__).with_name("duckdb_rebuild.py"))
-    timed = _timed([program, bench.kafka.bootstrap_servers, dsn, _PEER_TABLE], bench, {}, str(peer_python()))
+    timed = run_timed([program, bench.kafka.bootstrap_servers, dsn, _PEER_TABLE], bench, {}, str(peer_python()))
     connection = psycopg2.connect(dsn)
     with connection, connection.cursor() as cursor:
         cursor.execute(_PEER_COUNT)
@@ -164,7 +165,8 @@ class Timed:
     peak: Peak
 
 
-def _timed(line: list[str], bench: Bench, more: Mapping[str, str], python: str = sys.executable) -> Timed:
+def run_timed(line: list[str], bench: Bench, more: Mapping[str, str], python: str = sys.executable) -> Timed:
+    """Run a command of the pipeline to its end, with further variables. Raises AssertionError if it fails."""
     with tempfile.TemporaryFile("w+") as errors:
         began = time.monotonic()
         process = subprocess.Popen([python, *line], cwd=PROJECT_ROOT, env=bench.variables(**more), stderr=errors,

@@ -56,7 +56,7 @@ def archive_topics(
     reason for accepting the gap), LedgerBeyondEnd, LedgerConflict, BrokerUnavailable, DatabaseUnavailable,
     ConfigurationError, ForeignCluster.
     """
-    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
     require_zone(settings, "batch")
     folder.require_shared(settings.spark.master)
     folder.require_files(store.all_files())  # before claiming it: ARCHIVE_DIR may point to a wrong folder by mistake

@@ -20,7 +20,7 @@ def verify_archive(start_context: StartContext, settings: Settings, definition: 
 
     Raises ArchiveDamaged with the first problems found.
     """
-    store, folder = ArchiveStore(settings.database), ArchiveFolder(settings.batch.archive_dir)
+    store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
     files = store.all_files()
     topics = (definition.stream, definition.table, definition.output)
     problems = [problem for topic in topics for problem in broken_chain(store.batches(topic.name))]

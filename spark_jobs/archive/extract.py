@@ -70,7 +70,7 @@ class DayExtract:
         if (found := extract.close()) is not None:
             paths.append(found.path)
             count += found.record_count
-        splits = tuple(FileSplit(self._origin.topic, self._folder.path(path)) for path in paths)
+        splits = tuple(FileSplit(self._origin.topic, path, self._folder) for path in paths)
         log.info("day %s: %d records from %d files of the archive, %d of them looked up by id", self._day, count,
                  len(paths), found.record_count if found else 0)  # fmt: skip
         return Archived(splits, {p: min(end, self._cut.get(p, 0)) for p, end in self._files.ends.items()}, count)

@@ -1,5 +1,6 @@
 """Removes one key of the table from the archive: rewrites each file that holds records of the key without them."""
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from include.contracts.fields import names_key
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.archive.leftovers import remove_leftovers
 from spark_jobs.archive.rows import DAY, DELETED, ID
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -50,12 +53,14 @@ class ArchiveForgetting:
         """Rewrite the files that were found, replace the old ones in the catalogue, and remove what is not listed.
 
         The catalogue changes in one transaction. The caller holds the archive's lock, and makes sure that no rebuild
-        is running: it could be reading the old files.
+        is running: it could be reading the old files. Raises VersionsKept if the bucket keeps the old files' versions.
         """
         if found.files:
             written = [self._without(listed, found.stream_keys) for listed in found.files]
             self._store.replace(found.files, [file for file in written if file], is_smaller=True)
         remove_leftovers(self._store, self._folder, kept_s=0.0)  # of rebuilds, merges and runs that died, too
+        if versions := self._folder.storage.remove_versions():
+            log.info("archive: %d earlier versions of removed files removed", versions)
 
     def _without(self, listed: ArchivedFile, stream_keys: Collection[int]) -> ArchivedFile | None:
         """Write a file without the records of the key and return it; None if there are no others."""

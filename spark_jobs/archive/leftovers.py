@@ -1,6 +1,7 @@
 """Removes unused files of the archive: replaced ones, and those of failed attempts, which were never listed."""
 
 import logging
+import math
 import time
 
 from include.archive.store import ArchiveStore
@@ -15,20 +16,22 @@ def remove_leftovers(store: ArchiveStore, folder: ArchiveFolder, kept_s: float =
     """Remove unused files that are older than `kept_s`; returns their paths.
 
     A file that is not listed is removed only if all records that it was made from are archived by now: after a restore
-    of the database, the only copy of some records may be in a file that the catalogue no longer lists.
+    of the database, the only copy of some records may be in a file that the catalogue no longer lists. With `kept_s` 0
+    files of any age are removed, whatever the clock of their store.
     """
+    before_s = time.time() - kept_s if kept_s else math.inf
     replaced = store.replaced(kept_s)
-    for path in replaced:
-        folder.remove(path)
+    folder.remove(replaced)
     store.forget(replaced)
     # the folder is read before the catalogue, so that a file listed in between stays
-    old = folder.older_than(time.time() - kept_s)
+    old = folder.older_than(before_s)
     listed = store.paths() if old else set()
     unlisted = [path for path in old if path not in listed and _is_spare(path, store, folder)]
-    for path in unlisted:
-        folder.remove(path)
-    if replaced or unlisted:
-        log.info("archive: %d replaced files and %d never listed removed", len(replaced), len(unlisted))
+    folder.remove(unlisted)
+    unfinished = folder.storage.remove_unfinished(before_s)
+    if replaced or unlisted or unfinished:
+        log.info("archive: %d replaced files, %d never listed and %d never finished removed", len(replaced),
+                 len(unlisted), unfinished)  # fmt: skip
     return [*replaced, *unlisted]
 
 

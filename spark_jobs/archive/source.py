@@ -229,7 +229,7 @@ class ArchiveSource:
 
     def _columns(self, topic: str, files: Sequence[ArchivedFile], ends: Offsets) -> Archived[ColumnsFile]:
         self._folder.require_files(files)
-        found = tuple(ColumnsFile(topic, self._folder.path(file.path)) for file in files)
+        found = tuple(ColumnsFile(topic, file.path, self._folder) for file in files)
         return Archived(found, ends, sum(file.record_count for file in files))
 
     def _identify(self, topic: str) -> tuple[str, str]:

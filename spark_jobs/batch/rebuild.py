@@ -70,7 +70,7 @@ def rebuild_day(
         topics = (definition.stream.name, definition.table.name, definition.output.name)
         topic_ids = {topic: offset_reader.topic_id(topic) for topic in topics}
         known = _known(store, day, definition, topic_ids)
-        folder = ArchiveFolder(settings.batch.archive_dir)
+        folder = ArchiveFolder.of(settings.batch)
         archive = ArchiveSource(ArchiveStore(settings.database), folder, offset_reader, definition)
 
         def sources(from_archive: bool) -> Sources:

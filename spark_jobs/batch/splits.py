@@ -1,16 +1,15 @@
 """Splits of the raw input, ranges of a topic or files of the archive, read as Arrow tables in a Python worker."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import pyarrow as pa
-import pyarrow.fs as pa_fs
-import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from include.adapters.kafka.range_reader import MAX_RECORDS, RangeReader
 from include.kafka_connection import KafkaConnection
+from spark_jobs.archive.files import ArchiveFolder
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RAW = pa.schema([
@@ -40,10 +39,11 @@ class TopicSplit:
 
 @dataclass(frozen=True)
 class FileSplit:
-    """A Parquet file with the columns of RAW, given by a path or a URI. Other columns are not read."""
+    """A Parquet file with the columns of RAW, at a path in the folder. Other columns are not read."""
 
     topic: str
     path: str
+    folder: ArchiveFolder = field(default_factory=lambda: ArchiveFolder("/"))
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class ColumnsFile:
 
     topic: str
     path: str
+    folder: ArchiveFolder
 
 
 Split = TopicSplit | FileSplit
@@ -68,7 +69,7 @@ def read_split(
         case TopicSplit():
             return read_topic([split], kafka, columns, all_headers)
         case FileSplit():
-            return _read_file(split.path, _schema(columns))
+            return _read_file(split, _schema(columns))
 
 
 def read_topic(
@@ -89,7 +90,7 @@ def read_topic(
 
 def read_columns(file: ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the file's rows in tables of at most `ROWS` rows, with the columns of `schema`."""
-    return _read_file(file.path, schema)
+    return _read_file(file, schema)
 
 
 def _schema(columns: Collection[str]) -> pa.Schema:
@@ -143,11 +144,8 @@ def _headers(headers: list[list[tuple[str, bytes]] | None]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=HEADERS)
 
 
-def _read_file(path: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    if "://" in path:
-        filesystem, inner = pa_fs.FileSystem.from_uri(path)
-    else:
-        filesystem, inner = pa_fs.LocalFileSystem(), path
-    with filesystem.open_input_file(inner) as source:
-        for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(ROWS, columns=schema.names):
-            yield pa.Table.from_batches([batch]).cast(schema)
+def _read_file(split: FileSplit | ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    with split.folder.open(split.path) as file:
+        for number in range(file.num_row_groups):  # all row groups at once would be buffered together
+            for batch in file.iter_batches(ROWS, row_groups=[number], columns=schema.names):
+                yield pa.Table.from_batches([batch]).cast(schema)

@@ -17,6 +17,7 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.kafka_connection import KafkaConnection
+from include.s3_connection import S3Connection
 from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.files import ArchiveFolder
@@ -41,16 +42,38 @@ class Archive:
     """One pipeline's topics, database and archive."""
 
     def __init__(
-        self, kafka, postgres, spark, name: str, folder: Path, rows_per_task: int = 1000, pipeline: str = PIPELINE.name
+        self,
+        kafka,
+        postgres,
+        spark,
+        name: str,
+        folder: Path,
+        rows_per_task: int = 1000,
+        pipeline: str = PIPELINE.name,
+        kept_in: ArchiveFolder | None = None,
     ) -> None:
         self.log = TopicLog(kafka.bootstrap_servers)
         remove_topics(kafka.bootstrap_servers)
         settings = with_topics(kafka, postgres, name, folder, pipeline)
-        batch = dataclasses.replace(settings.batch, archive_dir=str(folder / "archive"), rows_per_task=rows_per_task)
+        self.folder = kept_in or ArchiveFolder(str(folder / "archive"))
+        batch = dataclasses.replace(
+            settings.batch,
+            archive_dir=self.folder.location,
+            archive_s3=self.folder.s3,
+            rows_per_task=rows_per_task,
+        )
         self.settings: Settings = dataclasses.replace(settings, batch=batch)
-        self.folder = ArchiveFolder(str(folder / "archive"))
         self.store = ArchiveStore(self.settings.database)
         self._context = spark.sparkContext
+
+    def run_on(self, s3: S3Connection) -> None:
+        """Let further runs use another connection to the same bucket."""
+        batch = dataclasses.replace(self.settings.batch, archive_s3=s3)
+        self.settings = dataclasses.replace(self.settings, batch=batch)
+
+    def path(self, relative: str) -> Path:
+        """The path of a file of the archive."""
+        return Path(self.folder.location) / relative
 
     def drop(self, topic: str) -> None:
         """Delete the topic, and wait until it is gone."""

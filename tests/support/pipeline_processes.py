@@ -131,6 +131,7 @@ def batch_side(folder: Path, **more: str) -> Iterator[BatchSide]:
         gateway_port, airflow_port = unused(2)
         overrides = {
             "ARCHIVE_DIR": str(layout.state / "archive"),
+            "ARCHIVE_S3_SECRET_ACCESS_KEY": "login-to-the-store-of-the-archive",
             "SPARK_SCRATCH_DIR": str(layout.spark),
             "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "DATABASE_PORT": str(postgres.port),

@@ -3,7 +3,9 @@
 import pytest
 
 from include.airflow_support.dag_ids import dag_ids
+from include.archive.storage import open_storage
 from include.errors import ConfigurationError
+from include.s3_connection import S3Connection
 from include.settings import Settings, pipeline_names
 
 LEAST = {"KAFKA_BOOTSTRAP_SERVERS": "k:9092", "DATABASE_HOST": "db"}
@@ -38,6 +40,19 @@ def test_the_least_that_is_needed():
         ("GATEWAY_URL", "http://[", "not http://host:port"),
         ("SPARK_MASTER", "locally", "not a Spark master"),
         ("ARCHIVE_DIR", "a\tb", "non-printable"),
+        (
+            "ARCHIVE_DIR",
+            "gs://bucket/archive",
+            "no store is known by this scheme; give a folder, file:///path or s3://",
+        ),
+        ("ARCHIVE_DIR", "s3://bucket", "not s3://bucket/prefix"),
+        ("ARCHIVE_DIR", "s3://Bucket/archive", "not s3://bucket/prefix"),
+        ("ARCHIVE_DIR", "s3://bucket/a/../b", "not s3://bucket/prefix"),
+        ("ARCHIVE_DIR", "file://archive", "not file:///path"),
+        ("ARCHIVE_S3_ENDPOINT", "store:9000", "not http://host:port or https://host:port"),
+        ("ARCHIVE_S3_ENDPOINT", "https://store/bucket", "not http://host:port.*the bucket belongs into ARCHIVE_DIR"),
+        ("ARCHIVE_S3_REGION", "Frankfurt am Main", "not the name of a region"),
+        ("ARCHIVE_S3_TLS_VERIFY", "no", "not one of on, off"),
         ("GATEWAY_TOKEN", "tökén", "not allowed in HTTP headers"),
         ("ALERT_MAIL_TO", "a@b,nobody", "not name@host"),
         ("ALERT_CERTIFIED_BY", "9:00", "not a time of day; write it as HH:MM"),
@@ -101,11 +116,37 @@ def test_what_is_not_set_is_left_to_libpq_and_its_own_variables():
 
 
 def test_secrets_are_not_shown():
-    secrets = {"DB_BATCH_PASSWORD": "hush", "GATEWAY_TOKEN": "hush", "ALERT_WEBHOOK_URL": "https://hooks/hush"}
+    secrets = {
+        "DB_BATCH_PASSWORD": "hush", "GATEWAY_TOKEN": "hush", "ALERT_WEBHOOK_URL": "https://hooks/hush",
+        "ARCHIVE_S3_SECRET_ACCESS_KEY": "hush",
+    }  # fmt: skip
     assert "hush" not in repr(Settings.from_environment({**LEAST, **secrets}))
     with pytest.raises(ConfigurationError) as refused:
         Settings.from_environment({**LEAST, "ALERT_WEBHOOK_URL": "hooks/hush"})
     assert "hush" not in str(refused.value)
+
+
+def test_the_login_to_the_archives_store_is_read_and_half_of_it_is_refused_when_it_is_used(tmp_path):
+    (tmp_path / "secret").write_text("hush\n")
+    given = {**LEAST, "ARCHIVE_DIR": "s3://bucket/raw/board_detail", "ARCHIVE_S3_ENDPOINT": "https://store:9000",
+             "ARCHIVE_S3_REGION": "eu-west-1", "ARCHIVE_S3_ACCESS_KEY_ID": "key"}  # fmt: skip
+    in_file = Settings.from_environment({**given, "ARCHIVE_S3_SECRET_ACCESS_KEY_FILE": str(tmp_path / "secret")})
+    assert in_file.batch.archive_s3 == S3Connection("https://store:9000", "eu-west-1", "key", "hush")
+    open_storage(in_file.batch.archive_dir, in_file.batch.archive_s3)
+    half = Settings.from_environment(given).batch  # as the gateway and the stream have it
+    with pytest.raises(ConfigurationError, match=r"^ARCHIVE_S3_SECRET_ACCESS_KEY is not set; the id of"):
+        open_storage(half.archive_dir, half.archive_s3)
+    no_file = Settings.from_environment({**LEAST, "ARCHIVE_S3_CA_FILE": "/none"}).batch.archive_s3
+    with pytest.raises(ConfigurationError, match=r"^ARCHIVE_S3_CA_FILE=/none: cannot be read"):
+        open_storage("s3://bucket/archive", no_file)
+
+
+def test_a_certificate_that_is_not_used_is_refused(tmp_path):
+    (tmp_path / "ca").write_text("")
+    given = {**LEAST, "ARCHIVE_S3_CA_FILE": str(tmp_path / "ca")}
+    for more in ({"ARCHIVE_S3_ENDPOINT": "http://store:9000"}, {"ARCHIVE_S3_TLS_VERIFY": "off"}):
+        with pytest.raises(ConfigurationError, match=r"ARCHIVE_S3_CA_FILE=.*no effect"):
+            Settings.from_environment(given | more)
 
 
 ORDERS = {**LEAST, "ORDER_DETAIL__DATABASE_NAME": "orders", "ORDER_DETAIL__PIPELINE_TIMEZONE": "America/New_York"}

@@ -131,7 +131,7 @@ def died(*_arguments):
 
 def age(archive, paths):
     for path in paths:
-        full, before = archive.folder.path(path), time.time() - 90_000
+        full, before = archive.path(path), time.time() - 90_000
         os.utime(full, (before, before))
 
 
@@ -152,7 +152,7 @@ def test_an_unlisted_file_with_records_that_are_not_archived_is_kept(archive):
 def test_a_file_that_was_cut_off_is_removed(archive):
     archive.run()
     path = f"{STREAM}/x/records/{'0' * 32}.parquet"
-    full = Path(archive.folder.path(path))
+    full = archive.path(path)
     full.parent.mkdir(parents=True)
     full.write_bytes(b"PAR1 and then the power went")
     age(archive, [path])
@@ -223,7 +223,7 @@ def test_a_topic_that_lost_records_is_refused(archive):
 
 def test_a_folder_of_another_catalogue_is_refused(archive):
     archive.run()
-    Path(archive.folder.path(MARKER)).write_text(json.dumps({"archive_id": "of somebody else"}))
+    archive.path(MARKER).write_text(json.dumps({"archive_id": "of somebody else"}))
     with pytest.raises(ConfigurationError, match="somebody else"):
         archive.run()
 
@@ -255,7 +255,7 @@ def test_versions_of_many_nights_become_few_files(archive):
 def test_damage_is_found(archive, harm):
     archive.send([a_board(number) for number in range(1, 50)])
     archive.run()
-    path = Path(archive.folder.path(archive.store.all_files()[0].path))
+    path = archive.path(archive.store.all_files()[0].path)
     data = bytearray(path.read_bytes())
     if harm == "gone":
         path.unlink()
@@ -333,7 +333,7 @@ def listed_file(archive, kind="records", topic=STREAM):
 
 def spoil(archive, listed, is_gone):
     """Remove the file, or cut it off."""
-    path = Path(archive.folder.path(listed.path))
+    path = archive.path(listed.path)
     path.unlink() if is_gone else os.truncate(path, listed.byte_count - 1)
 
 

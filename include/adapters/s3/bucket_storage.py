@@ -1,0 +1,289 @@
+"""The archive's store in a bucket of an object store that speaks S3's protocol."""
+
+import hashlib
+import io
+import tempfile
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import IO, Any
+
+import pyarrow as pa
+from botocore.exceptions import ClientError
+
+from include.adapters.s3.client import (
+    EMPTY,
+    EXISTS,
+    NO_SUCH_KEY,
+    NOT_IMPLEMENTED,
+    StorageRefused,
+    address_of,
+    client_of,
+    code_of,
+    error_of,
+    translated,
+)
+from include.archive.storage import NewObject, Storage, StorageDenied, StoredObject, VersionsKept
+from include.errors import PipelineError
+from include.retry import retry_transient
+from include.s3_connection import S3Connection, bucket_and_prefix
+
+FOOTER_BYTES = 64 << 10  # Arrow reads as much at the end of a Parquet file
+MAX_OBJECT_BYTES = 5 << 30  # of one PUT, in S3's protocol
+READ_MAX_WAIT_S = 60.0
+_CHECKSUM = "sha256"  # metadata of objects
+_KEYS_PER_CALL = 1000
+_LISTED_FROM = 200  # for so many objects a listing has fewer calls than a HEAD of each
+_THREADS = 8
+
+
+class ObjectTooLarge(PipelineError):
+    """An object of more than 5 GiB cannot be written whole; lower REBUILD_ROWS_PER_TASK."""
+
+
+class BucketStorage(Storage):
+    """Objects below the prefix of s3://bucket/prefix.
+
+    An object is written by one PUT with its checksum, under the condition that the key is new, and so is whole or
+    absent. No multipart upload is ever begun, which a writer that dies would leave behind.
+    """
+
+    def __init__(self, location: str, s3: S3Connection) -> None:
+        self._location = location
+        self._s3 = s3
+        self._bucket, prefix = bucket_and_prefix(location)
+        self._prefix = f"{prefix}/"
+        self._client = client_of(s3)
+
+    def create(self, path: str) -> NewObject:
+        """Begin an object in a temporary file without a name, which goes with the process."""
+        return _NewObject(tempfile.TemporaryFile(), partial(self._put, path))
+
+    def open(self, path: str) -> Any:
+        """Return a file that reads ranges of the object."""
+        return pa.PythonFile(_ObjectReader(partial(self._get, path)), mode="r")
+
+    def checksum(self, path: str) -> str:
+        """Return the checksum that the writer kept with the object; without one, that of its content."""
+        head = self._head(path)
+        if head is None:
+            raise FileNotFoundError(f"{self._location}/{path}")
+        kept = head.get("Metadata", {}).get(_CHECKSUM)
+        return str(kept) if kept else hashlib.sha256(self.read(path)).hexdigest()
+
+    def sizes(self, paths: Iterable[str]) -> Mapping[str, int]:
+        """Ask for each object; among many, only for those that a listing does not show."""
+        wanted = list(paths)
+        found: dict[str, int] = {}
+        if len(wanted) >= _LISTED_FROM:
+            listed = {each.path: each.byte_count for each in self.iter_objects()}
+            found = {path: listed[path] for path in wanted if path in listed}
+        missing = [path for path in wanted if path not in found]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="archive-sizes") as threads:
+            for path, size in zip(missing, threads.map(self._size, missing), strict=True):
+                if size is not None:
+                    found[path] = size
+        return found
+
+    def iter_objects(self) -> Iterator[StoredObject]:
+        """Yield the objects of each page of the listing."""
+        return self._iter_objects()
+
+    def _iter_objects(self, path: str = "") -> Iterator[StoredObject]:
+        for page in self._pages("list_objects_v2", path):
+            for each in page.get("Contents", ()):
+                yield StoredObject(self._path(each["Key"]), each["Size"], each["LastModified"].timestamp())
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove objects. A bucket with versioning keeps a version of each."""
+        failed = self._delete([{"Key": self._key(path)} for path in paths])
+        if failed:
+            raise error_of(failed[0]["Code"], "DeleteObject", self._location, address_of(self._s3))
+
+    def remove_unfinished(self, before_s: float) -> int:
+        """Abort multipart uploads that others began below the prefix."""
+        old = [
+            each
+            for page in self._pages("list_multipart_uploads")
+            for each in page.get("Uploads", ())
+            if each["Initiated"].timestamp() < before_s
+        ]
+        for each in old:
+            with suppress(ClientError), self._translated("AbortMultipartUpload"):  # somebody else was faster
+                self._client.abort_multipart_upload(Bucket=self._bucket, Key=each["Key"], UploadId=each["UploadId"])
+        return len(old)
+
+    def remove_versions(self) -> int:
+        """Remove noncurrent versions; once none is left, marks of deletion, which would uncover such a version."""
+        versions, _ = self._old_versions()
+        try:
+            failed = self._delete(versions)
+        except StorageDenied as exc:
+            raise VersionsKept(archive=self._location, versions=len(versions), code="AccessDenied") from exc
+        left, marks = self._old_versions()
+        if failed or left:
+            raise VersionsKept(archive=self._location, versions=len(left), code=failed[0]["Code"] if failed else "none")
+        self._delete(marks)
+        return len(versions)
+
+    def _old_versions(self) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+        versions, marks = [], []
+        for page in self._pages("list_object_versions"):
+            versions += [_version(each) for each in page.get("Versions", ()) if not each["IsLatest"]]
+            marks += [_version(each) for each in page.get("DeleteMarkers", ())]
+        return versions, marks
+
+    def _put(self, path: str, file: Any) -> int:
+        byte_count: int = file.seek(0, io.SEEK_END)
+        if byte_count > MAX_OBJECT_BYTES:
+            raise ObjectTooLarge(file=path, bytes=byte_count)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256")
+        file.seek(0)
+        checksum = digest.hexdigest()
+        request = {
+            "Bucket": self._bucket,
+            "Key": self._key(path),
+            "Body": file,
+            "ChecksumSHA256": b64encode(digest.digest()).decode(),  # the store compares it with what arrived
+            "Metadata": {_CHECKSUM: checksum},
+        }
+        try:
+            with self._translated("PutObject"):
+                self._put_new(request)
+        except ClientError as exc:  # the key exists: perhaps the answer to an earlier try was lost
+            if code_of(exc) != EXISTS or self.checksum(path) != checksum:
+                raise FileExistsError(f"{self._location}/{path} has other content") from exc
+        return byte_count
+
+    def _put_new(self, request: dict[str, Any]) -> None:
+        try:
+            self._client.put_object(**request, IfNoneMatch="*")
+        except ClientError as exc:
+            if code_of(exc) != NOT_IMPLEMENTED:
+                raise
+            request["Body"].seek(0)
+            self._client.put_object(**request)  # without the condition: paths are unique, and the catalogue decides
+
+    def _get(self, path: str, range_: str) -> tuple[bytes, int]:
+        """Return the bytes of a range, and the size of the object."""
+
+        def get() -> tuple[bytes, int]:
+            try:
+                with self._translated("GetObject"):
+                    answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path), Range=range_)
+                    return answer["Body"].read(), int(answer["ContentRange"].rpartition("/")[2])
+            except ClientError as exc:
+                if code_of(exc) == EMPTY:
+                    return b"", 0
+                raise FileNotFoundError(f"{self._location}/{path}") from exc
+
+        return retry_transient(get, READ_MAX_WAIT_S)  # the client repeats requests, but not the reading of a body
+
+    def _size(self, path: str) -> int | None:
+        head = self._head(path)
+        return int(head["ContentLength"]) if head else None
+
+    def _head(self, path: str) -> Mapping[str, Any] | None:
+        try:
+            with self._translated("HeadObject"):
+                found: Mapping[str, Any] = self._client.head_object(Bucket=self._bucket, Key=self._key(path))
+                return found
+        except ClientError as exc:
+            if code_of(exc) not in NO_SUCH_KEY:
+                raise StorageRefused(operation="HeadObject", archive=self._location, code=code_of(exc)) from exc
+            return None
+        except StorageDenied:  # AWS's answer for a key that is not there, if the right to list ends at the prefix
+            if any(each.path == path for each in self._iter_objects(path)):
+                raise
+            return None
+
+    def _delete(self, objects: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+        """Delete objects or versions; returns the store's errors."""
+        failed: list[Mapping[str, str]] = []
+        for first in range(0, len(objects), _KEYS_PER_CALL):
+            batch = {"Objects": list(objects[first : first + _KEYS_PER_CALL]), "Quiet": True}
+            with self._translated("DeleteObjects"):
+                failed += self._client.delete_objects(Bucket=self._bucket, Delete=batch).get("Errors", [])
+        return failed
+
+    def _pages(self, operation: str, path: str = "") -> Iterator[Mapping[str, Any]]:
+        try:
+            with self._translated(operation):
+                yield from self._client.get_paginator(operation).paginate(Bucket=self._bucket, Prefix=self._key(path))
+        except StorageRefused as exc:  # a store that has no versions or uploads in parts has none to list
+            if operation == "list_objects_v2" or exc.where["code"] != NOT_IMPLEMENTED:
+                raise
+
+    def _translated(self, operation: str) -> AbstractContextManager[None]:
+        return translated(self._s3, operation, self._location)
+
+    def _key(self, path: str) -> str:
+        return self._prefix + path
+
+    def _path(self, key: str) -> str:
+        return key.removeprefix(self._prefix)
+
+
+class _NewObject(NewObject):
+    """An object in a local file until it is published."""
+
+    def __init__(self, stream: IO[bytes], put: Callable[[IO[bytes]], int]) -> None:
+        super().__init__(stream)
+        self._put = put
+
+    def publish(self) -> int:
+        """Send the object with one request."""
+        self.stream.flush()
+        byte_count = self._put(self.stream)
+        self.stream.close()
+        return byte_count
+
+
+class _ObjectReader(io.RawIOBase):
+    """A file for reading: a request for each range that is read, and one for the end of the object when it is opened.
+
+    `get` returns the bytes of a range and the object's size.
+    """
+
+    def __init__(self, get: Callable[[str], tuple[bytes, int]]) -> None:
+        self._get = get
+        self._end, self._size = get(f"bytes=-{FOOTER_BYTES}")
+        self._position = 0
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position and return it."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the bytes up to the end of the object, or `size` of them."""
+        first, last = self._position, self._size
+        if size is not None and size >= 0:
+            last = min(first + size, last)
+        if first >= last:
+            return b""
+        end_at = self._size - len(self._end)
+        data = (
+            self._end[first - end_at : last - end_at] if first >= end_at else self._get(f"bytes={first}-{last - 1}")[0]
+        )
+        self._position += len(data)
+        return data
+
+
+def _version(each: Mapping[str, Any]) -> dict[str, str]:
+    return {"Key": each["Key"], "VersionId": each["VersionId"]}
