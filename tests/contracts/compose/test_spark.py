@@ -88,7 +88,7 @@ class SparkCluster:
             "SPARK_LOCAL_HOSTNAME": "localhost",
             "JAVA_HOME": str(find_java(os.environ)),
             "PATH": f"{BIN}:{os.environ['PATH']}",
-            "PYTHONPATH": str(self.image),
+            "PYTHONPATH": "/nowhere" if name in HOSTS else str(self.image),  # executors get the driver's code
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_KAFKA_JARS_DIR": str(Layout.of().spark_jars),
@@ -180,7 +180,8 @@ def test_a_driver_runs_our_code_on_the_workers(
     assert answer["executors"] == 1
     assert sum(row["rows"] for row in answer["rows"]) == 3
     for row in answer["rows"]:
-        assert row["file"].startswith(str(cluster.image)), "executors run other code than the driver"
+        work = cluster.folder / "spark-work"
+        assert row["file"].startswith(str(work)), "executors run other code than the driver's"
         assert row["tz"] == "UTC"
 
 
