@@ -35,7 +35,7 @@ INSTALLS = (
         ),
     ),
 )
-# The image has no use for the packages that drive a browser in tests.
+# The image has no use for the packages that drive a browser or check manifests in tests.
 LOCAL_INSTALLS = (*INSTALLS, ("requirements-browser.lock", ("--no-deps", "--only-binary", ":all:")))
 
 
