@@ -76,8 +76,10 @@ faults: setup ## twenty seeded rounds of faults each against gateway, its server
 	@$(PY) -m tests.faults.stream $(FAULTS)
 	@$(PY) -m tests.faults.batch $(FAULTS)
 
-cluster: setup ## three brokers as processes, failed in every way under load; another pipeline: P=order_detail
+cluster: setup ## three brokers, then a Spark cluster, as processes, failed in every way under load; another pipeline: P=order_detail
 	@$(PY) -m tests.faults.cluster $(if $(P),--pipeline $(P))
+	@$(PY) -m tests.faults.stream_on_cluster $(if $(P),--pipeline $(P))
+	@$(PY) -m tests.faults.batch_on_cluster $(if $(P),--pipeline $(P))
 
 bench: setup ## figures of gateway, stream and batch beside their peers, an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway
