@@ -76,9 +76,11 @@ faults: setup ## twenty seeded rounds of faults each against gateway, its server
 	@$(PY) -m tests.faults.stream $(FAULTS)
 	@$(PY) -m tests.faults.batch $(FAULTS)
 
-cluster: setup ## three brokers, and a database with a standby, failed in every way under load; another pipeline: P=order_detail
+cluster: setup ## three brokers, a database with a standby and a Spark cluster, failed in every way under load; another pipeline: P=order_detail
 	@$(PY) -m tests.faults.cluster $(if $(P),--pipeline $(P))
 	@$(PY) -m tests.faults.failover
+	@$(PY) -m tests.faults.stream_on_cluster $(if $(P),--pipeline $(P))
+	@$(PY) -m tests.faults.batch_on_cluster $(if $(P),--pipeline $(P))
 
 bench: setup ## figures of gateway, stream and batch beside their peers, an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from include.errors import ConfigurationError
 from include.settings import SparkSettings
 from spark_jobs.connectors.callbacks import require_token
+from spark_jobs.connectors.code_zip import code_configuration
 from spark_jobs.connectors.scratch import make_scratch
 
 # For the stream, a long-running application.
@@ -60,12 +61,15 @@ def connector_jars(folder: Path) -> list[str]:
 
 
 def java_options(jars_dir: Path) -> str:
-    """Return the options of the driver's JVM, including the class archive if there is one."""
+    """Return the options of the driver's JVM, including the class archive if it can be used.
+
+    With SPARK_CONF_DIR that folder is on the class path, where the archive does not have it.
+    """
     archive = jars_dir.resolve() / ARCHIVE_NAME
-    # the JVM warns about an archive that does not match; the warning must not go to standard output
-    shared = (
-        f' "-XX:SharedArchiveFile={archive}" -Xlog:all=off:stdout -Xlog:all=warning:stderr' if archive.exists() else ""
-    )
+    shared = ""
+    if archive.exists() and not os.environ.get("SPARK_CONF_DIR"):
+        # the JVM warns about an archive that does not match; the warning must not go to standard output
+        shared = f' "-XX:SharedArchiveFile={archive}" -Xlog:all=off:stdout -Xlog:all=warning:stderr'
     return f"{EXIT_OPTION} -XX:+UseParallelGC -Dlog4j2.level=warn {COMPILER_OPTIONS}{shared}"
 
 
@@ -123,6 +127,8 @@ def _prepare_process() -> None:
 
 def _configuration(spark: SparkSettings, name: str, driver_memory: str) -> dict[str, str]:
     jars = connector_jars(spark.jars_dir)
+    is_local = _master(spark).startswith("local")
+    scratch = make_scratch(spark.scratch_dir)
     found = {
         "spark.app.name": name,
         "spark.driver.extraClassPath": ":".join(jars),
@@ -131,21 +137,31 @@ def _configuration(spark: SparkSettings, name: str, driver_memory: str) -> dict[
         "spark.executor.extraJavaOptions": EXIT_OPTION,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(make_scratch(spark.scratch_dir)),
+        "spark.local.dir": str(scratch),
     }
-    if spark.master.startswith("local"):
+    if is_local:
         # Without it the driver's ports would serve its blocks, including rows of members, to every local user. In local
         # mode Spark generates the secret. A cluster's secret belongs in the drivers' spark-defaults.conf, because one
         # set here would appear on a command line.
         found["spark.authenticate"] = "true"
-    if not spark.master.startswith("local") or _is_submitted():
+    else:
+        found |= {"spark.executorEnv.TZ": "UTC", **code_configuration(scratch)}  # TZ as in _prepare_process
+    if not is_local or _is_submitted():
         found["spark.jars"] = ",".join(jars)  # for the executors
     if not _is_submitted():
         found["spark.master"] = spark.master
-        if spark.master.startswith("local"):
+        if is_local:
             loopback = "127.0.0.1"  # local mode: no port of Spark's may be reachable from other machines
             found |= {"spark.driver.host": loopback, "spark.driver.bindAddress": loopback}
     return found
+
+
+def _master(spark: SparkSettings) -> str:
+    """Return the master that the driver will use."""
+    if not _is_submitted():
+        return spark.master
+    SparkContext._ensure_initialized()  # connects to the JVM that spark-submit started
+    return SparkConf().get("spark.master", spark.master) or spark.master
 
 
 def _is_submitted() -> bool:

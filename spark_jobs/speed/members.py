@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -46,6 +48,7 @@ class _Level:
 
     relation: DataFrame
     rows: int
+    checkpoint: int | None = None  # the id of the RDD that holds its blocks, if Spark cannot compute them again
 
 
 class MemberTable:
@@ -54,6 +57,9 @@ class MemberTable:
     The base is cached in columns, in memory as far as it fits, the rest on disk. The latest changes are rows in the
     driver, older ones a level of their own, which a thread compacts into the base while batches run. All levels are
     partitioned and sorted alike, so that a join shuffles and sorts only the boards of the batch.
+
+    Executors hold the levels. Spark computes the blocks of a lost executor again, except those of merged levels, whose
+    lineage is cut: if one of them is lost, the table is loaded from the topic again.
     """
 
     def __init__(
@@ -89,6 +95,8 @@ class MemberTable:
         self._recent_relation: DataFrame | None = None
         self._compactor = ThreadPoolExecutor(1, "compact", self._behind_batches)
         self._compaction: Future[_Level] | None = None
+        self._is_local = str(session.sparkContext.master).startswith("local")  # no block is lost before the driver
+        self._is_reloaded = False  # since the last refresh
 
     @property
     def partitions(self) -> int:
@@ -100,8 +108,11 @@ class MemberTable:
 
         Blocks until the table is loaded.
         """
-        started = time.monotonic()
         self._topic_id = self._offset_reader.topic_id(self._topic.name)
+        return self._load(preloaded)
+
+    def _load(self, preloaded: PreloadedRows | None = None) -> int:
+        started = time.monotonic()
         earliest = self._offset_reader.earliest(self._topic.name)
         ends = self._offset_reader.ends(self._topic.name) if preloaded is None else preloaded.ends
         records = sum(ends.values()) - sum(earliest.values())
@@ -117,6 +128,7 @@ class MemberTable:
             done.set()
         failpoint("members.while_loading")
         self._levels = [base]
+        self._recent, self._recent_relation = {}, None
         self._next = ends
         self._state.set_position(self._topic.name, ends)
         self._tail.begin(ends)
@@ -128,9 +140,17 @@ class MemberTable:
         """Read the records since the last refresh; returns the keys that changed, None if there are too many to list.
 
         Called after the boards' offsets are fixed, so that a member that reached Kafka before its board is always
-        known. A refresh that fails changes nothing: the next one reads the same records again. Raises TableReplaced if
-        the topic ends before the offsets that were read.
+        known. A refresh that fails changes nothing: the next one reads the same records again. Loads the table again if
+        executors were lost with parts of it. Raises TableReplaced if the topic ends before the offsets that were read.
         """
+        self._reload_if_lost()
+        changed = self._read_changes()
+        if self._is_reloaded:
+            self._is_reloaded = False
+            return None
+        return changed
+
+    def _read_changes(self) -> list[int] | None:
         self._take_compaction()
         ends = self._offset_reader.ends(self._topic.name)
         new = {partition: end - self._next.get(partition, 0) for partition, end in ends.items()}
@@ -164,6 +184,14 @@ class MemberTable:
 
     def known(self, keys: Sequence[int]) -> list[int]:
         """Return the keys that are in the table, including deleted members."""
+        try:
+            return self._known(keys)
+        except (Py4JError, PySparkException):
+            if not self._reload_if_lost():
+                raise
+            return self._known(keys)
+
+    def _known(self, keys: Sequence[int]) -> list[int]:
         wanted = self._session.createDataFrame(pa.table({"wanted": pa.array(keys, pa.int64())}))
         partitioned = wanted.repartition(self._partitions, "wanted")
         found: set[int] = set()
@@ -280,7 +308,7 @@ class MemberTable:
             versions = versions.union(level.relation)
         newest = newest_versions(versions.repartition(self._partitions, self._key), self._key)
         relation = newest.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
-        merged = self._kept(relation)
+        merged = replace(self._kept(relation), checkpoint=relation._jdf.queryExecution().analyzed().rdd().id())
         log.info("merged %s rows into %d in %.1f s", [level.rows for level in levels], merged.rows,
                  time.monotonic() - started)  # fmt: skip
         return merged
@@ -292,11 +320,35 @@ class MemberTable:
     def _take_compaction(self) -> None:
         if self._compaction is None or not self._compaction.done():
             return
-        base, self._compaction = self._compaction.result(), None
+        compaction, self._compaction = self._compaction, None
+        base = compaction.result()
         replaced, self._levels = self._levels[:2], [base, *self._levels[2:]]
         for level in replaced:
             level.relation.unpersist()
         self._note_size()
+
+    def _reload_if_lost(self) -> bool:
+        """Load the table again if blocks are lost that Spark cannot compute again. Returns True if it was loaded."""
+        if not self._is_lost():
+            return False
+        log.warning("executors with parts of the table were lost; loading it again")
+        self.check_topic()
+        self._compaction = None  # if it still runs, it fails or is not needed
+        lost = self._levels
+        self._load()
+        self._is_reloaded = True
+        for level in lost:
+            level.relation.unpersist()
+        self.check_topic()
+        return True
+
+    def _is_lost(self) -> bool:
+        checkpoints = [level.checkpoint for level in self._levels if level.checkpoint is not None]
+        if self._is_local or not checkpoints:
+            return False
+        infos = self._session.sparkContext._jsc.sc().getRDDStorageInfo()  # none of an RDD without any block
+        present = {info.id(): info.numCachedPartitions() for info in infos}
+        return any(present.get(checkpoint, 0) < self._partitions for checkpoint in checkpoints)
 
     def _relation_of(self, rows: list[TableRow]) -> DataFrame:
         columns: list[tuple[str, list[Any]]] = [(self._key, [row.key for row in rows])]

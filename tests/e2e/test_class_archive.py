@@ -34,10 +34,10 @@ def jars(tmp_path_factory):
     return folder
 
 
-def run_session(jars, loaded):
+def run_session(jars, loaded, **more):
     """Return the output of a driver; the file has the classes that its JVM loaded, and their sources."""
     log = f"-Xlog:class+load:file={loaded}"
-    variables = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": log}
+    variables = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": log, **more}
     return subprocess.run(
         [sys.executable, "-c", SESSION, str(jars)], cwd=ROOT, env=variables, capture_output=True, text=True,
         timeout=120, check=True,
@@ -61,3 +61,11 @@ def test_an_archive_that_does_not_fit_is_told_of_and_not_used(jars, tmp_path):
     ran = run_session(other, tmp_path / "loaded")
     assert "rows 7" in ran.stdout.splitlines()
     assert "shared objects file (top)" not in (tmp_path / "loaded").read_text()
+
+
+def test_a_driver_with_the_configuration_of_a_cluster_does_without_it_and_says_nothing(jars, tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").touch()
+    ran = run_session(jars, tmp_path / "loaded", SPARK_CONF_DIR=str(tmp_path / "conf"))
+    assert "rows 7" in ran.stdout.splitlines()
+    assert "shared" not in ran.stderr

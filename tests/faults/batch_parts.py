@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg2
@@ -27,6 +28,7 @@ from stack import leftovers
 from stack.environment import MARKER
 from tests.faults.batch_plan import Effect, Fault
 from tests.faults.batch_verdict import EXPLAINED_BY_COUNT, DayRow, Generation
+from tests.faults.cluster_faults import ClusterEffect
 from tests.faults.stream_driver import Driver
 from tests.faults.stream_topics import TopicReader, consumed, shortened
 from tests.faults.topic_again import TopicAgain
@@ -36,7 +38,7 @@ from tests.support.pipeline import ROOT, environment, rows, with_topics
 from tests.support.records import content
 
 _DATABASE = "batch_faults"
-_STEP_S = 180.0
+STEP_S = 180.0
 _REACHED_S = 60.0
 _TRIES = 3
 _DONE = (0, 3)  # 3: done, and a person must look at what it found
@@ -89,13 +91,13 @@ class Parts:
         if fault is not None and self.executor.submit(self._with_fault, line, fault, twin or line).result():
             self.felt.add(fault.name)
         for _ in range(_TRIES):
-            if is_done() or self._start(line).wait(_STEP_S) in _DONE:
+            if is_done() or self._start(line).wait(STEP_S) in _DONE:
                 return
         raise AssertionError(f"{' '.join(line)} fails; see {self.log}")
 
     def is_refused(self, line: Sequence[str]) -> bool:
         """True if the step ends without having done anything."""
-        return self._start(line).wait(_STEP_S) not in _DONE
+        return self._start(line).wait(STEP_S) not in _DONE
 
     def is_caught_up(self, reader: TopicReader) -> bool:
         """True if the stream has processed its topics, and no pending record is left to send."""
@@ -166,7 +168,7 @@ class Parts:
     def _with_fault(self, line: Sequence[str], fault: Fault, twin: Sequence[str]) -> bool:
         """True if the fault met the step: a step may end before the fault's time."""
         if fault.place is not None and fault.effect is Effect.KILLED:
-            return self._start(line, {VARIABLE: f"{fault.place}:kill:1"}).wait(_STEP_S) not in _DONE
+            return self._start(line, {VARIABLE: f"{fault.place}:kill:1"}).wait(STEP_S) not in _DONE
         if fault.place is not None:
             return self._at_place(line, fault, fault.place)
         if fault.effect in (Effect.FILE_MISSING, Effect.FILE_TRUNCATED):
@@ -174,14 +176,14 @@ class Parts:
         process = self._start(line)
         if fault.effect is Effect.TWIN:
             other = self._start(twin)
-            codes = [process.wait(_STEP_S), other.wait(_STEP_S)]
+            codes = [process.wait(STEP_S), other.wait(STEP_S)]
             assert set(codes) & set(_DONE), f"both ended with {codes}; see {self.log}"
             return True
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(fault.after_s)
             return False
         self._do(fault.effect, process)
-        process.wait(_STEP_S)
+        process.wait(STEP_S)
         return True
 
     def _at_place(self, line: Sequence[str], fault: Fault, place: str) -> bool:
@@ -196,10 +198,10 @@ class Parts:
                 self._do(fault.effect, process)
         finally:
             paused.unlink(missing_ok=True)
-        process.wait(_STEP_S)
+        process.wait(STEP_S)
         return came
 
-    def _without_file(self, line: Sequence[str], effect: Effect) -> bool:
+    def _without_file(self, line: Sequence[str], effect: Effect | ClusterEffect) -> bool:
         """Remove or truncate a file of the archive, which the step must detect. False if there is no file yet."""
         found = rows(self.settings, _FILE, role="batch")
         if not found:
@@ -210,7 +212,7 @@ class Parts:
         try:
             if effect is Effect.FILE_TRUNCATED:
                 path.write_bytes(kept.read_bytes()[:-1])
-            code = self._start(line).wait(_STEP_S)
+            code = self._start(line).wait(STEP_S)
         finally:
             kept.replace(path)
         assert code not in _DONE, f"{' '.join(line)} went on without {path}; see {self.log}"
@@ -226,7 +228,7 @@ class Parts:
         for each in admin.delete_records(places).values():
             each.result(30)
 
-    def _do(self, effect: Effect, process: subprocess.Popen[bytes]) -> None:
+    def _do(self, effect: Effect | ClusterEffect, process: subprocess.Popen[bytes]) -> None:
         match effect:
             case Effect.KILLED:
                 kill_with_children(process.pid)
@@ -292,8 +294,13 @@ class Watch:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE) -> Iterator[Parts]:
-    """Yield the parts of a pipeline, running and healthy, with their logs in the folder; stop them at the end."""
+def parts_in(
+    folder: Path, pipeline: str = DEFAULT_PIPELINE, more: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Parts]:
+    """Yield the parts of a pipeline, running and healthy, with their logs in the folder; stop them at the end.
+
+    `more` are variables of the steps.
+    """
     for name in ("kafka", "postgres", "driver", "steps"):
         (folder / name).mkdir(parents=True)
     with (
@@ -312,7 +319,8 @@ def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE) -> Iterator[Parts]:
         try:
             driver.start()
             again = TopicAgain(settings, driver, variables, folder / "steps" / "repair.log")
-            yield Parts(broker, postgres, driver, settings, variables, folder / "steps", executor, again)
+            of_steps = {**variables, **more}
+            yield Parts(broker, postgres, driver, settings, of_steps, folder / "steps", executor, again)
         finally:
             broker.mend()
             driver.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from include.failpoints import ARCHIVE_FAILPOINTS, POINT_FAILPOINTS, REBUILD_FAILPOINTS
+from tests.faults.cluster_faults import ClusterEffect
 
 
 class Step(StrEnum):
@@ -46,7 +47,7 @@ class Fault:
     """An effect at a failpoint of the step's process, or so many seconds after its start."""
 
     step: Step
-    effect: Effect
+    effect: Effect | ClusterEffect
     place: str | None
     after_s: float = 0.0
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psycopg2
@@ -281,10 +282,15 @@ class Parts:
 
 
 @contextlib.contextmanager
-def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE, is_apart: bool = False) -> Iterator[Parts]:
+def parts_in(
+    folder: Path,
+    pipeline: str = DEFAULT_PIPELINE,
+    is_apart: bool = False,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Parts]:
     """Yield the parts of a pipeline, running and healthy, with their logs in the folder; stop them at the end.
 
-    `is_apart`: each query in a process of its own.
+    `is_apart`: each query in a process of its own. `more` are variables of the driver.
     """
     for name in ("kafka", "postgres", "driver", "serve"):
         (folder / name).mkdir(parents=True)
@@ -299,7 +305,7 @@ def parts_in(folder: Path, pipeline: str = DEFAULT_PIPELINE, is_apart: bool = Fa
         gc.collect()  # an admin client that lives on tells the terminal of every outage
         variables = environment(kafka, postgres, _DATABASE, folder / "driver", pipeline)
         variables["DATABASE_PORT"] = str(proxy.port)
-        bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20)}
+        bounds = {"STREAM_DRIVER_MEMORY": "1g", "STREAM_MAX_BATCH_BYTES": str(4 << 20), **more}
         driver = Driver({**variables, **bounds}, folder / "driver", "join" if is_apart else None)
         serve = Driver({**variables, **bounds}, folder / "serve", "serve") if is_apart else None
         broker = Broker(kafka)

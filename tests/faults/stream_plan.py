@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from include.contracts.definition import Definition
 from include.failpoints import RECORD_FAILPOINTS, STREAM_FAILPOINTS
+from tests.faults.cluster_faults import ClusterEffect
 from tests.faults.stream_bulk import longest_text
 
 
@@ -43,7 +44,7 @@ class Effect(StrEnum):
 class Fault:
     """An effect at a named place of the driver, or at any time; `after_s`: that long after the one before."""
 
-    effect: Effect
+    effect: Effect | ClusterEffect
     place: str | None
     after_s: float = 0.0
     lasts_s: float = 0.0

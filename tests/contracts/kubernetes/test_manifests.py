@@ -1,0 +1,218 @@
+"""deploy/kubernetes without a cluster: the schemas of Kubernetes, and what docker-compose.yaml gives its services."""
+
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from stack import env_file
+from stack.layout import PROJECT_ROOT
+from tests.support.compose import COMPOSE_FILE, Compose
+from tests.support.image import ignore_rules, is_ignored, read_stages
+
+BASE = PROJECT_ROOT / "deploy" / "kubernetes"
+OLDEST, NEWEST = "1.29", "1.37"  # ReadWriteOncePod and the retention of claims are stable from 1.29 on
+ADDRESSES = {  # the settings that differ from those of compose
+    "KAFKA_BOOTSTRAP_SERVERS": "a Kafka of yours",
+    "DATABASE_HOST": "a PostgreSQL of yours",
+    "GATEWAY_URL": "two gateways, each by its own address",
+    "ARCHIVE_DIR": "a store that all pods see",
+    "SPARK_MASTER": "Kubernetes itself",
+}
+OF_THE_POD = {"POD_NAME", "PYSPARK_SUBMIT_ARGS"}
+LASTING = {"gateway": "gateway", "stream": "stream"}  # containers and the services of compose
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((BASE / name).read_text(encoding="utf-8")))
+
+
+def kustomization() -> dict[str, Any]:
+    (found,) = read("kustomization.yaml")
+    return found
+
+
+def resources() -> list[dict[str, Any]]:
+    return [resource for name in kustomization()["resources"] for resource in read(name)]
+
+
+def pods() -> Iterator[dict[str, Any]]:
+    for resource in resources():
+        if "template" in resource.get("spec", {}):
+            yield resource["spec"]["template"]
+    yield from read("executor.yaml")
+
+
+def containers() -> dict[str, dict[str, Any]]:
+    return {
+        each["name"]: each
+        for pod in pods()
+        for each in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
+    }
+
+
+def settings() -> dict[str, str]:
+    return env_file.read(BASE / "settings.env")
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    file = tmp_path_factory.mktemp("env") / ".env"
+    env_file.ensure(file)
+    return env_file.read(file)
+
+
+@pytest.fixture(scope="module")
+def compose(variables: dict[str, str]) -> Compose:
+    return Compose.load(variables, [COMPOSE_FILE])
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_each_resource_keeps_the_schema_of_kubernetes(version: str) -> None:
+    found = [*resources(), *read("executor.yaml")]
+    assert len(found) > 10
+    for resource in found:
+        kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_a_misspelled_field_is_found() -> None:
+    deployment = next(each for each in resources() if each["kind"] == "Deployment")
+    deployment["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, NEWEST, strict=True)
+
+
+def test_kustomize_itself_accepts_the_base(tmp_path: Path) -> None:
+    """With kustomize or kubectl on the machine it has the last word."""
+    command = ["kustomize", "build"] if shutil.which("kustomize") else ["kubectl", "kustomize"]
+    if not shutil.which(command[0]):
+        warnings.warn("neither kustomize nor kubectl is on this machine: the base was not built", stacklevel=1)
+        return
+    shutil.copytree(BASE, tmp_path / "base")
+    (tmp_path / "base" / "secrets.env").write_text("".join(f"{key}=x\n" for key in secret_keys()))
+    subprocess.run([*command, str(tmp_path / "base")], check=True, capture_output=True, text=True)
+
+
+def test_every_file_of_the_kustomization_is_there_and_secrets_are_not_in_git() -> None:
+    found = kustomization()
+    files = [*found["resources"], *(name for each in found["configMapGenerator"]
+                                    for name in (*each.get("files", ()), *each.get("envs", ())))]  # fmt: skip
+    assert [name for name in files if not (BASE / name).is_file()] == []
+    assert found["secretGenerator"] == [{"name": "secrets", "envs": ["secrets.env"]}]
+    assert "/deploy/kubernetes/secrets.env" in (PROJECT_ROOT / ".gitignore").read_text().splitlines()
+    assert is_ignored("deploy/kubernetes/secrets.env", ignore_rules())
+
+
+def test_settings_are_those_of_compose_but_for_addresses(compose: Compose) -> None:
+    of_compose = compose.environment("topics")  # a service with the common settings alone
+    assert settings().keys() == of_compose.keys()
+    assert {name for name, value in settings().items() if value != of_compose[name]} == ADDRESSES.keys()
+
+
+@pytest.mark.parametrize("name", ["databases", "migrate", "topics", "gateway-tokens", "gateway", "stream"])
+def test_a_container_has_the_command_and_the_variables_of_its_service(compose: Compose, name: str) -> None:
+    container = containers()[name]
+    assert container["command"] == compose.command(name)
+    assert container["envFrom"] == [{"configMapRef": {"name": "settings"}}]
+    own = {each["name"]: each for each in container.get("env", [])}
+    assert settings().keys() | own.keys() - OF_THE_POD == compose.environment(name).keys()
+    for secret in secrets_of(container):
+        assert own[secret]["valueFrom"] == {"secretKeyRef": {"name": "secrets", "key": secret}}
+    literal = {name: each["value"] for name, each in own.items() if "value" in each and name not in OF_THE_POD}
+    assert literal.items() <= compose.environment(name).items()
+
+
+def test_the_documented_command_makes_the_secrets(variables: dict[str, str]) -> None:
+    written = (PROJECT_ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    command = re.search(r"grep -E '(.+)' \.env > deploy/kubernetes/secrets\.env", written)
+    assert command, "docs/deployment.md lacks the command"
+    generated = {name for name in variables if re.search(command.group(1), f"{name}=")}
+    assert secret_keys() <= generated
+
+
+@pytest.mark.parametrize(("name", "service"), LASTING.items())
+def test_probes_ask_what_compose_asks(compose: Compose, name: str, service: str) -> None:
+    container, check = containers()[name], compose.services[service]["healthcheck"]["test"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    probes = {kind: container[kind]["httpGet"] for kind in container if kind.endswith("Probe")}
+    asked = {f"http://127.0.0.1:{ports[probe['port']]}{probe['path']}" for probe in probes.values()}
+    assert check[-1] in asked
+    # the stream's health says whether it processes: a restart would not help a server that is down
+    assert ("livenessProbe" in probes) == (name == "gateway")
+    assert probes["readinessProbe"]["path"] == ("/readyz" if name == "gateway" else "/healthz")
+
+
+def test_one_stream_runs_at_a_time_and_each_gateway_keeps_its_store(compose: Compose) -> None:
+    by_kind = {(each["kind"], each["metadata"]["name"]): each for each in resources()}
+    stream, gateway = by_kind["Deployment", "stream"]["spec"], by_kind["StatefulSet", "gateway"]["spec"]
+    assert (stream["replicas"], stream["strategy"]) == (1, {"type": "Recreate"})
+    claims = {each["metadata"]["name"] for each in gateway["volumeClaimTemplates"]}
+    mounted = {each["mountPath"]: each["name"] for each in containers()["gateway"]["volumeMounts"]}
+    assert mounted[settings()["GATEWAY_FALLBACK_DIR"]] in claims
+    assert mounted[str(Path(settings()["GATEWAY_TOKENS_FILE"]).parent)] in claims
+    assert gateway["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    urls = settings()["GATEWAY_URL"].split(",")
+    assert urls == [f"http://gateway-{n}.{gateway['serviceName']}:18080" for n in range(gateway["replicas"])]
+
+
+def test_names_that_refer_to_each_other_agree() -> None:
+    by_kind = {(each["kind"], each["metadata"]["name"]): each for each in resources()}
+    labels = [pod["metadata"]["labels"] for pod in pods()]
+    for (kind, name), resource in by_kind.items():
+        match kind:
+            case "Service":
+                selector = resource["spec"]["selector"]
+            case "PodDisruptionBudget":
+                selector = resource["spec"]["selector"]["matchLabels"]
+            case "Deployment" | "StatefulSet":
+                selector = resource["spec"]["selector"]["matchLabels"]
+            case _:
+                continue
+        assert selector in labels, f"{kind} {name} selects no pod"
+    assert ("Service", by_kind["StatefulSet", "gateway"]["spec"]["serviceName"]) in by_kind
+    binding = by_kind["RoleBinding", "stream"]
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in by_kind
+    account = by_kind["Deployment", "stream"]["spec"]["template"]["spec"]["serviceAccountName"]
+    assert [each["name"] for each in binding["subjects"]] == [account]
+    generated = {each["name"] for kind in ("configMapGenerator", "secretGenerator") for each in kustomization()[kind]}
+    assert generated == {"settings", "spark", "secrets"}
+
+
+def test_the_executors_of_spark_are_those_that_the_files_describe() -> None:
+    defaults = dict(line.split(" ", 1) for line in (BASE / "spark-defaults.conf").read_text().splitlines()
+                    if not line.startswith("#"))  # fmt: skip
+    (image,) = kustomization()["images"]
+    assert defaults["spark.kubernetes.container.image"] == f"{image['newName']}:{image['newTag']}"
+    assert defaults["spark.kubernetes.namespace"] == kustomization()["namespace"]
+    assert defaults["spark.kubernetes.authenticate.driver.serviceAccountName"] == "stream"
+    folder, file = defaults["spark.kubernetes.executor.podTemplateFile"].rsplit("/", 1)
+    mounts = {each["mountPath"]: each["name"] for each in containers()["stream"]["volumeMounts"]}
+    assert mounts[folder] == "spark"
+    assert file in kustomization()["configMapGenerator"][1]["files"]
+    assert defaults["spark.authenticate"] == "true"
+
+
+def test_pods_run_as_the_images_user_without_privileges() -> None:
+    user = re.search(r"useradd --uid (\d+)", " ".join(read_stages()[-1].runs))
+    assert user
+    for pod in pods():
+        assert pod["spec"]["securityContext"]["runAsNonRoot"]
+        assert pod["spec"]["securityContext"]["runAsUser"] == int(user.group(1))
+    for container in containers().values():
+        assert container["image"] == kustomization()["images"][0]["name"]
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def secrets_of(container: Mapping[str, Any]) -> set[str]:
+    return {each["name"] for each in container.get("env", ()) if re.search(r"_(PASSWORD|TOKEN|SECRET)$", each["name"])}
+
+
+def secret_keys() -> set[str]:
+    return {name for container in containers().values() for name in secrets_of(container)}

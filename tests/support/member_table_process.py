@@ -1,0 +1,77 @@
+"""A driver with a member table, which does what its standard input says: one command and one answer (JSON) a line.
+
+`load`, `refresh` and `known KEY…` are the table's methods. `compact` refreshes until all changes are in the base.
+`names` returns the nicknames by key, `where` a list for each partition of the
+base: the working directory of the executor that holds it, and its keys.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.topic_tail import TopicTail
+from include.settings import Settings
+from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_session
+from spark_jobs.speed import members as module
+from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.members import MemberTable
+from spark_jobs.transforms.versions import newest_versions
+
+PARTITIONS = 4
+ANSWER = "answer: "  # before it: Java logs to standard output too
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    module.RECENT_ROWS = module.COMPACT_ROWS = 5
+    settings = Settings.from_environment()
+    servers = settings.kafka.connection
+    session = open_session(settings.spark, "member-table", "512m", STREAM_CONFIGURATION)
+    table = MemberTable(session, OffsetReader(servers), TopicTail(servers, "member"), settings.pipeline, DriverState(),
+                        lambda _: None, 1 << 20, PARTITIONS)  # fmt: skip
+    for line in sys.stdin:
+        command, *keys = line.split()
+        print(ANSWER + json.dumps(_answer(table, command, [int(key) for key in keys])), flush=True)
+    table.close()
+    session.stop()
+
+
+def _answer(table: MemberTable, command: str, keys: list[int]) -> object:
+    match command:
+        case "load":
+            return table.load()
+        case "refresh":
+            return table.refresh()
+        case "known":
+            return table.known(keys)
+        case "compact":
+            while len(table.relations()) > 1:
+                table.refresh()
+                time.sleep(0.1)
+            return True
+        case "names":
+            newest = newest_versions(reduce(DataFrame.unionByName, table.relations()), "id_")
+            return {row.id_: row.nickname_ for row in newest.collect()}
+        case "where":
+            return [[row.executor, row.ids] for row in table.relations()[0].mapInArrow(_where, _WHERE).collect()]
+    raise ValueError(command)
+
+
+_WHERE = "executor string, ids array<long>"
+
+
+def _where(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    ids = [key for batch in batches for key in batch.column("id_").to_pylist()]
+    yield pa.RecordBatch.from_pydict({"executor": [str(Path.cwd())], "ids": [ids]}, pa.schema(
+        [("executor", pa.string()), ("ids", pa.list_(pa.int64()))]))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
