@@ -82,8 +82,9 @@ faults: setup ## twenty seeded rounds of faults each against gateway, its server
 	@$(PY) -m tests.faults.stream $(FAULTS)
 	@$(PY) -m tests.faults.batch $(FAULTS)
 
-cluster: setup ## three brokers as processes, failed in every way under load; another pipeline: P=order_detail
+cluster: setup ## three brokers, and a database with a standby, failed in every way under load; another pipeline: P=order_detail
 	@$(PY) -m tests.faults.cluster $(if $(P),--pipeline $(P))
+	@$(PY) -m tests.faults.failover
 
 drill: setup ## a stack of its own restored at a moment, and updated from an earlier commit and back, under load: FROM=commit
 	@$(PY) -m tests.faults.drills $(if $(FROM),--ref $(FROM))

@@ -62,6 +62,10 @@ class DriverSuperseded(PipelineError):
     exit_code = TRY_LATER
 
 
+class TimelineChanged(DriverSuperseded):
+    """The database is a promoted standby, or was restored: the driver starts again from the progress saved there."""
+
+
 class TableReplaced(PipelineError):
     """The topic of the member table was deleted and recreated; the next start loads it, or names the repair."""
 

@@ -82,7 +82,7 @@ def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say
                 added = _add_missing(source / "archive" / name, Path(archive))
                 say(f"  archive of {name}: {added} missing files added")
         _restore_store(source, settings, say)
-    say("restored; next: make up, then `.state/venv/bin/python -m include.gateway.reconcile --all`, "
+    say("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
         "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/backup.md")  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import psycopg2
 from psycopg2 import sql
 
 from include.kafka_connection import KafkaConnection
-from include.process_tree import die_with_parent
+from include.process_tree import die_with_parent, kill_with_children
 from stack.health import probe
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
@@ -274,6 +274,12 @@ class PostgresTestServer:
     def stop(self) -> None:
         """A clean, quick shutdown; open connections are cut."""
         self._process.stop()
+
+    def kill(self) -> None:
+        """SIGKILL the server with all its processes: the loss of its host."""
+        if self._process.pid is not None:
+            kill_with_children(self._process.pid)
+        self._process.kill()
 
 
 @contextlib.contextmanager

@@ -1,20 +1,29 @@
-"""Reads the versions of rows that are published: those in a topic, and those waiting in a fallback store."""
+"""Reads the versions of rows that are published: those in a topic, and those waiting in a fallback store.
+
+With `contents`, versions that the API made of its rows come with what a lost row is written back from.
+"""
 
 import datetime as dt
 import logging
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from include.adapters.files import fallback_schema as sql
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.fields import record_id
+from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.contracts.topics import Topic
+from include.contracts.validation import is_timestamp, parse_timestamp
 from include.contracts.versions import version_in
+from include.gateway.event_ids import row_event_id
 from include.gateway.ports import StoreUnavailable
 from include.kafka_connection import KafkaConnection
 
@@ -22,17 +31,33 @@ log = logging.getLogger(__name__)
 
 _BATCH = 500  # rows read at a time; small, because a value can be large
 _PROGRESS_S = 5.0
+_decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
+_Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Content(NamedTuple):
+    """A version that the API made of its row: its time, also of a deletion, and its value; None for a deletion."""
+
+    at: dt.datetime
+    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
-    """One published version of a row. `modified_at` is None for a tombstone."""
+    """One published version of a row. `modified_at` is None for a tombstone.
+
+    `content` is None if it was not asked for, or if the record is not of the API's rows: `/topics` and a person's
+    removal make records of their own.
+    """
 
     row_id: int
     modified_at: dt.datetime | None
+    content: Content | None = None
 
 
-def iter_topic(kafka: KafkaConnection, topic: Topic, since: dt.datetime | None) -> Iterator[PublishedVersion]:
+def iter_topic(
+    kafka: KafkaConnection, topic: Topic, since: dt.datetime | None, contents: bool = False
+) -> Iterator[PublishedVersion]:
     """Yield the versions in the topic up to its present end, from records not older than `since`. Memory is bounded.
 
     Skips records whose key or version cannot be read, since they are not of the system of record. Raises
@@ -48,7 +73,8 @@ def iter_topic(kafka: KafkaConnection, topic: Topic, since: dt.datetime | None) 
         for messages in reader.iter_to(ends, positions):
             count += len(messages)
             for message in messages:
-                version = version_of(topic, message.key(), message.value())
+                headers = message.headers() or [] if contents else None
+                version = version_of(topic, message.key(), message.value(), headers)
                 if version is not None:
                     yield version
             if time.monotonic() > logged_s + _PROGRESS_S:
@@ -56,7 +82,7 @@ def iter_topic(kafka: KafkaConnection, topic: Topic, since: dt.datetime | None) 
                 log.info("read %d records of %s, at %s of %s", count, topic.name, positions, ends)
 
 
-def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
+def iter_store(folder: Path, topic: Topic, contents: bool = False) -> Iterator[PublishedVersion]:
     """Yield the versions of a topic in a fallback store, whose gateway may be running. Raises StoreUnavailable."""
     path = folder / sql.FILE
     if not path.exists():
@@ -67,20 +93,43 @@ def iter_store(folder: Path, topic: Topic) -> Iterator[PublishedVersion]:
             # page by page, because a long read transaction would keep the gateway from shrinking its file
             while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _BATCH)).fetchall():
                 last_id = rows[-1][0]
-                for _, key, value in rows:
-                    version = version_of(topic, key, value)
+                for _, key, value, headers in rows:
+                    version = version_of(topic, key, value, _stored(headers) if contents else None)
                     if version is not None:
                         yield version
     except sqlite3.Error as exc:
         raise StoreUnavailable("the fallback store cannot be read", path=path, reason=exc) from exc
 
 
-def version_of(topic: Topic, key: bytes | None, value: bytes | None) -> PublishedVersion | None:
-    """Return the version of a record; None if its key is not an id or its version is not valid."""
+def version_of(
+    topic: Topic, key: bytes | None, value: bytes | None, headers: _Headers | None = None
+) -> PublishedVersion | None:
+    """Return the version of a record; None if its key is not an id or its version is not valid.
+
+    With `headers`, the version of a row of the API has its content.
+    """
     row_id = record_id(key)
     if row_id is None:
         return None
-    if value is None:
-        return PublishedVersion(row_id, None)
-    at = version_in(value, topic)
-    return None if at is None else PublishedVersion(row_id, at)
+    at = None if value is None else version_in(value, topic)
+    if value is not None and at is None:
+        return None
+    return PublishedVersion(row_id, at, None if headers is None else _content(topic, row_id, at, value, headers))
+
+
+def _content(
+    topic: Topic, row_id: int, at: dt.datetime | None, value: bytes | None, headers: _Headers
+) -> Content | None:
+    found = dict(reversed(headers))  # of several headers with one name, the first counts
+    text = (found.get(ACCEPTED_AT) or b"").decode(errors="replace")
+    if at is None and is_timestamp(text):
+        at = parse_timestamp(text)  # of a tombstone
+    is_of_row = at is not None and found.get(EVENT_ID) == row_event_id(topic.name, row_id, at).encode()
+    return Content(at, value) if at is not None and is_of_row else None
+
+
+def _stored(headers: bytes) -> list[tuple[str, bytes]]:
+    try:
+        return [(name, text.encode("latin-1")) for name, text in _decode_headers(headers)]
+    except ValueError:  # damaged on the disk: it is not known whose record it is
+        return []

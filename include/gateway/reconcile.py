@@ -1,14 +1,22 @@
 """Produces rows that were saved but never published: `python -m include.gateway.reconcile [--dry-run]`.
 
+After a failover of the database, or a restore of a backup, it first writes back the rows that were lost.
+
 The gateway saves a member or board first and produces its record second. If the record could be stored nowhere, or the
 gateway died in between, the row exists and the topic lacks it. This command compares the newest version of each row
 with the topic and the fallback stores, and produces the versions that none of them has, deletions as tombstones.
 
+Rows that the database lost because a standby was promoted that had not received them are in the topic, or in a
+fallback store, if they were accepted. While `database_timeline` has a timeline without `reconciled_at`, they are
+written back from there, as far back as the timeline needs it, whatever `--since` says. Ids of which there is neither a
+row nor a record are logged, and so are rows of which there is a tombstone that the API did not make: perhaps of a
+person who was forgotten in the meantime.
+
 It is safe to run while gateways run, and to run again. Rows changed within the last minute are left to the gateways.
 The event id is derived from topic, id and version, as in the gateway, so a record that a gateway sent without receiving
 its acknowledgement is a copy. A version older than the one that a topic has by then loses every version comparison.
-Exit codes: 0 everything is published, or the dry run is done; 75 some rows are not published, or the database, the
-broker or a store is not available; 78 a setting is wrong.
+Exit codes: 0 everything is published, or the dry run is done; 75 some rows are not published, the timeline of the
+database changed within the last minute, or the database, the broker or a store is not available; 78 a setting is wrong.
 """
 
 import argparse
@@ -18,20 +26,20 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.sessions import LONG, open_connection
-from include.adapters.postgres.unpublished_rows import UnpublishedRow, UnpublishedRows
+from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.adapters.published_versions import iter_store, iter_topic
 from include.clock import Clock, SystemClock, rfc3339
 from include.command import as_command
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError
+from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, Retryable
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
@@ -65,20 +73,34 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """Counts of rows of one topic. `refused` are those that Kafka will never accept as they are."""
+    """Counts of rows of one topic. `refused` are those that Kafka will never accept as they are.
+
+    After a change of the timeline: `written_back` are rows and versions that the database had lost. `without_record`
+    are ids of which nothing is known, and `with_tombstone` rows that someone else than the API deleted; both are
+    logged.
+    """
 
     topic: str
     unpublished: int
     produced: int
     refused: int
+    written_back: int = 0
+    without_record: int = 0
+    with_tombstone: int = 0
+
+
+class TimelineTooYoung(Retryable):
+    """The database changed its timeline so recently that records of lost rows may be in flight; run it again."""
 
 
 def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
     """Find the rows that are not published, and produce them unless it is a dry run.
 
     Blocks, for minutes if the topics are large; memory is bounded. After a run that is not dry, every row of the scope
-    that is not counted as refused was acknowledged by Kafka, was published before, or waits in one of the stores.
-    Raises DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and ContractMismatch if a topic does not exist.
+    that is not counted as refused was acknowledged by Kafka, was published before, or waits in one of the stores; and
+    every row that is published is in the database. Raises TimelineTooYoung if that cannot be said yet of a timeline of
+    the database; DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and ContractMismatch if a topic does not
+    exist.
     """
     clock = SystemClock()
     require_own_cluster(settings.kafka.connection, scope.stores, _CLUSTER_S)
@@ -86,20 +108,62 @@ def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
         rows = UnpublishedRows(connection)
         # before the topics are read: no record of a row up to this time is in flight any more
         until = rows.committed_until(scope.min_age_s)
-        return [_reconcile(settings, scope, rows, topic, until, clock) for topic in (MEMBER, BOARD)]
+        timelines = rows.unreconciled()
+        scope = replace(scope, since=_since(scope.since, timelines))
+        done = [_reconcile(settings, scope, rows, topic, until, timelines, clock) for topic in (MEMBER, BOARD)]
+        if timelines and not scope.dry_run:
+            rows.save_reconciled(each for each in timelines if each.first_seen_at < until)
+            young = [each.name for each in timelines if each.first_seen_at >= until]
+            if young:
+                raise TimelineTooYoung(timelines=", ".join(young), younger_than_s=scope.min_age_s)
+        return done
+
+
+def _since(since: dt.datetime | None, timelines: Sequence[Timeline]) -> dt.datetime | None:
+    """Return the time to compare from, so that all that is lost on these timelines is in it."""
+    for each in timelines:
+        if since is None or each.replayed_until is None:
+            return None
+        since = min(since, each.replayed_until)
+    return since
 
 
 def _reconcile(
-    settings: Settings, scope: Scope, rows: UnpublishedRows, topic: Topic, until: dt.datetime, clock: Clock
-) -> Reconciled:
+    settings: Settings, scope: Scope, rows: UnpublishedRows, topic: Topic, until: dt.datetime,
+    timelines: Sequence[Timeline], clock: Clock,
+) -> Reconciled:  # fmt: skip
     since = _first_change(scope.since, topic, settings.kafka.retention_days, clock)
+    contents = bool(timelines)
     rows.begin()
     # stores before topics: a record replayed meanwhile is found in both, never in neither
-    waiting = rows.add(chain.from_iterable(iter_store(folder, topic) for folder in scope.stores))
+    waiting = rows.add(chain.from_iterable(iter_store(folder, topic, contents) for folder in scope.stores))
     from_at = None if since is None else since - _SLACK
-    published = rows.add(iter_topic(settings.kafka.connection, topic, from_at))
+    published = rows.add(iter_topic(settings.kafka.connection, topic, from_at, contents))
     where = "the beginning" if since is None else rfc3339(since)
     log.info("%s since %s: %d versions published, %d in fallback stores", topic.name, where, published, waiting)
+    found = rows.write_back(topic, scope.dry_run) if timelines else WrittenBack([], [], [])
+    _show_written_back(topic, found, scope.dry_run)
+    compared = _compare(settings, scope, rows, topic, since, until, clock)
+    return replace(compared, written_back=len(found.rows), without_record=len(found.without_record),
+                   with_tombstone=len(found.with_tombstone))  # fmt: skip
+
+
+def _show_written_back(topic: Topic, found: WrittenBack, dry_run: bool) -> None:
+    for ids, level, what in (
+        (found.rows, logging.INFO, "lost by the database" if dry_run else "lost by the database and written back"),
+        (found.without_record, logging.WARNING, "given out and without a row or a record, so not answered 2xx"),
+        (found.with_tombstone, logging.WARNING, "saved, with a tombstone that the API did not make: a person who was "
+         "forgotten must be forgotten again, see docs/runbooks/forget.md"),
+    ):  # fmt: skip
+        if ids:
+            shown = ", ".join(map(str, ids[:_SHOWN])) + (", …" if len(ids) > _SHOWN else "")
+            log.log(level, "%s: %d ids %s: %s", topic.name, len(ids), what, shown)
+
+
+def _compare(
+    settings: Settings, scope: Scope, rows: UnpublishedRows, topic: Topic, since: dt.datetime | None,
+    until: dt.datetime, clock: Clock,
+) -> Reconciled:  # fmt: skip
     if scope.dry_run:
         unpublished = 0
         with closing(rows.iter_rows(topic, since, until)) as batches:
@@ -212,7 +276,8 @@ def main() -> int:
     scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run)
     done = reconcile_sources(settings, scope)
     for one in done:
-        print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused")
+        print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused, "
+              f"{one.written_back} written back")  # fmt: skip
     return TRY_LATER if any(one.refused for one in done) else OK
 
 

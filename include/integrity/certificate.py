@@ -58,6 +58,11 @@ SINCE = (
         "{stream} keys shown from records that no build can read any more; a certified day has none",
     ),
     ("unchecked", "term_unchecked", "1 while the day waits to be compared with others; not when it was certified"),
+    (
+        "unrecovered",
+        "term_unrecovered",
+        "failovers and restores of the database whose lost rows are not written back; a certified day has none",
+    ),
 )
 
 
@@ -121,7 +126,7 @@ class Certificate:
     @property
     def needs_only_rebuild(self) -> bool:
         """True if only newer records keep the day from being certified. The next night's rebuild includes them."""
-        others = ("fallback_pending", "behind", "unaccounted", "unexplained", "unread")
+        others = ("fallback_pending", "behind", "unaccounted", "unexplained", "unread", "unrecovered")
         return any(map(self.count, ("dirty", "unchecked"))) and not any(map(self.count, others))
 
 
@@ -131,9 +136,10 @@ def certify(
     """Count the terms of the published day, save them as its certificate, and return it.
 
     The day is certified if all of these are true: the balance adds up; no gateway's store holds events or lost any; no
-    difference is unexplained; every board that the system of record or the stream has is in raw; no record accepted
-    before the call reached the day after its build. For the last one, the members' topic is searched and the stream
-    has caught up, so both have marked the day. A later record makes the certified day dirty.
+    difference is unexplained; every board that the system of record or the stream has is in raw; rows that a failover
+    of the database lost are written back; no record accepted before the call reached the day after its build. For the
+    last one, the members' topic is searched and the stream has caught up, so both have marked the day. A later record
+    makes the certified day dirty.
 
     Can run twice: the new certificate replaces the earlier one, and the day's status follows it. Blocks on every
     gateway, up to a minute on a stream that is behind, and while the members' topic and the day's rows are read; the
@@ -282,6 +288,11 @@ def _objection(certificate: Certificate, held: Mapping[str, Unsent], stream: str
     if certificate.count("unchecked"):
         reasons.append(
             f"the day waits to be compared with the others that may show its {stream} keys: certify it again"
+        )
+    if unrecovered := certificate.count("unrecovered"):
+        reasons.append(
+            f"the database failed over, or was restored, and lost rows are not written back ({unrecovered} times): run "
+            "include.gateway.reconcile, then certify the day again; see docs/runbooks/database-back.md"
         )
     return "; ".join(reasons) or None
 

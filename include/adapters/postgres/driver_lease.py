@@ -10,7 +10,7 @@ from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
-from include.errors import DatabaseUnavailable, DriverSuperseded, PipelineError
+from include.errors import DatabaseUnavailable, DriverSuperseded, PipelineError, TimelineChanged
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
@@ -36,7 +36,10 @@ class Holder(NamedTuple):
 
 
 class DriverLease:
-    """This driver's right to write for its queries. Taking it revokes the right of each driver that had one of them."""
+    """This driver's right to write for its queries. Taking it revokes the right of each driver that had one of them.
+
+    It holds on the timeline of the database on which it was taken: a promoted standby may lack what the driver wrote.
+    """
 
     def __init__(
         self, database: DatabaseSettings, driver_id: str, queries: Sequence[str] = QUERIES, take_s: float = TAKE_S
@@ -45,6 +48,7 @@ class DriverLease:
         self.queries = sorted(queries)  # the order in which all drivers lock them
         self.driver_id = driver_id
         self.epoch = 0
+        self._timeline: str | None = None
         self._connection = KeptConnection(database, "stream", "lease", SessionLimits(lock_s=take_s))
 
     def holders(self) -> dict[str, Holder]:
@@ -74,9 +78,13 @@ class DriverLease:
         return self._take(after)
 
     def hold(self, cursor: Cursor) -> None:
-        """Keep the lease until the end of the cursor's transaction. Raises DriverSuperseded."""
+        """Keep the lease until the end of the cursor's transaction. Raises DriverSuperseded, TimelineChanged."""
         cursor.execute(query("hold_driver_lease", cursor), {"queries": self.queries})
-        held = {row[0]: row[1:] for row in cursor.fetchall()}
+        found = cursor.fetchall()
+        present = found[0][4] if found else None
+        if self._timeline is not None and present not in (None, self._timeline):
+            raise TimelineChanged(taken_on=self._timeline, present=present)
+        held = {row[0]: row[1:4] for row in found}
         for name in self.queries:
             epoch, driver_id, host = held.get(name, (None, None, None))
             # a restored database assigns an epoch a second time, to another driver
@@ -84,7 +92,7 @@ class DriverLease:
                 raise DriverSuperseded(query=name, epoch=self.epoch, later=epoch and f"{epoch} on {host}")
 
     def check(self) -> None:
-        """Raise DriverSuperseded if another driver has the lease. Raises DatabaseUnavailable."""
+        """Raise as `hold` does, and DatabaseUnavailable."""
         with self._connection.transaction() as cursor:
             self.hold(cursor)
 
@@ -102,7 +110,7 @@ class DriverLease:
             taken = cursor.fetchall()
             if len(taken) < len(self.queries):
                 raise LeaseTaken(queries=", ".join(self.queries), epochs=epochs)
-        self.epoch = int(taken[0][0])
+        self.epoch, self._timeline = int(taken[0][0]), taken[0][1]
         return self.epoch
 
     def _parameters(self) -> dict[str, object]:

@@ -2,19 +2,19 @@
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import psycopg2
-from psycopg2.errors import InsufficientPrivilege, ReadOnlySqlTransaction
+from psycopg2.errors import InsufficientPrivilege, ReadOnlySqlTransaction, UndefinedFunction
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.contracts.definition import Definition
 from include.errors import ConfigurationError, DatabaseUnavailable
 from include.settings import DatabaseSettings, Role
-from include.sql.named import PipelineConnection
+from include.sql.named import PipelineConnection, query
 
 CLOSE_TIMEOUT_S = 5.0
 HOUR_S = 3600.0
@@ -50,6 +50,8 @@ _OF_ROLE: Mapping[Role, SessionLimits] = {
     "integrity": SessionLimits(statement_s=15.0, lock_s=5.0),  # a person waits for the page
     "analyst": SessionLimits(),
 }
+# They write what is lost if a standby is promoted that had not received it yet.
+_NOTING: frozenset[Role] = frozenset({"gateway", "stream", "batch"})
 # Both ends detect within seconds, not hours, that the other host is gone.
 _CLIENT_KEEPALIVES = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
@@ -119,12 +121,32 @@ def open_connection(
     limits: SessionLimits | None = None,
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> Connection:
-    """Return an open connection of a role, with the role's limits unless others are given. See `open_session`."""
-    return open_session(
+    """Return an open connection of a role, with the role's limits unless others are given. See `open_session`.
+
+    Before a role that writes can give out an id, the timeline of the database is noted: see `note_timeline` in
+    schema.sql. A promoted standby ends all sessions of the old primary, so this costs a round trip for each session,
+    and none for its transactions.
+    """
+    connection = open_session(
         host=database.host, port=database.port, database=database.name, user=role, password=database.password(role),
         application=application or role, limits=limits or _OF_ROLE[role], settings=settings,
         pipeline=database.pipeline, libpq=database.libpq,
     )  # fmt: skip
+    if role in _NOTING:
+        try:
+            with own_errors(database):
+                _note_timeline(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _note_timeline(connection: Connection) -> None:
+    connection.autocommit = True
+    with connection.cursor() as cursor, suppress(UndefinedFunction):  # an older schema: `require_schema` refuses it
+        cursor.execute(query("note_timeline", cursor))
+    connection.autocommit = False
 
 
 @contextmanager

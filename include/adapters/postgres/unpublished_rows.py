@@ -1,11 +1,13 @@
-"""Finds rows of the system of record whose newest version is not published."""
+"""Compares rows of the system of record with published versions: finds unpublished rows, and writes back lost ones."""
 
+import csv
 import datetime as dt
 import io
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
@@ -21,6 +23,31 @@ from include.sql.named import query
 _BATCH = 10_000
 _FETCH = 100  # small, because a document can be large and all of them must fit into the producer's buffer
 _SELECT = {MEMBER.name: "select_unpublished_members", BOARD.name: "select_unpublished_boards"}
+_OF_TABLE = {MEMBER.name: "members", BOARD.name: "boards"}  # the last word of the names of statements
+
+
+class Timeline(NamedTuple):
+    """A timeline of the database, on which rows may be missing that were committed after `replayed_until`.
+
+    `replayed_until` is None if it is not known.
+    """
+
+    name: str
+    first_seen_at: dt.datetime
+    replayed_until: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBack:
+    """Ids of one topic's rows after a change of the timeline.
+
+    `rows`: written back from their records. `without_record`: between these, ids of which nothing is known.
+    `with_tombstone`: rows of which a tombstone exists that the API did not make: forgotten, perhaps.
+    """
+
+    rows: list[int]
+    without_record: list[int]
+    with_tombstone: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +85,11 @@ class UnpublishedRows:
         """Add published versions; returns their number."""
         count, remaining = 0, iter(versions)
         while batch := list(islice(remaining, _BATCH)):
-            lines = "".join(f"{one.row_id},{one.modified_at.isoformat() if one.modified_at else ''}\n" for one in batch)
+            lines = io.StringIO()
+            csv.writer(lines, lineterminator="\n").writerows(map(_columns, batch))
+            lines.seek(0)
             with self._transaction(), self._connection.cursor() as cursor:
-                cursor.copy_expert(query("copy_published_version", cursor), io.StringIO(lines))
+                cursor.copy_expert(query("copy_published_version", cursor), lines)
             count += len(batch)
         return count
 
@@ -75,6 +104,36 @@ class UnpublishedRows:
             while rows := cursor.fetchmany(_FETCH):
                 yield [_unpublished(topic, row) for row in rows]
 
+    def unreconciled(self) -> list[Timeline]:
+        """Return the timelines on which lost rows were not written back yet, the oldest first."""
+        with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query("select_unreconciled", cursor))
+            return [Timeline(*row) for row in cursor.fetchall()]
+
+    def write_back(self, topic: Topic, dry_run: bool) -> WrittenBack:
+        """Write rows and versions that the tables lack from the published ones, unless it is a dry run.
+
+        The published versions must have their content.
+        """
+        of_table = _OF_TABLE[topic.name]
+        with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query(f"write_back_{of_table}", cursor))
+            found = dict(cursor.fetchall())
+            lost = sorted(row_id for row_id, was_missing in found.items() if was_missing)
+            cursor.execute(query(f"select_without_record_{of_table}", cursor),
+                           {"first": lost[0] if lost else 1, "last": lost[-1] if lost else 0})  # fmt: skip
+            without_record = [row_id for first, last in cursor.fetchall() for row_id in range(first, last + 1)]
+            cursor.execute(query(f"select_with_tombstone_{of_table}", cursor))
+            with_tombstone = [row_id for (row_id,) in cursor.fetchall()]
+            if dry_run:
+                self._connection.rollback()
+        return WrittenBack(sorted(found), without_record, with_tombstone)
+
+    def save_reconciled(self, timelines: Iterable[Timeline]) -> None:
+        """Record that the rows that were lost on these timelines are written back."""
+        with self._transaction(), self._connection.cursor() as cursor:
+            cursor.execute(query("save_reconciled", cursor), {"timelines": [each.name for each in timelines]})
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         try:
@@ -82,6 +141,14 @@ class UnpublishedRows:
                 yield
         except psycopg2.Error as exc:  # by its code: the server's text quotes rows
             raise DatabaseUnavailable(sqlstate=exc.pgcode or "none", kind=type(exc).__name__) from exc
+
+
+def _columns(version: PublishedVersion) -> tuple[object, ...]:
+    at = None if version.modified_at is None else version.modified_at.isoformat()
+    if version.content is None:
+        return version.row_id, at, None, None
+    value = version.content.value
+    return version.row_id, at, version.content.at.isoformat(), None if value is None else value.decode()
 
 
 def _unpublished(topic: Topic, row: tuple[object, ...]) -> UnpublishedRow:

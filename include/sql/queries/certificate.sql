@@ -71,6 +71,10 @@ SELECT COALESCE(sum(count), 0) FROM dirty_day WHERE day = %(day)s AND cause = 'u
 -- name: term_unchecked
 SELECT count(*) FROM unchecked_day WHERE day = %(day)s
 
+-- name: term_unrecovered
+-- The present timeline is noted by every session that writes; a session that was opened before a promotion is not.
+SELECT count(*) FROM database_timeline WHERE reconciled_at IS NULL
+
 -- name: select_balance
 -- Of what the day shows: the generation, and what its build found.
 SELECT p.generation_id, g.row_count, g.content_hash, g.hashed_columns

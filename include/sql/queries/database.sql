@@ -94,3 +94,6 @@ SELECT 'added_columns', jsonb_object_agg(added, (now() AT TIME ZONE
            COALESCE((SELECT value FROM pipeline_setting WHERE name = 'timezone'), 'UTC'))::date)::text
   FROM unnest(%(columns)s::text[]) added
 ON CONFLICT (name) DO UPDATE SET value = (s.value::jsonb || excluded.value::jsonb)::text
+
+-- name: note_timeline
+SELECT note_timeline()

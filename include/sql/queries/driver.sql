@@ -22,7 +22,7 @@ SELECT DISTINCT holder.application_name, holder.client_addr::text, pg_terminate_
 -- The lock lets a later driver take the lease only after this transaction. Each query has its own, so that a driver that
 -- takes over waits for the transactions of its own queries alone.
 SELECT pg_advisory_xact_lock_shared(7203005, hashtext(name)) FROM unnest(%(queries)s) AS name;
-SELECT query, epoch, driver_id, host FROM stream_driver WHERE query = ANY (%(queries)s) FOR SHARE
+SELECT query, epoch, driver_id, host, current_timeline() FROM stream_driver WHERE query = ANY (%(queries)s) FOR SHARE
 
 -- name: end_driver_lease
 UPDATE stream_driver SET ended_at = now()
@@ -35,14 +35,15 @@ SELECT pg_advisory_xact_lock(7203005, hashtext(name)) FROM unnest(%(queries)s) A
 
 -- name: take_driver_lease
 -- `after`: only those that are still of these epochs; null: whoever has them. The epoch is later than that of any driver.
-INSERT INTO stream_driver (query, epoch, driver_id, host)
-SELECT wanted.query, (SELECT coalesce(max(epoch), 0) + 1 FROM stream_driver), %(driver_id)s, %(host)s
+INSERT INTO stream_driver (query, epoch, driver_id, host, timeline)
+SELECT wanted.query, (SELECT coalesce(max(epoch), 0) + 1 FROM stream_driver), %(driver_id)s, %(host)s, current_timeline()
   FROM unnest(%(queries)s, %(after)s::bigint[]) AS wanted (query, after)
   LEFT JOIN stream_driver d ON d.query = wanted.query
  WHERE wanted.after IS NULL OR coalesce(d.epoch, 0) = wanted.after
 ON CONFLICT (query) DO UPDATE
-   SET epoch = excluded.epoch, driver_id = excluded.driver_id, host = excluded.host, taken_at = now(), ended_at = NULL
-RETURNING epoch
+   SET epoch = excluded.epoch, driver_id = excluded.driver_id, host = excluded.host, timeline = excluded.timeline,
+       taken_at = now(), ended_at = NULL
+RETURNING epoch, timeline
 
 -- name: save_progress
 -- One row per query. A watermark stays true, also when the next driver does not know one yet.

@@ -124,11 +124,101 @@ SELECT clock_timestamp() - make_interval(secs => %(min_age_s)s)
 -- name: create_published_version
 CREATE TEMPORARY TABLE IF NOT EXISTS published_version (
     id bigint NOT NULL,
-    modified_at timestamptz -- null: a tombstone
+    modified_at timestamptz, -- null: a tombstone
+    row_at timestamptz, -- the version, of a record that the API made of its row; null: of another one
+    value jsonb -- of such a record; null: it was deleted
 )
 
 -- name: truncate_published_version
 TRUNCATE published_version
 
 -- name: copy_published_version
-COPY published_version (id, modified_at) FROM STDIN WITH (FORMAT csv)
+COPY published_version (id, modified_at, row_at, value) FROM STDIN WITH (FORMAT csv)
+
+-- name: select_unreconciled
+SELECT timeline, first_seen_at, replayed_until FROM database_timeline WHERE reconciled_at IS NULL ORDER BY first_seen_at
+
+-- name: save_reconciled
+UPDATE database_timeline SET reconciled_at = clock_timestamp() WHERE timeline = ANY (%(timelines)s)
+
+-- name: write_back_members
+-- Rows and versions that were lost with the old primary, from their records: returns their ids, and whether the row was
+-- missing. A row with a tombstone was deleted or forgotten since, and does not come back.
+WITH newest AS (
+    SELECT DISTINCT ON (id) id, row_at, value FROM published_version WHERE row_at IS NOT NULL ORDER BY id, row_at DESC
+), written AS (
+    INSERT INTO site.member AS m (id, nickname, city, phone, email, created_at, modified_at)
+    SELECT n.id, n.value ->> 'nickname', n.value ->> 'city', n.value ->> 'phone', n.value ->> 'email',
+           (n.value ->> 'createdAt')::timestamptz, n.row_at
+      FROM newest n
+     WHERE NOT EXISTS (SELECT FROM published_version p WHERE p.id = n.id AND p.modified_at IS NULL)
+    ON CONFLICT (id) DO UPDATE
+       SET nickname = excluded.nickname, city = excluded.city, phone = excluded.phone, email = excluded.email,
+           modified_at = excluded.modified_at
+     WHERE m.modified_at < excluded.modified_at AND m.deleted_at IS NULL AND m.created_at = excluded.created_at
+    RETURNING id
+), deleted AS (
+    UPDATE site.member m SET deleted_at = n.row_at, modified_at = n.row_at
+      FROM newest n
+     WHERE n.id = m.id AND n.value IS NULL AND m.deleted_at IS NULL AND m.modified_at < n.row_at
+    RETURNING m.id
+)
+SELECT w.id, m.id IS NULL FROM written w LEFT JOIN site.member m ON m.id = w.id
+ UNION ALL
+SELECT id, false FROM deleted
+
+-- name: write_back_boards
+-- as write_back_members
+WITH newest AS (
+    SELECT DISTINCT ON (id) id, row_at, value FROM published_version WHERE row_at IS NOT NULL ORDER BY id, row_at DESC
+), written AS (
+    INSERT INTO site.board_document AS b (id, document, modified_at)
+    SELECT n.id, n.value, n.row_at
+      FROM newest n
+     WHERE NOT EXISTS (SELECT FROM published_version p WHERE p.id = n.id AND p.modified_at IS NULL)
+    ON CONFLICT (id) DO UPDATE SET document = excluded.document, modified_at = excluded.modified_at
+     WHERE b.modified_at < excluded.modified_at AND b.deleted_at IS NULL
+       AND b.document -> 'createdAt' = excluded.document -> 'createdAt'
+    RETURNING id
+), deleted AS (
+    UPDATE site.board_document b SET deleted_at = n.row_at, modified_at = n.row_at
+      FROM newest n
+     WHERE n.id = b.id AND n.value IS NULL AND b.deleted_at IS NULL AND b.modified_at < n.row_at
+    RETURNING b.id
+)
+SELECT w.id, b.id IS NULL FROM written w LEFT JOIN site.board_document b ON b.id = w.id
+ UNION ALL
+SELECT id, false FROM deleted
+
+-- name: select_without_record_members
+-- Between lost ids, the first and last of those of which there is neither a row nor a record. A greater distance is that
+-- of two timelines.
+SELECT before + 1, id - 1
+  FROM (SELECT id, lag(id) OVER (ORDER BY id) AS before
+          FROM (SELECT id FROM site.member WHERE id BETWEEN %(first)s AND %(last)s
+                 UNION
+                SELECT id FROM published_version WHERE id BETWEEN %(first)s AND %(last)s) known) known
+ WHERE id - before BETWEEN 2 AND 1000
+ ORDER BY 1
+
+-- name: select_without_record_boards
+SELECT before + 1, id - 1
+  FROM (SELECT id, lag(id) OVER (ORDER BY id) AS before
+          FROM (SELECT id FROM site.board_document WHERE id BETWEEN %(first)s AND %(last)s
+                 UNION
+                SELECT id FROM published_version WHERE id BETWEEN %(first)s AND %(last)s) known) known
+ WHERE id - before BETWEEN 2 AND 1000
+ ORDER BY 1
+
+-- name: select_with_tombstone_members
+-- Rows that are there although a tombstone of them was published that the API did not make of its row.
+SELECT m.id FROM site.member m
+ WHERE m.deleted_at IS NULL
+   AND EXISTS (SELECT FROM published_version p WHERE p.id = m.id AND p.modified_at IS NULL AND p.row_at IS NULL)
+ ORDER BY m.id
+
+-- name: select_with_tombstone_boards
+SELECT b.id FROM site.board_document b
+ WHERE b.deleted_at IS NULL
+   AND EXISTS (SELECT FROM published_version p WHERE p.id = b.id AND p.modified_at IS NULL AND p.row_at IS NULL)
+ ORDER BY b.id

@@ -3,22 +3,28 @@
 import asyncio
 import datetime as dt
 import json
+import logging
+import re
 import subprocess
 import uuid
 
 import httpx
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.clock import SystemClock, rfc3339
 from include.contracts.site import BOARD, MEMBER
 from include.errors import DatabaseUnavailable
 from include.gateway.event_ids import row_event_id
+from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import ChangeKey, Record
-from include.gateway.reconcile import Scope, reconcile_sources
+from include.gateway.reconcile import Scope, TimelineTooYoung, reconcile_sources
+from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from tests.servers import wait_until
 from tests.support.database import database_environment, migrated
@@ -228,7 +234,7 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
         assert len(of_row(broker, "board", lost[0])) == 1
         assert len(of_row(broker, "board", published.json()["id"])) == 1
         log = gateway.log.read_text()
-        assert "board: 1 not published, 1 produced, 0 refused" in log
+        assert "board: 1 not published, 1 produced, 0 refused, 0 written back" in log
         assert "본문" not in log
     finally:
         gateway.kill()
@@ -270,6 +276,141 @@ def test_retry_with_the_same_key_after_503_produces_the_row_that_was_saved(broke
     assert dict(message.headers())["idempotency-key"].decode() == key
     assert {json.loads(answer)["eventId"] for answer in answers} == {event_id(message)}
     assert [json.loads(answer)["id"] for answer in answers] == [row_id]
+
+
+@pytest.fixture
+def failed_over(database):
+    """As after a failover: the first session on the new timeline finds rows missing."""
+
+    def fail_over(*statements, replayed_until=None):
+        with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+            for statement, parameters in statements:
+                cursor.execute(statement, parameters)
+            cursor.execute("DELETE FROM database_timeline")
+            cursor.execute("INSERT INTO database_timeline (timeline, reconciled_at) VALUES ('former/1', now())")
+        with connect(database, "gateway"):
+            pass
+        with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+            cursor.execute("UPDATE database_timeline SET replayed_until = %s WHERE timeline <> 'former/1'",
+                           (replayed_until,))  # fmt: skip
+
+    return fail_over
+
+
+def tables(database):
+    with connect(database, "gateway") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id, nickname, city, phone, email, created_at, modified_at, deleted_at IS NULL"
+                       " FROM site.member ORDER BY id")  # fmt: skip
+        members = cursor.fetchall()
+        cursor.execute("SELECT id, document, modified_at, deleted_at IS NULL FROM site.board_document ORDER BY id")
+        return members, cursor.fetchall()
+
+
+def written_back(environment, **scope):
+    done = reconcile_sources(Settings.from_environment(environment), Scope(**{"since": None, "min_age_s": 0, **scope}))
+    return [(one.written_back, one.without_record, one.with_tombstone) for one in done]
+
+
+def produce_value(broker, topic, row_id, value):
+    """Produce a record that the API did not make of a row."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    headers = [("event-id", b"another's"), ("accepted-at", rfc3339(SystemClock().now()).encode())]
+    producer.produce(topic, value and json.dumps(value).encode(), str(row_id).encode(), headers=headers)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def emptied(broker):
+    """The topics without the records of other tests, whose rows would be written back too."""
+    offsets, admin = (
+        OffsetReader(KafkaConnection(broker.bootstrap_servers)),
+        AdminClient({"bootstrap.servers": broker.bootstrap_servers}),
+    )
+    ends = [TopicPartition(name, p, end) for name in ("member", "board") for p, end in offsets.ends(name).items()]
+    for future in admin.delete_records(ends).values():
+        future.result(30)
+
+
+def test_rows_and_versions_that_a_failover_lost_are_written_back_from_their_records(
+    broker, database, environment, reconcile, failed_over, emptied, caplog
+):
+    async def scenario(rows):
+        made = [await rows.create(MEMBER, MEMBER_FIELDS) for _ in range(6)]
+        await rows.update(MEMBER, made[1].id, MEMBER_FIELDS | {"nickname": "바다", "city": "부산"})
+        await rows.delete(MEMBER, made[2].id)
+        await rows.create(BOARD, BOARD_FIELDS)
+        board = await rows.create(BOARD, BOARD_FIELDS)
+        await rows.update(BOARD, board.id, BOARD_FIELDS | {"title": '"새", 제목\n'})
+        return [each.id for each in made]
+
+    first, edited, deleted, unknown, last, forgotten = changed(database, scenario)
+    produce_value(broker, "member", last + 10**6, {"modifiedAt": "2026-11-20T03:00:00.000Z"})  # an event, not a row
+    with connect(database, "pipeline_owner") as connection, connection.cursor() as cursor:
+        cursor.execute("DELETE FROM site.member WHERE id = %s", (unknown,))  # it has no record
+    assert reconcile() == [(5, 5, 0), (2, 2, 0)]
+    before = tables(database)
+    produce_value(broker, "member", forgotten, None)
+    failed_over(
+        ("UPDATE site.member SET nickname = 'old', modified_at = created_at WHERE id = %s", (edited,)),
+        ("UPDATE site.member SET deleted_at = NULL, modified_at = created_at WHERE id = %s", (deleted,)),
+        ("DELETE FROM site.member WHERE id = ANY (%s)", ([first, last],)),
+        ("DELETE FROM site.board_document", None),
+    )
+
+    assert written_back(environment, dry_run=True) == [(4, 1, 1), (2, 0, 0)]
+    assert tables(database) != before
+    with caplog.at_level(logging.INFO):
+        assert written_back(environment) == [(4, 1, 1), (2, 0, 0)]
+    assert tables(database) == before
+    assert f"member: 1 ids given out and without a row or a record, so not answered 2xx: {unknown}\n" in caplog.text
+    assert re.search(rf"member: 1 ids saved, with a tombstone .*: {forgotten}\n", caplog.text)
+    assert reconcile() == NONE
+    assert written_back(environment) == [(0, 0, 0), (0, 0, 0)]
+
+
+def test_a_row_that_was_deleted_or_forgotten_does_not_come_back(broker, database, environment, failed_over, emptied):
+    async def scenario(rows):
+        made, forgotten = [await rows.create(MEMBER, MEMBER_FIELDS) for _ in range(2)]
+        return made.id, forgotten.id
+
+    deleted, forgotten = changed(database, scenario)
+    written_back(environment)
+    changed(database, lambda rows: rows.delete(MEMBER, deleted))
+    written_back(environment)
+    produce_value(broker, "member", forgotten, None)
+    failed_over(("DELETE FROM site.member", None))
+    assert written_back(environment) == [(0, 0, 0), (0, 0, 0)]
+    assert tables(database) == ([], [])
+
+
+def test_rows_of_a_failover_are_read_as_far_back_as_the_standby_had_them(database, reconcile, environment, failed_over,
+                                                                         emptied):  # fmt: skip
+    made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
+    reconcile()
+    later = SystemClock().now() + dt.timedelta(days=1)
+    failed_over(("DELETE FROM site.board_document", None), replayed_until=later)
+    with pytest.raises(TimelineTooYoung):
+        written_back(environment, since=later, min_age_s=60)
+    assert written_back(environment, since=later) == [(0, 0, 0), (0, 0, 0)]
+    failed_over(replayed_until=made.modified_at)
+    assert written_back(environment, since=later) == [(0, 0, 0), (1, 0, 0)]
+
+
+def test_a_lost_row_whose_record_waits_in_a_fallback_store_is_written_back(
+    database, environment, failed_over, emptied, tmp_path
+):
+    async def scenario(rows):
+        made = await rows.create(BOARD, BOARD_FIELDS)
+        store = SqliteFallbackStore(tmp_path, SystemClock())
+        store.open()
+        await store.put(row_record(BOARD, made, accepted_at(SystemClock().now())), "test", may_be_in_kafka=False)
+        await store.close()
+
+    changed(database, scenario)
+    before = tables(database)
+    failed_over(("DELETE FROM site.board_document", None))
+    assert written_back(environment, stores=[tmp_path]) == [(0, 0, 0), (1, 0, 0)]
+    assert tables(database) == before
 
 
 def test_database_that_is_out_is_said(environment):

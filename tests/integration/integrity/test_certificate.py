@@ -89,6 +89,7 @@ def test_every_terms_query_counts_it_again(postgres, settings, tmp_path):
             "dirty": "0",
             "unread": "0",
             "unchecked": "0",
+            "unrecovered": "0",
             "content_hash": rows(settings, "SELECT content_hash FROM generation")[0][0],
             "behind": "0",
         }

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
-import psycopg2
 import psycopg2.errors
 import pytest
 
@@ -21,6 +20,7 @@ from tests.support.documents import ROOT, fenced, sql
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, build, opened_store, row, serve
+from tests.support.standby import as_superuser, wait_until_replayed
 
 EVERY_DAY = "SELECT day, title, body FROM board_detail_masked"
 TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^detail_final_g[0-9]+$'"
@@ -51,23 +51,6 @@ def blocks(language: str) -> list[str]:
     """The section's blocks."""
     found = fenced(ROOT / "docs" / "deployment.md", language)
     return [block for before, block in found if before.rpartition("\n## ")[2].startswith("A standby for analysts\n")]
-
-
-def as_superuser(server: PostgresTestServer, statements: str, database: str = "postgres") -> list[tuple[object, ...]]:
-    """Run them, each a transaction of its own; returns what the last one returns."""
-    with closing(psycopg2.connect(server.superuser_dsn(database))) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        for statement in statements.strip().rstrip(";").split(";\n"):
-            cursor.execute(statement)
-        return cursor.fetchall() if cursor.description else []
-
-
-def wait_until_replayed(primary: PostgresTestServer, standby: PostgresTestServer) -> None:
-    """Wait until the standby has all that the primary has written so far."""
-    # a commit, which is flushed with all before it
-    ((position,),) = as_superuser(primary, "SELECT pg_logical_emit_message(true, 'test', '')")
-    replayed = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
-    wait_until(lambda: as_superuser(standby, replayed) == [(True,)], 30, "the standby is where the primary is")
 
 
 @pytest.fixture(scope="module")

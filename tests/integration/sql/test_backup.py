@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from include.adapters.postgres.sessions import open_connection
 from include.integrity.publication import undo
 from include.sql.migrate import migrate
 from stack.postgres_binaries import find, from_wheel
@@ -16,6 +17,7 @@ from tests.support.documents import ROOT, fenced
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
+from tests.support.standby import as_superuser
 
 SHOWN = "SELECT * FROM board_detail ORDER BY day, board_id"
 OF_THE_DATABASE = """
@@ -85,3 +87,12 @@ def test_a_restored_database_is_the_one_that_was_dumped(postgres, other, tmp_pat
         serve(store, [row(4, 6)])
     undo(restored, DAY, "a test", to=0)
     assert [board for board, *_ in rows(restored, SHOWN)] == [1, 2, 3, 4]
+
+
+def test_a_dump_restored_in_its_own_server_is_noticed(postgres, tmp_path):
+    settings = migrated(None, postgres, "restored_here", tmp_path)
+    run_block("pg_dump", tmp_path, postgres, "restored_here")
+    as_superuser(postgres, "DROP DATABASE restored_here")
+    run_block("psql", tmp_path, postgres, "restored_here")
+    with closing(open_connection(settings.database, "gateway")):
+        assert rows(settings, "SELECT reconciled_at FROM database_timeline") == [(None,)]
