@@ -12,6 +12,7 @@ topics, and the site's tables must have what the topics have. Exit codes are tho
 
 import argparse
 import datetime as dt
+import json
 import os
 import random
 import shutil
@@ -34,7 +35,7 @@ from include.contracts.day import Day
 from include.integrity.days import days_to_rebuild
 from include.settings import DEFAULT_PIPELINE, Settings
 from stack import env_file, environment
-from stack.backup import connect
+from stack.backup import ENV_FILE, connect, copy_private
 from stack.layout import Layout
 from stack.run_service import write_gateway_tokens
 from stack.wal_archive import SETTING
@@ -68,6 +69,12 @@ _SETTLED_S = 2.0
 _ARCHIVED_S = 60.0
 _COMMAND_S = 400.0
 _NOW = "SELECT clock_timestamp()"
+_MAKE_ENV_FILE = """
+import json, sys
+from pathlib import Path
+from stack import env_file
+env_file.ensure(Path(sys.argv[1]), json.loads(sys.argv[2]), state=Path(sys.argv[3]))
+"""
 _RECONCILE = ("-m", "include.gateway.reconcile", "--min-age-s", "2")
 _VERSIONS = "include/sql/migrations/versions"
 
@@ -107,9 +114,9 @@ class Drill:
         assert code == 0, f"stack {' '.join(arguments)} ended with {code}:\n{output}"
         return output
 
-    def try_stack(self, *arguments: str, root: Path | None = None) -> tuple[int, str]:
+    def try_stack(self, *arguments: str, root: Path | None = None, env_file: Path | None = None) -> tuple[int, str]:
         """Run a command of the stack; returns its exit code and output."""
-        where = ["--state", str(self.layout.state), "--env-file", str(self.layout.env_file)]
+        where = ["--state", str(self.layout.state), "--env-file", str(env_file or self.layout.env_file)]
         return self._run(root or self.root, dict(os.environ), "-m", "stack", *where, *arguments)
 
     def step(self, *arguments: str) -> str:
@@ -244,8 +251,11 @@ def drill_in(
     first = random.randrange(20_000, 30_000)
     ports = [each.name for each in env_file.variables_of({}) if each.port]
     values = {name: str(first + n) for n, name in enumerate(ports)}
-    env_file.ensure(layout.env_file, {**values, "KAFKA_PARTITIONS": str(PARTITIONS), **more}, state=layout.state)
+    values |= {"KAFKA_PARTITIONS": str(PARTITIONS), **more}
     layout.make_folders()
+    # by the version that runs first: it refuses settings of a later one
+    arguments = [str(layout.env_file), json.dumps(values), str(layout.state)]
+    subprocess.run([sys.executable, "-c", _MAKE_ENV_FILE, *arguments], cwd=root, check=True)
     drill = Drill(layout, folder, seed, root)
     write_gateway_tokens(environment.load_settings(layout))
     add_second_sender(drill.gateway, drill.settings.pipeline)
@@ -311,7 +321,9 @@ def upgrade_drill(folder: Path, seed: int, ref: str) -> Findings:
         found = {f"upgraded: {promise}": where for promise, where in drill.findings(day).items()}
         drill.stack("down")
         _tell("the earlier version refuses the database; restore the backup, go back")
-        code, output = drill.try_stack("up", "--only", SERVICES, root=earlier)
+        former = folder / ".env.former"
+        copy_private(backup / ENV_FILE, former)
+        code, output = drill.try_stack("up", "--only", SERVICES, root=earlier, env_file=former)
         if code == 0 or newest_revision() not in output:
             found["the earlier version does not refuse the later schema by its revision"] = [output]
         drill.stack("down")
