@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-.PHONY: help setup env up down status logs clean clean-all demo load test test-e2e test-unit test-long coverage faults cluster compose-test bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all backup restore demo load test test-e2e test-unit test-long coverage faults cluster drill compose-test bench check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -42,6 +42,12 @@ clean: ## down, then remove the data; the environment, the jars and .env stay; a
 clean-all: ## clean, then remove .state altogether; the next run downloads again
 	@$(STACK_AS_IS) clean $(if $(FORCE),--force)
 	@rm -rf .state
+
+backup: setup ## databases, archive, fallback store and .env, while the stack runs: make backup TO=folder
+	@$(STACK) backup $(if $(TO),"$(TO)")
+
+restore: setup ## a backup, when the stack is down: make restore FROM=folder; at a later moment: AT="2026-11-26 12:00:00+00:00"
+	@$(STACK) restore $(if $(FROM),"$(FROM)") --at "$(AT)" $(if $(FORCE),--force)
 
 demo: setup ## the story of board_detail, told and checked on the terminal; another pipeline's: make demo P=order_detail
 	@$(STACK) up $(if $(P),--pipeline $(P))
@@ -81,6 +87,9 @@ cluster: setup ## three brokers, a database with a standby and a Spark cluster, 
 	@$(PY) -m tests.faults.failover
 	@$(PY) -m tests.faults.stream_on_cluster $(if $(P),--pipeline $(P))
 	@$(PY) -m tests.faults.batch_on_cluster $(if $(P),--pipeline $(P))
+
+drill: setup ## a stack of its own restored at a moment, and updated from an earlier commit and back, under load: FROM=commit
+	@$(PY) -m tests.faults.drills $(if $(FROM),--ref $(FROM))
 
 bench: setup ## figures of gateway, stream and batch beside their peers, an hour; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.gateway

@@ -1,4 +1,4 @@
-"""The local stack: python -m stack up | down | status | logs | clean | stop | start | kill.
+"""The local stack: python -m stack up | down | status | logs | clean | stop | start | kill | backup | restore.
 
 `down`, `status`, `logs` and `clean` work without the virtual environment, which may be gone while the stack runs. So
 modules that need its packages are imported where they are used.
@@ -56,6 +56,14 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
             return _status(layout)
         case "logs":
             _logs(layout, arguments.names, arguments.lines, arguments.follow)
+        case "backup":
+            from stack.backup import backup
+
+            backup(layout, arguments.to)
+        case "restore":
+            from stack.restore import restore
+
+            restore(layout, arguments.source, arguments.at, arguments.force)
         case "stop" | "start" | "kill":
             from stack import control
 
@@ -118,6 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("names", nargs="*", metavar="NAME")
     logs.add_argument("-n", "--lines", type=int, default=20)
     logs.add_argument("-f", "--follow", action="store_true")
+    save = commands.add_parser("backup", help="back up the databases, the archive, the fallback store and .env")
+    save.add_argument("to", type=Path, metavar="TO", help="a new folder")
+    back = commands.add_parser("restore", help="restore a backup; the stack is down")
+    back.add_argument("source", type=Path, metavar="FROM", help="the folder of a backup")
+    back.add_argument("--at", default="", help='a time, such as "2026-11-26 12:00:00+00:00", or latest')
+    back.add_argument("--force", action="store_true", help="replace the data of PostgreSQL, and .env")
     for name, text in (
         ("stop", "stop one service"),
         ("start", "start one service and wait until it is healthy"),

@@ -19,5 +19,7 @@ def exclusive(layout: Layout) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            raise StackError("another `make up`, `down` or `clean` is at work on this stack: wait for it") from exc
+            raise StackError(
+                "another `make up`, `down`, `clean`, `backup` or `restore` is at work on this stack: wait for it"
+            ) from exc
         yield

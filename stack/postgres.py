@@ -11,6 +11,7 @@ from stack.errors import StackError
 from stack.ports import LOOPBACK
 from stack.postgres_binaries import PostgresBinaries
 from stack.unprivileged import command_prefix, ordinary_user
+from stack.wal_archive import WalArchive
 
 SUPERUSER = "postgres"
 _BUILTIN_SINCE = 17  # the builtin locale provider, which does not depend on the machine's locales
@@ -24,6 +25,7 @@ class PostgresServer:
     binaries: PostgresBinaries
     port: int
     superuser_password: str = field(repr=False)
+    wal_archive: WalArchive | None = None
 
     def prepare(self) -> None:
         """Create the data folder if there is none, which takes a second or two. Raises StackError if initdb fails.
@@ -31,7 +33,27 @@ class PostgresServer:
         Also raises StackError if the data have another password or major version: nobody could log in, or the server
         would not start.
         """
-        fingerprint = self.data.with_name("superuser.sha256")
+        self._prepare_data()
+        if self.wal_archive is not None:
+            self.wal_archive.make_folder(self.system_identifier())
+
+    def system_identifier(self) -> str:
+        """Return the number that initdb gave to the data; a copy keeps it."""
+        command = [str(self.binaries.tool("pg_controldata")), "-D", str(self.data)]
+        output = subprocess.run(command, capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
+        return next(line.split()[-1] for line in output.splitlines() if line.startswith("Database system identifier"))
+
+    def save_fingerprint(self) -> None:
+        """Record the password that the data have, beside them."""
+        self._fingerprint_file.touch(mode=0o600)
+        self._fingerprint_file.write_text(self._fingerprint())
+
+    @property
+    def _fingerprint_file(self) -> Path:
+        return self.data.with_name("superuser.sha256")
+
+    def _prepare_data(self) -> None:
+        fingerprint = self._fingerprint_file
         version = self.data / "PG_VERSION"
         if version.exists():
             if version.read_text().strip() != str(self.binaries.major):
@@ -62,8 +84,7 @@ class PostgresServer:
             password_file.unlink()
         if result.returncode != 0:
             raise StackError(f"initdb could not make {self.data}: {result.stderr.strip().splitlines()[-1:]}")
-        fingerprint.touch(mode=0o600)
-        fingerprint.write_text(self._fingerprint())
+        self.save_fingerprint()
         fresh.rename(self.data)  # last, so that an interrupted initdb leaves no data folder
 
     def command(self, death_signal: str | None = None) -> list[str]:
@@ -71,7 +92,7 @@ class PostgresServer:
 
         SIGINT stops it at once and cleanly; after SIGTERM it would wait for its clients.
         """
-        settings = {
+        settings: dict[str, object] = {
             "listen_addresses": LOOPBACK,
             "port": self.port,
             "unix_socket_directories": "",
@@ -90,6 +111,8 @@ class PostgresServer:
             settings["reserved_connections"] = 60  # for the pipeline's roles and Airflow's
         if self.binaries.major >= 17:
             settings["max_notify_queue_pages"] = 64  # half a megabyte; NOTIFY is unused, but open to any role
+        if self.wal_archive is not None:
+            settings |= self.wal_archive.server_settings(self.system_identifier())
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._prefix(death_signal), str(self.binaries.postgres), "-D", str(self.data), *options]
 
@@ -108,4 +131,5 @@ class PostgresServer:
         return ["--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
 
     def _prefix(self, death_signal: str | None = None) -> list[str]:
-        return command_prefix(ordinary_user(), (self.data, self.binaries.postgres), death_signal)
+        archive = () if self.wal_archive is None else (self.wal_archive.folder / "any",)
+        return command_prefix(ordinary_user(), (self.data, self.binaries.postgres, *archive), death_signal)

@@ -33,6 +33,13 @@ class PostgresBinaries:
         """The server."""
         return self.folder / "postgres"
 
+    def tool(self, name: str) -> Path:
+        """Return a further program, such as pg_basebackup. Raises StackError if it is not installed."""
+        path = self.folder / name
+        if not path.is_file():
+            raise StackError(f"there is no {path}: install all programs of PostgreSQL {self.major}")
+        return path
+
 
 def choose(record: Path, environment: Mapping[str, str]) -> PostgresBinaries:
     """Return the binaries recorded in `record`; on the first run choose some and record them.
@@ -43,8 +50,7 @@ def choose(record: Path, environment: Mapping[str, str]) -> PostgresBinaries:
     """
     if record.exists():
         recorded = json.loads(record.read_text())
-        candidates = (inspect(Path(recorded["folder"])), from_wheel(), *map(inspect, _machine_folders(environment)))
-        binaries = next((each for each in candidates if each and each.major == recorded["major"]), None)
+        binaries = of_major(recorded["major"], environment, Path(recorded["folder"]))
         if binaries is None:
             made_by = f"PostgreSQL {recorded['major']} in {recorded['folder']}"
             raise StackError(
@@ -53,8 +59,21 @@ def choose(record: Path, environment: Mapping[str, str]) -> PostgresBinaries:
             )
     else:
         binaries = find(environment)
-    record.write_text(json.dumps({"folder": str(binaries.folder), "major": binaries.major}))
+    save(record, binaries)
     return binaries
+
+
+def save(record: Path, binaries: PostgresBinaries) -> None:
+    """Record the choice."""
+    record.write_text(json.dumps({"folder": str(binaries.folder), "major": binaries.major}))
+
+
+def of_major(major: int, environment: Mapping[str, str], *first: Path) -> PostgresBinaries | None:
+    """Return binaries of that major version, from the folders `first` if possible; None if there are none."""
+    named = environment.get("POSTGRES_BIN_DIR")
+    folders = (*first, *([Path(named)] if named else []))
+    candidates = (*map(inspect, folders), from_wheel(), *map(inspect, _machine_folders(environment)))
+    return next((each for each in candidates if each and each.major == major), None)
 
 
 def find(environment: Mapping[str, str]) -> PostgresBinaries:

@@ -15,7 +15,7 @@ from pathlib import Path
 from include.errors import ConfigurationError
 from include.gateway import token_file
 from include.kafka_connection import SECRETS as KAFKA_SECRETS
-from stack import environment, leftovers, version
+from stack import environment, leftovers, version, wal_archive
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.errors import StackError, describe_os_error
 from stack.kafka import KafkaBroker
@@ -24,6 +24,7 @@ from stack.pipelines import gateway_pipeline
 from stack.postgres import PostgresServer
 from stack.postgres_binaries import choose
 from stack.services import port_of, stream_services
+from stack.wal_archive import WalArchive
 
 _GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD", *KAFKA_SECRETS)  # of its tokens the gateway needs only the hashes
 _STREAM_SECRETS = ("DB_STREAM_PASSWORD", *KAFKA_SECRETS)
@@ -44,6 +45,7 @@ def postgres_server(layout: Layout, settings: Mapping[str, str]) -> PostgresServ
         binaries=choose(layout.postgres / "binaries.json", os.environ),
         port=port_of(settings, "DATABASE_PORT"),
         superuser_password=settings["POSTGRES_SUPERUSER_PASSWORD"],
+        wal_archive=WalArchive(Path(folder)) if (folder := settings.get(wal_archive.SETTING)) else None,
     )
 
 

@@ -58,46 +58,11 @@ _TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usena
 Digest = tuple[int, int]
 
 
-@dataclass
-class Parts:
-    """The real parts. A step that met its fault is run again until it succeeds, as a retry would."""
+class DayReader:
+    """Reads what the database has of a day, and how far the stream is."""
 
-    broker: Broker
-    postgres: PostgresTestServer
-    driver: Driver
-    settings: Settings
-    variables: Mapping[str, str]
-    folder: Path
-    executor: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
-    again: TopicAgain
-    felt: set[str] = field(default_factory=set)
-
-    @property
-    def log(self) -> Path:
-        """The file with the log of all steps."""
-        return self.folder / "steps.log"
-
-    def run(
-        self,
-        line: Sequence[str],
-        fault: Fault | None = None,
-        twin: Sequence[str] | None = None,
-        is_done: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Run a step, the first time with its fault, then until it is done.
-
-        Raises AssertionError when it does not succeed after its fault.
-        """
-        if fault is not None and self.executor.submit(self._with_fault, line, fault, twin or line).result():
-            self.felt.add(fault.name)
-        for _ in range(_TRIES):
-            if is_done() or self._start(line).wait(STEP_S) in _DONE:
-                return
-        raise AssertionError(f"{' '.join(line)} fails; see {self.log}")
-
-    def is_refused(self, line: Sequence[str]) -> bool:
-        """True if the step ends without having done anything."""
-        return self._start(line).wait(STEP_S) not in _DONE
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
     def is_caught_up(self, reader: TopicReader) -> bool:
         """True if the stream has processed its topics, and no pending record is left to send."""
@@ -143,6 +108,51 @@ class Parts:
         newest = "SELECT max(id) FROM generation WHERE run_id = %s"
         return self.generation(rows(self.settings, newest, (run,), "batch")[0][0])
 
+    def _rows(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
+        return rows(self.settings, fill(statement, self.settings.pipeline), parameters, "batch")
+
+
+@dataclass
+class Parts(DayReader):
+    """The real parts. A step that met its fault is run again until it succeeds, as a retry would."""
+
+    broker: Broker
+    postgres: PostgresTestServer
+    driver: Driver
+    settings: Settings
+    variables: Mapping[str, str]
+    folder: Path
+    executor: ThreadPoolExecutor  # lives as long as the parts: the kernel ends a server with the thread that started it
+    again: TopicAgain
+    felt: set[str] = field(default_factory=set)
+
+    @property
+    def log(self) -> Path:
+        """The file with the log of all steps."""
+        return self.folder / "steps.log"
+
+    def run(
+        self,
+        line: Sequence[str],
+        fault: Fault | None = None,
+        twin: Sequence[str] | None = None,
+        is_done: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Run a step, the first time with its fault, then until it is done.
+
+        Raises AssertionError when it does not succeed after its fault.
+        """
+        if fault is not None and self.executor.submit(self._with_fault, line, fault, twin or line).result():
+            self.felt.add(fault.name)
+        for _ in range(_TRIES):
+            if is_done() or self._start(line).wait(STEP_S) in _DONE:
+                return
+        raise AssertionError(f"{' '.join(line)} fails; see {self.log}")
+
+    def is_refused(self, line: Sequence[str]) -> bool:
+        """True if the step ends without having done anything."""
+        return self._start(line).wait(STEP_S) not in _DONE
+
     def left_behind(self) -> list[str]:
         """Return tables of unknown generations, and generations without their table."""
         tables = {
@@ -161,9 +171,6 @@ class Parts:
             )
         }
         return sorted(tables ^ kept)  # fmt: skip
-
-    def _rows(self, statement: str, parameters: tuple[object, ...]) -> list[Any]:
-        return rows(self.settings, fill(statement, self.settings.pipeline), parameters, "batch")
 
     def _with_fault(self, line: Sequence[str], fault: Fault, twin: Sequence[str]) -> bool:
         """True if the fault met the step: a step may end before the fault's time."""

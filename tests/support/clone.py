@@ -27,8 +27,7 @@ class Clone:
         for name in _FILES:
             shutil.copy(project.root / name, root / name)
         self.layout = Layout.of(root)
-        # the archive of classes belongs to the path that it was made at
-        shutil.copytree(project.jars, self.layout.jars, copy_function=_link, ignore=shutil.ignore_patterns("classes.*"))
+        link_jars(self.layout)
         first = random.randrange(20_000, 30_000)
         ports = (each.name for each in env_file.variables_of(settings) if each.port)
         env_file.ensure(self.layout.env_file, {**{name: str(first + n) for n, name in enumerate(ports)}, **settings})
@@ -39,6 +38,13 @@ class Clone:
             [sys.executable, *arguments], cwd=self.layout.root, env=_environment(), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
+
+
+def link_jars(layout: Layout) -> None:
+    """Give a copy of the project its jars."""
+    # the archive of classes belongs to the path that it was made at
+    ignore = shutil.ignore_patterns("classes.*")
+    shutil.copytree(Layout.of().jars, layout.jars, copy_function=_link, ignore=ignore)
 
 
 def _environment() -> dict[str, str]:

@@ -4,11 +4,25 @@ import asyncio
 from pathlib import Path
 
 from include.adapters.files.fallback_store import SqliteFallbackStore
+from tests.fakes.events import record
 from tests.fakes.gateway import FixedClock
 
 
 def store_in(folder: Path) -> SqliteFallbackStore:
     return SqliteFallbackStore(folder, FixedClock())
+
+
+def fill(folder: Path, count: int, refused: int = 0) -> None:
+    """Store so many events, the first ones of which are set aside."""
+
+    async def main() -> None:
+        store = store_in(folder)
+        store.open()
+        ids = [await store.put(record(n), "test", may_be_in_kafka=False) for n in range(count)]
+        await store.ack([], dict.fromkeys(ids[:refused], "too large"))
+        await store.close()
+
+    asyncio.run(main())
 
 
 def read_all(folder: Path) -> list[str]:

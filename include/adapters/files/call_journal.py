@@ -10,7 +10,7 @@ from include.adapters.files.fallback_folder import FallbackFolder
 
 log = logging.getLogger(__name__)
 
-_FILE = "idempotency.sqlite"
+FILE = "idempotency.sqlite"
 _VERSION = 1
 _PAUSE_S = 0.1  # interval of transactions; a crash loses entries of about so long
 _MAX_BATCH = 10_000
@@ -40,7 +40,7 @@ class SqliteCallJournal:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._path = directory / _FILE
+        self._path = directory / FILE
         self._queue: queue.SimpleQueue[tuple[bytes, bytes | None]] = queue.SimpleQueue()
         self._connection: sqlite3.Connection | None = None
         self._thread: threading.Thread | None = None
@@ -148,7 +148,7 @@ class SqliteCallJournal:
 
     def _set_aside(self) -> None:
         try:
-            aside = FallbackFolder(self._directory).set_aside(_FILE)
+            aside = FallbackFolder(self._directory).set_aside(FILE)
         except OSError as exc:
             log.error("the damaged call journal %s cannot be set aside: %s", self._path, exc.strerror)
         else:

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from include.adapters.postgres.sessions import open_connection
 from include.integrity.publication import undo
 from include.sql.migrate import migrate
 from stack.postgres_binaries import find, from_wheel
@@ -16,6 +17,7 @@ from tests.support.documents import ROOT, fenced
 from tests.support.pipeline import migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
+from tests.support.standby import as_superuser
 
 SHOWN = "SELECT * FROM board_detail ORDER BY day, board_id"
 OF_THE_DATABASE = """
@@ -45,15 +47,16 @@ def other(tmp_path_factory):
         yield server
 
 
-def run_block(number, folder, server, database):
-    """The commands of a block of the runbook, one after the other."""
+def run_block(first, folder, server, database):
+    """The commands of the runbook's block that begins with this one, one after the other."""
     binaries = (from_wheel() or find(os.environ)).postgres.parent
     if not (binaries / "pg_dump").exists():
         pytest.skip("this PostgreSQL has no pg_dump")
     variables = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "PGPASSWORD": server.superuser_password,
                  "DATABASE_HOST": server.host, "DATABASE_PORT": str(server.port),
                  "DATABASE_NAME": database}  # fmt: skip
-    _, block = fenced(ROOT / "docs" / "runbooks" / "backup.md", "sh")[number]
+    blocks = fenced(ROOT / "docs" / "runbooks" / "backup.md", "sh")
+    [block] = [text for _, text in blocks if text.startswith(f"{first} ")]
     lines = [line for line in block.splitlines() if not line.startswith(".state")]
     assert {shlex.split(line)[0] for line in lines} <= {"pg_dump", "pg_dumpall", "psql", "pg_restore"}
     for line in lines:
@@ -67,9 +70,9 @@ def test_a_restored_database_is_the_one_that_was_dumped(postgres, other, tmp_pat
         build(settings, [row(1, 1), row(2, 2)], cut=3, run_id="r")
         publish(settings, DAY, "r")
         serve(store, [row(2, 4), row(3, 5)])
-    run_block(0, tmp_path, postgres, "dumped")
+    run_block("pg_dump", tmp_path, postgres, "dumped")
 
-    run_block(1, tmp_path, other, "dumped")
+    run_block("psql", tmp_path, other, "dumped")
     moved = dataclasses.replace(settings.database, host=other.host, port=other.port)
     restored = dataclasses.replace(settings, database=moved)
     migrate(restored)
@@ -84,3 +87,12 @@ def test_a_restored_database_is_the_one_that_was_dumped(postgres, other, tmp_pat
         serve(store, [row(4, 6)])
     undo(restored, DAY, "a test", to=0)
     assert [board for board, *_ in rows(restored, SHOWN)] == [1, 2, 3, 4]
+
+
+def test_a_dump_restored_in_its_own_server_is_noticed(postgres, tmp_path):
+    settings = migrated(None, postgres, "restored_here", tmp_path)
+    run_block("pg_dump", tmp_path, postgres, "restored_here")
+    as_superuser(postgres, "DROP DATABASE restored_here")
+    run_block("psql", tmp_path, postgres, "restored_here")
+    with closing(open_connection(settings.database, "gateway")):
+        assert rows(settings, "SELECT reconciled_at FROM database_timeline") == [(None,)]

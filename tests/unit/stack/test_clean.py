@@ -1,14 +1,11 @@
 """`clean` takes nothing without a word that was accepted and is nowhere else."""
 
-import asyncio
-
 import pytest
 
 from stack.down import clean
 from stack.errors import StackError
 from stack.layout import Layout
-from tests.fakes.events import record
-from tests.support.stores import store_in
+from tests.support.stores import fill
 
 
 @pytest.fixture
@@ -16,18 +13,6 @@ def layout(tmp_path):
     made = Layout.of(tmp_path, tmp_path / "state", tmp_path / ".env")
     made.make_folders()
     return made
-
-
-def fill(folder, count, refused=0):
-    async def main():
-        store = store_in(folder)
-        store.open()
-        ids = [await store.put(record(n), "test", may_be_in_kafka=False) for n in range(count)]
-        await store.ack([], dict.fromkeys(ids[:refused], "too large"))
-        await store.close()
-        return store
-
-    return asyncio.run(main())
 
 
 def is_removed(layout):

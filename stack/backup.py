@@ -1,0 +1,175 @@
+"""Backs up the local stack while it runs: PostgreSQL, the archives, the gateway's store, `.env`, and a manifest.
+
+Kafka is not in it: the stream reads the records after the restored positions again. See docs/runbooks/backup.md.
+"""
+
+import datetime as dt
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from include.adapters.files import call_journal, cluster_file, fallback_schema
+from include.adapters.postgres.sessions import SessionLimits, open_session
+from include.environment_reader import EnvironmentReader
+from include.errors import DatabaseUnavailable
+from include.settings import libpq_settings, reader_of
+from stack import environment, version
+from stack.backup_manifest import POSTGRES, Manifest, PipelineState, checksums_of
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.lock import exclusive
+from stack.pipelines import pipelines_of
+from stack.postgres import SUPERUSER, PostgresServer
+from stack.run_service import postgres_server
+from stack.services import external_services, port_of
+
+ENV_FILE = "env"
+TOKENS_FILE = "gateway-tokens.json"
+STORE = "fallback"
+STORE_DATABASES = (fallback_schema.FILE, call_journal.FILE)
+_POSITIONS = "SELECT consumer || ' ' || topic || ' ' || partition, next_offset FROM offset_ledger ORDER BY 1"
+_REVISION = "SELECT version_num FROM alembic_version"
+
+Say = Callable[[str], None]
+
+
+def backup(layout: Layout, target: Path, say: Say = print) -> None:
+    """Write a backup to `target`, a folder that is new or empty; it exists only once it is complete.
+
+    Raises StackError if PostgreSQL does not run, or is the user's own.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StackError(f"{target} is not empty: name a new folder, backups do not share one")
+    with exclusive(layout):
+        settings = environment.load_settings(layout)
+        if "postgres" in external_services(settings):
+            raise StackError(
+                "PostgreSQL is your own (STACK_EXTERNAL): its backup is too; docs/runbooks/backup.md lists what else"
+            )
+        server = postgres_server(layout, settings)
+        unfinished = target.absolute().with_name(f".{target.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700, parents=True)
+        try:
+            _write(layout, settings, server, unfinished, say)
+            os.sync()
+            if target.exists():
+                target.rmdir()
+            unfinished.rename(target.absolute())
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    say(f"backup in {target}")
+
+
+def connect(settings: Mapping[str, str], database: str = "postgres") -> Connection:
+    """Return a connection of the superuser. Raises DatabaseUnavailable."""
+    return open_session(
+        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
+        password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="backup", limits=SessionLimits(),
+        libpq=libpq_settings(EnvironmentReader(settings)),
+    )  # fmt: skip
+
+
+def archives_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return each pipeline's archive: a folder, or the URI of a store."""
+    return {name: reader_of(name, settings).text("ARCHIVE_DIR") for name in pipelines_of(settings)}
+
+
+def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, folder: Path, say: Say) -> None:
+    archives = archives_of(settings)
+    try:
+        states = {name: _state_of(settings, name, archives[name]) for name in archives}
+        consistent_at = _base_backup(settings, server, folder / POSTGRES)
+    except (DatabaseUnavailable, psycopg2.Error) as exc:
+        raise StackError(
+            f"PostgreSQL cannot be read: {str(exc).strip().splitlines()[0]}; `make up`, then try again"
+        ) from exc
+    say("  databases copied")
+    # After the databases: a file that their catalogue lists is there by now.
+    for name, archive in archives.items():
+        if "://" in archive:
+            say(f"  the archive of {name} is in {archive}: not copied, back it up there")
+        elif Path(archive).is_dir():
+            _copy_tree(Path(archive), folder / "archive" / name)
+    # Last, so that the copy has all that waits. Events that are sent meanwhile come twice from it, with their ids.
+    copy_store(Path(settings["GATEWAY_FALLBACK_DIR"]), folder / STORE)
+    tokens = Path(settings["GATEWAY_TOKENS_FILE"])
+    for source, name in ((layout.env_file, ENV_FILE), (tokens, TOKENS_FILE)):
+        if source.exists():
+            copy_private(source, folder / name)
+    Manifest(
+        consistent_at=consistent_at.isoformat(),
+        version=version.present(layout),
+        postgres_major=server.binaries.major,
+        system_identifier=server.system_identifier(),
+        pipelines=states,
+        checksums=checksums_of(folder),
+    ).write(folder)
+
+
+def _state_of(settings: Mapping[str, str], pipeline: str, archive: str) -> PipelineState:
+    name = reader_of(pipeline, settings).text("DATABASE_NAME")
+    with closing(connect(settings, name)) as connection, connection.cursor() as cursor:
+        cursor.execute(_REVISION)
+        ((revision,),) = cursor.fetchall()
+        cursor.execute(_POSITIONS)
+        where = archive if "://" in archive else f"archive/{pipeline}"
+        return PipelineState(name, revision, dict(cursor.fetchall()), where)
+
+
+def _base_backup(settings: Mapping[str, str], server: PostgresServer, folder: Path) -> dt.datetime:
+    """Copy the server's data with the log that makes them consistent; returns a time after that, by the server."""
+    command = [
+        str(server.binaries.tool("pg_basebackup")), "--host", settings["DATABASE_HOST"], "--port", str(server.port),
+        "--username", SUPERUSER, "--no-password", "--pgdata", str(folder), "--checkpoint=fast", "--wal-method=stream",
+        "--manifest-checksums=SHA256",
+    ]  # fmt: skip
+    variables = {"PATH": os.environ.get("PATH", os.defpath), "PGPASSWORD": settings["POSTGRES_SUPERUSER_PASSWORD"]}
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise StackError(f"pg_basebackup failed: {result.stderr.strip().splitlines()[-1:]}")
+    with closing(connect(settings)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        now: dt.datetime = cursor.fetchone()[0]
+        return now.astimezone(dt.UTC)
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy a gateway's fallback store and its call journal, also while it writes them, without the count of its rows.
+
+    The count is of the files that it lies beside.
+    """
+    if not source.is_dir():
+        return
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in STORE_DATABASES:
+        if (source / name).exists():
+            address = f"{(source / name).absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True)) as store, closing(sqlite3.connect(target / name)) as copy:
+                store.backup(copy)
+    if (source / cluster_file.FILE).exists():
+        copy_private(source / cluster_file.FILE, target / cluster_file.FILE)
+
+
+def copy_private(source: Path, target: Path) -> None:
+    """Copy a file with mode 0600."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target.touch(mode=0o600)
+    shutil.copyfile(source, target)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    target.mkdir(mode=0o700, parents=True)
+    for path in sorted(source.rglob("*")):
+        if path.is_dir():
+            (target / path.relative_to(source)).mkdir(mode=0o700, parents=True, exist_ok=True)
+        else:
+            with suppress(FileNotFoundError):  # no longer listed, or not yet, and removed meanwhile
+                shutil.copy2(path, target / path.relative_to(source))

@@ -1,0 +1,247 @@
+"""Restores a backup of the local stack, as it was made or at a later moment. See docs/runbooks/backup.md."""
+
+import dataclasses
+import datetime as dt
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg2
+
+from include.errors import DatabaseUnavailable
+from stack import backup_manifest, environment, leftovers, postgres_binaries
+from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, connect, copy_private, copy_store
+from stack.backup_manifest import POSTGRES, Manifest
+from stack.errors import StackError
+from stack.jobs import last_lines
+from stack.layout import Layout
+from stack.lock import exclusive
+from stack.ports import is_free
+from stack.postgres import PostgresServer
+from stack.run_service import postgres_server
+from stack.services import external_services
+from stack.unprivileged import ordinary_user
+from stack.wal_archive import SETTING
+
+LATEST = "latest"
+_POLL_S = 0.1
+_SAY_AGAIN_S = 10.0
+_STOP_S = 60.0
+_HAS_TIMELINES = "SELECT to_regprocedure('public.note_timeline()') IS NOT NULL"
+_NOTE_TIMELINE = "SELECT public.note_timeline()"
+# of a schema that is older than timelines: ids of rows that are lost are in the topics, and must not be given again
+_MOVE_SEQUENCES = """
+SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, COALESCE(last_value, 0) + 1000000)
+  FROM pg_sequences WHERE schemaname IN ('public', 'site')
+"""
+_RECOVERED = """
+SELECT pg_last_xact_replay_timestamp(), timeline_id FROM pg_control_checkpoint() WHERE NOT pg_is_in_recovery()
+"""
+
+Say = Callable[[str], None]
+
+
+def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say: Say = print) -> None:
+    """Restore the backup in `source`: as it was made, at the time `at`, or with all of the archived log ("latest").
+
+    Files of the archive and a fallback store that are there stay: they may be newer. Raises StackError, and changes
+    nothing, if a service runs, the backup is damaged or of another major version of PostgreSQL, the moment cannot be
+    reached, or, unless forced, there are data of PostgreSQL or another `.env`.
+    """
+    with exclusive(layout):
+        if running := leftovers.find(layout.state):
+            raise StackError(f"the stack runs ({leftovers.describe(running[0])}): `make down` first")
+        manifest = backup_manifest.read(source)
+        binaries = postgres_binaries.of_major(manifest.postgres_major, os.environ)
+        if binaries is None:
+            raise StackError(
+                f"the backup is of PostgreSQL {manifest.postgres_major}, which is not installed here: install it, or "
+                "set POSTGRES_BIN_DIR to its programs"
+            )
+        backup_manifest.check(source, manifest, binaries)
+        replaced = [str(path) for path in _replaced(layout, source)]
+        if replaced and not force:
+            raise StackError(f"{' and '.join(replaced)} would be replaced: to lose that for good, add FORCE=1")
+        settings = environment.load_settings(dataclasses.replace(layout, env_file=source / ENV_FILE))
+        if "postgres" in external_services(settings):
+            raise StackError("PostgreSQL is your own in the backup's .env (STACK_EXTERNAL): restore it there")
+        targets = _targets(at, manifest, settings)
+        layout.make_folders()
+        postgres_binaries.save(layout.postgres / "binaries.json", binaries)
+        server = postgres_server(layout, settings)
+        databases = [state.database for state in manifest.pipelines.values()]
+        _restore_server(layout, server, source / POSTGRES, settings, databases, targets, say)
+        _restore_env_file(layout, source)
+        for name, archive in archives_of(settings).items():
+            if (source / "archive" / name).is_dir():
+                added = _add_missing(source / "archive" / name, Path(archive))
+                say(f"  archive of {name}: {added} missing files added")
+        _restore_store(source, settings, say)
+    say("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
+        "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/backup.md")  # fmt: skip
+
+
+def _replaced(layout: Layout, source: Path) -> Iterator[Path]:
+    """Yield what a restore removes or renames."""
+    data = layout.postgres / "data"
+    if data.exists():
+        yield data
+    if _is_other_env_file(layout, source):
+        yield layout.env_file
+
+
+def _is_other_env_file(layout: Layout, source: Path) -> bool:
+    return layout.env_file.exists() and layout.env_file.read_bytes() != (source / ENV_FILE).read_bytes()
+
+
+def _restore_env_file(layout: Layout, source: Path) -> None:
+    if _is_other_env_file(layout, source):
+        layout.env_file.replace(layout.env_file.with_name(f"{layout.env_file.name}.replaced"))
+    copy_private(source / ENV_FILE, layout.env_file)
+
+
+def _targets(at: str, manifest: Manifest, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that end the recovery at the wanted moment. Raises StackError for an impossible one."""
+    if not at:
+        return {"recovery_target": "immediate", "recovery_target_timeline": "current"}
+    if not settings.get(SETTING):
+        raise StackError(f"AT={at}: {SETTING} is empty, so no log was archived; without AT, the backup is restored")
+    if at == LATEST:
+        return {}
+    try:
+        moment = dt.datetime.fromisoformat(at)
+    except ValueError as exc:
+        raise StackError(f'AT={at} is no time: write it as "2026-11-26 12:00:00+00:00", or {LATEST}') from exc
+    if moment.tzinfo is None:
+        raise StackError(f"AT={at} has no zone: add its offset, such as +00:00 for UTC")
+    if not manifest.earliest <= moment <= dt.datetime.now(dt.UTC):
+        raise StackError(f"AT={at} is not between {manifest.earliest}, when the backup was made, and now")
+    return {"recovery_target_time": moment.isoformat()}
+
+
+def _restore_server(
+    layout: Layout, server: PostgresServer, source: Path, settings: Mapping[str, str], databases: Sequence[str],
+    targets: Mapping[str, str], say: Say,
+) -> None:  # fmt: skip
+    """Recover a copy of the base backup, then put it in the place of the data."""
+    fresh = dataclasses.replace(server, data=server.data.with_name("data.restored"))
+    if not is_free(fresh.port):
+        raise StackError(f"port {fresh.port} of postgres is in use by another program: stop that")
+    shutil.rmtree(fresh.data, ignore_errors=True)
+    try:
+        shutil.copytree(source, fresh.data)
+        until, timeline = _recover(layout, fresh, settings, databases, targets, say)
+        replaced = server.data.with_name("data.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        if server.data.exists():
+            server.data.rename(replaced)
+        fresh.data.rename(server.data)
+        server.save_fingerprint()
+        shutil.rmtree(replaced, ignore_errors=True)
+    finally:
+        shutil.rmtree(fresh.data, ignore_errors=True)
+    say(f"  databases restored{f', last commit at {until}' if until else ''}; timeline {timeline} begins")
+
+
+def _recover(
+    layout: Layout, fresh: PostgresServer, settings: Mapping[str, str], databases: Sequence[str],
+    targets: Mapping[str, str], say: Say,
+) -> tuple[dt.datetime | None, int]:  # fmt: skip
+    """Run the server until it has reached the target; returns the time of the last replayed commit, and its timeline.
+
+    Its timeline is new, and noted in the databases: rows may be lost.
+    """
+    (fresh.data / "recovery.signal").touch(mode=0o600)
+    user = ordinary_user()
+    if user is not None:
+        for path in (fresh.data, *fresh.data.rglob("*")):
+            os.chown(path, user.pw_uid, user.pw_gid)
+    recovery = {"restore_command": "false", "recovery_target_action": "promote", **targets}
+    if fresh.wal_archive is not None:
+        identifier = fresh.system_identifier()
+        fresh.wal_archive.make_folder(identifier)
+        recovery |= fresh.wal_archive.restore_settings(identifier)
+    options = [part for name, value in recovery.items() for part in ("-c", f"{name}={value}")]
+    with _running([*fresh.command(death_signal="INT"), *options], layout.log_file("restore")) as process:
+        recovered = _wait_until_recovered(process, settings, layout.log_file("restore"), say)
+        for database in databases:
+            with closing(connect(settings, database)) as connection, connection, connection.cursor() as cursor:
+                cursor.execute(_HAS_TIMELINES)
+                [has_timelines] = cursor.fetchone()
+                cursor.execute(_NOTE_TIMELINE if has_timelines else _MOVE_SEQUENCES)
+        return recovered
+
+
+@contextmanager
+def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    variables = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_recovered(
+    process: subprocess.Popen[bytes], settings: Mapping[str, str], log: Path, say: Say
+) -> tuple[dt.datetime | None, int]:
+    """Block until the server accepts writes; returns the time of the last commit, and its timeline.
+
+    Raises StackError if it ends before.
+    """
+    said = time.monotonic()
+    while process.poll() is None:
+        try:
+            with closing(connect(settings)) as connection, connection.cursor() as cursor:
+                cursor.execute(_RECOVERED)
+                for until, timeline in cursor.fetchall():
+                    return until, timeline
+        except (DatabaseUnavailable, psycopg2.Error):
+            pass  # it starts
+        if time.monotonic() > said + _SAY_AGAIN_S:
+            said = time.monotonic()
+            say("  recovering")
+        time.sleep(_POLL_S)
+    fatal = [line for line in last_lines(log, 50) if "FATAL" in line and "starting up" not in line]
+    raise StackError(
+        f"PostgreSQL did not recover: {'; '.join(fatal) or 'see the log'} (log: {log}). "
+        f"If the log of the moment is not archived, choose an earlier AT, or AT={LATEST}"
+    )
+
+
+def _add_missing(source: Path, target: Path) -> int:
+    """Copy files that the target lacks; returns their number. Those that are there stay: no file of it is changed."""
+    added = 0
+    for path in sorted(source.rglob("*")):
+        into = target / path.relative_to(source)
+        if path.is_file() and not into.exists():
+            into.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            scratch = into.with_name(f"{into.name}.restored")
+            shutil.copy2(path, scratch)
+            scratch.rename(into)
+            added += 1
+    return added
+
+
+def _restore_store(source: Path, settings: Mapping[str, str], say: Say) -> None:
+    """Restore the gateway's store and tokens if there are none: those that are there have what came since."""
+    store = Path(settings["GATEWAY_FALLBACK_DIR"])
+    if any((store / name).exists() for name in STORE_DATABASES):
+        say(f"  {store} stays: it has events that came since, or none that wait")
+    else:
+        copy_store(source / STORE, store)
+    tokens = Path(settings["GATEWAY_TOKENS_FILE"])
+    if (source / TOKENS_FILE).exists() and not tokens.exists():
+        copy_private(source / TOKENS_FILE, tokens)

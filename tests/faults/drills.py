@@ -1,0 +1,390 @@
+"""Drills on a local stack of their own: `python -m tests.faults.drills [--drill restore|upgrade] [--ref COMMIT]`.
+
+restore: under load the stack is backed up; later a day is published, then PostgreSQL's data are lost. The stack is
+restored at a moment between, goes on, and the day is rebuilt and certified.
+
+upgrade: an earlier version runs under load, is backed up and upgraded to this one. The earlier version refuses the
+upgraded database; the backup is restored, and it goes on with that.
+
+After each, every event that was answered 2xx must be in its topic, the day must be exactly what the rules say of the
+topics, and the site's tables must have what the topics have. Exit codes are those of `tests/faults/frame.py`.
+"""
+
+import argparse
+import datetime as dt
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from include.adapters.postgres.schema_revision import newest_revision
+from include.clock import SystemClock
+from include.contracts.day import Day
+from include.integrity.days import days_to_rebuild
+from include.settings import DEFAULT_PIPELINE, Settings
+from stack import env_file, environment
+from stack.backup import ENV_FILE, connect, copy_private
+from stack.layout import Layout
+from stack.run_service import write_gateway_tokens
+from stack.wal_archive import SETTING
+from tests.fakes.events import AT
+from tests.faults import frame
+from tests.faults.batch_parts import DayReader
+from tests.faults.batch_verdict import DayVerdict, judge_rows
+from tests.faults.journal import read_journal
+from tests.faults.load import Summary
+from tests.faults.parts import add_second_sender
+from tests.faults.rounds import start_load
+from tests.faults.rows import RowLoad, missing_versions, saved, version_of
+from tests.faults.rows import judge_rows as judge_versions
+from tests.faults.stream_topics import Log
+from tests.faults.stream_topics import TopicReader as LogReader
+from tests.faults.topic import TopicReader, copy_of
+from tests.faults.verdict import judge
+from tests.servers import wait_until
+from tests.support.broker import PARTITIONS
+from tests.support.clone import link_jars
+from tests.support.gateway_process import ROOT, GatewayProcess
+
+SERVICES = "gateway,stream"  # and what they need: Kafka and PostgreSQL
+_CLIENTS = 8
+_LOAD_S = 6.0
+_SHORT_S = 3.0
+_LOAD_BEGINS_S = 60.0
+_LOAD_ENDS_S = 120.0
+_CAUGHT_UP_S = 180.0
+_SETTLED_S = 2.0
+_ARCHIVED_S = 60.0
+_COMMAND_S = 400.0
+_NOW = "SELECT clock_timestamp()"
+_MAKE_ENV_FILE = """
+import json, sys
+from pathlib import Path
+from stack import env_file
+env_file.ensure(Path(sys.argv[1]), json.loads(sys.argv[2]), state=Path(sys.argv[3]))
+"""
+_RECONCILE = ("-m", "include.gateway.reconcile", "--min-age-s", "2")
+_VERSIONS = "include/sql/migrations/versions"
+
+Findings = dict[str, list[str]]
+
+
+@dataclass
+class Drill:
+    """A stack in a folder, run by the code in `root`."""
+
+    layout: Layout
+    folder: Path
+    seed: int
+    root: Path = ROOT
+    loads: int = 0
+    answered: list[Path] = field(default_factory=list)
+    rows: list[RowLoad] = field(default_factory=list)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of a command by hand."""
+        return {**environment.load_environment(self.layout), "PYTHONPATH": str(self.root)}
+
+    @property
+    def settings(self) -> Settings:
+        """The pipeline's settings."""
+        return Settings.from_environment(self.variables)
+
+    @property
+    def gateway(self) -> GatewayProcess:
+        """The stack's gateway, which the load calls."""
+        return GatewayProcess(self.variables, self.layout.log_file("gateway"))
+
+    def stack(self, *arguments: str, root: Path | None = None) -> str:
+        """Run a command of the stack; returns its output. Raises AssertionError if it fails."""
+        code, output = self.try_stack(*arguments, root=root)
+        assert code == 0, f"stack {' '.join(arguments)} ended with {code}:\n{output}"
+        return output
+
+    def try_stack(self, *arguments: str, root: Path | None = None, env_file: Path | None = None) -> tuple[int, str]:
+        """Run a command of the stack; returns its exit code and output."""
+        where = ["--state", str(self.layout.state), "--env-file", str(env_file or self.layout.env_file)]
+        return self._run(root or self.root, dict(os.environ), "-m", "stack", *where, *arguments)
+
+    def step(self, *arguments: str) -> str:
+        """Run a command of the pipeline by hand; returns its output. Raises AssertionError if it fails."""
+        code, output = self.try_step(*arguments)
+        assert code == 0, f"{' '.join(arguments)} ended with {code}:\n{output[-3000:]}"
+        return output
+
+    def try_step(self, *arguments: str) -> tuple[int, str]:
+        """Run a command of the pipeline by hand; returns its exit code and output."""
+        return self._run(self.root, self.variables, *arguments)
+
+    @contextmanager
+    def load(self, seconds: float) -> Iterator[None]:
+        """Post events, and make, change and delete members, during the block and for that long before and after it."""
+        number, gateway = self.loads, self.gateway
+        self.loads += 1
+        journal = self.folder / f"load-{number}.jsonl"
+        self.answered.append(journal)
+        load = start_load(gateway, self.settings.pipeline, journal, number, self.seed, _CLIENTS)
+        self.rows.append(RowLoad(gateway.url, gateway.settings.gateway.token, f"{self.seed}-{number}"))
+        try:
+            wait_until(lambda: journal.exists() and journal.stat().st_size > 0, _LOAD_BEGINS_S, "the load has begun")
+            time.sleep(seconds)
+            yield
+            time.sleep(seconds)
+            output, _ = load.communicate(timeout=_LOAD_ENDS_S)
+        finally:
+            load.kill()
+            load.wait()
+            self.rows[-1].stop()
+        summary = msgspec.json.decode(output, type=Summary)
+        assert summary.is_complete, f"calls stayed without an answer: {summary}"
+        print(f"    load {number}: answers {dict(sorted(summary.answers.items()))}", flush=True)
+
+    def night(self, run: str, day: Day) -> None:
+        """Do for the day what a night does, with its certificate. Raises AssertionError if it is not certified."""
+        self.wait_until_caught_up()
+        self.step("spark_jobs/archive_day.py", "--run-id", run)
+        self.step("spark_jobs/rebuild_day.py", "--day", str(day), "--run-id", run)
+        for step in ("verify", "publish"):
+            self.step("-m", "include.integrity", step, "--day", str(day), "--run-id", run)
+        self.step("-m", "include.integrity", "certify", "--day", str(day))
+
+    def wait_until_caught_up(self) -> None:
+        """Wait until the stream has taken all records, also those that waited."""
+        reader, settings = self._log_reader(), self.settings
+        for _ in range(2):
+            is_done = partial(DayReader(settings).is_caught_up, reader)
+            wait_until(is_done, _CAUGHT_UP_S, f"the stream has caught up, see {self.layout.logs}")
+            time.sleep(_SETTLED_S)
+
+    def now(self) -> dt.datetime:
+        """The server's time."""
+        settings = environment.load_settings(self.layout)
+        with closing(connect(settings)) as connection, connection.cursor() as cursor:
+            cursor.execute(_NOW)
+            found: dt.datetime = cursor.fetchone()[0]
+            return found
+
+    def wait_until_archived(self) -> None:
+        """Wait until all of the log up to now is archived."""
+        settings = environment.load_settings(self.layout)
+        with closing(connect(settings)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            cursor.execute("SELECT pg_walfile_name(pg_switch_wal())")
+            [last] = cursor.fetchone()
+
+            def is_archived() -> bool:
+                cursor.execute("SELECT last_archived_wal >= %s FROM pg_stat_archiver", (last,))
+                return bool(cursor.fetchone()[0])
+
+            wait_until(is_archived, _ARCHIVED_S, f"{last} is archived")
+
+    def findings(self, day: Day, has_timelines: bool = True) -> Findings:
+        """Return the broken promises of all loads, and of the published day.
+
+        `has_timelines`: the version writes back rows that a restore lost; without, the site's tables are not compared.
+        """
+        settings, bootstrap = self.settings, self.settings.kafka.bootstrap_servers
+        pipeline = settings.pipeline
+        copies = TopicReader(bootstrap, pipeline.stream.name, partial(copy_of, pipeline.stream.key_field)).read_on()
+        versions = TopicReader(bootstrap, pipeline.table.name, version_of).read_on()
+        answered = [version for rows in self.rows for version in rows.answered]
+        entries = [entry for journal in self.answered for entry in read_journal(journal)]
+        assert answered, "no member was saved"
+        present = saved(settings.database)
+        verdict = judge(entries, copies, 0, judge_versions(answered, present, versions),
+                        missing_versions(answered, versions))  # fmt: skip
+        found: Findings = {promise: list(where) for promise, where in verdict.faults.items()}
+        found["odd answers for rows"] = [problem for rows in self.rows for problem in rows.odd]
+        log = Log(pipeline)
+        for record in self._log_reader().read_on(pipeline.table.name, pipeline.stream.name):
+            log.take(record)
+        if has_timelines:
+            newest = {key: max(of, key=lambda one: one.version) for key, of in log.table.items()}
+            kept = {row_id: dt.datetime.fromisoformat(at) for row_id, at, _ in present}
+            found["members that the topic has and the site has not, or has of another time"] = [
+                f"{key}: {kept.get(key)}, not {one.at}"
+                for key, one in newest.items() if not one.deleted and kept.get(key) != one.at
+            ]  # fmt: skip
+        reader = DayReader(settings)
+        published = reader.published(day)
+        assert published is not None, f"{day} is not published"
+        of_day = DayVerdict()
+        judge_rows(day, log, reader.day(day), reader.generation(published), of_day)
+        assert of_day.rows, f"{day} has no rows, so the comparison says nothing"
+        print(f"    {verdict.kept} events kept, {len(answered)} versions of members, {of_day.rows} rows of {day}")
+        return {promise: where for promise, where in {**found, **of_day.faults}.items() if where}
+
+    def _log_reader(self) -> LogReader:
+        return LogReader(self.settings.kafka.bootstrap_servers, self.settings.kafka.partitions)
+
+    def _run(self, root: Path, variables: Mapping[str, str], *arguments: str) -> tuple[int, str]:
+        clean = {name: value for name, value in variables.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=root, env={**clean, "PYTHONPATH": str(root)}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_COMMAND_S, check=False,
+        )  # fmt: skip
+        with (self.folder / "commands.log").open("a") as log:
+            log.write(f"--- {root}: {' '.join(arguments)}: {done.returncode}\n{done.stdout}")
+        return done.returncode, done.stdout
+
+
+@contextmanager
+def drill_in(
+    folder: Path, seed: int, root: Path = ROOT, more: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Drill]:
+    """Yield a drill whose stack is down at first and at the end; `root` is the code that it begins with."""
+    layout = Layout.of(state=folder / "state", env_file=folder / ".env")
+    folder.mkdir(parents=True, exist_ok=True)
+    first = random.randrange(20_000, 30_000)
+    ports = [each.name for each in env_file.variables_of({}) if each.port]
+    values = {name: str(first + n) for n, name in enumerate(ports)}
+    values |= {"KAFKA_PARTITIONS": str(PARTITIONS), **more}
+    layout.make_folders()
+    # by the version that runs first: it refuses settings of a later one
+    arguments = [str(layout.env_file), json.dumps(values), str(layout.state)]
+    subprocess.run([sys.executable, "-c", _MAKE_ENV_FILE, *arguments], cwd=root, check=True)
+    drill = Drill(layout, folder, seed, root)
+    write_gateway_tokens(environment.load_settings(layout))
+    add_second_sender(drill.gateway, drill.settings.pipeline)
+    try:
+        yield drill
+    finally:
+        drill.try_stack("down", root=ROOT)
+
+
+def restore_drill(folder: Path, seed: int) -> Findings:
+    """Lose PostgreSQL's data after a publication, and restore them at a moment before it."""
+    backup = folder / "backup"
+    with drill_in(folder, seed, more={SETTING: str(folder / "wal")}) as drill:
+        day = Day.of(dt.datetime.fromisoformat(AT), drill.settings.timezone)
+        _tell("start, load, back up")
+        drill.stack("up", "--only", SERVICES)
+        with drill.load(_LOAD_S):
+            drill.stack("backup", str(backup))
+        with drill.load(_LOAD_S):
+            moment = drill.now()
+        _tell(f"the moment is {moment}; publish and certify {day}, more load")
+        drill.night("before", day)
+        with drill.load(_SHORT_S):
+            drill.wait_until_archived()
+        _tell("PostgreSQL's data are lost under load")
+        with drill.load(_SHORT_S):
+            drill.stack("stop", "postgres")
+            shutil.rmtree(drill.layout.postgres / "data")
+        drill.stack("down")
+        _tell(f"restore at {moment}, start")
+        print(drill.stack("restore", str(backup), "--at", str(moment)), end="", flush=True)
+        drill.stack("up", "--only", SERVICES)
+        settings = drill.settings
+        assert DayReader(settings).published(day) is None, f"{day} is still published: the moment was not restored"
+        yesterday = Day.of(SystemClock().now(), day.zone).before()
+        assert str(day) in days_to_rebuild(settings, yesterday), f"the night does not rebuild {day}"
+        _tell("nothing is certified before reconcile; reconcile, load, rebuild, certify")
+        code, output = drill.try_step("-m", "include.integrity", "certify", "--day", str(day))
+        assert code != 0, f"{day} is certified before reconcile:\n{output}"
+        with drill.load(_SHORT_S):
+            print(*drill.step(*_RECONCILE).splitlines()[-2:], sep="\n", flush=True)
+        drill.night("after", day)
+        print(drill.step("-m", "include.integrity", "status"), end="")
+        return drill.findings(day)
+
+
+def upgrade_drill(folder: Path, seed: int, ref: str) -> Findings:
+    """Upgrade a version under load, go back by its backup, and go on."""
+    earlier, backup = version_in(folder / "earlier", ref), folder / "backup"
+    was = max(path.name[:4] for path in (earlier / _VERSIONS).glob("[0-9]*.py"))
+    has_timelines = "note_timeline" in (earlier / "include/sql/schema.sql").read_text()
+    with drill_in(folder, seed, earlier) as drill:
+        day = Day.of(dt.datetime.fromisoformat(AT), drill.settings.timezone)
+        _tell(f"start {ref} with schema {was}, load, back up")
+        drill.stack("up", "--only", SERVICES)
+        with drill.load(_LOAD_S):
+            drill.stack("backup", str(backup), root=ROOT)
+        _tell(f"upgrade to schema {newest_revision()} under load")
+        drill.root = ROOT
+        with drill.load(_SHORT_S):
+            print(drill.stack("up", "--only", SERVICES).splitlines()[0], flush=True)
+        drill.night("upgraded", day)
+        found = {f"upgraded: {promise}": where for promise, where in drill.findings(day).items()}
+        drill.stack("down")
+        _tell("the earlier version refuses the database; restore the backup, go back")
+        former = folder / ".env.former"
+        copy_private(backup / ENV_FILE, former)
+        code, output = drill.try_stack("up", "--only", SERVICES, root=earlier, env_file=former)
+        if code == 0 or newest_revision() not in output:
+            found["the earlier version does not refuse the later schema by its revision"] = [output]
+        drill.stack("down")
+        print(drill.stack("restore", str(backup), "--force"), end="", flush=True)
+        drill.root = earlier
+        drill.stack("up", "--only", SERVICES)
+        with drill.load(_SHORT_S):
+            if has_timelines:
+                drill.step(*_RECONCILE)
+        drill.night("back", day)
+        return {**found, **{f"back: {promise}": at for promise, at in drill.findings(day, has_timelines).items()}}
+
+
+def version_in(folder: Path, ref: str) -> Path:
+    """Write the files of a commit to the folder, with the jars of this one; returns the folder."""
+    folder.mkdir(parents=True)
+    archive = folder.with_suffix(".tar")
+    subprocess.run(["git", "archive", "-o", str(archive), ref], cwd=ROOT, check=True)
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    archive.unlink()
+    link_jars(Layout.of(folder))
+    return folder
+
+
+def last_before_newest_migration() -> str:
+    """Return the last commit without the newest migration. Raises AssertionError if it is not committed."""
+    [newest] = (ROOT / _VERSIONS).glob(f"{newest_revision()}*.py")
+    command = ["git", "log", "--diff-filter=A", "--format=%H", "-1", "--", str(newest)]
+    added = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert added, f"{newest.name} is not committed: name a commit with --ref"
+    return f"{added}^"
+
+
+def _tell(text: str) -> None:
+    print(f"  {time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def main() -> int:
+    """Run the drills and print their findings."""
+    parser = argparse.ArgumentParser(description="Restores and upgrades a local stack under load.")
+    parser.add_argument("--drill", choices=["restore", "upgrade"], help="this one alone (default: both)")
+    parser.add_argument("--ref", help="the commit to upgrade from (default: the last one without the newest migration)")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--pipeline", choices=[DEFAULT_PIPELINE], default=DEFAULT_PIPELINE)
+    parser.add_argument("--folder", type=Path, help="a new one, where logs and data stay (default: kept on failure)")
+    arguments = parser.parse_args()
+    return frame.prove("drills", arguments, partial(_prove, arguments))
+
+
+def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
+    found: Findings = {}
+    if arguments.drill != "upgrade":
+        print("drill restore", flush=True)
+        found |= restore_drill(folder / "restore", arguments.seed)
+    if arguments.drill != "restore":
+        print("drill upgrade", flush=True)
+        found |= upgrade_drill(folder / "upgrade", arguments.seed, arguments.ref or last_before_newest_migration())
+    frame.print_broken(found)
+    return not found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""Backup and restore of a scratch stack: as it was made, at a moment, into an empty folder, and the refusals."""
+
+import dataclasses
+import datetime as dt
+import json
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from stack import backup_manifest, environment, irreplaceable, jobs
+from stack.backup import backup, connect
+from stack.down import down
+from stack.errors import StackError
+from stack.layout import Layout
+from stack.restore import restore
+from stack.service import Job
+from stack.up import up
+from stack.wal_archive import SETTING
+from tests.servers import wait_until
+from tests.support.stores import fill
+
+FILE = Path("board") / "day=2026-11-20" / "part-1.parquet"
+SIGN_UP = "INSERT INTO site.member (nickname, created_at, modified_at) VALUES (%s, now(), now())"
+SIGNED_UP = "SELECT nickname FROM site.member ORDER BY id"
+NOW = "SELECT clock_timestamp()"
+ARCHIVED = "SELECT count(*) FROM pg_stat_archiver WHERE last_archived_wal >= %s"
+
+
+@dataclass(frozen=True)
+class BackedUp:
+    """A stack that is down and its backup, which has "before". "between" was saved before the moment, "after" later."""
+
+    layout: Layout
+    backup: Path
+    at: str
+
+
+def run(layout: Layout, statement: str, *parameters: object) -> list[tuple[object, ...]]:
+    settings = environment.load_settings(layout)
+    with closing(connect(settings, settings["DATABASE_NAME"])) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def signed_up(layout: Layout) -> list[object]:
+    up(layout, only=("postgres",))
+    try:
+        return [name for (name,) in run(layout, SIGNED_UP)]
+    finally:
+        down(layout)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackedUp]:
+    # the server's user must get through, and the shell must take the name as it is
+    folder = tmp_path_factory.mktemp("stack é 'a' 100%f")
+    folder.chmod(0o700)
+    layout = Layout.of(state=folder / "state", env_file=folder / ".env")
+    layout.env_file.write_text(f"{SETTING}={folder / 'wal'}\n")
+    try:
+        up(layout, only=("postgres",))
+        settings = environment.load_settings(layout)
+        for job in ("databases", "migrate"):
+            jobs.run(Job(job, ()), layout, settings)
+        fill(layout.state / "fallback", 3)
+        (layout.state / "archive" / FILE.parent).mkdir(parents=True)
+        (layout.state / "archive" / FILE).write_bytes(b"PAR1")
+        run(layout, SIGN_UP, "before")
+        backup(layout, folder / "backup")
+        with pytest.raises(StackError, match=r"the stack runs .*: `make down` first"):
+            restore(layout, folder / "backup")
+        run(layout, SIGN_UP, "between")
+        at = run(layout, NOW)[0][0]
+        run(layout, SIGN_UP, "after")
+        [(last,)] = run(layout, "SELECT pg_walfile_name(pg_switch_wal())")
+        wait_until(lambda: run(layout, ARCHIVED, last) == [(1,)], 30, "the log is archived")
+        down(layout)
+        yield BackedUp(layout, folder / "backup", str(at))
+    finally:
+        down(layout)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Layout]:
+    layout = Layout.of(state=tmp_path / "state", env_file=tmp_path / ".env")
+    yield layout
+    down(layout)
+
+
+def test_it_is_restored_at_a_moment_and_as_it_was_made(made: BackedUp) -> None:
+    restore(made.layout, made.backup, made.at, force=True)
+    assert signed_up(made.layout) == ["before", "between"]
+    restore(made.layout, made.backup, force=True)
+    assert signed_up(made.layout) == ["before"]
+
+
+def test_all_parts_are_restored_into_an_empty_folder(made: BackedUp, elsewhere: Layout) -> None:
+    # paths in .env, such as that of the fallback store, are those of the other stack
+    text = (made.backup / "env").read_text().replace(str(made.layout.state), str(elsewhere.state))
+    moved = elsewhere.env_file.with_name("moved")
+    shutil.copytree(made.backup, moved)
+    (moved / "env").write_text(text)
+    manifest = backup_manifest.read(moved)
+    dataclasses.replace(manifest, checksums=backup_manifest.checksums_of(moved)).write(moved)
+    restore(elsewhere, moved)
+    assert (elsewhere.env_file.read_text(), stat.S_IMODE(elsewhere.env_file.stat().st_mode)) == (text, 0o600)
+    assert irreplaceable.events_in(elsewhere.state / "fallback") == "3 accepted events are"
+    assert (elsewhere.state / "archive" / FILE).read_bytes() == b"PAR1"
+    assert signed_up(elsewhere) == ["before"]
+
+
+def test_a_store_and_files_of_the_archive_that_are_there_stay(made: BackedUp) -> None:
+    fill(made.layout.state / "fallback", 1)
+    newer = made.layout.state / "archive" / FILE.with_name("part-2.parquet")
+    newer.write_bytes(b"PAR1")
+    (made.layout.state / "archive" / FILE).unlink()
+    restore(made.layout, made.backup, force=True)
+    assert irreplaceable.events_in(made.layout.state / "fallback") == "4 accepted events are"
+    assert newer.exists()
+    assert (made.layout.state / "archive" / FILE).exists()
+
+
+def test_nothing_is_replaced_unless_forced(made: BackedUp) -> None:
+    with pytest.raises(StackError, match=r"postgres/data would be replaced: to lose that for good, add FORCE=1"):
+        restore(made.layout, made.backup)
+
+
+@pytest.mark.parametrize(
+    ("at", "why"),
+    [
+        ("yesterday", "is no time"),
+        ("2026-11-26 12:00:00", "has no zone"),
+        ("2026-01-01 00:00:00+00:00", "is not between .* when the backup was made, and now"),
+        ("2226-01-01 00:00:00+00:00", "is not between .* when the backup was made, and now"),
+    ],
+)
+def test_a_moment_that_cannot_be_reached_is_refused(made: BackedUp, at: str, why: str) -> None:
+    with pytest.raises(StackError, match=why):
+        restore(made.layout, made.backup, at, force=True)
+
+
+def test_a_moment_whose_log_is_not_archived_keeps_the_data(made: BackedUp) -> None:
+    restore(made.layout, made.backup, force=True)
+    now = str(dt.datetime.now(dt.UTC))
+    with pytest.raises(StackError, match=r"recovery ended before configured recovery target.*choose an earlier AT"):
+        restore(made.layout, made.backup, now, force=True)
+    assert signed_up(made.layout) == ["before"]
+
+
+def damage(path: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        content = bytearray((folder / path).read_bytes())
+        content[len(content) // 2] ^= 1
+        (folder / path).write_bytes(content)
+
+    return change
+
+
+def remove(path: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / path).unlink()
+
+
+def of_major(major: int) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / backup_manifest.FILE
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"postgres_major": major}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (damage("postgres/base/1/1259"), r"postgres is damaged, take another backup \(.*checksum mismatch"),
+        (damage("postgres/backup_manifest"), r"backup_manifest was changed since the backup"),
+        (damage("fallback/fallback.sqlite"), r"fallback.sqlite was changed since the backup"),
+        (remove(f"archive/board_detail/{FILE}"), r"part-1.parquet is missing: the backup is damaged"),
+        (remove(backup_manifest.FILE), r"has no backup.json, so it is not a finished backup"),
+        (damage(backup_manifest.FILE), r"is damaged"),
+        (of_major(12), "the backup is of PostgreSQL 12, which is not installed here"),
+    ],
+)
+def test_a_backup_that_is_not_whole_is_refused(
+    made: BackedUp, elsewhere: Layout, tmp_path: Path, change: Callable[[Path], None], why: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(made.backup, copy)
+    change(copy)
+    with pytest.raises(StackError, match=why):
+        restore(elsewhere, copy)
+    assert not (elsewhere.postgres / "data").exists()
+    assert not elsewhere.env_file.exists()
+
+
+def test_backups_do_not_share_a_folder(made: BackedUp) -> None:
+    with pytest.raises(StackError, match="is not empty: name a new folder"):
+        backup(made.layout, made.backup)
+
+
+def test_a_backup_needs_the_server(made: BackedUp, tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"PostgreSQL cannot be read: .*`make up`, then try again"):
+        backup(made.layout, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
