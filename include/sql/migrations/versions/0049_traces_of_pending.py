@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0048"
-down_revision = "0047"
+revision = "0049"
+down_revision = "0048"
 
 COLUMN = """
 ALTER TABLE pending_record ADD COLUMN traceparent text;
