@@ -205,7 +205,8 @@ def test_sender_without_a_token_is_refused_before_its_body_is_held():
         return refused, await wire.answer(), gateway.services.counters.answered_with_fault
 
     refused, accepted, faults = against(scenario)
-    assert (refused[0], refused[1]["www-authenticate"]) == (401, "bearer")
+    challenge = 'bearer error="invalid_token", error_description="no valid token"'
+    assert (refused[0], refused[1]["www-authenticate"]) == (401, challenge)
     assert accepted[0] == 201  # the connection goes on
     assert faults == {401: 1}
 
