@@ -35,7 +35,7 @@ from include.gateway.reconcile import Reconciled, Scope, reconcile_sources
 from include.integrity.caught_up import wait_until_caught_up
 from include.integrity.certificate import Certificate
 from include.integrity.days import days_to_rebuild
-from include.settings import Settings
+from include.settings import DEFAULT_PIPELINE, Settings
 from tests.faults import frame
 from tests.faults.connection import Answer, Connection, Unanswered
 from tests.faults.stream_driver import Driver
@@ -252,15 +252,16 @@ def _judged(
     assert wait_until_caught_up(settings, _RECOVERS_S).is_caught_up  # with what reconcile produced
     still_missing, wrong = _missing(settings, load.answered), _wrongly_shown(settings, load.answered)
     lost = sum(one.written_back for one in found)
+    missing_rows = {(version.kind, version.row_id) for version in missing}
     is_lost = str(yesterday) in nights and rows(
-        settings, "SELECT FROM publication WHERE day = %s", (yesterday.date,), "batch"
+        settings, "SELECT 1 FROM publication WHERE day = %s", (yesterday.date,), "batch"
     ) == []  # fmt: skip
     changes, unrecovered = int(mode is not Mode.NONE), certificate.count("unrecovered")
     promises: dict[str, list[object]] = {
-        "an answered row is missing": still_missing,
-        "synchronous replication lost an answered row": missing if mode is not Mode.ASYNCHRONOUS else [],
+        "an answered row is missing": [*still_missing],
+        "synchronous replication lost an answered row": [*missing] if mode is not Mode.ASYNCHRONOUS else [],
         "nothing was lost, so nothing is proved": ["rows"] if mode is Mode.ASYNCHRONOUS and not missing else [],
-        "reconcile did not name a lost row": [] if lost >= len(missing) else [f"{lost} of {len(missing)}"],
+        "reconcile did not name a lost row": [] if lost >= len(missing_rows) else [f"{lost} of {len(missing_rows)}"],
         "reconcile did something else": _odd(done, found),
         "the certificate does not tell": [] if (before.count("unrecovered"), unrecovered) == (0, changes)
         and (certificate.reason is None) == (not changes) else [certificate.reason],
@@ -287,11 +288,11 @@ def _odd(done: list[Reconciled], found: list[Reconciled]) -> list[object]:
             if one.refused or one.with_tombstone or one.written_back != dry.written_back]  # fmt: skip
 
 
-def _missing(settings: Settings, answered: list[Version]) -> list[object]:
+def _missing(settings: Settings, answered: list[Version]) -> list[Version]:
     """Return the answered versions that are not in the tables, neither they nor a newer one."""
     saved = {(kind, row_id): (at, is_deleted, text) for kind, row_id, at, is_deleted, text in
              rows(settings, _SAVED, role="pipeline_owner")}  # fmt: skip
-    missing: list[object] = []
+    missing: list[Version] = []
     for version in answered:
         at, is_deleted, text = saved.get((version.kind, version.row_id), (None, False, None))
         wanted = parse_timestamp(version.at)
@@ -325,6 +326,8 @@ def main() -> int:
     )
     parser.set_defaults(rounds=len(Mode))
     arguments = frame.parsed(parser)
+    if arguments.pipeline != DEFAULT_PIPELINE:
+        parser.error(f"--pipeline {arguments.pipeline}: its database has no tables of the site")
     return frame.prove("failover", arguments, partial(_prove, arguments))
 
 
