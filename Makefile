@@ -86,6 +86,7 @@ bench: setup ## figures of gateway, stream and batch beside their peers, an hour
 	@$(PY) -m benchmarks.stream
 	@$(PY) -m benchmarks.rebuild
 	@$(PY) -m benchmarks.publish
+	@$(PY) -m benchmarks.scale
 
 check: setup ## format, lint, types, import rules, generated docs
 	@$(BIN)/ruff format --check .
