@@ -96,6 +96,7 @@ bench: setup ## figures of gateway, stream and batch beside their peers, an hour
 	@$(PY) -m benchmarks.stream
 	@$(PY) -m benchmarks.rebuild
 	@$(PY) -m benchmarks.publish
+	@$(PY) -m benchmarks.scale
 
 # Base images of the shell, else the official ones. DEBIAN_IMAGE=… builds stand-ins for them from that image first.
 compose-test: setup ## the team deployment as containers: built, failed, updated and ended; needs Docker and Compose 2
