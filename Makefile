@@ -102,7 +102,7 @@ bench: setup ## figures of gateway, stream and batch beside their peers, an hour
 compose-test: setup ## the team deployment as containers: built, failed, updated and ended; needs Docker and Compose 2
 	@$(PY) -m tests.compose
 	@$(if $(DEBIAN_IMAGE),images=$$($(PY) -m deploy.stand_ins --debian $(DEBIAN_IMAGE)) && export $$images &&) \
-	$(PY) -m pytest -x -s tests/compose
+	$(PY) -m pytest -s tests/compose
 
 check: setup ## format, lint, types, import rules, generated docs
 	@$(BIN)/ruff format --check .
