@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from include.archive.store import ArchivedFile, Kind
+from include.archive.store import MARKER, ArchivedFile, Kind
 from include.errors import MISCONFIGURED, ConfigurationError, PipelineError
 
-MARKER = "archive.json"
 RANGES = b"archive.ranges"  # footer key: topic, topic id and end offsets that the file was made from
 SUFFIX = ".parquet"
 SHOWN = 5
