@@ -271,7 +271,7 @@ def with_defaults(values: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a file, and the default of each one that the file of an earlier version lacks."""
     complete = dict(values)
     for variable in variables_of(values):
-        if variable.default:
+        if variable.make_secret is None and variable.make_name is None:
             complete.setdefault(variable.name, _expanded(variable.default, complete))
     return complete
 

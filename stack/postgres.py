@@ -33,6 +33,8 @@ class PostgresServer:
         Also raises StackError if the data have another password or major version: nobody could log in, or the server
         would not start.
         """
+        if self.wal_archive is not None:
+            self.wal_archive.prepare()
         self._prepare_data()
         if self.wal_archive is not None:
             self.wal_archive.make_folder(self.system_identifier())

@@ -2,17 +2,19 @@
 
 import dataclasses
 import datetime as dt
+import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg2
 
+from include.archive.store import MARKER
 from include.errors import DatabaseUnavailable
 from stack import backup_manifest, environment, leftovers, postgres_binaries
 from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, connect, copy_private, copy_store
@@ -39,6 +41,7 @@ _MOVE_SEQUENCES = """
 SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, COALESCE(last_value, 0) + 1000000)
   FROM pg_sequences WHERE schemaname IN ('public', 'site')
 """
+_CLAIM_ARCHIVE = "INSERT INTO pipeline_setting VALUES ('archive_id', %(id)s) ON CONFLICT (name) DO NOTHING"
 _RECOVERED = """
 SELECT pg_last_xact_replay_timestamp(), timeline_id FROM pg_control_checkpoint() WHERE NOT pg_is_in_recovery()
 """
@@ -74,7 +77,7 @@ def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say
         layout.make_folders()
         postgres_binaries.save(layout.postgres / "binaries.json", binaries)
         server = postgres_server(layout, settings)
-        databases = [state.database for state in manifest.pipelines.values()]
+        databases = {state.database: _archive_id(settings, name) for name, state in manifest.pipelines.items()}
         _restore_server(layout, server, source / POSTGRES, settings, databases, targets, say)
         _restore_env_file(layout, source)
         for name, archive in archives_of(settings).items():
@@ -84,6 +87,12 @@ def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say
         _restore_store(source, settings, say)
     say("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
         "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/backup.md")  # fmt: skip
+
+
+def _archive_id(settings: Mapping[str, str], pipeline: str) -> str | None:
+    """Return the id of a pipeline's archive in a folder; None if there is none."""
+    path = Path(archives_of(settings)[pipeline]) / MARKER
+    return str(json.loads(path.read_text())["archive_id"]) if path.is_file() else None
 
 
 def _replaced(layout: Layout, source: Path) -> Iterator[Path]:
@@ -125,8 +134,8 @@ def _targets(at: str, manifest: Manifest, settings: Mapping[str, str]) -> dict[s
 
 
 def _restore_server(
-    layout: Layout, server: PostgresServer, source: Path, settings: Mapping[str, str], databases: Sequence[str],
-    targets: Mapping[str, str], say: Say,
+    layout: Layout, server: PostgresServer, source: Path, settings: Mapping[str, str],
+    databases: Mapping[str, str | None], targets: Mapping[str, str], say: Say,
 ) -> None:  # fmt: skip
     """Recover a copy of the base backup, then put it in the place of the data."""
     fresh = dataclasses.replace(server, data=server.data.with_name("data.restored"))
@@ -149,12 +158,13 @@ def _restore_server(
 
 
 def _recover(
-    layout: Layout, fresh: PostgresServer, settings: Mapping[str, str], databases: Sequence[str],
+    layout: Layout, fresh: PostgresServer, settings: Mapping[str, str], databases: Mapping[str, str | None],
     targets: Mapping[str, str], say: Say,
 ) -> tuple[dt.datetime | None, int]:  # fmt: skip
     """Run the server until it has reached the target; returns the time of the last replayed commit, and its timeline.
 
-    Its timeline is new, and noted in the databases: rows may be lost.
+    Its timeline is new, and noted in the databases: rows may be lost. `databases`: each with the id of the archive that
+    is there, which is its own although the first batch may be later than the moment.
     """
     (fresh.data / "recovery.signal").touch(mode=0o600)
     user = ordinary_user()
@@ -169,11 +179,13 @@ def _recover(
     options = [part for name, value in recovery.items() for part in ("-c", f"{name}={value}")]
     with _running([*fresh.command(death_signal="INT"), *options], layout.log_file("restore")) as process:
         recovered = _wait_until_recovered(process, settings, layout.log_file("restore"), say)
-        for database in databases:
+        for database, archive_id in databases.items():
             with closing(connect(settings, database)) as connection, connection, connection.cursor() as cursor:
                 cursor.execute(_HAS_TIMELINES)
                 [has_timelines] = cursor.fetchone()
                 cursor.execute(_NOTE_TIMELINE if has_timelines else _MOVE_SEQUENCES)
+                if archive_id is not None:
+                    cursor.execute(_CLAIM_ARCHIVE, {"id": archive_id})
         return recovered
 
 

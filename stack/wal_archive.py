@@ -9,6 +9,7 @@ from pathlib import Path
 from stack.unprivileged import ordinary_user
 
 SETTING = "POSTGRES_WAL_DIR"
+_PASSED_THROUGH = 0o711
 _LONGEST_WAIT = "60s"  # a segment that is not full is archived after that, so at most that much cannot be restored
 
 
@@ -18,10 +19,17 @@ class WalArchive:
 
     folder: Path
 
+    def prepare(self) -> None:
+        """Create the folder if there is none; the server's user may traverse it."""
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True)
+            self.folder.chmod(_PASSED_THROUGH)
+
     def make_folder(self, system_identifier: str) -> None:
         """Create the server's folder, writable by the server alone."""
+        self.prepare()
         own = self.folder / system_identifier
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own.mkdir(mode=0o700, exist_ok=True)
         user = ordinary_user()
         if user is not None:
             os.chown(own, user.pw_uid, user.pw_gid)

@@ -21,6 +21,7 @@ from include.settings import DatabaseSettings
 from include.sql.named import query
 
 CONSUMER = "archive"
+MARKER = "archive.json"  # in the archive's folder: the id of its catalogue
 Kind = Literal["records", "versions", "places"]
 
 

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from include.archive.storage import NewObject, Storage, open_storage
-from include.archive.store import ArchivedFile, Kind
+from include.archive.store import MARKER, ArchivedFile, Kind
 from include.errors import MISCONFIGURED, ConfigurationError, PipelineError
 from include.s3_connection import S3Connection
 from include.settings import BatchSettings
 
-MARKER = "archive.json"
 RANGES = b"archive.ranges"  # footer key: topic, topic id and end offsets that the file was made from
 SUFFIX = ".parquet"
 SHOWN = 5

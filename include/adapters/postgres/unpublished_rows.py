@@ -23,7 +23,11 @@ from include.sql.named import query
 _BATCH = 10_000
 _FETCH = 100  # small, because a document can be large and all of them must fit into the producer's buffer
 _SELECT = {MEMBER.name: "select_unpublished_members", BOARD.name: "select_unpublished_boards"}
-_OF_TABLE = {MEMBER.name: "members", BOARD.name: "boards"}  # the last word of the names of statements
+# write rows back; select ids without a record, and those with a tombstone
+_LOST = {
+    MEMBER.name: ("write_back_members", "select_without_record_members", "select_with_tombstone_members"),
+    BOARD.name: ("write_back_boards", "select_without_record_boards", "select_with_tombstone_boards"),
+}
 
 
 class Timeline(NamedTuple):
@@ -115,15 +119,15 @@ class UnpublishedRows:
 
         The published versions must have their content.
         """
-        of_table = _OF_TABLE[topic.name]
+        write_back, select_without_record, select_with_tombstone = _LOST[topic.name]
         with self._transaction(), self._connection.cursor() as cursor:
-            cursor.execute(query(f"write_back_{of_table}", cursor))
+            cursor.execute(query(write_back, cursor))
             found = dict(cursor.fetchall())
             lost = sorted(row_id for row_id, was_missing in found.items() if was_missing)
-            cursor.execute(query(f"select_without_record_{of_table}", cursor),
+            cursor.execute(query(select_without_record, cursor),
                            {"first": lost[0] if lost else 1, "last": lost[-1] if lost else 0})  # fmt: skip
             without_record = [row_id for first, last in cursor.fetchall() for row_id in range(first, last + 1)]
-            cursor.execute(query(f"select_with_tombstone_{of_table}", cursor))
+            cursor.execute(query(select_with_tombstone, cursor))
             with_tombstone = [row_id for (row_id,) in cursor.fetchall()]
             if dry_run:
                 self._connection.rollback()

@@ -16,14 +16,14 @@ import pytest
 from confluent_kafka import Producer
 
 from include.adapters.kafka.topic_tail import TopicTail
-from include.archive.store import ArchiveBusy
+from include.archive.store import MARKER, ArchiveBusy
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyondEnd, LedgerConflict, RangeExpired
 from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.archiver import NO_ARCHIVE_BEFORE, TOPIC_REPLACED, Range, plan
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.archive.compaction import compact
-from spark_jobs.archive.files import MARKER, ArchiveDamaged, ArchiveFolder, Origin
+from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, Origin
 from spark_jobs.archive.leftovers import remove_leftovers
 from spark_jobs.archive.tasks import ArchiveContext, write_portion
 from spark_jobs.batch.rebuild import rebuild_day

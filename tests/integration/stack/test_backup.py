@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from include.archive.store import MARKER
 from stack import backup_manifest, environment, irreplaceable, jobs
 from stack.backup import backup, connect
 from stack.down import down
@@ -27,6 +28,9 @@ from tests.support.stores import fill
 FILE = Path("board") / "day=2026-11-20" / "part-1.parquet"
 SIGN_UP = "INSERT INTO site.member (nickname, created_at, modified_at) VALUES (%s, now(), now())"
 SIGNED_UP = "SELECT nickname FROM site.member ORDER BY id"
+UNRECONCILED = "SELECT replayed_until AT TIME ZONE 'UTC' FROM database_timeline WHERE reconciled_at IS NULL"
+NEW_ID = "SELECT nextval('site.member_id_seq')"
+ARCHIVE_ID = "SELECT value FROM pipeline_setting WHERE name = 'archive_id'"
 NOW = "SELECT clock_timestamp()"
 ARCHIVED = "SELECT count(*) FROM pg_stat_archiver WHERE last_archived_wal >= %s"
 
@@ -47,12 +51,18 @@ def run(layout: Layout, statement: str, *parameters: object) -> list[tuple[objec
         return cursor.fetchall() if cursor.description else []
 
 
-def signed_up(layout: Layout) -> list[object]:
+def started(layout: Layout, *statements: str) -> list[list[object]]:
+    """The first column of each statement's rows, on the server that is started for them."""
     up(layout, only=("postgres",))
     try:
-        return [name for (name,) in run(layout, SIGNED_UP)]
+        return [[row[0] for row in run(layout, statement)] for statement in statements]
     finally:
         down(layout)
+
+
+def signed_up(layout: Layout) -> list[object]:
+    [names] = started(layout, SIGNED_UP)
+    return names
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +103,15 @@ def elsewhere(tmp_path: Path) -> Iterator[Layout]:
 
 
 def test_it_is_restored_at_a_moment_and_as_it_was_made(made: BackedUp) -> None:
+    # the archive was begun after the moment
+    (made.layout.state / "archive" / MARKER).write_text('{"archive_id": "of the archive"}')
     restore(made.layout, made.backup, made.at, force=True)
-    assert signed_up(made.layout) == ["before", "between"]
+    names, lost_until, [new_id], archive = started(made.layout, SIGNED_UP, UNRECONCILED, NEW_ID, ARCHIVE_ID)
+    assert archive == ["of the archive"]
+    assert names == ["before", "between"]
+    assert [str(at) < made.at for at in lost_until] == [True]
+    assert isinstance(new_id, int)
+    assert new_id > 1_000_000  # ids of lost rows are not given again
     restore(made.layout, made.backup, force=True)
     assert signed_up(made.layout) == ["before"]
 
