@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg2
 
+from include.adapters.files.fallback_folder import ID_FILE
 from include.archive.store import MARKER
 from include.errors import DatabaseUnavailable
 from stack import backup_manifest, environment, leftovers, postgres_binaries
@@ -254,6 +255,7 @@ def _restore_store(source: Path, settings: Mapping[str, str], say: Say) -> None:
         say(f"  {store} stays: it has events that came since, or none that wait")
     else:
         copy_store(source / STORE, store)
+        (store / ID_FILE).unlink(missing_ok=True)  # it is another store than the one that had it: that one is missed
     tokens = Path(settings["GATEWAY_TOKENS_FILE"])
     if (source / TOKENS_FILE).exists() and not tokens.exists():
         copy_private(source / TOKENS_FILE, tokens)

@@ -1,6 +1,5 @@
 """The certificate of a published day: the terms of its balance, each with the query that counts it again."""
 
-import datetime as dt
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from include.contracts.definition import Definition
 from include.errors import BalanceBroken, NothingBuilt, StaleRun
 from include.integrity.caught_up import SpeedLayerLag, catch_up
 from include.integrity.day_checks import check_day
-from include.integrity.gateway_stores import MissingStore, missing_stores, note_stores
+from include.integrity.gateway_stores import MissingStore, missing_stores, missing_stores_term, note_stores
 from include.integrity.gateways import Unsent, unsent
 from include.settings import Settings
 from include.sql.named import pipeline_of, query
@@ -47,11 +46,6 @@ COUNTED = (
         "unaccounted",
         "term_unaccounted",
         "{stream} keys that the system of record or the stream had, and raw does not speak of",
-    ),
-    (
-        "missing_stores",
-        "term_missing_stores",
-        "stores of gateways that answered before and do not now; of any day, so a certified day has none",
     ),
     ("unexplained", "term_unexplained", "differences that nobody can explain; a certified day has none"),
 )
@@ -159,7 +153,7 @@ def certify(
     day.require_over(SystemClock().now())
     # before the transaction, because both may block; events that a gateway sends after its answer are in the topics
     held = ask_gateways(settings)
-    noted_at = note_stores(settings, held.items())
+    note_stores(settings, held)
     lag = catch_up(settings)
     check_day(settings, day.date)
     with connect(settings.database, "batch", "certify") as connection, connection.cursor() as cursor:
@@ -168,7 +162,8 @@ def certify(
         if row is None or row[0] is None:
             raise NothingBuilt("the day is not published", day=day)
         generation_id, built_rows, built_hash, hashed = row
-        terms = [*_terms(cursor, day, generation_id, hashed, held, noted_at), _behind(lag, settings.pipeline)]
+        missing = missing_stores(cursor, held)
+        terms = [*_terms(cursor, day, generation_id, hashed, held, missing), _behind(lag, settings.pipeline)]
         cursor.execute(query("lock_shown_day", cursor), {"day": day.date})
         if cursor.fetchone()[0] != generation_id:
             raise StaleRun("the day shows something else since its terms were counted; certify it again",
@@ -183,7 +178,7 @@ def certify(
         reason = (
             "the balance does not add up, or rows were changed"
             if is_broken
-            else _objection(certificate, held, missing_stores(cursor, held, noted_at), settings.pipeline.stream.name)
+            else _objection(certificate, held, missing, settings.pipeline.stream.name)
         )
         certificate = Certificate(str(day), generation_id, reason, terms)
         _save(cursor, day, certificate)
@@ -203,10 +198,9 @@ def certify(
 
 def _terms(
     cursor: Cursor, day: Day, generation_id: int, hashed_columns: Sequence[str] | None, held: Mapping[str, Unsent],
-    noted_at: dt.datetime,
+    missing: Sequence[MissingStore],
 ) -> list[Term]:  # fmt: skip
-    params = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end),
-              "noted_at": noted_at}  # fmt: skip
+    params = {"generation_id": generation_id, "day": day.date, "start": rfc3339(day.start), "end": rfc3339(day.end)}
     counted = _counted_terms(cursor, COUNTED, params)
     values = {term.name: term.value for term in counted}
     backlog = sum(each.total for each in held.values())
@@ -224,7 +218,13 @@ def _terms(
     )
     measure = measurement(cursor, generation_id, hashed_columns).as_string(cursor)
     hashed = _counted(cursor, "content_hash", measure, "hash of the rows, whatever their order; last column")
-    return [counted[0], accepted, fallback, *counted[1:], hashed]
+    stores = Term(
+        "missing_stores",
+        str(len(missing)),
+        _text(cursor, *missing_stores_term(held, cursor)),
+        "stores of gateways that answered before and do not now; of any day, so a certified day has none",
+    )
+    return [counted[0], accepted, fallback, stores, *counted[1:], hashed]
 
 
 def _behind(lag: SpeedLayerLag, pipeline: Definition) -> Term:

@@ -2,20 +2,21 @@
 
 import datetime as dt
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
-from include.errors import PipelineError
-from include.integrity.gateways import Unsent
+from include.errors import ConfigurationError, PipelineError
+from include.integrity.gateways import Unsent, unsent_or_reason
 from include.settings import Settings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
 _APPLICATION = "gateway stores"
+_ASK_S = 15.0
 
 
 class NotMissing(PipelineError):
@@ -43,12 +44,14 @@ class MissingStore:
         )
 
 
-def note_stores(settings: Settings, answers: Iterable[tuple[str, Unsent]]) -> dt.datetime:
-    """Note the stores that answered, with their addresses; returns the time of the note, for `missing_stores`.
+def note_stores(settings: Settings, answers: Mapping[str, object]) -> None:
+    """Note the stores that answered, with their addresses; other answers than `Unsent` are ignored.
 
     A store that was given up and answers again is no longer given up. Raises DatabaseUnavailable.
     """
-    known = sorted((held.store_id, url, held) for url, held in answers if held.store_id is not None)
+    known = sorted(
+        (held.store_id, url, held) for url, held in answers.items() if isinstance(held, Unsent) and held.store_id
+    )
     params = {
         "store_ids": [store_id for store_id, _, _ in known],
         "urls": [url for _, url, _ in known],
@@ -58,33 +61,37 @@ def note_stores(settings: Settings, answers: Iterable[tuple[str, Unsent]]) -> dt
     }
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
         cursor.execute(query("note_stores", cursor), params)
-        noted_at: dt.datetime = cursor.fetchone()[0]
-    return noted_at
 
 
-def missing_stores(
-    cursor: Cursor, answers: Mapping[str, object], noted_at: dt.datetime | None = None
-) -> list[MissingStore]:
-    """Return the stores that are not among the answers and that nobody gave up, by the time of their last answer.
+def missing_stores(cursor: Cursor, answers: Mapping[str, object]) -> list[MissingStore]:
+    """Return the noted stores that are not among the answers and that nobody gave up.
 
-    A store whose address is there with something else than an answer is left out: its gateway may still have it.
-    `noted_at`: the time of the answers' note; a store that was noted since is not missing.
+    A store whose address is there with something else than an answer is left out: its gateway may still have it. One
+    that another program noted since the answers counts as missing: its events are not in these answers.
     """
-    params = {
-        "answered": [held.store_id for held in answers.values() if isinstance(held, Unsent) and held.store_id],
-        "silent": [url for url, held in answers.items() if not isinstance(held, Unsent)],
-        "noted_at": noted_at or "infinity",
-    }
-    cursor.execute(query("select_missing_stores", cursor), params)
+    cursor.execute(query("select_missing_stores", cursor), _params(answers))
     return [MissingStore(str(row[0]), *row[1:]) for row in cursor.fetchall()]
+
+
+def missing_stores_term(answers: Mapping[str, object], cursor: Cursor) -> tuple[str, Mapping[str, object]]:
+    """Return the statement that counts them again, with its parameters."""
+    return query("term_missing_stores", cursor), _params(answers)
 
 
 def give_up_store(settings: Settings, store: str, reason: str, made_by: str) -> MissingStore:
     """Accept that the events of a missing store are lost, and return what it had when it last answered.
 
-    It no longer keeps days from being certified, unless it answers again. Raises NotMissing, DatabaseUnavailable.
+    It no longer keeps days from being certified, unless it answers again. Blocks on every gateway. Raises NotMissing,
+    DatabaseUnavailable, and ConfigurationError without an admin token.
     """
-    params = {"store_id": store.strip().lower(), "reason": reason, "made_by": made_by}
+    store = store.strip().lower()
+    answers = unsent_or_reason(settings, _ASK_S)
+    for url, held in answers.items():
+        if isinstance(held, ConfigurationError):
+            raise held
+        if isinstance(held, Unsent) and held.store_id == store:
+            raise NotMissing("the store answers", store=store, url=url)
+    params = {"store_id": store, "reason": reason, "made_by": made_by}
     with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
         cursor.execute(query("give_up_store", cursor), params)
         row = cursor.fetchone()
@@ -93,3 +100,10 @@ def give_up_store(settings: Settings, store: str, reason: str, made_by: str) -> 
     given_up = MissingStore(str(row[0]), *row[1:])
     log.warning("%s: given up by %s: %s", given_up, made_by, reason)
     return given_up
+
+
+def _params(answers: Mapping[str, object]) -> dict[str, list[str]]:
+    return {
+        "answered": [held.store_id for held in answers.values() if isinstance(held, Unsent) and held.store_id],
+        "silent": [url for url, held in answers.items() if not isinstance(held, Unsent)],
+    }

@@ -1,9 +1,11 @@
 """Asks every gateway for the events in its fallback store. They are in no topic, so no rebuild has them."""
 
 import dataclasses
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 from include.errors import ConfigurationError, PipelineError
 from include.gateway.client import GatewayClient, GatewayUnavailable, ReplayReport
@@ -100,8 +102,20 @@ def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
     with GatewayClient(gateway, timeout_s) as client:
         held = client.fallback()
     if not {"backlog", "refused", "lost"} <= held.keys():
-        raise GatewayUnavailable(url=gateway.url, call="GET /fallback", reason="HTTP 200 that is not a gateway's")
-    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0), held.get("storeId"))
+        raise _stranger(gateway)
+    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0), _store_id(held, gateway))
+
+
+def _store_id(held: Mapping[str, Any], gateway: GatewaySettings) -> str | None:
+    """Return the id in its canonical form; None if a gateway of an earlier release answered."""
+    try:
+        return str(uuid.UUID(held["storeId"])) if "storeId" in held else None
+    except (ValueError, TypeError, AttributeError):
+        raise _stranger(gateway) from None
+
+
+def _stranger(gateway: GatewaySettings) -> GatewayUnavailable:
+    return GatewayUnavailable(url=gateway.url, call="GET /fallback", reason="HTTP 200 that is not a gateway's")
 
 
 def replay_fallback(settings: Settings, timeout_s: float = 300.0) -> ReplayReport:

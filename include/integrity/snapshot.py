@@ -87,9 +87,9 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
         kafka_silence = str(exc)
         unpublished = unpublished_days(settings, window, lambda *_: ())
     gateways = read_gateways(settings)
-    noted_at = note_stores(settings, [(url, held) for url, held in gateways.items() if isinstance(held, Unsent)])
+    note_stores(settings, gateways)
     with connect(settings.database, "batch", "watch") as connection, connection.cursor() as cursor:
-        missing = missing_stores(cursor, gateways, noted_at)
+        missing = missing_stores(cursor, gateways)
     is_first = settings.pipeline.name == listed_pipelines()[0]
     return Snapshot(
         window=window, queries=queries, pending=pending, rejects=rejects, first_reject_at=first_reject_at, days=days,

@@ -91,7 +91,9 @@ class FallbackFile:
         self._folder.hold()
         found: list[Contents] = []
         try:
-            self.store_id = self._folder.store_id()
+            # without its file and its count, nothing of an earlier store is left, whatever id the folder has
+            is_new = not self._path.exists() and self._count_file.read(of_any_boot=True) is None
+            self.store_id = self._folder.store_id(is_new)
             self.guarded(lambda: None, found.append)
         except BaseException:
             self.close()

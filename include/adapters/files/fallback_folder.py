@@ -52,14 +52,15 @@ class FallbackFolder:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    def store_id(self) -> str:
-        """Return the UUID of the store in this folder; a new folder gets a new one. Durable on return.
+    def store_id(self, is_new: bool) -> str:
+        """Return the UUID of the store in this folder; a new store gets a new one.
 
-        The lock must be held. Raises ConfigurationError if the id cannot be written.
+        The lock must be held. An id that cannot be written, because the disk is full, is that of this process.
         """
         path = self.path / ID_FILE
         try:
-            return str(uuid.UUID(path.read_text("ascii").strip()))
+            if not is_new:
+                return str(uuid.UUID(path.read_text("ascii").strip()))
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as exc:
@@ -68,7 +69,7 @@ class FallbackFolder:
         try:
             self.write_line(ID_FILE, made)
         except OSError as exc:
-            raise ConfigurationError(f"{path} cannot be written: {exc.strerror}; make it writable") from exc
+            log.warning("%s cannot be written, so the store has another id after a restart: %s", path, exc.strerror)
         return made
 
     def write_line(self, name: str, text: str) -> None:

@@ -85,6 +85,20 @@ def test_the_id_is_that_of_the_folder(world, tmp_path):
     assert run(type(world)(*[tmp_path / "another"][: isinstance(world, Real)]).store(), store_id) != first
 
 
+def test_a_store_whose_file_and_count_are_gone_is_another_one(tmp_path):
+    async def store_id(store):
+        return store.store_id
+
+    world = Real(tmp_path)
+    first = run(world.store(), store_id)
+    for path in tmp_path.glob("fallback.sqlite*"):
+        path.unlink()
+    assert run(world.store(), store_id) == first, "the count says what is lost"
+    for path in [*tmp_path.glob("fallback.sqlite*"), tmp_path / "fallback.count"]:
+        path.unlink()
+    assert run(world.store(), store_id) != first
+
+
 def test_oldest_begins_beyond_an_id_and_ends_at_the_limit(world):
     async def scenario(store):
         ids = await filled(store, 5)

@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from deploy import gateway_tokens
 from stack import env_file
 from stack.layout import PROJECT_ROOT
 from tests.support.compose import COMPOSE_FILE, Compose
@@ -216,3 +217,18 @@ def secrets_of(container: Mapping[str, Any]) -> set[str]:
 
 def secret_keys() -> set[str]:
     return {name for container in containers().values() for name in secrets_of(container)}
+
+
+def test_a_tokens_file_on_a_volume_that_is_mounted_again_is_closed_to_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tokens.json"
+    tokens = {"GATEWAY_TOKENS_FILE": str(file), "GATEWAY_TOKEN": "d" * 40, "GATEWAY_ADMIN_TOKEN": "a" * 40}
+    for name, value in tokens.items():
+        monkeypatch.setenv(name, value)
+    assert gateway_tokens.main() == 0
+    file.chmod(0o660)  # as by fsGroup
+    assert gateway_tokens.main() == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o666)
+    assert gateway_tokens.main() == 1

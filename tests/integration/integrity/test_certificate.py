@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -22,13 +23,14 @@ from include.integrity import certificate as certificate_module
 from include.integrity.commands import COMMANDS, Command
 from include.integrity.comparison import verify
 from include.integrity.day_checks import request_check
+from include.integrity.gateway_stores import note_stores
 from include.integrity.gateways import Unsent, gateways, unsent
 from include.integrity.late_members import LateMember
 from include.settings import Settings
 from include.sql.named import query
 from stack.ports import unused
 from tests.servers import wait_until
-from tests.support.certifying import certify_alone, gateway_with
+from tests.support.certifying import all_is_known, certify_alone, gateway_with
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
@@ -334,6 +336,23 @@ def test_certifying_twice_keeps_one_certificate(settings):
     first, second = certify_alone(settings, DAY), certify_alone(settings, DAY)
     assert [term.value for term in second.terms] == [term.value for term in first.terms]
     assert stored(settings) == [(term.name, term.value, term.query) for term in second.terms]
+
+
+def test_a_store_that_another_program_notes_meanwhile_is_missing(settings):
+    """Behind one address are two gateways: the watch meets one, the certificate the other."""
+    published(settings, [row(1, 1)])
+    ids = {name: str(uuid.uuid4()) for name in ("asked", "lost")}
+
+    def catch_up(_settings):
+        note_stores(settings, {"http://a": Unsent(5, 0, 0, store_id=ids["lost"])})
+        return all_is_known(settings)
+
+    asked = {"http://a": Unsent(0, 0, 0, store_id=ids["asked"])}
+    certificate = certify_alone(settings, DAY, lambda _: asked, catch_up)
+    assert f"store {ids['lost']} of http://a" in certificate.reason
+    assert certificate.count("missing_stores") == 1
+    [term] = [term for term in certificate.terms if term.name == "missing_stores"]
+    assert rows(settings, term.query, role="batch") == [(1,)]
 
 
 def test_a_day_that_is_not_published_has_nothing_to_certify(settings):

@@ -15,6 +15,7 @@ from include.integrity.gateways import Unsent, unsent, unsent_or_reason
 from include.settings import Settings
 
 ALL = 4
+STORE = "6f3f8f0c-3b0e-4d0b-9a54-0d9f3c7e2b11"
 
 
 class Gateway(BaseHTTPRequestHandler):
@@ -66,7 +67,7 @@ def test_all_are_asked_before_the_first_has_answered(urls):
 def test_a_store_at_two_addresses_counts_once_and_is_an_error():
     class Same(Gateway):
         def do_GET(self) -> None:
-            body = json.dumps({"backlog": 3, "refused": 0, "lost": 0, "storeId": "6f1c"}).encode()
+            body = json.dumps({"backlog": 3, "refused": 0, "lost": 0, "storeId": STORE}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -74,7 +75,7 @@ def test_a_store_at_two_addresses_counts_once_and_is_an_error():
 
     with serving(Same, 2) as urls:
         found = unsent_or_reason(settings(urls), timeout_s=5)
-        assert found[urls[0]] == Unsent(3, 0, 0, store_id="6f1c")
+        assert found[urls[0]] == Unsent(3, 0, 0, store_id=STORE)
         with pytest.raises(ConfigurationError, match=f"GATEWAY_URL: {urls[0]} and {urls[1]} answer with the same"):
             unsent(settings(urls))
 
@@ -88,7 +89,14 @@ def test_frozen_ones_are_named_after_one_timeout():
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(404, b"no such page"), (404, b'{"detail": "Not Found"}'), (200, b"{}"), (200, b"[]"), (200, b"")],
+    [
+        (404, b"no such page"),
+        (404, b'{"detail": "Not Found"}'),
+        (200, b"{}"),
+        (200, b'{"backlog": 0, "refused": 0, "lost": 0, "storeId": "6f1c"}'),
+        (200, b"[]"),
+        (200, b""),
+    ],
 )
 def test_other_program_at_the_address_is_no_gateway(status, body):
     class Stranger(Gateway):
