@@ -4,7 +4,7 @@ The archive and the rebuild of a day, of `tests.faults.batch` and with its verdi
 master and two workers, which have no copy of the project. While a rebuild runs, executors, a worker, the master and the
 driver are killed. A rebuild must outlive all but its own end. It is then run again, as a retry would, and must give the
 same hash. The published day must be what the raw topics say, exactly. The first round has no faults. Exit codes are
-those of `tests/faults/frame.py`.
+those of `tests/faults/frame.py`; `--only N` runs a single round.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def plans(seed: int, rounds: int) -> list[Plan]:
 
 def main() -> int:
     """Run the rounds and print what each found."""
-    parser = frame.parser_of("Fails the Spark cluster under rebuilds, and looks for what is wrong.")
+    parser = frame.parser_of("Fails the Spark cluster under rebuilds, and looks for what is wrong.", one_round=True)
     parser.add_argument("--records", type=int, default=RECORDS, help="in a round's load")
     parser.set_defaults(rounds=1 + len(KINDS))
     return frame.prove("batch_on_cluster", parsed := frame.parsed(parser), partial(_prove, parsed))
@@ -113,7 +113,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
             done.append((proof.run(number, plan), parts.codes[before:]))
             _tell(*done[-1])
         left_behind = proof.judge_left_behind()
-        missing = {fault.name for plan in planned for fault in plan} - parts.felt
+        missing = {fault.name for one, _ in done for fault in one.plan} - parts.felt
     frame.print_table([
         {"round": one.number, "day": str(one.day), "rows": one.verdict.rows, "corrections": one.verdict.corrections,
          "exit": ", ".join(map(str, codes)), "broken": sum(map(len, one.verdict.faults.values())),

@@ -1,8 +1,8 @@
 """A driver with a member table, which does what its standard input says: one command and one answer (JSON) a line.
 
 `load`, `refresh` and `known KEY…` are the table's methods. `compact` refreshes until all changes are in the base.
-`names` returns the nicknames by key, `where` a list for each partition of the
-base: the working directory of the executor that holds it, and its keys.
+`names` returns the nicknames by key, `batch` does so after a refresh, with retries. `where` returns a list for each
+partition of the base: the working directory of the executor that holds it, and its keys.
 """
 
 import json
@@ -13,6 +13,8 @@ from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from include.adapters.kafka.offsets import OffsetReader
@@ -21,6 +23,7 @@ from include.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, open_session
 from spark_jobs.speed import members as module
 from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.isolation import MAX_FAILURES
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.transforms.versions import newest_versions
 
@@ -57,11 +60,29 @@ def _answer(table: MemberTable, command: str, keys: list[int]) -> object:
                 time.sleep(0.1)
             return True
         case "names":
-            newest = newest_versions(reduce(DataFrame.unionByName, table.relations()), "id_")
-            return {row.id_: row.nickname_ for row in newest.collect()}
+            return _names(table)
+        case "batch":
+            return _batch(table)
         case "where":
             return [[row.executor, row.ids] for row in table.relations()[0].mapInArrow(_where, _WHERE).collect()]
     raise ValueError(command)
+
+
+def _names(table: MemberTable) -> dict[int, str]:
+    newest = newest_versions(reduce(DataFrame.unionByName, table.relations()), "id_")
+    return {row.id_: row.nickname_ for row in newest.collect()}
+
+
+def _batch(table: MemberTable) -> dict[int, str]:
+    """Refresh and read, and do both again if that fails, as the join does with a batch."""
+    for _ in range(MAX_FAILURES - 1):
+        table.refresh()
+        try:
+            return _names(table)
+        except (Py4JError, PySparkException) as exc:
+            print(f"failed: {type(exc).__name__}", file=sys.stderr)
+    table.refresh()
+    return _names(table)
 
 
 _WHERE = "executor string, ids array<long>"

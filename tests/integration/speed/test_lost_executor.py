@@ -14,6 +14,7 @@ from tests.support.member_table_process import ANSWER
 from tests.support.pipeline import ROOT, environment, produce, with_topics
 from tests.support.spark_cluster import spark_cluster, wait_for_executors
 
+pytestmark = pytest.mark.long  # test_member_table.py loses blocks of a local master
 MEMBERS = range(1, 201)
 CHANGED = range(1, 101)
 
@@ -100,7 +101,6 @@ def test_members_of_a_lost_executor_still_join(table, settings):
     names |= {str(number): f"third {number}" for number in CHANGED}
     table("refresh")
     assert table("compact")
-    lost = table.lose_executor()
-    assert lost, "no member was in the executor"
-    table("refresh")
-    assert table("names") == names
+    assert table.lose_executor(), "no member was in the executor"
+    assert table("batch") == names, "the driver may notice the loss only by a batch that fails"
+    assert table.log.read_text().count("loading it again") == 2

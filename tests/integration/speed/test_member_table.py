@@ -211,6 +211,43 @@ def test_a_compaction_leaves_the_cores_to_the_batches(table, spark):
     assert compaction.result().rows == tasks
 
 
+def test_blocks_that_are_lost_are_loaded_again(table, settings, spark, ids, monkeypatch):
+    monkeypatch.setattr(module, "RECENT_ROWS", 2)
+    table._is_local = False  # as on a cluster; test_lost_executor.py kills executors of one
+    send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
+    table.load()
+    for turn in range(2):
+        send(settings, ids, *((3 * turn + n, f"turn {turn}", EVENING) for n in range(3)))
+        assert sorted(table.refresh()) == [ids[3 * turn + n] for n in range(3)]
+    expected = dict.fromkeys(range(10), "loaded") | {n: f"turn {n // 3}" for n in range(6)}
+
+    lose_blocks(spark)
+    send(settings, ids, (9, "meanwhile", EVENING))
+    assert table.refresh() is None, "the keys that changed meanwhile are not known"
+    assert names(table, ids) == expected | {9: "meanwhile"}
+    assert table.refresh() == []
+
+
+def test_a_look_for_keys_loads_lost_blocks_again(table, settings, spark, ids, monkeypatch):
+    monkeypatch.setattr(module, "RECENT_ROWS", 2)
+    table._is_local = False
+    send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
+    table.load()
+    for turn in range(2):
+        send(settings, ids, *((3 * turn + n, f"turn {turn}", EVENING) for n in range(3)))
+        table.refresh()
+    lose_blocks(spark)
+    assert table.known([ids[0], ids[9], ids[10]]) == [ids[0], ids[9]]
+    assert table.refresh() is None
+
+
+def lose_blocks(spark):
+    """Remove the blocks of all RDDs, as the loss of all executors does."""
+    context = spark.sparkContext._jsc.sc()
+    for info in context.getRDDStorageInfo():
+        context.env().blockManager().master().removeRdd(info.id(), True)
+
+
 def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids, monkeypatch):
     table.load()
     send(settings, ids, (1, "waits", NOON))
