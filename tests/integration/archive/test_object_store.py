@@ -134,7 +134,7 @@ def test_a_bucket_that_keeps_versions_is_named(archive, bucket, store):
     assert versions_with_the_canary(store, bucket) == []
 
 
-@pytest.mark.parametrize("fault", ["503", "lost answer"])
+@pytest.mark.parametrize("fault", ["lost answer", pytest.param("503", marks=pytest.mark.long)])
 def test_a_store_that_fails_while_the_driver_lists_a_day_leaves_the_day_absent(archive, proxy, store, fault):
     a_life(archive)
     good = archive.settings
@@ -229,21 +229,6 @@ def test_a_night_and_forgetting_run_with_the_rights_that_the_command_prints(
     for call in (lambda: other.write("x", b"x"), lambda: list(other.iter_objects())):
         with pytest.raises(StorageDenied):
             call()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_executors_in_processes_of_their_own_read_and_write_it(archive, store, kafka, postgres, tmp_path):
-    a_life(archive)
-    variables = environment(kafka, postgres, "archive_store", tmp_path) | store.variables(archive.folder.location) | {
-        "SPARK_MASTER": "local-cluster[2,1,1024]", "REBUILD_ROWS_PER_TASK": "10",
-        "SPARK_CONF_DIR": str(tmp_path)}  # fmt: skip
-    (tmp_path / "spark-defaults.conf").write_text("spark.authenticate.secret of-this-test\n")
-    run_module(["spark_jobs/archive_day.py", "--run-id", "cluster", "--verify"], variables)
-    assert ids_of(archive) == [*BOARDS]
-    line = ["spark_jobs/rebuild_day.py", "--run-id", "cluster", "--day", str(DAY), "--source", "archive"]
-    run_module(line, variables)
-    assert len(final_rows(archive, "cluster")) == len(BOARDS)
 
 
 def test_another_catalogue_is_refused(archive):

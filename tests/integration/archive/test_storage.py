@@ -142,7 +142,8 @@ def test_ranges_are_read_at_any_position(storage):
         assert file.read(1) == b""
 
 
-def test_more_objects_than_a_page_of_a_listing_are_all_found_and_removed(storage, monkeypatch):
+def test_more_objects_than_a_page_of_a_listing_are_all_found_and_removed(store, location, monkeypatch):
+    storage = open_storage(location, store.connection())
     monkeypatch.setattr(bucket_storage, "_LISTED_FROM", 1)
     names = [f"{number:04}" for number in range(1100)]
     for name in names:
