@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -93,7 +94,15 @@ class Project:
         """Run `docker compose` with the arguments; returns its output. Raises AssertionError if it fails."""
         files = ("-f", str(self.tree / "docker-compose.yaml"), "-f", str(PROJECT_ROOT / "tests/compose/published.yaml"))
         command = ["docker", "compose", "--env-file", str(self.env), *files, "--project-directory", str(self.tree)]
-        environment = {**os.environ, **self._ports, "PIPELINE_IMAGE_TAG": self.tag, "DOCKER_BUILDKIT": "1"}
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # an engine in a container may set no more either
+        files_open = {"KAFKA_OPEN_FILES": str(min(most, 100_000))} if most != resource.RLIM_INFINITY else {}
+        environment = {
+            **os.environ,
+            **self._ports,
+            **files_open,
+            "PIPELINE_IMAGE_TAG": self.tag,
+            "DOCKER_BUILDKIT": "1",
+        }
         result = subprocess.run(
             [*command, *arguments], env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
