@@ -71,7 +71,9 @@ def finish(
     attributes: Attributes = {"http.request.method": method, "http.route": name.partition(" ")[2],
                   "http.response.status_code": status, "client": client}  # fmt: skip
     error = str(status) if status >= 500 else ""
-    began_ns = ended_ns - int(seconds * 1e9)
+    spans = trace.spans or ()
+    # the server's clock counts milliseconds: by it, a request could begin after its records were sent
+    began_ns = min([ended_ns - int(seconds * 1e9), *(span.began_ns for span in spans)])
     tracer.record(Span(name, "server", trace.context, trace.parent, began_ns, ended_ns, attributes, (), error))
-    for span in trace.spans or ():
+    for span in spans:
         tracer.record(span)

@@ -8,6 +8,8 @@ from include.adapters import tracing
 from include.adapters.tracing import DEFAULT_RATIO, OtlpTracer, tracer_of
 from include.contracts.trace_context import TraceContext
 from include.errors import ConfigurationError
+from include.gateway.ports import Record
+from include.gateway.request_trace import RequestTrace, finish
 from include.settings import TracingSettings, tracing_settings
 from include.spans import MAX_LINKS, Span, batch_span, links_of, new_trace
 from tests.support.collector import Collector
@@ -76,6 +78,17 @@ def test_links_are_of_sampled_traces_once_each_and_limited():
     assert [link.header for link in links] == sampled[:MAX_LINKS]
     assert batch_span("a batch", "consumer", [None, UNSAMPLED.header], 1, 2, {}) is None
     assert batch_span("a batch", "consumer", sampled, 1, 2, {}).links == links
+
+
+def test_a_request_begins_no_later_than_the_sending_of_its_records():
+    class Spans(list):
+        record = list.append
+
+    recorded, began_ns = Spans(), time.time_ns()
+    trace = RequestTrace(SAMPLED, None, SAMPLED, SAMPLED.header, True, [])
+    trace.sent([Record("board", b"1", b"{}", [], 0)], began_ns)
+    finish(recorded, trace, "POST /boards", "POST", 201, "data", seconds=0.0)  # as the server's coarse clock may say
+    assert [(span.name, span.began_ns) for span in recorded] == [("POST /boards", began_ns), ("send board", began_ns)]
 
 
 def test_a_collector_that_hangs_delays_the_end_by_the_timeout_only(tracer, caplog):
