@@ -34,7 +34,7 @@ _WHY: Mapping[type[Exception], str] = {
 class AccessTokens:
     """Verifies access tokens, and remembers those that were valid: a signature costs as much as the rest of a request.
 
-    A remembered token is verified again once the issuer's keys have been fetched again.
+    A remembered token is verified again once the issuer's keys have changed.
     """
 
     def __init__(self, settings: OidcSettings, keys: IssuerKeys) -> None:
