@@ -174,18 +174,19 @@ class EnvironmentReader:
     def readable_file(self, name: str) -> Path | None:
         """Return the path of a file that this process can read; None if it is not set."""
         path = self.path(name)
-        if path is None:
-            return None
-        try:
-            path.open("rb").close()
-        except OSError as exc:
-            why = f"cannot be read ({exc.strerror}); correct the path or the file's rights"
-            raise self._wrong(name, str(path), why) from exc
+        if path is not None:
+            require_readable(self.variable(name), path)
         return path
 
     def certificate_and_key(self, certificate: str, key: str, whose: str) -> tuple[Path, Path] | tuple[None, None]:
         """Return the paths of two readable files; None for both if neither is set. `whose` is for the message."""
-        found = self.readable_file(certificate), self.readable_file(key)
+        self.readable_file(certificate)
+        self.readable_file(key)
+        return self.pair_of_paths(certificate, key, whose)
+
+    def pair_of_paths(self, certificate: str, key: str, whose: str) -> tuple[Path, Path] | tuple[None, None]:
+        """Return the paths of two files, which are not read; None for both if neither is set."""
+        found = self.path(certificate), self.path(key)
         if found[0] and found[1]:
             return found[0], found[1]
         if found[0] or found[1]:
@@ -237,6 +238,16 @@ class EnvironmentReader:
 
     def _wrong(self, name: str, value: str, why: str) -> ConfigurationError:
         return ConfigurationError(f"{self.variable(name)}={value!r}: {why}")
+
+
+def require_readable(variable: str, path: Path) -> None:
+    """Raise ConfigurationError if this process cannot read the file that the variable names."""
+    try:
+        path.open("rb").close()
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{variable}={str(path)!r}: cannot be read ({exc.strerror}); correct the path or the file's rights"
+        ) from exc
 
 
 def _content(variable: str, path: str) -> str:

@@ -399,7 +399,7 @@ class Settings:
 
 def oidc_settings(env: EnvironmentReader) -> OidcSettings | None:
     """Return the issuer of access tokens; None if there is none. Raises ConfigurationError."""
-    ca_file = env.readable_file("GATEWAY_OIDC_CA_FILE")
+    ca_file = env.path("GATEWAY_OIDC_CA_FILE")
     leeway_s = env.seconds("GATEWAY_OIDC_LEEWAY_S", 30.0, may_be_zero=True)
     refresh_s = env.seconds("GATEWAY_OIDC_REFRESH_S", 300.0)
     audience = env.text("GATEWAY_OIDC_AUDIENCE", "")
@@ -418,7 +418,8 @@ def oidc_settings(env: EnvironmentReader) -> OidcSettings | None:
             "GATEWAY_OIDC_AUDIENCE is not set; give the name that the issuer puts into the audience of this gateway's "
             "tokens"
         )
-    return OidcSettings(issuer, audience, leeway_s, refresh_s, ClientTls(ca_file) if ca_file else None)
+    tls = ClientTls(ca_file, ca_variable="GATEWAY_OIDC_CA_FILE") if ca_file else None
+    return OidcSettings(issuer, audience, leeway_s, refresh_s, tls)
 
 
 def is_secure_url(url: str) -> bool:

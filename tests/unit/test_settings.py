@@ -18,6 +18,21 @@ def test_the_least_that_is_needed():
     assert settings.kafka.min_insync_replicas == 2
 
 
+def test_the_gateways_files_are_no_matter_of_other_processes():
+    names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE", "GATEWAY_TLS_CLIENT_CA_FILE", "GATEWAY_CA_FILE",
+             "GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE", "GATEWAY_OIDC_CA_FILE")  # fmt: skip
+    issuer = {"GATEWAY_OIDC_ISSUER": "https://login.example.com", "GATEWAY_OIDC_AUDIENCE": "gateway"}
+    files = {name: f"/nowhere/{name}" for name in names}
+    gateway = Settings.from_environment({**LEAST, **issuer, **files}).gateway
+    for tls, name in (
+        (gateway.tls, "GATEWAY_TLS_CERTIFICATE_FILE"),
+        (gateway.client_tls, "GATEWAY_CA_FILE"),
+        (gateway.oidc.tls, "GATEWAY_OIDC_CA_FILE"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{name}='/nowhere/{name}': cannot be read"):
+            tls.context()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [

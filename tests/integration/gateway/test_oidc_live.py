@@ -192,8 +192,10 @@ def test_without_a_tokens_file_only_access_tokens_are_accepted(issuer, started):
         ({"GATEWAY_OIDC_ISSUER": "https://a.example.com,https://b.example.com"}, "the URL of one issuer"),
         ({"GATEWAY_OIDC_LEEWAY_S": "-1"}, "GATEWAY_OIDC_LEEWAY_S='-1': not a number of seconds"),
         ({"GATEWAY_OIDC_CA_FILE": "/nowhere.pem"}, "GATEWAY_OIDC_CA_FILE='/nowhere.pem': cannot be read"),
+        ({"GATEWAY_TLS_CERTIFICATE_FILE": "/nowhere.pem", "GATEWAY_TLS_KEY_FILE": "/nowhere.key"},
+         "GATEWAY_TLS_CERTIFICATE_FILE='/nowhere.pem': cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_make_no_sense_are_one_line(tmp_path, variables, message):
     given = {"GATEWAY_OIDC_ISSUER": "https://login.example.com", "GATEWAY_OIDC_AUDIENCE": AUDIENCE, **variables}
     gateway = GatewayProcess.over(tmp_path, "127.0.0.1:1", **given)
