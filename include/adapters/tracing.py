@@ -6,6 +6,7 @@ else.
 
 import logging
 import os
+import random
 import threading
 from typing import Any
 
@@ -73,10 +74,12 @@ class OtlpTracer:
             return parent._replace(span_id=new_span_id())
         if parent is None:
             (trace_id, span_id), context, flags = new_ids(), None, 0
+            number = int(trace_id, 16)
         else:
             trace_id, span_id = parent.trace_id, new_span_id()
             context, flags = self._under(parent), parent.flags & ~SAMPLED
-        decision = self._sampler.should_sample(context, int(trace_id, 16), "").decision
+            number = random.getrandbits(128)  # a ratio of ids that the caller chooses would be the caller's choice
+        decision = self._sampler.should_sample(context, number, "").decision
         is_sampled = decision is self._recorded
         return TraceContext(trace_id, span_id, flags | (SAMPLED if is_sampled else 0))
 

@@ -62,6 +62,14 @@ def test_the_sampler_of_the_environment_decides(tracer, sampler, argument, new, 
     assert [made.begin(parent).is_sampled for parent in (SAMPLED, UNSAMPLED)] == [of_sampled, of_unsampled]
 
 
+def test_a_caller_cannot_choose_an_id_that_is_always_recorded(tracer):
+    made = tracer(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.1")
+    for flags in (0, 1):
+        chosen = TraceContext("1" + "0" * 30 + "1", "b" * 16, flags)
+        recorded = [made.begin(chosen).is_sampled for _ in range(2000)]
+        assert sum(recorded) / 2000 == pytest.approx(0.1, abs=0.05)
+
+
 def test_ids_are_valid_and_differ(tracer):
     made = tracer()
     contexts = [made.begin(None) for _ in range(1000)]
