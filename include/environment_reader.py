@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from include.errors import ConfigurationError
@@ -18,6 +18,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,6}[mMgG]")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})")
 _URL = re.compile(r"[!-~]+")
+_HEADER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*=\s*([ -~]*?)\s*")
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 _MAIL = re.compile(r"[^\s@<>]+@[^\s@<>]+")
 _MASTER = re.compile(
@@ -150,6 +151,21 @@ class EnvironmentReader:
         if value and not _is_url(value):
             raise ConfigurationError(f"{self.variable(name)}: not a URL; give one such as https://host/path")
         return value
+
+    def secret_headers(self, name: str) -> dict[str, str]:
+        """Return HTTP headers, written as name=value with commas between them, that messages never show.
+
+        Values are encoded as in URLs.
+        """
+        parts = [part for part in self.secret(name, "").split(",") if part.strip()]
+        found = [_HEADER.fullmatch(part) for part in parts]
+        headers = {match[1].lower(): unquote(match[2]) for match in found if match}
+        if None in found or not all(value.isascii() and value.isprintable() for value in headers.values()):
+            raise ConfigurationError(
+                f"{self.variable(name)}: not name=value, or several with commas between them; encode other characters "
+                "of a value as in URLs, such as %2C for a comma"
+            )
+        return headers
 
     def file_or_url(self, name: str) -> str:
         """Return the path of a file or the URL of an HTTP server; empty if it is not set."""

@@ -42,6 +42,8 @@ LIBPQ_VARIABLES = {
 _SSL_MODES = {name: name for name in ("disable", "prefer", "require", "verify-ca", "verify-full")}
 _SESSION_ATTRS = {name: name for name in ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")}
 
+# the SDK logs a malformed value, so it never sees them; that for traces has precedence
+TRACING_SECRETS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 _OTLP_PROTOCOLS = {"http/protobuf": "http/protobuf"}  # no other exporter is installed
 
 DEFAULT_PIPELINE = "board_detail"
@@ -244,9 +246,13 @@ class LineageSettings:
 
 @dataclass(frozen=True)
 class TracingSettings:
-    """The switch of tracing. The SDK reads its standard variables itself: where spans are sent, and how."""
+    """The switch of tracing, and the headers for the collector, which are secret.
+
+    The SDK reads its other standard variables itself: where spans are sent, and how.
+    """
 
     is_on: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -439,6 +445,7 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
     A pipeline has no variables of its own here, because the SDK knows the plain ones only.
     """
     env = EnvironmentReader(environment)
+    headers = [env.secret_headers(name) for name in TRACING_SECRETS]
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     endpoints = [env.urls(name) for name in names if env.is_set(name)]  # reads both, so that each is checked
     if not endpoints or env.text("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -447,7 +454,7 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
         return TracingSettings()
     general = env.choice("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOLS, "http/protobuf")
     env.choice("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOLS, general)
-    return TracingSettings(is_on=True)
+    return TracingSettings(is_on=True, headers=headers[0] or headers[1])
 
 
 def libpq_settings(env: EnvironmentReader) -> dict[str, str]:
