@@ -19,11 +19,17 @@ _MEMORY = re.compile(r"[1-9][0-9]{0,6}[mMgG]")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})")
 _URL = re.compile(r"[!-~]+")
 _HEADER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*=\s*([ -~]*?)\s*")
+_LOGIN = re.compile(r"^([a-z0-9+.-]+://)?.*@", re.IGNORECASE | re.DOTALL)
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 _MAIL = re.compile(r"[^\s@<>]+@[^\s@<>]+")
 _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]{0,3})(,[0-9]+)?\])?|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]|(spark|k8s)://[^\s]+|yarn"
 )
+
+
+def without_login(url: str) -> str:
+    """Return a URL for messages: with *** in place of a user and a password. Of several URLs, the last one is shown."""
+    return _LOGIN.sub(r"\1***@", url)
 
 
 class EnvironmentReader:
@@ -134,7 +140,7 @@ class EnvironmentReader:
         for each in text.split(","):
             match = _ADDRESS.fullmatch(each)
             if match is None or not 0 < int(match.group(1)) < 65_536:
-                raise self._wrong(name, text, "not host:port, or several with commas between them")
+                raise self._wrong(name, without_login(text), "not host:port, or several with commas between them")
         return text
 
     def urls(self, name: str, default: str | None = None) -> str:
@@ -142,7 +148,7 @@ class EnvironmentReader:
         text = self.text(name, default)
         urls = [each.strip() for each in text.split(",") if each.strip()]
         if not urls or not all(map(_is_url, urls)):
-            raise self._wrong(name, text, "not http://host:port, or several with commas between them")
+            raise self._wrong(name, without_login(text), "not http://host:port, or several with commas between them")
         return text
 
     def secret_url(self, name: str) -> str:
@@ -253,7 +259,8 @@ class EnvironmentReader:
                     raise ConfigurationError(f"{variable}: {name} is no setting of a pipeline; remove or correct it")
 
     def _wrong(self, name: str, value: str, why: str) -> ConfigurationError:
-        return ConfigurationError(f"{self.variable(name)}={value!r}: {why}")
+        shown = without_login(value) if "://" in value else value
+        return ConfigurationError(f"{self.variable(name)}={shown!r}: {why}")
 
 
 def require_readable(variable: str, path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from include.contracts.definition import Definition, definitions_folder
-from include.environment_reader import EnvironmentReader
+from include.environment_reader import EnvironmentReader, without_login
 from include.errors import ConfigurationError
 from include.gateway.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
 from include.kafka_connection import KafkaConnection
@@ -416,8 +416,8 @@ def oidc_settings(env: EnvironmentReader) -> OidcSettings | None:
     issuer = env.urls("GATEWAY_OIDC_ISSUER")
     if not is_secure_url(issuer):
         raise ConfigurationError(
-            f"GATEWAY_OIDC_ISSUER={issuer!r}: its keys could be replaced on their way; give the URL of one issuer, "
-            "with https"
+            f"GATEWAY_OIDC_ISSUER={without_login(issuer)!r}: its keys could be replaced on their way; give the "
+            "URL of one issuer, with https"
         )
     if not audience:
         raise ConfigurationError(

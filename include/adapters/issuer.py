@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+from include.environment_reader import without_login
 from include.gateway.issuer_keys import IssuerUnavailable
 from include.settings import OidcSettings, is_secure_url
 
@@ -27,10 +28,10 @@ class HttpIssuer:
         issuer = self._settings.issuer
         found = await self._document(issuer.rstrip("/") + DISCOVERY)
         if not isinstance(found, dict) or found.get("issuer") != issuer:
-            raise IssuerUnavailable(f"{issuer}{DISCOVERY} is not the discovery document of this issuer")
+            raise IssuerUnavailable(f"{without_login(issuer)}{DISCOVERY} is not the discovery document of this issuer")
         url = found.get("jwks_uri")
         if not isinstance(url, str) or not is_secure_url(url):
-            raise IssuerUnavailable(f"{issuer}{DISCOVERY} has no jwks_uri that begins with https")
+            raise IssuerUnavailable(f"{without_login(issuer)}{DISCOVERY} has no jwks_uri that begins with https")
         return await self._document(url)
 
     async def _document(self, url: str) -> Any:
@@ -43,14 +44,14 @@ class HttpIssuer:
                 http.stream("GET", url, headers={"Accept": "application/json"}) as answer,
             ):
                 if answer.status_code != 200:
-                    raise IssuerUnavailable(f"{url} answered {answer.status_code}")
+                    raise IssuerUnavailable(f"{without_login(url)} answered {answer.status_code}")
                 async for piece in answer.aiter_bytes():
                     content += piece
                     if len(content) > _MAX_BYTES:
-                        raise IssuerUnavailable(f"{url} is longer than {_MAX_BYTES} bytes")
+                        raise IssuerUnavailable(f"{without_login(url)} is longer than {_MAX_BYTES} bytes")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as exc:
-            raise IssuerUnavailable(f"{url}: {type(exc).__name__}") from exc
+            raise IssuerUnavailable(f"{without_login(url)}: {type(exc).__name__}") from exc
         try:
             return await asyncio.to_thread(json.loads, content)
         except (ValueError, RecursionError) as exc:
-            raise IssuerUnavailable(f"{url} is not JSON") from exc
+            raise IssuerUnavailable(f"{without_login(url)} is not JSON") from exc

@@ -81,6 +81,27 @@ def test_a_wrong_value_is_named(name, value, says):
         Settings.from_environment({**LEAST, name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ARCHIVE_S3_ENDPOINT", "https://AKIA:hunter/2@store:9000"),
+        ("ARCHIVE_S3_ENDPOINT", "AKIA:hunter/2@store:9000"),
+        ("ARCHIVE_DIR", "s3://AKIA:hunter/2@Bucket/archive"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://u:hunter/2@collector:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:hunter/2@a:4318,http://u:hunter/2@b:0"),
+        ("GATEWAY_OIDC_ISSUER", "http://u:hunter2@issuer.example.com"),
+        ("GATEWAY_URL", "https://u:hunter/2@gateway /"),
+        ("LINEAGE_RECEIVER", "ftp://u:hunter/2@receiver"),
+        ("SPARK_MASTER", "spark:// u:hunter/2@spark"),
+        ("KAFKA_BOOTSTRAP_SERVERS", "u:hunter/2@broker:9092"),
+    ],
+)
+def test_a_login_in_a_url_is_not_shown(name, value):
+    with pytest.raises(ConfigurationError, match=rf"{name}=.*\*\*\*@") as raised:
+        Settings.from_environment({**LEAST, name: value})
+    assert "hunter" not in str(raised.value)
+
+
 def test_a_missing_password_is_named_when_it_is_used():
     settings = Settings.from_environment(LEAST)
     with pytest.raises(ConfigurationError, match="DB_BATCH_PASSWORD"):
