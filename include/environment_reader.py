@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from include.errors import ConfigurationError
@@ -18,11 +18,18 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,6}[mMgG]")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})")
 _URL = re.compile(r"[!-~]+")
+_HEADER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*=\s*([ -~]*?)\s*")
+_LOGIN = re.compile(r"^([a-z0-9+.-]+://)?.*@", re.IGNORECASE | re.DOTALL)
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 _MAIL = re.compile(r"[^\s@<>]+@[^\s@<>]+")
 _MASTER = re.compile(
     r"local(\[(\*|[1-9][0-9]{0,3})(,[0-9]+)?\])?|local-cluster\[[0-9]+,[0-9]+,[0-9]+\]|(spark|k8s)://[^\s]+|yarn"
 )
+
+
+def without_login(url: str) -> str:
+    """Return a URL for messages: with *** in place of a user and a password. Of several URLs, the last one is shown."""
+    return _LOGIN.sub(r"\1***@", url)
 
 
 class EnvironmentReader:
@@ -133,7 +140,7 @@ class EnvironmentReader:
         for each in text.split(","):
             match = _ADDRESS.fullmatch(each)
             if match is None or not 0 < int(match.group(1)) < 65_536:
-                raise self._wrong(name, text, "not host:port, or several with commas between them")
+                raise self._wrong(name, without_login(text), "not host:port, or several with commas between them")
         return text
 
     def urls(self, name: str, default: str | None = None) -> str:
@@ -141,7 +148,7 @@ class EnvironmentReader:
         text = self.text(name, default)
         urls = [each.strip() for each in text.split(",") if each.strip()]
         if not urls or not all(map(_is_url, urls)):
-            raise self._wrong(name, text, "not http://host:port, or several with commas between them")
+            raise self._wrong(name, without_login(text), "not http://host:port, or several with commas between them")
         return text
 
     def secret_url(self, name: str) -> str:
@@ -150,6 +157,21 @@ class EnvironmentReader:
         if value and not _is_url(value):
             raise ConfigurationError(f"{self.variable(name)}: not a URL; give one such as https://host/path")
         return value
+
+    def secret_headers(self, name: str) -> dict[str, str]:
+        """Return HTTP headers, written as name=value with commas between them, that messages never show.
+
+        Values are encoded as in URLs.
+        """
+        parts = [part for part in self.secret(name, "").split(",") if part.strip()]
+        found = [_HEADER.fullmatch(part) for part in parts]
+        headers = {match[1].lower(): unquote(match[2]) for match in found if match}
+        if None in found or not all(value.isascii() and value.isprintable() for value in headers.values()):
+            raise ConfigurationError(
+                f"{self.variable(name)}: not name=value, or several with commas between them; encode other characters "
+                "of a value as in URLs, such as %2C for a comma"
+            )
+        return headers
 
     def file_or_url(self, name: str) -> str:
         """Return the path of a file or the URL of an HTTP server; empty if it is not set."""
@@ -174,18 +196,19 @@ class EnvironmentReader:
     def readable_file(self, name: str) -> Path | None:
         """Return the path of a file that this process can read; None if it is not set."""
         path = self.path(name)
-        if path is None:
-            return None
-        try:
-            path.open("rb").close()
-        except OSError as exc:
-            why = f"cannot be read ({exc.strerror}); correct the path or the file's rights"
-            raise self._wrong(name, str(path), why) from exc
+        if path is not None:
+            require_readable(self.variable(name), path)
         return path
 
     def certificate_and_key(self, certificate: str, key: str, whose: str) -> tuple[Path, Path] | tuple[None, None]:
         """Return the paths of two readable files; None for both if neither is set. `whose` is for the message."""
-        found = self.readable_file(certificate), self.readable_file(key)
+        self.readable_file(certificate)
+        self.readable_file(key)
+        return self.pair_of_paths(certificate, key, whose)
+
+    def pair_of_paths(self, certificate: str, key: str, whose: str) -> tuple[Path, Path] | tuple[None, None]:
+        """Return the paths of two files, which are not read; None for both if neither is set."""
+        found = self.path(certificate), self.path(key)
         if found[0] and found[1]:
             return found[0], found[1]
         if found[0] or found[1]:
@@ -236,7 +259,18 @@ class EnvironmentReader:
                     raise ConfigurationError(f"{variable}: {name} is no setting of a pipeline; remove or correct it")
 
     def _wrong(self, name: str, value: str, why: str) -> ConfigurationError:
-        return ConfigurationError(f"{self.variable(name)}={value!r}: {why}")
+        shown = without_login(value) if "://" in value else value
+        return ConfigurationError(f"{self.variable(name)}={shown!r}: {why}")
+
+
+def require_readable(variable: str, path: Path) -> None:
+    """Raise ConfigurationError if this process cannot read the file that the variable names."""
+    try:
+        path.open("rb").close()
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{variable}={str(path)!r}: cannot be read ({exc.strerror}); correct the path or the file's rights"
+        ) from exc
 
 
 def _content(variable: str, path: str) -> str:

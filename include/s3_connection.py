@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from include.environment_reader import EnvironmentReader
+from include.environment_reader import EnvironmentReader, without_login
 from include.errors import ConfigurationError
 
 S3_SCHEME = "s3://"
@@ -38,8 +38,8 @@ class S3Connection:
         endpoint = env.text("ARCHIVE_S3_ENDPOINT", "")
         if endpoint and not _is_endpoint(endpoint):
             raise ConfigurationError(
-                f"{env.variable('ARCHIVE_S3_ENDPOINT')}={endpoint!r}: not http://host:port or https://host:port; "
-                "the bucket belongs into ARCHIVE_DIR"
+                f"{env.variable('ARCHIVE_S3_ENDPOINT')}={without_login(endpoint)!r}: not http://host:port or "
+                "https://host:port; the bucket belongs into ARCHIVE_DIR"
             )
         region = env.text("ARCHIVE_S3_REGION", DEFAULT_REGION)
         if not _REGION.fullmatch(region):
@@ -72,14 +72,14 @@ def read_location(env: EnvironmentReader) -> str:
         bucket, prefix = bucket_and_prefix(location)
         if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix) or ".." in prefix.split("/"):
             raise ConfigurationError(
-                f"{name}={location!r}: not s3://bucket/prefix; the bucket has 3 to 63 lower-case letters, digits, dots "
-                "and hyphens, and the prefix letters, digits and the characters . _ = - /"
+                f"{name}={without_login(location)!r}: not s3://bucket/prefix; the bucket has 3 to 63 lower-case "
+                "letters, digits, dots and hyphens, and the prefix letters, digits and the characters . _ = - /"
             )
     elif scheme == "file" and not location.startswith(f"{FILE_SCHEME}/"):
-        raise ConfigurationError(f"{name}={location!r}: not file:///path with an absolute path")
+        raise ConfigurationError(f"{name}={without_login(location)!r}: not file:///path with an absolute path")
     elif scheme not in ("", "file"):
         raise ConfigurationError(
-            f"{name}={location!r}: no store is known by this scheme; give a folder, file:///path or s3://bucket/prefix"
+            f"{name}={without_login(location)!r}: no store is known by this scheme; give a folder, file:///path or s3://bucket/prefix"
         )
     return location
 

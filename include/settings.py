@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from include.contracts.definition import Definition, definitions_folder
-from include.environment_reader import EnvironmentReader
+from include.environment_reader import EnvironmentReader, without_login
 from include.errors import ConfigurationError
 from include.gateway.tls import ClientTls, ServerTls, read_client_tls, read_server_tls
 from include.kafka_connection import KafkaConnection
@@ -42,6 +42,8 @@ LIBPQ_VARIABLES = {
 _SSL_MODES = {name: name for name in ("disable", "prefer", "require", "verify-ca", "verify-full")}
 _SESSION_ATTRS = {name: name for name in ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")}
 
+# the SDK logs a malformed value, so it never sees them; that for traces has precedence
+TRACING_SECRETS = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 _OTLP_PROTOCOLS = {"http/protobuf": "http/protobuf"}  # no other exporter is installed
 
 DEFAULT_PIPELINE = "board_detail"
@@ -244,9 +246,13 @@ class LineageSettings:
 
 @dataclass(frozen=True)
 class TracingSettings:
-    """The switch of tracing. The SDK reads its standard variables itself: where spans are sent, and how."""
+    """The switch of tracing, and the headers for the collector, which are secret.
+
+    The SDK reads its other standard variables itself: where spans are sent, and how.
+    """
 
     is_on: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -399,7 +405,7 @@ class Settings:
 
 def oidc_settings(env: EnvironmentReader) -> OidcSettings | None:
     """Return the issuer of access tokens; None if there is none. Raises ConfigurationError."""
-    ca_file = env.readable_file("GATEWAY_OIDC_CA_FILE")
+    ca_file = env.path("GATEWAY_OIDC_CA_FILE")
     leeway_s = env.seconds("GATEWAY_OIDC_LEEWAY_S", 30.0, may_be_zero=True)
     refresh_s = env.seconds("GATEWAY_OIDC_REFRESH_S", 300.0)
     audience = env.text("GATEWAY_OIDC_AUDIENCE", "")
@@ -410,15 +416,16 @@ def oidc_settings(env: EnvironmentReader) -> OidcSettings | None:
     issuer = env.urls("GATEWAY_OIDC_ISSUER")
     if not is_secure_url(issuer):
         raise ConfigurationError(
-            f"GATEWAY_OIDC_ISSUER={issuer!r}: its keys could be replaced on their way; give the URL of one issuer, "
-            "with https"
+            f"GATEWAY_OIDC_ISSUER={without_login(issuer)!r}: its keys could be replaced on their way; give the "
+            "URL of one issuer, with https"
         )
     if not audience:
         raise ConfigurationError(
             "GATEWAY_OIDC_AUDIENCE is not set; give the name that the issuer puts into the audience of this gateway's "
             "tokens"
         )
-    return OidcSettings(issuer, audience, leeway_s, refresh_s, ClientTls(ca_file) if ca_file else None)
+    tls = ClientTls(ca_file, ca_variable="GATEWAY_OIDC_CA_FILE") if ca_file else None
+    return OidcSettings(issuer, audience, leeway_s, refresh_s, tls)
 
 
 def is_secure_url(url: str) -> bool:
@@ -438,6 +445,7 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
     A pipeline has no variables of its own here, because the SDK knows the plain ones only.
     """
     env = EnvironmentReader(environment)
+    headers = [env.secret_headers(name) for name in TRACING_SECRETS]
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     endpoints = [env.urls(name) for name in names if env.is_set(name)]  # reads both, so that each is checked
     if not endpoints or env.text("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -446,7 +454,7 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings:
         return TracingSettings()
     general = env.choice("OTEL_EXPORTER_OTLP_PROTOCOL", _OTLP_PROTOCOLS, "http/protobuf")
     env.choice("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", _OTLP_PROTOCOLS, general)
-    return TracingSettings(is_on=True)
+    return TracingSettings(is_on=True, headers=headers[0] or headers[1])
 
 
 def libpq_settings(env: EnvironmentReader) -> dict[str, str]:

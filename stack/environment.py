@@ -15,8 +15,8 @@ from stack.prerequisites import find_java
 MARKER = "STACK_STATE"
 
 _PASSED_ON = ("HOME", "USER", "LOGNAME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "POSTGRES_BIN_DIR")
-# the last two are addresses with a token or a password in them
-_SECRET_ENDINGS = ("_PASSWORD", "_TOKEN", "_SECRET", "_KEY", "_WEBHOOK_URL", "_CONNECTION")
+# addresses with a token or a password in them, and headers with a token
+_SECRET_ENDINGS = ("_PASSWORD", "_TOKEN", "_SECRET", "_KEY", "_WEBHOOK_URL", "_CONNECTION", "_HEADERS")
 
 
 def load_settings(layout: Layout) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from include.errors import ConfigurationError
 from include.gateway import token_file
 from include.kafka_connection import SECRETS as KAFKA_SECRETS
+from include.settings import TRACING_SECRETS
 from stack import environment, leftovers, version, wal_archive
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
 from stack.errors import StackError, describe_os_error
@@ -26,8 +27,12 @@ from stack.postgres_binaries import choose
 from stack.services import port_of, stream_services
 from stack.wal_archive import WalArchive
 
-_GATEWAY_SECRETS = ("DB_GATEWAY_PASSWORD", *KAFKA_SECRETS)  # of its tokens the gateway needs only the hashes
-_STREAM_SECRETS = ("DB_STREAM_PASSWORD", *KAFKA_SECRETS)
+_GATEWAY_SECRETS = (
+    "DB_GATEWAY_PASSWORD",
+    *KAFKA_SECRETS,
+    *TRACING_SECRETS,
+)  # of its tokens the gateway needs only the hashes
+_STREAM_SECRETS = ("DB_STREAM_PASSWORD", *KAFKA_SECRETS, *TRACING_SECRETS)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
     migrating = list(migrations(settings))
     airflow_url = f"http://127.0.0.1:{settings['AIRFLOW_PORT']}"
     airflow_health = f"{airflow_url}/api/v2/monitor/health"
+    gateway_tls = read_client_tls(EnvironmentReader(settings))
+    gateway_tls.require_files()
 
     def ports(*names: str) -> dict[str, int]:
         return {name: port_of(settings, name) for name in names}
@@ -82,7 +84,7 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
         Job("airflow-migrate", ("databases",), deadline_s=300),
         Service(
             "gateway",
-            HttpHealth(f"{settings['GATEWAY_URL']}/healthz", read_client_tls(EnvironmentReader(settings))),
+            HttpHealth(f"{settings['GATEWAY_URL']}/healthz", gateway_tls),
             address=settings["GATEWAY_URL"],
             depends_on=(f"migrate{suffix_of(gateway_pipeline(settings), settings)}", "topics"),
             ports=ports("GATEWAY_PORT"),

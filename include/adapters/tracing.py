@@ -6,11 +6,13 @@ else.
 
 import logging
 import os
+import random
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from include.contracts.trace_context import SAMPLED, TraceContext
-from include.settings import TracingSettings
+from include.settings import TRACING_SECRETS, TracingSettings
 from include.spans import Span, Tracer, new_ids, new_span_id
 
 log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ _SCOPE = "board-detail-pipeline"
 
 def tracer_of(settings: TracingSettings, service: str) -> Tracer | None:
     """Return the tracer of a process; None if tracing is off. `service` is its name unless OTEL_SERVICE_NAME is set."""
-    return OtlpTracer(service) if settings.is_on else None
+    return OtlpTracer(service, settings.headers) if settings.is_on else None
 
 
 class OtlpTracer:
@@ -31,10 +33,12 @@ class OtlpTracer:
     The SDK's span begins when it has ended: most requests are not sampled, and need nothing but their ids.
     """
 
-    def __init__(self, service: str) -> None:
-        """Start the exporter's thread. Opens no connection yet."""
+    def __init__(self, service: str, headers: Mapping[str, str] | None = None) -> None:
+        """Start the exporter's thread, which sends these headers. Opens no connection yet."""
         for name in [name for name, value in os.environ.items() if name.startswith("OTEL_") and not value]:
             del os.environ[name]  # compose sets all; by the specification an empty variable is as good as none
+        for name in TRACING_SECRETS:
+            os.environ.pop(name, None)
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -64,7 +68,7 @@ class OtlpTracer:
         self._provider = TracerProvider(
             sampling.ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=GivenIds()
         )  # fmt: skip
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(headers=headers)))
         self._tracer = self._provider.get_tracer(_SCOPE)
 
     def begin(self, parent: TraceContext | None) -> TraceContext:
@@ -73,10 +77,12 @@ class OtlpTracer:
             return parent._replace(span_id=new_span_id())
         if parent is None:
             (trace_id, span_id), context, flags = new_ids(), None, 0
+            number = int(trace_id, 16)
         else:
             trace_id, span_id = parent.trace_id, new_span_id()
             context, flags = self._under(parent), parent.flags & ~SAMPLED
-        decision = self._sampler.should_sample(context, int(trace_id, 16), "").decision
+            number = random.getrandbits(128)  # a ratio of ids that the caller chooses would be the caller's choice
+        decision = self._sampler.should_sample(context, number, "").decision
         is_sampled = decision is self._recorded
         return TraceContext(trace_id, span_id, flags | (SAMPLED if is_sampled else 0))
 

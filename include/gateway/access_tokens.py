@@ -12,14 +12,13 @@ from include.contracts.pipelines import RAW_TOPICS
 from include.gateway.answer import unavailable
 from include.gateway.challenges import ADMIN_SCOPE, TOPIC_SCOPE, invalid_token
 from include.gateway.issuer_keys import IssuerKey, IssuerKeys, IssuerUnavailable
-from include.gateway.token_file import EVERY_TOPIC, Entry
+from include.gateway.token_file import EVERY_TOPIC, ISSUER_PREFIX, Entry
 from include.settings import OidcSettings
 
 _MAX_TOKEN_BYTES = 8 << 10
 _MAX_REMEMBERED = 10_000
 _TYPES = ("at+jwt", "application/at+jwt", "jwt")  # many issuers still write JWT
 _CLIENT = re.compile(r"[!-~]{1,128}")  # goes into logs, metrics and the scope of idempotency keys
-_PREFIX = "oidc:"  # no name in the tokens file has a colon
 
 _WHY: Mapping[type[Exception], str] = {
     jwt.ExpiredSignatureError: "the token has expired",
@@ -34,7 +33,7 @@ _WHY: Mapping[type[Exception], str] = {
 class AccessTokens:
     """Verifies access tokens, and remembers those that were valid: a signature costs as much as the rest of a request.
 
-    A remembered token is verified again once the issuer's keys have been fetched again.
+    A remembered token is verified again once the issuer's keys have changed.
     """
 
     def __init__(self, settings: OidcSettings, keys: IssuerKeys) -> None:
@@ -103,4 +102,4 @@ def _entry(claims: Mapping[str, Any]) -> Entry:
     given = claims.get("scope", "")
     scopes = set(given.split(" ")) if isinstance(given, str) else set()
     topics = tuple(name for name in (*RAW_TOPICS, EVERY_TOPIC) if TOPIC_SCOPE + name in scopes)
-    return Entry(_PREFIX + client, (), topics, ADMIN_SCOPE in scopes)
+    return Entry(ISSUER_PREFIX + client, (), topics, ADMIN_SCOPE in scopes)

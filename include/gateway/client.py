@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from include.environment_reader import without_login
 from include.errors import ConfigurationError, PipelineError, Retryable
 from include.settings import GatewayLimits, GatewaySettings, Settings
 
@@ -105,7 +106,9 @@ class GatewayClient:
         try:
             return self._http.request(method, path, headers=headers, content=content)
         except self._transport_error as exc:
-            raise GatewayUnavailable(url=self._url, call=f"{method} {path}", reason=type(exc).__name__) from exc
+            raise GatewayUnavailable(
+                url=without_login(self._url), call=f"{method} {path}", reason=type(exc).__name__
+            ) from exc
 
     def _content(self, response: "httpx.Response") -> dict[str, Any]:
         """Return the JSON object of an answer. Raises GatewayUnavailable if another program answers at this address."""
@@ -117,7 +120,7 @@ class GatewayClient:
         if not is_gateways:
             call = f"{response.request.method} {response.request.url.path}"
             reason = f"HTTP {response.status_code} that is not a gateway's"
-            raise GatewayUnavailable(url=self._url, call=call, reason=reason)
+            raise GatewayUnavailable(url=without_login(self._url), call=call, reason=reason)
         answer: dict[str, Any] = content
         return answer
 
@@ -128,7 +131,7 @@ class GatewayClient:
         call = f"{response.request.method} {response.request.url.path}"
         reason = content["error"]
         if response.status_code in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-            raise GatewayUnavailable(url=self._url, call=call, reason=reason)
+            raise GatewayUnavailable(url=without_login(self._url), call=call, reason=reason)
         details = "; ".join(f"{d['pointer'] or '/'}: {d['problem']}, {d['remedy']}" for d in content["details"])
         raise GatewayRefused(call=call, status=response.status_code, reason=details or reason)
 

@@ -15,6 +15,7 @@ from include.errors import Retryable
 log = logging.getLogger(__name__)
 
 MIN_INTERVAL_S = 10.0  # between two fetches: tokens with made-up key ids must not put load on the issuer
+FETCH_TIMEOUT_S = 10.0  # of a fetch as a whole, however slowly the issuer sends
 _MIN_RSA_BITS = 2048
 _MAX_KID_LENGTH = 255
 
@@ -35,8 +36,8 @@ class IssuerUnavailable(Retryable):
 class KeySource(Protocol):
     """Fetches the issuer's JSON Web Key Set."""
 
-    def fetch(self) -> object:
-        """Return the decoded key set. Blocks, for seconds at most. Raises IssuerUnavailable."""
+    async def fetch(self) -> object:
+        """Return the decoded key set. Can be cancelled. Raises IssuerUnavailable."""
         ...
 
 
@@ -85,7 +86,8 @@ def _key(found: dict[str, Any]) -> IssuerKey | None:
 class IssuerKeys:
     """Keeps the issuer's keys, refreshes them regularly, and sooner if a token names an unknown key.
 
-    While the issuer is out, the known keys stay. A key that is missing in a newer set is not accepted any more.
+    While the issuer is out, the known keys stay. A key that is missing in a newer set is not accepted any more. A set
+    without a usable key is a problem, too: until the next one, no token is accepted, and all are answered 503.
     """
 
     def __init__(self, source: KeySource, refresh_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -107,16 +109,16 @@ class IssuerKeys:
         key = self._keys.get(kid)
         if key is not None:
             return key
-        if self._is_fetching or self._wake.is_set() or self._is_due():
+        if not self._is_fetching and self._is_due():  # during a fetch, a call would cause the next one
             self._wake.set()
+        if self._is_fetching or self._wake.is_set():
             raise IssuerUnavailable("the issuer's keys are being fetched")
         if self.problem is not None:
             raise IssuerUnavailable(self.problem)
         return None
 
     def refresh(self) -> None:
-        """Fetch the keys now."""
-        self._tried_at = None
+        """Fetch the keys now, and once more if a fetch is running: it may have begun before the change."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -134,24 +136,36 @@ class IssuerKeys:
                 pass
 
     async def fetch(self) -> None:
-        """Fetch the keys once. A failure leaves them as they are."""
+        """Fetch the keys once, in FETCH_TIMEOUT_S at most. A failure leaves them as they are."""
         self._is_fetching = True
         self._wake.clear()
         try:
-            keys = parse_keys(await asyncio.to_thread(self._source.fetch))
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                document = await self._source.fetch()
+            keys = await asyncio.to_thread(parse_keys, document)  # up to a second for thousands of keys
+        except TimeoutError:
+            self._fail(f"the issuer did not send them within {FETCH_TIMEOUT_S:g} s")
+            return
         except (IssuerUnavailable, ValueError) as exc:
-            problem = f"the token issuer's keys cannot be fetched: {exc}"
-            if problem != self.problem:  # log once, not at every attempt
-                log.error("%s; those known stay valid", problem)
-            self.problem = problem
+            self._fail(str(exc))
             return
         finally:
             self._is_fetching = False
             self._tried_at = self._monotonic()
-        if self.problem is not None or keys.keys() != self._keys.keys():
+        problem = None if keys else "the token issuer's key set has no usable key; every access token is refused"
+        if keys and (self.problem is not None or keys.keys() != self._keys.keys()):
             log.info("%d keys of the token issuer: %s", len(keys), ", ".join(sorted(keys)))
-        self._keys, self.problem = keys, None
-        self.version += 1
+        elif problem is not None and problem != self.problem:
+            log.error("%s", problem)
+        if self.version == 0 or keys != self._keys:
+            self.version += 1
+        self._keys, self.problem = keys, problem
+
+    def _fail(self, why: str) -> None:
+        problem = f"the token issuer's keys cannot be fetched: {why}"
+        if problem != self.problem:  # log once, not at every attempt
+            log.error("%s; those known stay valid", problem)
+        self.problem = problem
 
     def _is_due(self) -> bool:
         return self._tried_at is None or self._monotonic() - self._tried_at >= MIN_INTERVAL_S

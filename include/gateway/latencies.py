@@ -6,21 +6,27 @@ from itertools import accumulate
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
+from include.gateway.token_file import series_of
+
 # upper bounds in seconds
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, float("inf"))
 
 
 class Latencies:
-    """Counts of requests by latency, for each call and client. Not thread-safe: the loop writes and reads it."""
+    """Counts of requests by latency, for each call and client, those of the issuer together.
+
+    Not thread-safe: the loop writes and reads it.
+    """
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
 
     def observe(self, call: str, client: str, seconds: float) -> None:
         """Count a request that was answered after so many seconds."""
-        found = self._of.get((call, client))
+        key = call, series_of(client)
+        found = self._of.get(key)
         if found is None:
-            found = self._of[call, client] = ([0] * len(BOUNDS), [0.0])
+            found = self._of[key] = ([0] * len(BOUNDS), [0.0])
         counts, total = found
         counts[bisect_left(BOUNDS, seconds)] += 1
         total[0] += seconds

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from include.gateway.answer import fault
+from include.gateway.token_file import is_of_issuer, series_of
 
 BURST_S = 2.0  # a client that was quiet may use the quota of so many seconds at once
+_LEAST_PRUNED = 1024  # buckets of the issuer's clients, from which on full ones are dropped
 Kind = Literal["requests", "bytes"]
 
 
@@ -21,10 +23,11 @@ class _Bucket:
 
 
 class Quotas:
-    """Token buckets by client, which is the name of a token. A limit of 0 means none. Not thread-safe.
+    """Token buckets by client, which is the name of a token or a client of the issuer. Not thread-safe.
 
     A request is refused while the client's bucket is empty. One that is admitted is taken in full, so a body may be
-    larger than the quota: the client then waits longer for its next request.
+    larger than the quota: the client then waits longer for its next request. A limit of 0 means none. Buckets of the
+    issuer's clients are dropped when they are full again, because a new one is full, too.
     """
 
     def __init__(self, requests_per_s: int, bytes_per_s: int, clock: Callable[[], float]) -> None:
@@ -33,14 +36,16 @@ class Quotas:
         self.limits = {kind: limit for kind, limit in limits.items() if limit}
         self.refused: Tally[tuple[str, Kind]] = Tally()
         self._clock = clock
-        self._buckets: dict[tuple[str, Kind], _Bucket] = {}
+        self._named: dict[tuple[str, Kind], _Bucket] = {}  # of clients in the tokens file
+        self._issued: dict[tuple[str, Kind], _Bucket] = {}  # of clients of the issuer
+        self._prune_at = _LEAST_PRUNED
 
     def admit(self, client: str) -> None:
         """Take one request from the client's quota. Raises Fault 429 if a quota is used up."""
         for kind in self.limits:
             wait_s = self.wait_s(client, kind)
             if wait_s > 0:
-                self.refused[client, kind] += 1
+                self.refused[series_of(client), kind] += 1
                 retry_after = (b"retry-after", b"%d" % math.ceil(wait_s))
                 reason = f"more {kind} a second than this client may send"
                 raise fault(429, "", reason, "try again after the time in Retry-After", (retry_after,))
@@ -52,13 +57,8 @@ class Quotas:
 
     def left(self, client: str, kind: Kind) -> float:
         """Return what is left of a quota now."""
-        limit, now = self.limits[kind], self._clock()
-        bucket = self._buckets.get((client, kind))
-        if bucket is None:
-            bucket = self._buckets[client, kind] = _Bucket(limit * BURST_S, now)
-        bucket.left = min(limit * BURST_S, bucket.left + (now - bucket.since) * limit)
-        bucket.since = now
-        return bucket.left
+        bucket = self._buckets(client).get((client, kind))
+        return self.limits[kind] * BURST_S if bucket is None else self._fill(bucket, kind)
 
     def wait_s(self, client: str, kind: Kind) -> float:
         """Return the seconds until the quota admits a request again; 0 if it does now."""
@@ -67,10 +67,38 @@ class Quotas:
 
     @property
     def known(self) -> list[tuple[str, Kind]]:
-        """Clients that sent something, with each of their quotas."""
-        return list(self._buckets)
+        """Clients of the tokens file that sent something, with each of their quotas."""
+        return list(self._named)
+
+    @property
+    def size(self) -> int:
+        """The number of buckets in memory."""
+        return len(self._named) + len(self._issued)
+
+    def _buckets(self, client: str) -> dict[tuple[str, Kind], _Bucket]:
+        return self._issued if is_of_issuer(client) else self._named
+
+    def _fill(self, bucket: _Bucket, kind: Kind) -> float:
+        limit, now = self.limits[kind], self._clock()
+        bucket.left = min(limit * BURST_S, bucket.left + (now - bucket.since) * limit)
+        bucket.since = now
+        return bucket.left
 
     def _take(self, client: str, kind: Kind, count: int) -> None:
         if kind in self.limits:
-            self.left(client, kind)
-            self._buckets[client, kind].left -= count
+            buckets = self._buckets(client)
+            bucket = buckets.get((client, kind))
+            if bucket is None:
+                bucket = buckets[client, kind] = _Bucket(self.limits[kind] * BURST_S, self._clock())
+                self._prune()
+            bucket.left = self._fill(bucket, kind) - count
+
+    def _prune(self) -> None:
+        """Drop full buckets when their number has doubled, which costs each request a constant on average."""
+        if len(self._issued) >= self._prune_at:
+            full = [
+                key for key, each in self._issued.items() if self._fill(each, key[1]) >= self.limits[key[1]] * BURST_S
+            ]
+            for key in full:
+                del self._issued[key]
+            self._prune_at = max(_LEAST_PRUNED, 2 * len(self._issued))

@@ -1,10 +1,14 @@
-"""TLS of the gateway: the context of its server, and that of its clients."""
+"""TLS of the gateway: the context of its server, and that of its clients.
+
+Files are read when a context is made, and not with the settings: each process of the pipeline reads all settings, but
+only some have these files.
+"""
 
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.environment_reader import EnvironmentReader
+from include.environment_reader import EnvironmentReader, require_readable
 from include.errors import ConfigurationError
 
 
@@ -18,6 +22,8 @@ class ServerTls:
 
     def context(self) -> ssl.SSLContext:
         """Return the server's context. Raises ConfigurationError."""
+        require_readable("GATEWAY_TLS_CERTIFICATE_FILE", self.certificate_file)
+        require_readable("GATEWAY_TLS_KEY_FILE", self.key_file)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.load(context)
         if self.client_ca_file:
@@ -40,12 +46,21 @@ class ClientTls:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
+    ca_variable: str = "GATEWAY_CA_FILE"  # for messages
+
+    def require_files(self) -> None:
+        """Raise ConfigurationError if this process cannot read one of the files."""
+        names = (self.ca_variable, "GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE")
+        for name, path in zip(names, (self.ca_file, self.certificate_file, self.key_file), strict=True):
+            if path:
+                require_readable(name, path)
 
     def context(self) -> ssl.SSLContext:
         """Return the client's context. Raises ConfigurationError."""
+        self.require_files()
         context = ssl.create_default_context()
         if self.ca_file:
-            _trust(context, "GATEWAY_CA_FILE", self.ca_file)
+            _trust(context, self.ca_variable, self.ca_file)
         if self.certificate_file and self.key_file:
             _identify(context, "GATEWAY_CLIENT_CERTIFICATE_FILE", self.certificate_file, self.key_file)
         return context
@@ -54,8 +69,8 @@ class ClientTls:
 def read_server_tls(env: EnvironmentReader) -> ServerTls | None:
     """Return the server's files; None if the gateway serves HTTP. Raises ConfigurationError."""
     names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE")
-    certificate_file, key_file = env.certificate_and_key(*names, "the gateway's")
-    client_ca_file = env.readable_file("GATEWAY_TLS_CLIENT_CA_FILE")
+    certificate_file, key_file = env.pair_of_paths(*names, "the gateway's")
+    client_ca_file = env.path("GATEWAY_TLS_CLIENT_CA_FILE")
     if certificate_file and key_file:
         return ServerTls(certificate_file, key_file, client_ca_file)
     if client_ca_file:
@@ -65,11 +80,12 @@ def read_server_tls(env: EnvironmentReader) -> ServerTls | None:
 
 def read_client_tls(env: EnvironmentReader) -> ClientTls:
     """Return the files of the gateway's clients. Raises ConfigurationError."""
-    pair = env.certificate_and_key("GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE", "a client's")
-    return ClientTls(env.readable_file("GATEWAY_CA_FILE"), *pair)
+    pair = env.pair_of_paths("GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE", "a client's")
+    return ClientTls(env.path("GATEWAY_CA_FILE"), *pair)
 
 
 def _trust(context: ssl.SSLContext, name: str, path: Path) -> None:
+    require_readable(name, path)
     try:
         context.load_verify_locations(path)
     except OSError as exc:  # ssl.SSLError is one

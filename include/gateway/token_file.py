@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 EVERY_TOPIC = "*"
 DATA, ADMIN = "data", "admin"  # names of the tokens from GATEWAY_TOKEN and GATEWAY_ADMIN_TOKEN
 
+ISSUER_PREFIX = "oidc:"  # of clients with an access token; no name in the file has a colon
+_ISSUER_SERIES = ISSUER_PREFIX + "*"
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = ("name", "sha256", "topics", "admin")
@@ -46,6 +49,19 @@ class Entry:
     def allows(self, topic: str) -> bool:
         """True if the token may send data of this topic."""
         return topic in self.topics or EVERY_TOPIC in self.topics
+
+
+def is_of_issuer(client: str) -> bool:
+    """True for a client with an access token. Their number has no limit, since users may be clients."""
+    return client.startswith(ISSUER_PREFIX)
+
+
+def series_of(client: str) -> str:
+    """Return the label of a client in metrics: its name in the file, or one label for all clients of the issuer.
+
+    So the page has a bounded size, and no ids of users, although everybody may read it.
+    """
+    return _ISSUER_SERIES if is_of_issuer(client) else client
 
 
 def new_token() -> str:

@@ -40,6 +40,7 @@ class Collector:
         self.spans: list[Received] = []
         self.status = 200
         self.requests = 0
+        self.headers: dict[str, str] = {}  # of the last request, names in lower case
         self.is_open = threading.Event()
         self.is_open.set()
         collector = self
@@ -55,6 +56,7 @@ class Collector:
                     case "deflate":
                         body = zlib.decompress(body)
                 assert (self.path, self.headers["Content-Type"]) == ("/v1/traces", "application/x-protobuf")
+                collector.headers = {name.lower(): value for name, value in self.headers.items()}
                 collector.requests += 1
                 collector.is_open.wait()
                 if collector.status == 200 and keeps_spans:

@@ -18,6 +18,21 @@ def test_the_least_that_is_needed():
     assert settings.kafka.min_insync_replicas == 2
 
 
+def test_the_gateways_files_are_no_matter_of_other_processes():
+    names = ("GATEWAY_TLS_CERTIFICATE_FILE", "GATEWAY_TLS_KEY_FILE", "GATEWAY_TLS_CLIENT_CA_FILE", "GATEWAY_CA_FILE",
+             "GATEWAY_CLIENT_CERTIFICATE_FILE", "GATEWAY_CLIENT_KEY_FILE", "GATEWAY_OIDC_CA_FILE")  # fmt: skip
+    issuer = {"GATEWAY_OIDC_ISSUER": "https://login.example.com", "GATEWAY_OIDC_AUDIENCE": "gateway"}
+    files = {name: f"/nowhere/{name}" for name in names}
+    gateway = Settings.from_environment({**LEAST, **issuer, **files}).gateway
+    for tls, name in (
+        (gateway.tls, "GATEWAY_TLS_CERTIFICATE_FILE"),
+        (gateway.client_tls, "GATEWAY_CA_FILE"),
+        (gateway.oidc.tls, "GATEWAY_OIDC_CA_FILE"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{name}='/nowhere/{name}': cannot be read"):
+            tls.context()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -64,6 +79,27 @@ def test_the_least_that_is_needed():
 def test_a_wrong_value_is_named(name, value, says):
     with pytest.raises(ConfigurationError, match=f"{name}.*{says}"):
         Settings.from_environment({**LEAST, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ARCHIVE_S3_ENDPOINT", "https://AKIA:hunter/2@store:9000"),
+        ("ARCHIVE_S3_ENDPOINT", "AKIA:hunter/2@store:9000"),
+        ("ARCHIVE_DIR", "s3://AKIA:hunter/2@Bucket/archive"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://u:hunter/2@collector:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://u:hunter/2@a:4318,http://u:hunter/2@b:0"),
+        ("GATEWAY_OIDC_ISSUER", "http://u:hunter2@issuer.example.com"),
+        ("GATEWAY_URL", "https://u:hunter/2@gateway /"),
+        ("LINEAGE_RECEIVER", "ftp://u:hunter/2@receiver"),
+        ("SPARK_MASTER", "spark:// u:hunter/2@spark"),
+        ("KAFKA_BOOTSTRAP_SERVERS", "u:hunter/2@broker:9092"),
+    ],
+)
+def test_a_login_in_a_url_is_not_shown(name, value):
+    with pytest.raises(ConfigurationError, match=rf"{name}=.*\*\*\*@") as raised:
+        Settings.from_environment({**LEAST, name: value})
+    assert "hunter" not in str(raised.value)
 
 
 def test_a_missing_password_is_named_when_it_is_used():

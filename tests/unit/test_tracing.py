@@ -12,6 +12,7 @@ from include.gateway.ports import Record
 from include.gateway.request_trace import RequestTrace, finish
 from include.settings import TracingSettings, tracing_settings
 from include.spans import MAX_LINKS, Span, batch_span, links_of, new_trace
+from tests.servers import wait_until
 from tests.support.collector import Collector
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
@@ -24,10 +25,10 @@ def tracer(monkeypatch):
     made = []
     monkeypatch.setattr(tracing, "CLOSE_TIMEOUT_S", 0.2)
 
-    def make(**variables):
+    def make(headers=None, /, **variables):
         for name, value in {**ENDPOINT, **variables}.items():
             monkeypatch.setenv(name, value)
-        made.append(OtlpTracer("test"))
+        made.append(OtlpTracer("test", headers))
         return made[-1]
 
     yield make
@@ -62,6 +63,14 @@ def test_the_sampler_of_the_environment_decides(tracer, sampler, argument, new, 
     made = tracer(OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument)
     assert share(made, 2000) == pytest.approx(new, abs=0.1)
     assert [made.begin(parent).is_sampled for parent in (SAMPLED, UNSAMPLED)] == [of_sampled, of_unsampled]
+
+
+def test_a_caller_cannot_choose_an_id_that_is_always_recorded(tracer):
+    made = tracer(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.1")
+    for flags in (0, 1):
+        chosen = TraceContext("1" + "0" * 30 + "1", "b" * 16, flags)
+        recorded = [made.begin(chosen).is_sampled for _ in range(2000)]
+        assert sum(recorded) / 2000 == pytest.approx(0.1, abs=0.05)
 
 
 def test_ids_are_valid_and_differ(tracer):
@@ -134,3 +143,34 @@ def test_tracing_is_on_with_an_endpoint(variables, is_on):
 def test_what_cannot_be_sent_is_refused(variables, name):
     with pytest.raises(ConfigurationError, match=name):
         tracing_settings(variables)
+
+
+HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+
+
+def test_headers_come_from_a_variable_or_a_file_and_those_for_traces_win(tmp_path):
+    file = tmp_path / "headers"
+    file.write_text("Authorization=Bearer%20hunter2, x-team = a=b\n")
+    settings = tracing_settings({**ENDPOINT, f"{HEADERS}_FILE": str(file)})
+    assert settings.headers == {"authorization": "Bearer hunter2", "x-team": "a=b"}
+    assert "hunter2" not in repr(settings)
+    both = {HEADERS: "a=1", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "b=2"}
+    assert tracing_settings({**ENDPOINT, **both}).headers == {"b": "2"}
+
+
+@pytest.mark.parametrize("value", ["Authorization: Bearer hunter2", "a=1,hunter2", "=hunter2", "a=hunter2%0D%0Ab: c"])
+def test_malformed_headers_are_refused_without_their_value(value, tracer, caplog):
+    with pytest.raises(ConfigurationError, match=f"{HEADERS}: not name=value") as raised:
+        tracing_settings({**ENDPOINT, HEADERS: value})
+    assert "hunter2" not in str(raised.value)
+    tracer(**{HEADERS: value})
+    assert "hunter2" not in caplog.text
+
+
+def test_the_collector_gets_the_headers(tracer):
+    collector = Collector()
+    made = tracer({"api-key": "hunter2"}, **collector.variables())
+    made.record(Span("a span", "internal", new_trace(), None, 1, 2, {}))
+    wait_until(lambda: collector.requests, 10, "the span is sent")
+    assert collector.headers["api-key"] == "hunter2"
+    collector.close()

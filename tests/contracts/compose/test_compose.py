@@ -27,7 +27,7 @@ from tests.support.compose import (
 from tests.support.compose import generated_variables as make_variables
 from tests.support.image import DOCKERFILE, copy_tree, ignore_rules, is_ignored, read_stages
 
-SECRET = re.compile(r"_(PASSWORD|TOKEN|SECRET|KEY)$")
+SECRET = re.compile(r"_(PASSWORD|TOKEN|SECRET|KEY|HEADERS)$")
 BUILDER = "databases"
 DEPLOYMENT = PROJECT_ROOT / "docs" / "deployment.md"
 

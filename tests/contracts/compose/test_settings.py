@@ -250,6 +250,19 @@ def test_the_addresses_of_alerts_are_known_to_airflow_only(variables: dict[str, 
         assert not [text for text in launched.values() if "secret@" in text or "/secret" in text], name
 
 
+def test_the_headers_for_the_collector_are_known_to_those_who_send_spans(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    settings = _below(tmp_path, variables | {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=hunter2"})
+    compose = Compose.load(settings)
+    knowing = {name for name in compose.services if "api-key=hunter2" in compose.environment(name).values()}
+    assert knowing == {"gateway", *STREAMS}
+    for name in knowing:
+        local = prepare(name, Layout.of(state=tmp_path), settings).variables
+        assert local["OTEL_EXPORTER_OTLP_HEADERS"] == "api-key=hunter2"
+    assert "OTEL_EXPORTER_OTLP_HEADERS" not in airflow_environment(settings, ROOT)
+
+
 def test_the_superuser_is_known_to_those_who_make_roles_only(compose: Compose) -> None:
     superuser = compose.environment("migrate")["POSTGRES_SUPERUSER_PASSWORD"]
     knowing = {name for name in compose.services if superuser in compose.environment(name).values()}
@@ -475,4 +488,5 @@ def _options(command: list[str]) -> list[str]:
 
 
 def _secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in without_secrets(environment)}
+    """The secrets that are set: an empty variable counts as none."""
+    return {name: value for name, value in environment.items() if value and name not in without_secrets(environment)}

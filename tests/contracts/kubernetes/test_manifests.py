@@ -130,12 +130,21 @@ def test_a_container_has_the_command_and_the_variables_of_its_service(compose: C
     assert literal.items() <= compose.environment(name).items()
 
 
+def test_the_headers_for_the_collector_are_an_optional_secret_of_gateway_and_stream() -> None:
+    name = "OTEL_EXPORTER_OTLP_HEADERS"
+    found = {container: each["valueFrom"] for container, its in containers().items()
+             for each in its.get("env", ()) if each["name"] == name}  # fmt: skip
+    secret = {"secretKeyRef": {"name": "secrets", "key": name, "optional": True}}
+    assert found == {"gateway": secret, "stream": secret}
+
+
 def test_the_documented_command_makes_the_secrets(variables: dict[str, str]) -> None:
     written = (PROJECT_ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     command = re.search(r"grep -E '(.+)' \.env > deploy/kubernetes/secrets\.env", written)
     assert command, "docs/deployment.md lacks the command"
     generated = {name for name in variables if re.search(command.group(1), f"{name}=")}
     assert secret_keys() <= generated
+    assert re.search(command.group(1), "OTEL_EXPORTER_OTLP_HEADERS=")
 
 
 @pytest.mark.parametrize(("name", "service"), LASTING.items())

@@ -35,7 +35,7 @@ class Keys:
     def __init__(self, *keys):
         self.jwks = [key.jwk if isinstance(key, SigningKey) else key for key in keys]
 
-    def fetch(self):
+    async def fetch(self):
         return {"keys": self.jwks}
 
 

@@ -1,10 +1,14 @@
 """The issuer's keys: fetched, refreshed, asked for, and kept while the issuer is out."""
 
 import asyncio
+from contextlib import closing, suppress
+from unittest.mock import AsyncMock
 
 import pytest
 
+from include.adapters.issuer import HttpIssuer
 from include.gateway.issuer_keys import MIN_INTERVAL_S, IssuerKeys, IssuerUnavailable
+from include.settings import OidcSettings
 from tests.support.issuer import SigningKey
 
 FIRST, SECOND = SigningKey("first", "ES256"), SigningKey("second", "ES256")
@@ -16,7 +20,7 @@ class Source:
     def __init__(self, *keys):
         self.keys, self.error, self.fetches = keys, None, 0
 
-    def fetch(self):
+    async def fetch(self):
         self.fetches += 1
         if self.error is not None:
             raise self.error
@@ -90,7 +94,7 @@ def test_while_the_issuer_is_out_known_keys_stay_and_unknown_ids_are_open(keys, 
 
 @pytest.mark.parametrize("body", [None, [], {"keys": 7}, "text"])
 def test_what_is_no_key_set_changes_nothing(keys, source, body):
-    source.fetch = lambda: body
+    source.fetch = AsyncMock(return_value=body)
     asyncio.run(keys.fetch())
     assert keys.get("first") is not None
     assert "not a JSON Web Key Set" in keys.problem
@@ -101,9 +105,103 @@ def test_a_key_that_disappears_is_not_accepted_any_more(keys, source):
     asyncio.run(keys.fetch())
     assert is_unknown(keys, "first")
     assert keys.get("second") is not None
+
+
+def test_a_set_without_a_usable_key_is_a_problem(keys, source, caplog):
+    version = keys.version
     source.keys = ()
+    for _ in range(2):
+        asyncio.run(keys.fetch())
+        assert not is_unknown(keys, "first")
+        assert keys.problem == "the token issuer's key set has no usable key; every access token is refused"
+    assert caplog.text.count("no usable key") == 1
+    source.keys = (FIRST,)
     asyncio.run(keys.fetch())
-    assert is_unknown(keys, "second")
+    assert keys.get("first") is not None
+    assert (keys.problem, keys.version) == (None, version + 2)
+
+
+def test_the_version_grows_only_with_a_change_of_the_keys(keys, source):
+    version = keys.version
+    asyncio.run(keys.fetch())
+    assert keys.version == version
+    source.keys = (SigningKey("first", "ES256"),)  # the same id
+    asyncio.run(keys.fetch())
+    assert keys.version == version + 1
+
+
+def test_unknown_ids_during_a_fetch_cause_no_further_one(source, clock):
+    fetch = source.fetch
+
+    async def slow():
+        await asyncio.sleep(0.02)
+        return await fetch()
+
+    source.fetch = slow
+
+    async def main():
+        keys = IssuerKeys(source, 10_000, clock)
+        running = asyncio.create_task(keys.run())
+        async with asyncio.timeout(10):
+            while keys.version == 0:
+                await asyncio.sleep(0.001)
+            clock.now += MIN_INTERVAL_S  # the next id that is unknown may cause a fetch
+            outcomes = []
+            for _ in range(100):
+                outcomes.append(is_unknown(keys, "made-up"))
+                await asyncio.sleep(0.002)
+        running.cancel()
+        return outcomes
+
+    outcomes = asyncio.run(main())
+    assert source.fetches == 2
+    assert not outcomes[0]
+    assert outcomes[-1]
+
+
+def test_a_fetch_that_takes_too_long_is_a_problem(keys, source, monkeypatch):
+    monkeypatch.setattr("include.gateway.issuer_keys.FETCH_TIMEOUT_S", 0.05)
+    source.fetch = asyncio.Event().wait
+    asyncio.run(keys.fetch())
+    assert "did not send them within 0.05 s" in keys.problem
+    assert keys.get("first") is not None
+
+
+def test_an_issuer_that_trickles_its_head_ends_no_later_than_the_timeout(monkeypatch):
+    monkeypatch.setattr("include.gateway.issuer_keys.FETCH_TIMEOUT_S", 0.3)
+
+    async def trickle(reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nx: ")
+        with closing(writer), suppress(OSError):
+            while True:
+                writer.write(b"a")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+
+    async def main():
+        async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            keys = IssuerKeys(HttpIssuer(OidcSettings(f"http://127.0.0.1:{port}", "a")), 300)
+            async with asyncio.timeout(5):
+                await keys.fetch()
+        return keys.problem
+
+    assert "did not send them within 0.3 s" in asyncio.run(main())
+
+
+def test_a_large_set_is_read_beside_the_loop(keys, source):
+    made = SigningKey("0", "ES512").jwk
+    source.fetch = AsyncMock(return_value={"keys": [{**made, "kid": str(number)} for number in range(3000)]})
+
+    async def main():
+        fetching, turns = asyncio.create_task(keys.fetch()), 0
+        while not fetching.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        return turns
+
+    assert asyncio.run(main()) > 10
+    assert keys.get("2999") is not None
 
 
 def test_the_keys_are_fetched_regularly_and_sooner_when_asked(source):
@@ -121,7 +219,7 @@ def test_the_keys_are_fetched_regularly_and_sooner_when_asked(source):
             while slow.version == 0:
                 await asyncio.sleep(0.001)
             slow.refresh()
-            while slow.version == 1:
+            while source.fetches - before < 2:
                 await asyncio.sleep(0.001)
         running.cancel()
         return source.fetches - before

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.answer import Fault
+from include.gateway.latencies import Latencies
 from include.gateway.quotas import BURST_S, Quotas
 
 
@@ -83,3 +84,26 @@ def test_no_stretch_of_time_admits_more_than_burst_and_rate(requests_per_s, byte
                 sum(size for _, size in admitted[first:last])
                 <= bytes_per_s * stretch + max(size for _, size in admitted[first : last + 1]) + 1e-3
             )
+
+
+def test_full_buckets_of_the_issuers_clients_are_dropped_and_others_kept():
+    time = Time()
+    quotas = Quotas(10, 100, time)
+    assert is_admitted(quotas, "oidc:indebted", size=1_000_000)
+    assert is_admitted(quotas, "of-the-file")
+    for number in range(50_000):
+        time.now += 0.01
+        assert is_admitted(quotas, f"oidc:{number}", size=1)
+    assert quotas.size < 2500
+    assert not is_admitted(quotas, "oidc:indebted")
+    assert quotas.known == [("of-the-file", "requests"), ("of-the-file", "bytes")]
+
+
+def test_the_issuers_clients_have_one_series_of_metrics():
+    quotas, latencies = Quotas(1, 0, Time()), Latencies()
+    for number in range(100):
+        for _ in range(3):
+            is_admitted(quotas, f"oidc:user-{number}")
+        latencies.observe("POST /boards", f"oidc:user-{number}", 0.01)
+    assert quotas.refused == {("oidc:*", "requests"): 100}
+    assert {each.labels["client"] for each in latencies.metric().samples} == {"oidc:*"}
