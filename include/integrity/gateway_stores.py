@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
-from include.errors import PipelineError
-from include.integrity.gateways import Unsent
+from include.errors import PipelineError, Retryable
+from include.integrity.gateways import Unsent, unsent
 from include.settings import Settings
 from include.sql.named import query
 
@@ -20,6 +20,10 @@ _APPLICATION = "gateway stores"
 
 class NotMissing(PipelineError):
     """No store with this id is missing: it answers, was given up before, or was never seen."""
+
+
+class StoresUnread(Retryable):
+    """A store of a gateway has accepted events that are in no topic, or is missing: see `watch`."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,22 @@ def missing_stores(
     }
     cursor.execute(query("select_missing_stores", cursor), params)
     return [MissingStore(str(row[0]), *row[1:]) for row in cursor.fetchall()]
+
+
+def require_stores_read(settings: Settings) -> None:
+    """Raise StoresUnread unless every store that ever answered has sent all its events, or was given up.
+
+    Raises GatewayUnavailable, DatabaseUnavailable.
+    """
+    held = unsent(settings)
+    noted_at = note_stores(settings, held.items())
+    with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
+        missing = missing_stores(cursor, held, noted_at)
+    unread = {url: each.total for url, each in held.items() if each.total} | {
+        each.store_id: "missing" for each in missing
+    }
+    if unread:
+        raise StoresUnread(stores=unread)
 
 
 def give_up_store(settings: Settings, store: str, reason: str, made_by: str) -> MissingStore:
