@@ -35,10 +35,12 @@ LATEST = "latest"
 _POLL_S = 0.1
 _SAY_AGAIN_S = 10.0
 _STOP_S = 60.0
-_HAS_TIMELINES = "SELECT to_regprocedure('public.note_timeline()') IS NOT NULL"
+_HAS_TIMELINES = "SELECT to_regprocedure('public.note_timeline(boolean)') IS NOT NULL"
 _NOTE_TIMELINE = "SELECT public.note_timeline()"
-# of a schema that is older than timelines: ids of rows that are lost are in the topics, and must not be given again
-_MOVE_SEQUENCES = """
+# Of a schema that is older than timelines: ids of rows that are lost are in the topics, and must not be given again.
+# The migration that brings timelines finds the setting, and notes that rows may be lost.
+NOTE_WITHOUT_TIMELINES = """
+INSERT INTO pipeline_setting VALUES ('restored', 'rows may be lost') ON CONFLICT (name) DO NOTHING;
 SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, COALESCE(last_value, 0) + 1000000)
   FROM pg_sequences WHERE schemaname IN ('public', 'site')
 """
@@ -184,7 +186,7 @@ def _recover(
             with closing(connect(settings, database)) as connection, connection, connection.cursor() as cursor:
                 cursor.execute(_HAS_TIMELINES)
                 [has_timelines] = cursor.fetchone()
-                cursor.execute(_NOTE_TIMELINE if has_timelines else _MOVE_SEQUENCES)
+                cursor.execute(_NOTE_TIMELINE if has_timelines else NOTE_WITHOUT_TIMELINES)
                 if archive_id is not None:
                     cursor.execute(_CLAIM_ARCHIVE, {"id": archive_id})
         return recovered

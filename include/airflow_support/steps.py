@@ -22,6 +22,7 @@ from include.integrity import certificate as certificates
 from include.integrity import covering, days
 from include.integrity.announcement import announcement_of
 from include.integrity.approval import needs_person, request_approval, save_question
+from include.integrity.gateway_stores import require_stores_read
 from include.integrity.late_members import find_late_members
 from include.integrity.report import text_of
 
@@ -219,8 +220,9 @@ def reconcile(pipeline: str, run_type: str, since: str, is_dry_run: bool, reason
     """Publish rows that were saved and never published; returns the counts of each topic. See `reconcile_sources`.
 
     A run by hand needs a reason, and only it can be a dry run. `since` is a day or empty. The fallback stores are
-    drained first: versions that wait in the store of another machine would be published twice. Raises FormError,
-    FallbackNotDrained, NotPublished and the errors of `reconcile_sources`.
+    drained first: versions that wait in the store of another machine would be published twice. After a failover, the
+    timeline of the database stays open while a store has unsent events or is missing. Raises FormError,
+    FallbackNotDrained, NotPublished, StoresUnread and the errors of `reconcile_sources`.
     """
     is_by_hand = run_type == "manual"
     if is_by_hand:
@@ -231,7 +233,12 @@ def reconcile(pipeline: str, run_type: str, since: str, is_dry_run: bool, reason
     if first > now:
         raise FormError("since", since, "that day has not begun; give an earlier one")
     replay_fallback(pipeline)
-    scope = Scope(first, stores=[settings.gateway.fallback_dir], dry_run=is_by_hand and is_dry_run)
+    scope = Scope(
+        first,
+        stores=[settings.gateway.fallback_dir],
+        dry_run=is_by_hand and is_dry_run,
+        require_all_read=lambda: require_stores_read(settings),
+    )
     done = reconcile_sources(settings, scope)
     if refused := sum(one.refused for one in done):
         raise NotPublished(refused=refused)

@@ -1,4 +1,4 @@
-"""Produces rows that were saved but never published: `python -m include.gateway.reconcile [--dry-run]`.
+"""Produces rows that were saved but never published: `python -m include.gateway.reconcile [--dry-run | --restored]`.
 
 After a failover of the database, or a restore of a backup, it first writes back the rows that were lost.
 
@@ -10,13 +10,19 @@ Rows that the database lost because a standby was promoted that had not received
 fallback store, if they were accepted. While `database_timeline` has a timeline without `reconciled_at`, they are
 written back from there, as far back as the timeline needs it, whatever `--since` says. Ids of which there is neither a
 row nor a record are logged, and so are rows of which there is a tombstone that the API did not make: perhaps of a
-person who was forgotten in the meantime.
+person who was forgotten in the meantime. Persons in `forgotten_key` are not written back, nor are their boards. If an
+id was given to two rows, the timeline stays without `reconciled_at` until a run with `--accept-given-twice`.
+
+`--restored` is for after a restore: it notes in the database of each listed pipeline that rows may be lost, moves its
+sequences ahead, and does nothing else. PostgreSQL shows a promotion by itself, but not a dump that is restored in its
+own server, a copy of the disk, or a base backup that was started without `recovery.signal`.
 
 It is safe to run while gateways run, and to run again. Rows changed within the last minute are left to the gateways.
 The event id is derived from topic, id and version, as in the gateway, so a record that a gateway sent without receiving
 its acknowledgement is a copy. A version older than the one that a topic has by then loses every version comparison.
 Exit codes: 0 everything is published, or the dry run is done; 75 some rows are not published, the timeline of the
-database changed within the last minute, or the database, the broker or a store is not available; 78 a setting is wrong.
+database changed within the last minute, or the database, the broker or a store is not available; 78 a setting is wrong;
+1 ids were given twice.
 """
 
 import argparse
@@ -24,7 +30,7 @@ import asyncio
 import datetime as dt
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -32,18 +38,19 @@ from pathlib import Path
 
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.kafka.producer import KafkaProducer
-from include.adapters.postgres.sessions import LONG, open_connection
+from include.adapters.postgres.sessions import LONG, connect, open_connection
 from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
 from include.adapters.published_versions import iter_store, iter_topic
 from include.clock import Clock, SystemClock, rfc3339
 from include.command import as_command
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, Retryable
+from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
-from include.settings import Settings
+from include.settings import Settings, pipeline_names
+from include.sql.named import query
 
 log = logging.getLogger("include.gateway.reconcile")
 
@@ -63,12 +70,16 @@ class Scope:
     """The rows to compare: changed from `since` on (None: as far back as the topic reaches), older than `min_age_s`.
 
     `stores` are folders of fallback stores: versions that wait there count as published.
+    `accepts_given_twice`: a person has dealt with the ids that were given to two rows. `require_all_read` is called
+    before a timeline counts as reconciled, and raises if a store is not read that may have lost rows.
     """
 
     since: dt.datetime | None
     min_age_s: float = DEFAULT_MIN_AGE_S
     stores: Sequence[Path] = ()
     dry_run: bool = False
+    accepts_given_twice: bool = False
+    require_all_read: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +87,8 @@ class Reconciled:
     """Counts of rows of one topic. `refused` are those that Kafka will never accept as they are.
 
     After a change of the timeline: `written_back` are rows and versions that the database had lost. `without_record`
-    are ids of which nothing is known, and `with_tombstone` rows that someone else than the API deleted; both are
-    logged.
+    are ids of which nothing is known, `with_tombstone` rows that someone else than the API deleted, and `given_twice`
+    rows whose id another row had before; all are logged.
     """
 
     topic: str
@@ -87,10 +98,30 @@ class Reconciled:
     written_back: int = 0
     without_record: int = 0
     with_tombstone: int = 0
+    given_twice: int = 0
 
 
 class TimelineTooYoung(Retryable):
     """The database changed its timeline so recently that records of lost rows may be in flight; run it again."""
+
+
+class IdsGivenTwice(PipelineError):
+    """Rows have ids that lost rows had before; the log names them. See docs/runbooks/database-back.md."""
+
+
+def note_restored(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Note in the database of each listed pipeline that it was restored; returns the names of the databases.
+
+    Its rows count as lost from the beginning until they are reconciled, and every sequence is moved ahead: ids of lost
+    rows are not given again. Raises DatabaseUnavailable; the databases before are noted then.
+    """
+    noted = []
+    for pipeline in pipeline_names(environment):
+        database = Settings.from_environment(environment, pipeline).database
+        with connect(database, "gateway", "reconcile") as connection, connection.cursor() as cursor:
+            cursor.execute(query("note_restored", cursor))
+        noted.append(database.name)
+    return noted
 
 
 def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
@@ -99,8 +130,8 @@ def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
     Blocks, for minutes if the topics are large; memory is bounded. After a run that is not dry, every row of the scope
     that is not counted as refused was acknowledged by Kafka, was published before, or waits in one of the stores; and
     every row that is published is in the database. Raises TimelineTooYoung if that cannot be said yet of a timeline of
-    the database; DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and ContractMismatch if a topic does not
-    exist.
+    the database; IdsGivenTwice, after all else is done; DatabaseUnavailable, BrokerUnavailable, StoreUnavailable, and
+    ContractMismatch if a topic does not exist.
     """
     clock = SystemClock()
     require_own_cluster(settings.kafka.connection, scope.stores, _CLUSTER_S)
@@ -112,6 +143,11 @@ def reconcile_sources(settings: Settings, scope: Scope) -> list[Reconciled]:
         scope = replace(scope, since=_since(scope.since, timelines))
         done = [_reconcile(settings, scope, rows, topic, until, timelines, clock) for topic in (MEMBER, BOARD)]
         if timelines and not scope.dry_run:
+            member, board = (one.given_twice for one in done)
+            if member + board and not scope.accepts_given_twice:
+                raise IdsGivenTwice(member=member, board=board)
+            if scope.require_all_read is not None:
+                scope.require_all_read()
             rows.save_reconciled(each for each in timelines if each.first_seen_at < until)
             young = [each.name for each in timelines if each.first_seen_at >= until]
             if young:
@@ -137,15 +173,19 @@ def _reconcile(
     rows.begin()
     # stores before topics: a record replayed meanwhile is found in both, never in neither
     waiting = rows.add(chain.from_iterable(iter_store(folder, topic, contents) for folder in scope.stores))
-    from_at = None if since is None else since - _SLACK
+    read_since = scope.since if timelines else since  # of lost rows, Kafka may have more than it promises to keep
+    from_at = None if read_since is None else read_since - _SLACK
     published = rows.add(iter_topic(settings.kafka.connection, topic, from_at, contents))
-    where = "the beginning" if since is None else rfc3339(since)
+    where = "the beginning" if read_since is None else rfc3339(read_since)
     log.info("%s since %s: %d versions published, %d in fallback stores", topic.name, where, published, waiting)
-    found = rows.write_back(topic, scope.dry_run) if timelines else WrittenBack([], [], [])
+    found = rows.write_back(topic, scope.dry_run) if timelines else WrittenBack([], [], [], [])
     _show_written_back(topic, found, scope.dry_run)
+    if timelines and since is not None and read_since != since:
+        log.warning("%s: records from before %s may have expired in Kafka, and rows that were lost before cannot be "
+                    "written back then", topic.name, rfc3339(since))  # fmt: skip
     compared = _compare(settings, scope, rows, topic, since, until, clock)
     return replace(compared, written_back=len(found.rows), without_record=len(found.without_record),
-                   with_tombstone=len(found.with_tombstone))  # fmt: skip
+                   with_tombstone=len(found.with_tombstone), given_twice=len(found.given_twice))  # fmt: skip
 
 
 def _show_written_back(topic: Topic, found: WrittenBack, dry_run: bool) -> None:
@@ -154,6 +194,7 @@ def _show_written_back(topic: Topic, found: WrittenBack, dry_run: bool) -> None:
         (found.without_record, logging.WARNING, "given out and without a row or a record, so not answered 2xx"),
         (found.with_tombstone, logging.WARNING, "saved, with a tombstone that the API did not make: a person who was "
          "forgotten must be forgotten again, see docs/runbooks/forget.md"),
+        (found.given_twice, logging.ERROR, "of a row and of the record of a lost one, which is not written back"),
     ):  # fmt: skip
         if ids:
             shown = ", ".join(map(str, ids[:_SHOWN])) + (", …" if len(ids) > _SHOWN else "")
@@ -255,11 +296,15 @@ def _arguments() -> argparse.Namespace:
     span = parser.add_mutually_exclusive_group()
     span.add_argument("--since", type=_instant, help="compare rows changed from this time on (default: 2 days ago)")
     span.add_argument("--all", action="store_true", help="compare rows as far back as the topics reach")
+    span.add_argument("--restored", action="store_true",
+                      help="note that the databases of all pipelines were restored; do nothing else")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be produced; change nothing")
     parser.add_argument("--min-age-s", type=float, default=DEFAULT_MIN_AGE_S, metavar="S",
                         help="leave rows changed within the last S seconds to the gateways (default 60)")  # fmt: skip
     parser.add_argument("--store", type=Path, action="append", metavar="FOLDER",
                         help="a fallback store, once for each gateway (default: GATEWAY_FALLBACK_DIR)")  # fmt: skip
+    parser.add_argument("--accept-given-twice", action="store_true",
+                        help="ids that two rows have were dealt with: end the search for lost rows")  # fmt: skip
     return parser.parse_args()
 
 
@@ -267,13 +312,16 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Reconcile and print the counts of each topic."""
     arguments = _arguments()
+    if arguments.restored:
+        print(f"noted as restored: {', '.join(note_restored())}")
+        return OK
     settings = Settings.from_environment()
     for folder in arguments.store or []:
         if not folder.is_dir():
             raise ConfigurationError(f"no fallback store in {folder}; name its folder with --store")
     since = None if arguments.all else arguments.since or SystemClock().now() - DEFAULT_SINCE
     stores = arguments.store or [settings.gateway.fallback_dir]
-    scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run)
+    scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run, arguments.accept_given_twice)
     done = reconcile_sources(settings, scope)
     for one in done:
         print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused, "

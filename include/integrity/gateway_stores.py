@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import connect
-from include.errors import ConfigurationError, PipelineError
-from include.integrity.gateways import Unsent, unsent_or_reason
+from include.errors import ConfigurationError, PipelineError, Retryable
+from include.integrity.gateways import Unsent, unsent, unsent_or_reason
 from include.settings import Settings
 from include.sql.named import query
 
@@ -21,6 +21,10 @@ _ASK_S = 15.0
 
 class NotMissing(PipelineError):
     """No store with this id is missing: it answers, was given up before, or was never seen."""
+
+
+class StoresUnread(Retryable):
+    """A store of a gateway has accepted events that are in no topic, or is missing: see `watch`."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,22 @@ def missing_stores(cursor: Cursor, answers: Mapping[str, object]) -> list[Missin
 def missing_stores_term(answers: Mapping[str, object], cursor: Cursor) -> tuple[str, Mapping[str, object]]:
     """Return the statement that counts them again, with its parameters."""
     return query("term_missing_stores", cursor), _params(answers)
+
+
+def require_stores_read(settings: Settings) -> None:
+    """Raise StoresUnread unless every store that ever answered has sent all its events, or was given up.
+
+    Raises GatewayUnavailable, DatabaseUnavailable.
+    """
+    held = unsent(settings)
+    note_stores(settings, held)
+    with connect(settings.database, "batch", _APPLICATION) as connection, connection.cursor() as cursor:
+        missing = missing_stores(cursor, held)
+    unread = {url: each.total for url, each in held.items() if each.total} | {
+        each.store_id: "missing" for each in missing
+    }
+    if unread:
+        raise StoresUnread(stores=unread)
 
 
 def give_up_store(settings: Settings, store: str, reason: str, made_by: str) -> MissingStore:

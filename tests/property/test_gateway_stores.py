@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from include.adapters.postgres.sessions import connect
 from include.integrity import gateway_stores
-from include.integrity.gateway_stores import NotMissing, give_up_store, missing_stores, note_stores
+from include.integrity.gateway_stores import (
+    NotMissing,
+    StoresUnread,
+    give_up_store,
+    missing_stores,
+    note_stores,
+    require_stores_read,
+)
 from include.integrity.gateways import Unsent
 from tests.support.examples import examples
 from tests.support.pipeline import migrated, rows
@@ -96,3 +103,16 @@ def test_a_store_is_missed_until_it_answers_or_is_given_up(settings, steps):
     site = Site(settings)
     for step in [*steps, ("look", None, None)]:
         site.step(*step)
+
+
+def test_stores_are_read_when_each_has_sent_all_and_none_is_missing(settings, monkeypatch):
+    rows(settings, "DELETE FROM gateway_store")
+    held = {"http://a": Unsent(0, 0, 0, store_id=STORES[0]), "http://b": Unsent(0, 1, 0, store_id=STORES[1])}
+    monkeypatch.setattr(gateway_stores, "unsent", lambda _: held)
+    with pytest.raises(StoresUnread, match="'http://b': 1"):
+        require_stores_read(settings)
+    del held["http://b"]
+    with pytest.raises(StoresUnread, match=f"'{STORES[1]}': 'missing'"):
+        require_stores_read(settings)
+    give_up_store(settings, STORES[1], "its disk is gone", "a test")
+    require_stores_read(settings)

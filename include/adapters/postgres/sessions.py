@@ -125,7 +125,8 @@ def open_connection(
 
     Before a role that writes can give out an id, the timeline of the database is noted: see `note_timeline` in
     schema.sql. A promoted standby ends all sessions of the old primary, so this costs a round trip for each session,
-    and none for its transactions.
+    and none for its transactions. Such a role gets no session of a standby, since a later promotion would not end it:
+    that is DatabaseUnavailable.
     """
     connection = open_session(
         host=database.host, port=database.port, database=database.name, user=role, password=database.password(role),
@@ -135,17 +136,19 @@ def open_connection(
     if role in _NOTING:
         try:
             with own_errors(database):
-                _note_timeline(connection)
+                _note_timeline(connection, database)
         except BaseException:
             connection.close()
             raise
     return connection
 
 
-def _note_timeline(connection: Connection) -> None:
+def _note_timeline(connection: Connection, database: DatabaseSettings) -> None:
     connection.autocommit = True
     with connection.cursor() as cursor, suppress(UndefinedFunction):  # an older schema: `require_schema` refuses it
         cursor.execute(query("note_timeline", cursor))
+        if cursor.fetchone() == (None,):
+            raise DatabaseUnavailable(host=database.host, port=database.port, reason="the server is a standby")
     connection.autocommit = False
 
 

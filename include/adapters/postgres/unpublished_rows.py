@@ -23,11 +23,9 @@ from include.sql.named import query
 _BATCH = 10_000
 _FETCH = 100  # small, because a document can be large and all of them must fit into the producer's buffer
 _SELECT = {MEMBER.name: "select_unpublished_members", BOARD.name: "select_unpublished_boards"}
-# write rows back; select ids without a record, and those with a tombstone
-_LOST = {
-    MEMBER.name: ("write_back_members", "select_without_record_members", "select_with_tombstone_members"),
-    BOARD.name: ("write_back_boards", "select_without_record_boards", "select_with_tombstone_boards"),
-}
+# write rows back; select ids without a record, those with a tombstone, and those of two rows
+_LOST = ("write_back", "select_without_record", "select_with_tombstone", "select_given_twice")
+_TABLE = {MEMBER.name: "members", BOARD.name: "boards"}
 
 
 class Timeline(NamedTuple):
@@ -47,11 +45,13 @@ class WrittenBack:
 
     `rows`: written back from their records. `without_record`: between these, ids of which nothing is known.
     `with_tombstone`: rows of which a tombstone exists that the API did not make: forgotten, perhaps.
+    `given_twice`: rows whose id another row had before, by its record. They are as they were.
     """
 
     rows: list[int]
     without_record: list[int]
     with_tombstone: list[int]
+    given_twice: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,9 @@ class UnpublishedRows:
 
         The published versions must have their content.
         """
-        write_back, select_without_record, select_with_tombstone = _LOST[topic.name]
+        write_back, select_without_record, select_with_tombstone, select_given_twice = (
+            f"{name}_{_TABLE[topic.name]}" for name in _LOST
+        )
         with self._transaction(), self._connection.cursor() as cursor:
             cursor.execute(query(write_back, cursor))
             found = dict(cursor.fetchall())
@@ -129,9 +131,11 @@ class UnpublishedRows:
             without_record = [row_id for first, last in cursor.fetchall() for row_id in range(first, last + 1)]
             cursor.execute(query(select_with_tombstone, cursor))
             with_tombstone = [row_id for (row_id,) in cursor.fetchall()]
+            cursor.execute(query(select_given_twice, cursor))
+            given_twice = [row_id for (row_id,) in cursor.fetchall()]
             if dry_run:
                 self._connection.rollback()
-        return WrittenBack(sorted(found), without_record, with_tombstone)
+        return WrittenBack(sorted(found), without_record, with_tombstone, given_twice)
 
     def save_reconciled(self, timelines: Iterable[Timeline]) -> None:
         """Record that the rows that were lost on these timelines are written back."""

@@ -97,3 +97,6 @@ ON CONFLICT (name) DO UPDATE SET value = (s.value::jsonb || excluded.value::json
 
 -- name: note_timeline
 SELECT note_timeline()
+
+-- name: note_restored
+SELECT note_timeline(is_restored => true)

@@ -143,7 +143,8 @@ UPDATE database_timeline SET reconciled_at = clock_timestamp() WHERE timeline = 
 
 -- name: write_back_members
 -- Rows and versions that were lost with the old primary, from their records: returns their ids, and whether the row was
--- missing. A row with a tombstone was deleted or forgotten since, and does not come back.
+-- missing. A row with a tombstone was deleted or forgotten since, and does not come back. Records of an id with another
+-- time of creation are of another row: it stays as it is.
 WITH newest AS (
     SELECT DISTINCT ON (id) id, row_at, value FROM published_version WHERE row_at IS NOT NULL ORDER BY id, row_at DESC
 ), written AS (
@@ -152,6 +153,7 @@ WITH newest AS (
            (n.value ->> 'createdAt')::timestamptz, n.row_at
       FROM newest n
      WHERE NOT EXISTS (SELECT FROM published_version p WHERE p.id = n.id AND p.modified_at IS NULL)
+       AND NOT EXISTS (SELECT FROM forgotten_key f WHERE f.{{table_key}} = n.id)
     ON CONFLICT (id) DO UPDATE
        SET nickname = excluded.nickname, city = excluded.city, phone = excluded.phone, email = excluded.email,
            modified_at = excluded.modified_at
@@ -161,6 +163,8 @@ WITH newest AS (
     UPDATE site.member m SET deleted_at = n.row_at, modified_at = n.row_at
       FROM newest n
      WHERE n.id = m.id AND n.value IS NULL AND m.deleted_at IS NULL AND m.modified_at < n.row_at
+       AND NOT EXISTS (SELECT FROM published_version p
+                        WHERE p.id = m.id AND (p.value ->> 'createdAt')::timestamptz <> m.created_at)
     RETURNING m.id
 )
 SELECT w.id, m.id IS NULL FROM written w LEFT JOIN site.member m ON m.id = w.id
@@ -176,6 +180,8 @@ WITH newest AS (
     SELECT n.id, n.value, n.row_at
       FROM newest n
      WHERE NOT EXISTS (SELECT FROM published_version p WHERE p.id = n.id AND p.modified_at IS NULL)
+       AND NOT EXISTS (SELECT FROM forgotten_key f
+                        WHERE f.{{table_key}} = (n.value ->> 'memberId')::bigint OR n.id = ANY (f.stream_keys))
     ON CONFLICT (id) DO UPDATE SET document = excluded.document, modified_at = excluded.modified_at
      WHERE b.modified_at < excluded.modified_at AND b.deleted_at IS NULL
        AND b.document -> 'createdAt' = excluded.document -> 'createdAt'
@@ -184,6 +190,8 @@ WITH newest AS (
     UPDATE site.board_document b SET deleted_at = n.row_at, modified_at = n.row_at
       FROM newest n
      WHERE n.id = b.id AND n.value IS NULL AND b.deleted_at IS NULL AND b.modified_at < n.row_at
+       AND NOT EXISTS (SELECT FROM published_version p
+                        WHERE p.id = b.id AND p.value -> 'createdAt' <> b.document -> 'createdAt')
     RETURNING b.id
 )
 SELECT w.id, b.id IS NULL FROM written w LEFT JOIN site.board_document b ON b.id = w.id
@@ -221,4 +229,17 @@ SELECT m.id FROM site.member m
 SELECT b.id FROM site.board_document b
  WHERE b.deleted_at IS NULL
    AND EXISTS (SELECT FROM published_version p WHERE p.id = b.id AND p.modified_at IS NULL AND p.row_at IS NULL)
+ ORDER BY b.id
+
+-- name: select_given_twice_members
+-- Rows whose id has a record of another row: the database was restored, and gave the id again.
+SELECT m.id FROM site.member m
+ WHERE EXISTS (SELECT FROM published_version p
+                WHERE p.id = m.id AND (p.value ->> 'createdAt')::timestamptz <> m.created_at)
+ ORDER BY m.id
+
+-- name: select_given_twice_boards
+SELECT b.id FROM site.board_document b
+ WHERE EXISTS (SELECT FROM published_version p
+                WHERE p.id = b.id AND p.value -> 'createdAt' <> b.document -> 'createdAt')
  ORDER BY b.id

@@ -17,6 +17,7 @@ from include.errors import ContractMismatch
 from include.integrity.__main__ import main as command
 from include.settings import Settings
 from include.sql.migrate import migrate
+from stack.restore import NOTE_WITHOUT_TIMELINES
 from tests.support.catalogue import catalogue
 from tests.support.database import database_environment
 from tests.support.pipeline import migrated, rows
@@ -139,6 +140,30 @@ def test_rows_of_a_database_that_is_in_use_stay_through_a_migration(postgres):
             assert cursor.fetchone() == (1, 2)
     finally:
         connection.close()
+
+
+def test_a_backup_without_timelines_that_was_restored_is_not_reconciled(postgres):
+    """`make restore` moved its sequences and left a note, which the migration that brings timelines finds."""
+    postgres.new_database("restored_early")
+    settings = Settings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9",
+                                          **database_environment(postgres, "restored_early")})  # fmt: skip
+    migrate(settings, "0047")
+    with contextlib.closing(psycopg2.connect(postgres.superuser_dsn("restored_early"))) as connection, connection:
+        connection.cursor().execute(NOTE_WITHOUT_TIMELINES)
+    migrate(settings)
+    assert rows(settings, "SELECT replayed_until, reconciled_at FROM database_timeline") == [(None, None)]
+    assert rows(settings, "SELECT count(*) FROM pipeline_setting WHERE name = 'restored'") == [(0,)]
+    [(next_id,)] = rows(settings, "SELECT nextval('site.member_id_seq')")
+    assert next_id > 1_000_000
+
+
+def test_a_database_that_is_only_updated_has_lost_no_rows(postgres):
+    postgres.new_database("updated")
+    settings = Settings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9",
+                                          **database_environment(postgres, "updated")})  # fmt: skip
+    migrate(settings, "0047")
+    migrate(settings)
+    assert rows(settings, "SELECT reconciled_at IS NOT NULL FROM database_timeline") == [(True,)]
 
 
 def test_generations_of_an_earlier_version_get_their_owner(postgres):

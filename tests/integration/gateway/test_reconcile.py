@@ -23,7 +23,8 @@ from include.errors import DatabaseUnavailable
 from include.gateway.event_ids import row_event_id
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import ChangeKey, Record
-from include.gateway.reconcile import Scope, TimelineTooYoung, reconcile_sources
+from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
+from include.integrity.gateway_stores import StoresUnread
 from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from tests.servers import wait_until
@@ -381,6 +382,76 @@ def test_a_row_that_was_deleted_or_forgotten_does_not_come_back(broker, database
     failed_over(("DELETE FROM site.member", None))
     assert written_back(environment) == [(0, 0, 0), (0, 0, 0)]
     assert tables(database) == ([], [])
+
+
+def test_a_person_in_the_list_of_the_forgotten_does_not_come_back_without_a_tombstone_either(
+    database, environment, reconcile, failed_over, emptied
+):
+    async def scenario(rows):
+        forgotten, other = [await rows.create(MEMBER, MEMBER_FIELDS) for _ in range(2)]
+        await rows.create(BOARD, BOARD_FIELDS | {"memberId": forgotten.id})
+        found = await rows.create(BOARD, BOARD_FIELDS | {"memberId": other.id})
+        board = await rows.create(BOARD, BOARD_FIELDS | {"memberId": other.id})
+        return forgotten.id, other.id, found.id, board.id
+
+    forgotten, other, found, board = changed(database, scenario)
+    reconcile()
+    failed_over(
+        ("INSERT INTO forgotten_key (member_id, reason, made_by, stream_keys) VALUES (%s, 'asked', 'a test', %s)",
+         (forgotten, [found])),
+        ("DELETE FROM site.member", None),
+        ("DELETE FROM site.board_document", None),
+    )  # fmt: skip
+    assert written_back(environment) == [(1, 0, 0), (1, 0, 0)]
+    members, boards = tables(database)
+    assert [row[0] for row in members] == [other]
+    assert [row[0] for row in boards] == [board]
+
+
+def test_an_id_that_was_given_to_two_rows_is_an_error_until_a_person_accepts_it(
+    database, environment, reconcile, failed_over, emptied, caplog
+):
+    async def scenario(rows):
+        made = [await rows.create(MEMBER, MEMBER_FIELDS) for _ in range(2)]
+        return [each.id for each in made], (await rows.create(BOARD, BOARD_FIELDS)).id
+
+    (first, deleted), board = changed(database, scenario)
+    reconcile()
+    changed(database, lambda rows: rows.delete(MEMBER, deleted))
+    reconcile()
+    failed_over(  # the rows that have the ids now are others, also the one whose lost namesake was deleted
+        ("UPDATE site.member SET nickname = 'another', deleted_at = NULL, created_at = created_at - interval '1 hour',"
+         " modified_at = modified_at - interval '1 hour'", None),
+        ("UPDATE site.board_document SET modified_at = modified_at - interval '1 hour',"
+         " document = document || '{\"createdAt\": \"2026-01-01T00:00:00.000Z\"}'", None),
+    )  # fmt: skip
+    before = tables(database)
+    for _ in range(2):
+        with caplog.at_level(logging.INFO), pytest.raises(IdsGivenTwice, match="member=2, board=1"):
+            written_back(environment)
+    assert re.search(rf"member: 2 ids of a row and of the record .*: {first}, {deleted}\n", caplog.text)
+    assert re.search(rf"board: 1 ids of a row and of the record .*: {board}\n", caplog.text)
+    written_back(environment, accepts_given_twice=True)
+    assert tables(database) == before
+    assert written_back(environment) == [(0, 0, 0), (0, 0, 0)]
+
+
+def test_the_timeline_stays_open_while_a_store_is_not_read(database, environment, reconcile, failed_over, emptied):
+    changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
+    reconcile()
+    failed_over(("DELETE FROM site.board_document", None))
+
+    def refuse():
+        raise StoresUnread(stores="b")
+
+    with pytest.raises(StoresUnread):
+        written_back(environment, require_all_read=refuse)
+    with connect(database, "gateway") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM database_timeline WHERE reconciled_at IS NULL")
+        assert cursor.fetchall() == [(1,)]
+    assert written_back(environment, require_all_read=lambda: None) == [(0, 0, 0), (0, 0, 0)]
+    failed_over(("DELETE FROM site.board_document", None))
+    assert written_back(environment) == [(0, 0, 0), (1, 0, 0)]
 
 
 def test_rows_of_a_failover_are_read_as_far_back_as_the_standby_had_them(database, reconcile, environment, failed_over,

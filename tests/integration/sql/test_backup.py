@@ -4,17 +4,18 @@ import dataclasses
 import os
 import shlex
 import subprocess
+import sys
 from contextlib import closing
 
 import pytest
 
-from include.adapters.postgres.sessions import open_connection
 from include.integrity.publication import undo
+from include.settings import Settings
 from include.sql.migrate import migrate
 from stack.postgres_binaries import find, from_wheel
 from tests.servers import postgres_server
 from tests.support.documents import ROOT, fenced
-from tests.support.pipeline import migrated, rows
+from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
 from tests.support.standby import as_superuser
@@ -89,10 +90,32 @@ def test_a_restored_database_is_the_one_that_was_dumped(postgres, other, tmp_pat
     assert [board for board, *_ in rows(restored, SHOWN)] == [1, 2, 3, 4]
 
 
-def test_a_dump_restored_in_its_own_server_is_noticed(postgres, tmp_path):
-    settings = migrated(None, postgres, "restored_here", tmp_path)
+@pytest.mark.parametrize("has_timelines", [True, False], ids=["a dump of today", "one without timelines"])
+def test_a_dump_restored_in_its_own_server_is_noted_in_each_pipelines_database(postgres, tmp_path, has_timelines):
+    postgres.new_database("restored_here")
+    variables = environment(None, postgres, "restored_here", tmp_path) | {
+        "PIPELINE": "", "PIPELINES": "board_detail,order_detail", "ORDER_DETAIL__DATABASE_NAME": "orders_here"
+    }  # fmt: skip
+    settings = Settings.from_environment(variables, "board_detail")
+    migrate(settings, "head" if has_timelines else "0047")
+    orders = migrated(None, postgres, "orders_here", tmp_path, "order_detail")
     run_block("pg_dump", tmp_path, postgres, "restored_here")
     as_superuser(postgres, "DROP DATABASE restored_here")
     run_block("psql", tmp_path, postgres, "restored_here")
-    with closing(open_connection(settings.database, "gateway")):
-        assert rows(settings, "SELECT reconciled_at FROM database_timeline") == [(None,)]
+    migrate(settings)
+    before = [next_ids(settings), next_ids(orders)]
+    command = [sys.executable, "-m", "include.gateway.reconcile", "--restored"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=True, capture_output=True, text=True)
+    assert done.stdout == "noted as restored: restored_here, orders_here\n"
+    assert rows(settings, "SELECT replayed_until, reconciled_at FROM database_timeline") == [(None, None)]
+    # without the site's tables nothing is to be written back: the stream reads the topics again
+    assert rows(orders, "SELECT reconciled_at IS NOT NULL FROM database_timeline") == [(True,)]
+    for then, now in zip(before, [next_ids(settings), next_ids(orders)], strict=True):
+        assert then
+        assert all(now[name] > then[name] + 999_999 for name in then)
+
+
+def next_ids(settings):
+    """The next id of each sequence, by its name."""
+    return dict(rows(settings, "SELECT sequencename, coalesce(last_value, 0) + 1 FROM pg_sequences"
+                               " WHERE schemaname IN ('public', 'site')"))  # fmt: skip

@@ -11,7 +11,7 @@ from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.sessions import connect, open_connection
 from include.clock import SystemClock
 from include.contracts.day import Day
-from include.errors import DriverSuperseded, TimelineChanged
+from include.errors import DatabaseUnavailable, DriverSuperseded, TimelineChanged
 from include.integrity.certificate import Certificate
 from include.integrity.days import days_to_rebuild
 from include.settings import Settings
@@ -78,6 +78,11 @@ def failed_over(tmp_path_factory) -> Iterator[FailedOver]:
             first = certify_alone(primary_settings, DAY)
             wait_until_replayed(primary, standby)
             [(noted,)] = rows(at(primary_settings, standby), "SELECT note_timeline()", role="batch")
+            for role in ("gateway", "stream", "batch"):
+                with pytest.raises(DatabaseUnavailable, match="is a standby"):
+                    open_connection(at(primary_settings, standby).database, role)
+            for role in ("integrity", "analyst"):
+                open_connection(at(primary_settings, standby).database, role).close()
             standby.stop()
             lost_id = signed_up(primary_settings, "lost")
             lost = taken(primary_settings, "two", "serve")
@@ -164,3 +169,16 @@ def test_a_publication_that_was_lost_is_made_again_by_the_next_night(settings, t
     assert rows(there, "SELECT count(*) FROM day_publication WHERE day = %s", (DAY.date,)) == [(1,)]
     chosen = days_to_rebuild(settings, YESTERDAY, lambda _, days: {day.date for day in days} & {YESTERDAY.date})
     assert chosen == [str(YESTERDAY)]
+
+
+@pytest.mark.parametrize(("newest", "begins"), [("2026-01-01 00:00:00+00", "2026-01-01 00:00:00+00"), (None, None)])
+def test_the_loss_begins_no_later_than_the_newest_row_that_is_there(failed_over, settings, there, newest, begins):
+    """A dump that is restored here is older than the promotion, which the server still tells."""
+    rows(there, "UPDATE site.member SET modified_at = %s" if newest else "DELETE FROM site.member",
+         (newest,) if newest else None)  # fmt: skip
+    rows(there, "DELETE FROM database_timeline WHERE timeline = current_timeline()")
+    with closing(open_connection(settings.database, "gateway")):
+        noted = "SELECT replayed_until::text FROM database_timeline WHERE timeline = current_timeline()"
+        assert rows(there, noted) == [(begins,)]
+        assert rows(there, "SELECT pg_last_xact_replay_timestamp() > '2026-01-02'", role="batch") == [(True,)]
+    rows(there, RECONCILED)
