@@ -109,6 +109,7 @@ def test_stores_are_read_when_each_has_sent_all_and_none_is_missing(settings, mo
     rows(settings, "DELETE FROM gateway_store")
     held = {"http://a": Unsent(0, 0, 0, store_id=STORES[0]), "http://b": Unsent(0, 1, 0, store_id=STORES[1])}
     monkeypatch.setattr(gateway_stores, "unsent", lambda _: held)
+    monkeypatch.setattr(gateway_stores, "unsent_or_reason", lambda *_: held)
     with pytest.raises(StoresUnread, match="'http://b': 1"):
         require_stores_read(settings)
     del held["http://b"]

@@ -90,7 +90,9 @@ def test_a_database_of_another_pipeline_has_its_columns_and_types(postgres):
     for column in ("order_number | bigint", "amount | numeric(12,2)", "is_paid | boolean", "due_on | date",
                    "credit_limit | numeric(14,4)", "ordered_at | timestamp with time zone"):  # fmt: skip
         assert f" | {column} | " in found
-    assert not [line for line in found.splitlines() if "board" in line or "member" in line]
+    # note_timeline looks for the site's tables, which this database has not
+    names = [line for line in found.splitlines() if "site." not in line]
+    assert not [line for line in names if "board" in line or "member" in line]
 
 
 def test_no_key_word_of_postgresql_can_be_the_name_of_a_column(databases):
