@@ -467,6 +467,20 @@ def test_rows_of_a_failover_are_read_as_far_back_as_the_standby_had_them(databas
     assert written_back(environment, since=later) == [(0, 0, 0), (1, 0, 0)]
 
 
+def test_lost_boards_are_read_as_far_back_as_kafka_has_them(
+    broker, database, environment, failed_over, emptied, caplog
+):
+    made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
+    record = row_record(BOARD, made, accepted_at(SystemClock().now() - dt.timedelta(days=2)))
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=record.timestamp_ms)
+    assert producer.flush(30) == 0
+    failed_over(("DELETE FROM site.board_document", None))
+    with caplog.at_level(logging.WARNING):
+        assert written_back(environment | {"KAFKA_RETENTION_DAYS": "1"}) == [(0, 0, 0), (1, 0, 0)]
+    assert "board: records from before" in caplog.text
+
+
 def test_a_lost_row_whose_record_waits_in_a_fallback_store_is_written_back(
     database, environment, failed_over, emptied, tmp_path
 ):
