@@ -210,7 +210,7 @@ def test_value_that_the_stack_cannot_use_is_one_line_with_the_remedy(
 def test_variable_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
     layout = layout_in(tmp_path)
     layout.env_file.write_text("KAFKA_PORT=1\n")
-    with pytest.raises(StackError, match=r"\.env has no STACK_EXTERNAL, .*: `make up` adds"):
+    with pytest.raises(StackError, match=r"\.env has no POSTGRES_SUPERUSER_PASSWORD, .*: `make up` adds"):
         load_settings(layout)
 
 
