@@ -16,6 +16,8 @@ from urllib.parse import unquote
 from include.errors import ConfigurationError, Retryable
 from include.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
 
+PART = ".part"  # at the end of the name of a file that is not whole
+
 
 class StorageUnavailable(Retryable):
     """The object store does not answer, or asks to slow down."""

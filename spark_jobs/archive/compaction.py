@@ -59,6 +59,7 @@ def compact(
     before, after = (sum(file.record_count for file in files) for files in (members.files, merged))
     if before != after:
         raise ArchiveDamaged("A merge would change the number of versions", before=before, after=after)
+    folder.require_files(merged)  # a task on another machine may have written to that machine's own disk
     last = members.files[-1].batch_id
     store.replace(members.files, [file._replace(batch_id=last) for file in merged])
     log.info("archive: %d versions from %d files into %d", after, len(members.files), len(merged))

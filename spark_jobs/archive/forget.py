@@ -10,11 +10,16 @@ import pyarrow.compute as pc
 from include.archive.store import ArchivedFile, ArchiveStore
 from include.contracts.definition import Definition
 from include.contracts.fields import names_key
+from include.errors import PipelineError
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder, Origin
-from spark_jobs.archive.leftovers import remove_leftovers
+from spark_jobs.archive.leftovers import remove_leftovers, unlisted_files
 from spark_jobs.archive.rows import DAY, DELETED, ID
 
 log = logging.getLogger(__name__)
+
+
+class UnlistedRecords(PipelineError):
+    """Files that are not in the catalogue hold records of the key; see docs/runbooks/archive.md."""
 
 
 @dataclass
@@ -40,11 +45,11 @@ class ArchiveForgetting:
         found = Forgotten({*stream_keys})
         files = [listed for listed in self._store.all_files() if listed.kind != "places"]  # these have no content
         for listed in files:
-            if self._origin(listed).topic == self._definition.stream.name:
-                for table in self._groups(listed, ()):
+            if self._origin(listed.path).topic == self._definition.stream.name:
+                for table in self._groups(listed.path, ()):
                     found.stream_keys.update(table[ID].drop_null().to_pylist())
         for listed in files:
-            if records := sum(table.num_rows for table in self._groups(listed, found.stream_keys)):
+            if records := sum(table.num_rows for table in self._groups(listed.path, found.stream_keys)):
                 found.records += records
                 found.files.append(listed)
         return found
@@ -53,39 +58,49 @@ class ArchiveForgetting:
         """Rewrite the files that were found, replace the old ones in the catalogue, and remove what is not listed.
 
         The catalogue changes in one transaction. The caller holds the archive's lock, and makes sure that no rebuild
-        is running: it could be reading the old files. Raises VersionsKept if the bucket keeps the old files' versions.
+        is running: it could be reading the old files. Raises VersionsKept if the bucket keeps the old files' versions,
+        UnlistedRecords if a file that the catalogue does not list holds the only copy of records of the key.
         """
         if found.files:
             written = [self._without(listed, found.stream_keys) for listed in found.files]
-            self._store.replace(found.files, [file for file in written if file], is_smaller=True)
+            kept = [file for file in written if file]
+            self._folder.require_files(kept)
+            self._store.replace(found.files, kept, is_smaller=True)
         remove_leftovers(self._store, self._folder, kept_s=0.0)  # of rebuilds, merges and runs that died, too
+        unlisted = [path for path in unlisted_files(self._store, self._folder) if self._holds(path, found.stream_keys)]
+        if unlisted:
+            raise UnlistedRecords(archive=self._folder.location, files=unlisted)
         if versions := self._folder.storage.remove_versions():
             log.info("archive: %d earlier versions of removed files removed", versions)
+
+    def _holds(self, path: str, stream_keys: Collection[int]) -> bool:
+        """True if a file of records or versions has some of the key."""
+        return "/places/" not in path and any(table.num_rows for table in self._groups(path, stream_keys))
 
     def _without(self, listed: ArchivedFile, stream_keys: Collection[int]) -> ArchivedFile | None:
         """Write a file without the records of the key and return it; None if there are no others."""
         writer = None
-        for table in self._groups(listed, stream_keys, others=True):
+        for table in self._groups(listed.path, stream_keys, others=True):
             if writer is None and table.num_rows:
                 folder, schema = listed.path.rpartition("/")[0], table.schema.remove_metadata()
-                writer = self._folder.writer(folder, schema, self._origin(listed), schema.names[0])
+                writer = self._folder.writer(folder, schema, self._origin(listed.path), schema.names[0])
             if writer and table.num_rows:
                 writer.write(table)
         return writer.close(listed.kind, listed.day)._replace(batch_id=listed.batch_id) if writer else None
 
-    def _groups(self, listed: ArchivedFile, stream_keys: Collection[int], others: bool = False) -> Iterator[pa.Table]:
+    def _groups(self, path: str, stream_keys: Collection[int], others: bool = False) -> Iterator[pa.Table]:
         """Yield the records of the key in each row group of a file, or the others."""
-        origin = self._origin(listed)
-        with self._folder.open(listed.path) as file:
+        origin = self._origin(path)
+        with self._folder.open(path) as file:
             for number in range(file.num_row_groups):
                 table = file.read_row_group(number)
                 is_of_key = self._is_of_key(table, origin, stream_keys)
                 yield table.filter(pc.invert(is_of_key) if others else is_of_key)
 
-    def _origin(self, listed: ArchivedFile) -> Origin:
-        origin = self._folder.origin(listed.path)
+    def _origin(self, path: str) -> Origin:
+        origin = self._folder.origin(path)
         if origin is None:
-            raise ArchiveDamaged(file=listed.path, reason="its footer does not say what it was made from")
+            raise ArchiveDamaged(file=path, reason="its footer does not say what it was made from")
         return origin
 
     def _is_of_key(self, table: pa.Table, origin: Origin, stream_keys: Collection[int]) -> pa.ChunkedArray:

@@ -23,16 +23,21 @@ def remove_leftovers(store: ArchiveStore, folder: ArchiveFolder, kept_s: float =
     replaced = store.replaced(kept_s)
     folder.remove(replaced)
     store.forget(replaced)
-    # the folder is read before the catalogue, so that a file listed in between stays
-    old = folder.older_than(before_s)
-    listed = store.paths() if old else set()
-    unlisted = [path for path in old if path not in listed and _is_spare(path, store, folder)]
+    unlisted = [path for path in unlisted_files(store, folder, before_s) if _is_spare(path, store, folder)]
     folder.remove(unlisted)
     unfinished = folder.storage.remove_unfinished(before_s)
     if replaced or unlisted or unfinished:
         log.info("archive: %d replaced files, %d never listed and %d never finished removed", len(replaced),
                  len(unlisted), unfinished)  # fmt: skip
     return [*replaced, *unlisted]
+
+
+def unlisted_files(store: ArchiveStore, folder: ArchiveFolder, before_s: float = math.inf) -> list[str]:
+    """Return the paths of files that were written before the instant and that the catalogue does not list."""
+    # the folder is read before the catalogue, so that a file listed in between is not among them
+    old = folder.older_than(before_s)
+    listed = store.paths() if old else set()
+    return [path for path in old if path not in listed]
 
 
 def _is_spare(path: str, store: ArchiveStore, folder: ArchiveFolder) -> bool:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pyarrow.fs as pa_fs
 
-from include.archive.storage import NewObject, Storage, StoredObject
+from include.archive.storage import PART, NewObject, Storage, StoredObject
 
-_PART = ".part"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of some network file systems
 
 
@@ -44,7 +43,7 @@ class FolderStorage(Storage):
 
     def iter_objects(self) -> Iterator[StoredObject]:
         """Yield the files that are whole."""
-        return (each for each in self._iter_files() if not each.path.endswith(_PART))
+        return (each for each in self._iter_files() if not each.path.endswith(PART))
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove the files; folders stay."""
@@ -53,7 +52,7 @@ class FolderStorage(Storage):
 
     def remove_unfinished(self, before_s: float) -> int:
         """Remove files of writers that died."""
-        old = [each.path for each in self._iter_files() if each.path.endswith(_PART) and each.modified_at_s < before_s]
+        old = [each.path for each in self._iter_files() if each.path.endswith(PART) and each.modified_at_s < before_s]
         self.remove(old)
         return len(old)
 
@@ -76,7 +75,7 @@ class _NewFile(NewObject):
     def __init__(self, root: Path, target: Path) -> None:
         self._root = root
         self._target = target
-        self._part = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_PART}")
+        self._part = target.with_name(f".{target.name}.{uuid.uuid4().hex}{PART}")
         super().__init__(self._part.open("xb"))
 
     def publish(self) -> int:

@@ -2,12 +2,14 @@
 
 import hashlib
 import io
+import os
 import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ from include.adapters.s3.client import (
     error_of,
     translated,
 )
-from include.archive.storage import NewObject, Storage, StorageDenied, StoredObject, VersionsKept
+from include.archive.storage import PART, NewObject, Storage, StorageDenied, StoredObject, VersionsKept
 from include.errors import PipelineError
 from include.retry import retry_transient
 from include.s3_connection import S3Connection, bucket_and_prefix
@@ -59,7 +61,7 @@ class BucketStorage(Storage):
 
     def create(self, path: str) -> NewObject:
         """Begin an object in a temporary file without a name, which goes with the process."""
-        return _NewObject(tempfile.TemporaryFile(), partial(self._put, path))
+        return _NewObject(tempfile.TemporaryFile(dir=_scratch_folder()), partial(self._put, path))
 
     def open(self, path: str) -> Any:
         """Return a file that reads ranges of the object."""
@@ -89,7 +91,7 @@ class BucketStorage(Storage):
 
     def iter_objects(self) -> Iterator[StoredObject]:
         """Yield the objects of each page of the listing."""
-        return self._iter_objects()
+        return (each for each in self._iter_objects() if not each.path.endswith(PART))
 
     def _iter_objects(self, path: str = "") -> Iterator[StoredObject]:
         for page in self._pages("list_objects_v2", path):
@@ -103,7 +105,11 @@ class BucketStorage(Storage):
             raise error_of(failed[0]["Code"], "DeleteObject", self._location, address_of(self._s3))
 
     def remove_unfinished(self, before_s: float) -> int:
-        """Abort multipart uploads that others began below the prefix."""
+        """Abort multipart uploads that others began below the prefix; remove parts that came with a copied folder."""
+        parts = [
+            each.path for each in self._iter_objects() if each.path.endswith(PART) and each.modified_at_s < before_s
+        ]
+        self.remove(parts)
         old = [
             each
             for page in self._pages("list_multipart_uploads")
@@ -113,7 +119,7 @@ class BucketStorage(Storage):
         for each in old:
             with suppress(ClientError), self._translated("AbortMultipartUpload"):  # somebody else was faster
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=each["Key"], UploadId=each["UploadId"])
-        return len(old)
+        return len(parts) + len(old)
 
     def remove_versions(self) -> int:
         """Remove noncurrent versions; once none is left, marks of deletion, which would uncover such a version."""
@@ -174,11 +180,17 @@ class BucketStorage(Storage):
             try:
                 with self._translated("GetObject"):
                     answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path), Range=range_)
+                    if "ContentRange" not in answer:
+                        raise StorageRefused(operation="GetObject with a range", archive=self._location, code="ignored")
                     return answer["Body"].read(), int(answer["ContentRange"].rpartition("/")[2])
             except ClientError as exc:
                 if code_of(exc) == EMPTY:
                     return b"", 0
                 raise FileNotFoundError(f"{self._location}/{path}") from exc
+            except StorageDenied as exc:  # AWS's answer, too, for a key that is not there
+                if self._head(path) is None:
+                    raise FileNotFoundError(f"{self._location}/{path}") from exc
+                raise
 
         return retry_transient(get, READ_MAX_WAIT_S)  # the client repeats requests, but not the reading of a body
 
@@ -283,6 +295,12 @@ class _ObjectReader(io.RawIOBase):
         )
         self._position += len(data)
         return data
+
+
+def _scratch_folder() -> str | None:
+    """Return the folder of Spark's temporary files: the system's may be a small one in memory. None: the system's."""
+    named = (os.environ.get(name, "").partition(",")[0] for name in ("SPARK_LOCAL_DIRS", "SPARK_SCRATCH_DIR"))
+    return next((folder for folder in named if folder and Path(folder).is_dir()), None)
 
 
 def _version(each: Mapping[str, Any]) -> dict[str, str]:

@@ -59,6 +59,26 @@ def paths(storage):
     return sorted(each.path for each in storage.iter_objects())
 
 
+def test_parts_of_files_that_came_with_a_copied_folder_are_no_objects_and_are_removed(storage):
+    storage.write("a/.x.parquet.1.part", b"half")
+    storage.write("a/x.parquet", b"whole")
+    assert paths(storage) == ["a/x.parquet"]
+    assert storage.remove_unfinished(before_s=0) == 0
+    assert storage.remove_unfinished(before_s=time.time() + 60) == 1
+    assert storage.sizes(["a/.x.parquet.1.part", "a/x.parquet"]) == {"a/x.parquet": 5}
+
+
+@pytest.mark.parametrize("storage", ["s3://"], indirect=True)
+def test_an_object_is_written_where_spark_has_its_temporary_files(storage, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null/full")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/dev/null/second")
+    storage.write("b", b"content")
+    assert storage.read("b") == b"content"
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    monkeypatch.setenv("SPARK_SCRATCH_DIR", str(tmp_path))
+    storage.write("c", b"content")
+
+
 def test_an_object_that_was_written_is_read_listed_and_removed(storage):
     before = time.time()
     assert paths(storage) == []

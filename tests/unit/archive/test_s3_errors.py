@@ -1,7 +1,12 @@
 """The pipeline's errors for those of an object store and of its client, without a server."""
 
+import datetime as dt
+import io
+
 import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, IncompleteReadError, ReadTimeoutError, SSLError
+from botocore.response import StreamingBody
+from botocore.stub import Stubber
 
 from include.adapters.s3 import client
 from include.adapters.s3.access import bucket_policy
@@ -89,3 +94,24 @@ def test_the_policy_ends_at_the_prefix_and_names_a_principal_only_if_one_is_give
     assert all(statement["Principal"] == {"AWS": ["arn:aws:iam::1:role/batch"]} for statement in with_principal)
     with pytest.raises(ConfigurationError, match=r"ARCHIVE_DIR=\.state/archive: a folder needs no policy"):
         bucket_policy(".state/archive")
+
+
+@pytest.mark.parametrize(("listed", "error"), [(False, FileNotFoundError), (True, StorageDenied)])
+def test_a_403_of_a_key_that_is_not_there_is_a_missing_file(listed, error):
+    """AWS says 403 if the right to list ends at the prefix."""
+    storage = open_storage(LOCATION, S3Connection(region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    with Stubber(storage._client) as stub:
+        stub.add_client_error("get_object", "AccessDenied", http_status_code=403)
+        stub.add_client_error("head_object", "403", http_status_code=403)
+        contents = [{"Key": "archive/x", "Size": 1, "LastModified": dt.datetime.now(dt.UTC)}] if listed else []
+        stub.add_response("list_objects_v2", {"Contents": contents, "IsTruncated": False})
+        with pytest.raises(error):
+            storage.open("x")
+
+
+def test_a_store_that_ignores_ranges_is_refused():
+    storage = open_storage(LOCATION, S3Connection(region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    with Stubber(storage._client) as stub:
+        stub.add_response("get_object", {"Body": StreamingBody(io.BytesIO(b"whole"), 5)})
+        with pytest.raises(StorageRefused, match="GetObject with a range"):
+            storage.open("x")
