@@ -48,7 +48,8 @@ class Snapshot:
     `unpublished`: past days with records that were never published; those known to PostgreSQL alone if Kafka does not
     answer. `unarchived`: records by topic that reached Kafka ALERT_ARCHIVE_AGE_S ago or before. `gateways`: by address;
     empty for further pipelines, because all share the gateways, and so are `missing_stores`. `paused`: DAGs of the
-    pipeline that are paused.
+    pipeline that are paused. `unreconciled`: timelines of the database whose lost rows are not written back, and when
+    each was first seen.
     `alerted_lost`: days of which an alert says that they are lost.
     """
 
@@ -63,6 +64,7 @@ class Snapshot:
     kafka_silence: str | None = None
     gateways: Mapping[str, Unsent | str] = field(default_factory=dict)
     missing_stores: Collection[MissingStore] = ()
+    unreconciled: Mapping[str, dt.datetime] = field(default_factory=dict)
     paused: Collection[str] = ()
     alerted_lost: Collection[str] = ()
 
@@ -90,12 +92,14 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
     note_stores(settings, gateways)
     with connect(settings.database, "batch", "watch") as connection, connection.cursor() as cursor:
         missing = missing_stores(cursor, gateways)
+        cursor.execute(query("select_unreconciled", cursor))
+        unreconciled = {timeline: seen_at for timeline, seen_at, _ in cursor.fetchall()}
     is_first = settings.pipeline.name == listed_pipelines()[0]
     return Snapshot(
         window=window, queries=queries, pending=pending, rejects=rejects, first_reject_at=first_reject_at, days=days,
         unpublished=unpublished, unarchived=unarchived, kafka_silence=kafka_silence,
         gateways=gateways if is_first else {}, missing_stores=missing if is_first else (), paused=paused,
-        alerted_lost=alerted_lost,
+        alerted_lost=alerted_lost, unreconciled=unreconciled,
     )  # fmt: skip
 
 

@@ -150,6 +150,17 @@ def _do_gateways_answer(snapshot: Snapshot, _: AlertSettings) -> bool:
     return not any(isinstance(found, str) for found in snapshot.gateways.values())
 
 
+def rows_unrecovered(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
+    """A failover or a restore of the database whose lost rows are not written back."""
+    for timeline, seen_at in snapshot.unreconciled.items():
+        yield Sign(
+            timeline,
+            f"the database failed over, or was restored (timeline {timeline}), and rows that it lost are not written "
+            "back: run the DAG reconcile_sources; no day is certified until then",
+            seen_at,
+        )
+
+
 def kafka_silent(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
     """Kafka did not answer, or lacks a topic."""
     if snapshot.kafka_silence is not None:
@@ -295,6 +306,7 @@ CONDITIONS = (
     Condition("fallback_waiting", "warning", "gateway-fallback", fallback_waiting, _do_gateways_answer),
     Condition("events_set_aside", "critical", "gateway-fallback", events_set_aside, _do_gateways_answer),
     Condition("store_missing", "critical", "gateway-lost", store_missing, _do_gateways_answer),
+    Condition("rows_unrecovered", "critical", "database-back", rows_unrecovered),
     Condition("kafka_silent", "critical", "alerts", kafka_silent),
     Condition("records_rejected", "warning", "stream-lag", records_rejected),
     Condition("pending_old", "warning", "stream-lag", pending_old),

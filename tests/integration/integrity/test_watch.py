@@ -199,6 +199,14 @@ def test_the_archive(settings):
     assert read_snapshot(settings).unarchived == {"board": 0, "member": 0}
 
 
+def test_rows_that_a_failover_lost(settings):
+    rows(settings, "UPDATE database_timeline SET reconciled_at = NULL")
+    [(timeline,)] = rows(settings, "SELECT current_timeline()")
+    assert without_gateway(watch(settings)) == {("rows_unrecovered", timeline)}
+    rows(settings, "UPDATE database_timeline SET reconciled_at = now()")
+    assert without_gateway(watch(settings)) == set()
+
+
 def test_the_gateways(settings, gateway, monkeypatch):
     settings = dataclasses.replace(settings, gateway=gateway.settings.gateway)
     [(url, held)] = read_snapshot(settings).gateways.items()

@@ -88,6 +88,7 @@ def test_a_healthy_pipeline_has_no_finding_and_every_condition_is_checked():
         ({"gateways": {"http://g": Unsent(0, 1, 0)}}, [("events_set_aside", "http://g")]),
         ({"gateways": {"http://g": Unsent(0, 0, 1)}}, [("events_set_aside", "http://g")]),
         ({"missing_stores": [LOST]}, [("store_missing", LOST.store_id)]),
+        ({"unreconciled": {"7/2": NOW}}, [("rows_unrecovered", "7/2")]),
         ({"kafka_silence": "no broker", "unarchived": {}}, [("kafka_silent", "")]),
         ({"rejects": 2, "first_reject_at": NOW}, [("records_rejected", "")]),
         ({"pending": Pending(1, 86_401.0)}, [("pending_old", "")]),
