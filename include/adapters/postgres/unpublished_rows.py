@@ -24,8 +24,12 @@ _BATCH = 10_000
 _FETCH = 100  # small, because a document can be large and all of them must fit into the producer's buffer
 _SELECT = {MEMBER.name: "select_unpublished_members", BOARD.name: "select_unpublished_boards"}
 # write rows back; select ids without a record, those with a tombstone, and those of two rows
-_LOST = ("write_back", "select_without_record", "select_with_tombstone", "select_given_twice")
-_TABLE = {MEMBER.name: "members", BOARD.name: "boards"}
+_LOST = {
+    MEMBER.name: ("write_back_members", "select_without_record_members", "select_with_tombstone_members",
+                  "select_given_twice_members"),
+    BOARD.name: ("write_back_boards", "select_without_record_boards", "select_with_tombstone_boards",
+                 "select_given_twice_boards"),
+}  # fmt: skip
 
 
 class Timeline(NamedTuple):
@@ -119,9 +123,7 @@ class UnpublishedRows:
 
         The published versions must have their content.
         """
-        write_back, select_without_record, select_with_tombstone, select_given_twice = (
-            f"{name}_{_TABLE[topic.name]}" for name in _LOST
-        )
+        write_back, select_without_record, select_with_tombstone, select_given_twice = _LOST[topic.name]
         with self._transaction(), self._connection.cursor() as cursor:
             cursor.execute(query(write_back, cursor))
             found = dict(cursor.fetchall())

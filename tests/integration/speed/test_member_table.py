@@ -243,9 +243,8 @@ def test_a_look_for_keys_loads_lost_blocks_again(table, settings, spark, ids, mo
 
 def lose_blocks(spark):
     """Remove the blocks of all RDDs, as the loss of all executors does."""
-    context = spark.sparkContext._jsc.sc()
-    for info in context.getRDDStorageInfo():
-        context.env().blockManager().master().removeRdd(info.id(), True)
+    for rdd in list(spark.sparkContext._jsc.getPersistentRDDs().values()):
+        rdd.unpersist(True)
 
 
 def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids, monkeypatch):
