@@ -91,6 +91,7 @@ def test_the_form_makes_the_date_that_a_person_chose_in_the_zone_of_the_page(bro
             form.get_by_test_id("datetime-input").nth(number).click()
             page.get_by_placeholder("YYYY/MM/DD").fill(str(day).replace("-", "/"))
             page.keyboard.press("Escape")
+            page.get_by_placeholder("YYYY/MM/DD").wait_for(state="detached")
         form.get_by_text("1 run will be triggered.").wait_for()
         assert listed[-1] == [str(day)]
         form.get_by_role("button", name="Run Backfill").click()
