@@ -289,14 +289,18 @@ def _odd(done: list[Reconciled], found: list[Reconciled]) -> list[object]:
 
 
 def _missing(settings: Settings, answered: list[Version]) -> list[Version]:
-    """Return the answered versions that are not in the tables, neither they nor a newer one."""
+    """Return the answered versions that are not in the tables, neither they nor a newer one.
+
+    A row that was created and deleted after the last replicated transaction does not come back: it is deleted.
+    """
+    deleted = {(version.kind, version.row_id) for version in answered if version.text is None}
     saved = {(kind, row_id): (at, is_deleted, text) for kind, row_id, at, is_deleted, text in
              rows(settings, _SAVED, role="pipeline_owner")}  # fmt: skip
     missing: list[Version] = []
     for version in answered:
         at, is_deleted, text = saved.get((version.kind, version.row_id), (None, False, None))
         wanted = parse_timestamp(version.at)
-        is_there = at is not None and (
+        is_there = (version.kind, version.row_id) in deleted if at is None else (
             at > wanted or (at == wanted and (is_deleted if version.text is None else text == version.text))
         )  # fmt: skip
         if not is_there:
@@ -312,10 +316,10 @@ def _wrongly_shown(settings: Settings, answered: list[Version]) -> list[object]:
     saved = {row_id: (is_deleted, text) for kind, row_id, _, is_deleted, text in rows(settings, _SAVED)
              if kind == "boards"}  # fmt: skip
     wrong: list[object] = []
-    for board_id in {version.row_id for version in answered if version.kind == "boards"} & saved.keys():
-        is_deleted, title = saved[board_id]
+    for board_id in {version.row_id for version in answered if version.kind == "boards"}:
+        is_deleted, title = saved.get(board_id, (True, None))
         if shown.get(board_id, []) != ([] if is_deleted else [title]):
-            wrong.append((board_id, shown.get(board_id), saved[board_id]))
+            wrong.append((board_id, shown.get(board_id), saved.get(board_id)))
     return wrong
 
 
