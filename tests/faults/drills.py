@@ -352,7 +352,8 @@ def version_in(folder: Path, ref: str) -> Path:
 def last_before_newest_migration() -> str:
     """Return the last commit without the newest migration. Raises AssertionError if it is not committed."""
     [newest] = (ROOT / _VERSIONS).glob(f"{newest_revision()}*.py")
-    command = ["git", "log", "--diff-filter=A", "--format=%H", "-1", "--", str(newest)]
+    # a merge may have brought it, under another name than it had in its branch
+    command = ["git", "log", "-m", "--first-parent", "--diff-filter=A", "--format=%H", "-1", "--", str(newest)]
     added = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     assert added, f"{newest.name} is not committed: name a commit with --ref"
     return f"{added}^"
