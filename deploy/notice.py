@@ -4,7 +4,6 @@ It is made from the lock files, the environment that they were installed into, a
 texts of the licences are in the packages and jars. `--check` only compares the file.
 """
 
-import argparse
 import importlib.metadata
 import re
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 
 from packaging.markers import Marker
 
+from deploy.generated import write_or_check
 from stack.errors import StackError
 from stack.jars import read_lock
 from stack.layout import PROJECT_ROOT, Layout
@@ -111,21 +111,8 @@ def _member(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def main() -> int:
-    """Run the command; returns 0 if the file was written or is current, 1 after a one-line error."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.notice", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    is_check = parser.parse_args().check
-    try:
-        text = render()
-    except StackError as exc:
-        print(f"notice: {exc}", file=sys.stderr)
-        return 1
-    if is_check and (not TARGET.exists() or TARGET.read_text() != text):
-        print("notice: NOTICE is not what the lock files say: run `python -m deploy.notice`", file=sys.stderr)
-        return 1
-    if not is_check:
-        TARGET.write_text(text)
-    return 0
+    """Run the command."""
+    return write_or_check("notice", __doc__, TARGET, render)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ of NOTICE and the jars' checksums. It lists neither Debian's packages nor the ja
 of images finds those. `--check` only compares the file.
 """
 
-import argparse
 import sys
 import tomllib
 import uuid
@@ -17,8 +16,8 @@ from cyclonedx.model.license import DisjunctiveLicense
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
+from deploy.generated import write_or_check
 from deploy.notice import JAR_SET, packages
-from stack.errors import StackError
 from stack.jars import read_lock
 from stack.layout import PROJECT_ROOT
 
@@ -65,21 +64,8 @@ def _library(url: PackageURL, licence: str) -> Component:
 
 
 def main() -> int:
-    """Run the command; returns 0 if the file was written or is current, 1 after a one-line error."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.sbom", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    is_check = parser.parse_args().check
-    try:
-        text = render()
-    except StackError as exc:
-        print(f"sbom: {exc}", file=sys.stderr)
-        return 1
-    if is_check and (not TARGET.exists() or TARGET.read_text() != text):
-        print(f"sbom: {TARGET.name} is not what the lock files say: run `python -m deploy.sbom`", file=sys.stderr)
-        return 1
-    if not is_check:
-        TARGET.write_text(text)
-    return 0
+    """Run the command."""
+    return write_or_check("sbom", __doc__, TARGET, render)
 
 
 if __name__ == "__main__":

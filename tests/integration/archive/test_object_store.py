@@ -11,7 +11,6 @@ import threading
 import pyarrow.parquet as pq
 import pytest
 
-from include.adapters.s3 import client
 from include.adapters.s3.access import bucket_policy
 from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept, open_storage
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
@@ -24,7 +23,7 @@ from spark_jobs.archive.leftovers import remove_leftovers
 from spark_jobs.batch.rebuild import rebuild_day
 from spark_jobs.forget import forget
 from tests.support.archive import DAY, STREAM, TABLE, Archive, a_board, a_member
-from tests.support.object_store import ADMIN, BATCH, faulty_http
+from tests.support.object_store import ADMIN, BATCH
 from tests.support.pipeline import ROOT, environment, rows, run_module
 
 CANARY = "kestrel-4711"
@@ -42,16 +41,6 @@ def bucket(store, request):
 def archive(kafka, postgres, spark, store, bucket, tmp_path):
     folder = ArchiveFolder(f"s3://{bucket}/raw/board_detail", store.connection())
     return Archive(kafka, postgres, spark, "archive_store", tmp_path, kept_in=folder)
-
-
-@pytest.fixture
-def proxy(store, monkeypatch):
-    """A proxy before the store. Tasks in other processes try as often as they always do."""
-    monkeypatch.setattr(client, "TRIES", 2)
-    client.client_of.cache_clear()
-    with faulty_http(store) as found:
-        yield found
-    client.client_of.cache_clear()
 
 
 def ids_of(archive, topic=STREAM):

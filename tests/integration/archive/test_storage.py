@@ -46,15 +46,6 @@ def storage(request, tmp_path):
     return open_storage(str(tmp_path / "archive"), S3Connection())
 
 
-@pytest.fixture
-def proxy(store, monkeypatch):
-    monkeypatch.setattr(client, "TRIES", 2)
-    client.client_of.cache_clear()
-    with faulty_http(store) as found:
-        yield found
-    client.client_of.cache_clear()
-
-
 def paths(storage):
     return sorted(each.path for each in storage.iter_objects())
 
