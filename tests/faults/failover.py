@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import random
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -37,6 +35,7 @@ from include.integrity.certificate import Certificate
 from include.integrity.days import days_to_rebuild
 from include.settings import DEFAULT_PIPELINE, Settings
 from tests.faults import frame
+from tests.faults.closed_load import CLIENTS, ClosedLoad
 from tests.faults.connection import Answer, Connection, Unanswered
 from tests.faults.stream_driver import Driver
 from tests.servers import PostgresTestServer, kafka_server, postgres_server, wait_until
@@ -49,8 +48,6 @@ from tests.support.serving import row as detail
 from tests.support.standby import as_superuser, disconnect, promote, standby_of, wait_until_replayed
 
 _DATABASE = "failover"
-_CLIENTS = 6
-_TIMEOUT_S = 15.0
 _PAUSE_S = 0.01
 _BEFORE_S = (4.0, 7.0)
 _CUT_OFF_S = (1.0, 3.0)
@@ -85,32 +82,16 @@ class Version(msgspec.Struct, frozen=True):
     text: str | None
 
 
-class SiteLoad:
+class SiteLoad(ClosedLoad):
     """Clients that each make, change and delete members and boards of their own."""
 
     def __init__(self, url: str, seed: str) -> None:
-        self._url = urlsplit(url)
-        self._seed = seed
-        self._is_stopping = threading.Event()
         self.answered: list[Version] = []
         self.made: Counter[tuple[str, int]] = Counter()
         self.statuses: Counter[int] = Counter()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="site-load", daemon=True)
-        self._thread.start()
+        super().__init__(url, seed, "site-load")
 
-    def stop(self) -> None:
-        """Stop once the calls in flight are answered. Raises AssertionError if they are not."""
-        self._is_stopping.set()
-        self._thread.join(_ENDS_S)
-        assert not self._thread.is_alive(), "calls stayed without an answer"
-
-    async def _run(self) -> None:
-        await asyncio.gather(*[self._client(random.Random(f"{self._seed}-{n}")) for n in range(_CLIENTS)])
-
-    async def _client(self, chance: random.Random) -> None:
-        assert self._url.hostname is not None
-        assert self._url.port is not None
-        connection = Connection(self._url.hostname, self._url.port, _TIMEOUT_S)
+    async def _client(self, chance: random.Random, connection: Connection) -> None:
         mine: dict[str, list[int]] = {"members": [], "boards": []}
         while not self._is_stopping.is_set():
             kind = chance.choice(("members", "boards", "boards")) if mine["members"] else "members"
@@ -224,7 +205,7 @@ def run(folder: Path, mode: Mode, seed: str) -> Round:
                 time.sleep(chance.uniform(*_DOWN_S))
                 promote(parts.standby)
                 answered = len(load.answered)
-                wait_until(lambda: len(load.answered) > answered + _CLIENTS, _RECOVERS_S, "clients are answered again")
+                wait_until(lambda: len(load.answered) > answered + CLIENTS, _RECOVERS_S, "clients are answered again")
             time.sleep(_AFTER_S)
         finally:
             load.stop()

@@ -2,11 +2,9 @@
 
 import asyncio
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 from confluent_kafka import Message
@@ -15,12 +13,10 @@ from include.adapters.postgres.sessions import connect
 from include.clock import rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID
 from include.settings import DatabaseSettings
+from tests.faults.closed_load import ClosedLoad
 from tests.faults.connection import Answer, Connection, Unanswered
 
-_CLIENTS = 6
-_TIMEOUT_S = 15.0
 _PAUSE_S = 0.02
-_ENDS_S = 60.0
 _ROWS = "SELECT id, modified_at FROM site.member"
 
 
@@ -32,32 +28,16 @@ class Version(NamedTuple):
     event_id: str = ""
 
 
-class RowLoad:
+class RowLoad(ClosedLoad):
     """Clients that each change rows of their own, one call after the other; none is made again."""
 
     def __init__(self, url: str, token: str, seed: str) -> None:
-        self._url = urlsplit(url)
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        self._seed = seed
-        self._is_stopping = threading.Event()
         self.answered: list[Version] = []
         self.odd: list[str] = []
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="row-load", daemon=True)
-        self._thread.start()
+        super().__init__(url, seed, "row-load")
 
-    def stop(self) -> None:
-        """Stop once the calls in flight are answered. Raises AssertionError if they are not."""
-        self._is_stopping.set()
-        self._thread.join(_ENDS_S)
-        assert not self._thread.is_alive(), "calls for rows stayed without an answer"
-
-    async def _run(self) -> None:
-        await asyncio.gather(*[self._client(random.Random(f"{self._seed}-{n}")) for n in range(_CLIENTS)])
-
-    async def _client(self, chance: random.Random) -> None:
-        assert self._url.hostname is not None
-        assert self._url.port is not None
-        connection = Connection(self._url.hostname, self._url.port, _TIMEOUT_S)
+    async def _client(self, chance: random.Random, connection: Connection) -> None:
         mine: list[int] = []
         while not self._is_stopping.is_set():
             method = chance.choice(("POST", "PUT", "PUT", "DELETE")) if mine else "POST"
