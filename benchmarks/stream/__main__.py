@@ -1,7 +1,7 @@
 """The speed layer's benchmarks: `python -m benchmarks.stream [cold|steady|serve|both|latency|restart …]`, or all.
 
 They start a broker and a PostgreSQL, and measure ours and the alternatives in turns: Kafka Streams, Flink, hand-written
-sinks. `curve` and `table` measure the basis for the defaults, `executors` that of decision 46, and `bounds` checks that
+sinks. `curve` and `table` measure the basis for the defaults, `executors` that of decision 50, and `bounds` checks that
 backlogs of many bytes fit into memory; these run only if they are named.
 Exit codes: 0 every goal was reached; 1 one was missed; 2 a program is missing on this machine, for instance a JDK.
 """

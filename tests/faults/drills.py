@@ -349,14 +349,23 @@ def version_in(folder: Path, ref: str) -> Path:
     return folder
 
 
-def last_before_newest_migration() -> str:
-    """Return the last commit without the newest migration. Raises AssertionError if it is not committed."""
-    [newest] = (ROOT / _VERSIONS).glob(f"{newest_revision()}*.py")
-    # a merge may have brought it, under another name than it had in its branch
-    command = ["git", "log", "-m", "--first-parent", "--diff-filter=A", "--format=%H", "-1", "--", str(newest)]
-    added = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-    assert added, f"{newest.name} is not committed: name a commit with --ref"
-    return f"{added}^"
+def newest_earlier_version() -> str:
+    """Return the newest commit that an upgrade can start from: it has fewer migrations, all of which are here as well.
+
+    Raises AssertionError if there is none.
+    """
+    here = {(path.name, _git("hash-object", str(path))) for path in (ROOT / _VERSIONS).glob("[0-9]*.py")}
+    for commit in _git("log", "-m", "--first-parent", "--format=%H", "--", _VERSIONS).split():
+        # each line: mode SP type SP hash TAB path
+        lines = _git("ls-tree", f"{commit}:{_VERSIONS}").splitlines()
+        there = {(name, left.split()[2]) for left, _, name in (line.partition("\t") for line in lines)}
+        if {each for each in there if each[0][0].isdigit()} < here:
+            return commit
+    raise AssertionError("no earlier commit has a part of these migrations: name one with --ref")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _tell(text: str) -> None:
@@ -367,7 +376,7 @@ def main() -> int:
     """Run the drills and print their findings."""
     parser = argparse.ArgumentParser(description="Restores and upgrades a local stack under load.")
     parser.add_argument("--drill", choices=["restore", "upgrade"], help="this one alone (default: both)")
-    parser.add_argument("--ref", help="the commit to upgrade from (default: the last one without the newest migration)")
+    parser.add_argument("--ref", help="the commit to upgrade from (default: the newest with fewer migrations)")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--pipeline", choices=[DEFAULT_PIPELINE], default=DEFAULT_PIPELINE)
     parser.add_argument("--folder", type=Path, help="a new one, where logs and data stay (default: kept on failure)")
@@ -382,7 +391,7 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> bool:
         found |= restore_drill(folder / "restore", arguments.seed)
     if arguments.drill != "restore":
         print("drill upgrade", flush=True)
-        found |= upgrade_drill(folder / "upgrade", arguments.seed, arguments.ref or last_before_newest_migration())
+        found |= upgrade_drill(folder / "upgrade", arguments.seed, arguments.ref or newest_earlier_version())
     frame.print_broken(found)
     return not found
 
