@@ -96,7 +96,7 @@ class MemberTable:
         self._compactor = ThreadPoolExecutor(1, "compact", self._behind_batches)
         self._compaction: Future[_Level] | None = None
         self._is_local = str(session.sparkContext.master).startswith("local")  # no block is lost before the driver
-        self._is_reloaded = False  # since the last refresh
+        self._are_listed = True  # False: keys were taken that no refresh has returned
 
     @property
     def partitions(self) -> int:
@@ -140,15 +140,14 @@ class MemberTable:
         """Read the records since the last refresh; returns the keys that changed, None if there are too many to list.
 
         Called after the boards' offsets are fixed, so that a member that reached Kafka before its board is always
-        known. A refresh that fails changes nothing: the next one reads the same records again. Loads the table again if
-        executors were lost with parts of it. Raises TableReplaced if the topic ends before the offsets that were read.
+        known. If a refresh fails after it has taken records, the next one returns None. Loads the table again if executors
+        were lost with parts of it. Raises TableReplaced if the topic ends before the offsets that were read.
         """
         self._reload_if_lost()
+        are_listed = self._are_listed
         changed = self._read_changes()
-        if self._is_reloaded:
-            self._is_reloaded = False
-            return None
-        return changed
+        self._are_listed = True
+        return changed if are_listed else None
 
     def _read_changes(self) -> list[int] | None:
         self._take_compaction()
@@ -216,6 +215,7 @@ class MemberTable:
                     case row:
                         changed.append(row)
             self._keep_rejects(rejected)
+        self._are_listed = False
         for row in changed:
             known = self._recent.get(row.key)
             if known is None or row.version > known.version:
@@ -229,6 +229,7 @@ class MemberTable:
         # a partition added since starts at 0
         start = {partition: self._next.get(partition, 0) for partition in ends}
         level = self._read(start, ends)
+        self._are_listed = False
         self._levels.append(level)
         self._next = ends
         self._state.set_position(self._topic.name, ends)
@@ -279,7 +280,11 @@ class MemberTable:
 
     def _kept(self, newest: DataFrame) -> _Level:
         relation = newest.persist(StorageLevel.MEMORY_AND_DISK)
-        return _Level(relation, relation.count())
+        try:
+            return _Level(relation, relation.count())
+        except BaseException:
+            relation.unpersist()
+            raise
 
     def _fold(self) -> None:
         """Turn the recent rows into a level, and merge it with the existing level of changes."""
@@ -333,10 +338,12 @@ class MemberTable:
             return False
         log.warning("executors with parts of the table were lost; loading it again")
         self.check_topic()
-        self._compaction = None  # if it still runs, it fails or is not needed
+        if self._compaction is not None:  # if it still runs, it fails or is not needed
+            self._compaction.add_done_callback(_drop)
+            self._compaction = None
         lost = self._levels
         self._load()
-        self._is_reloaded = True
+        self._are_listed = False
         for level in lost:
             level.relation.unpersist()
         self.check_topic()
@@ -377,3 +384,9 @@ class MemberTable:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             parts = ", ".join(f"{s.numCompletedTasks} of {s.numTasks} tasks" for s in stages if s)
             log.info("still loading after %.0f s: %s", time.monotonic() - started, parts or "planning")
+
+
+def _drop(compaction: "Future[_Level]") -> None:
+    """Unpersist the result of a compaction that nobody takes."""
+    if not compaction.cancelled() and compaction.exception() is None:
+        compaction.result().relation.unpersist()

@@ -1,6 +1,8 @@
 """The member table on a real broker: loaded, refreshed record by record and in bulk, folded, compacted, never older."""
 
 import pytest
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from include.adapters.kafka.admin import create_topics
@@ -260,6 +262,37 @@ def test_what_could_not_be_read_is_read_by_the_next_refresh(table, settings, ids
             table.refresh()
     assert table.refresh() == [ids[1]]
     assert names(table, ids) == {1: "waits"}
+
+
+@pytest.mark.parametrize("rows", [1, 3], ids=["few", "many"])
+def test_keys_of_a_refresh_whose_merge_failed_are_not_missed(table, settings, ids, monkeypatch, rows):
+    """Boards that wait for these members would not be looked up."""
+    monkeypatch.setattr(module, "RECENT_ROWS", 0)
+    monkeypatch.setattr(module, "TAIL_ROWS", 2)
+    table.load()
+    send(settings, ids, (9, "a level of changes", NOON))
+    table.refresh()
+
+    def fails(levels):
+        raise RuntimeError("executors are gone")
+
+    send(settings, ids, *((n, f"v{n}", NOON) for n in range(rows)))
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "_merged", fails)
+        with pytest.raises(RuntimeError):
+            table.refresh()
+    assert table.refresh() is None
+    assert names(table, ids) == {n: f"v{n}" for n in range(rows)} | {9: "a level of changes"}
+    assert table.refresh() == []
+    send(settings, ids, (5, "one", NOON))
+    assert table.refresh() == [ids[5]]
+
+
+def test_a_level_that_cannot_be_computed_is_not_persisted(table, spark):
+    level = spark.range(3).select(F.expr("raise_error('executors are gone')"))
+    with pytest.raises(PySparkException):
+        table._kept(level)
+    assert level.storageLevel == StorageLevel.NONE
 
 
 @pytest.mark.parametrize("shifted", [0, 3], ids=["as many records", "more records"])
