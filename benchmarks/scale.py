@@ -4,8 +4,8 @@ It prints what limits the pipeline at 500 million members and 100 million boards
 simulated day with an outage. `python -m benchmarks.scale measure` measures the figures of the member table on this
 machine (about two minutes); `FIGURES` has those of docs/benchmarks.md and their sources.
 
-The model assumes that work in tasks takes proportionally less time on more cores, and that Kafka and the network are
-not the limit. Nothing larger than 13 million members was run.
+The model assumes that work in tasks takes proportionally less time on more cores, that topics have TOPIC_PARTITIONS if
+nothing else is said, and that Kafka and the network are not the limit. Nothing larger than 13 million members was run.
 """
 
 import argparse
@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.report import Report
+from spark_jobs.speed.members import COMPACT_SHARE, RECENT_ROWS, RECENT_SHARE, ROWS_A_PARTITION
 
 MEMBERS, BOARDS_A_DAY = 500_000_000, 100_000_000
 PEAK = 3.0  # the busiest minute of a day, in averages
@@ -26,9 +29,13 @@ CORES, MEMORY = 8, 32 << 30  # of a worker
 WORKERS = (1, 2, 4, 8, 16, 32)
 REFERENCE = 8  # the workers of the first table
 TOPIC_PARTITIONS = 8  # the default
-ROWS_A_PARTITION = 250_000  # of the member table, see spark_jobs/speed/members.py
-STORAGE_SHARE = 0.6  # of an executor's heap: spark.memory.fraction
+STORAGE_SHARE = 0.9 * 0.6 * 0.5  # the heap, Spark's part of it (spark.memory.fraction), the half that tasks leave
+CHANGED_A_DAY = 0.01  # of the members
+REPLICAS = 3
+RETENTION_DAYS = 14
+CONNECTIONS = 120  # max_connections of the local stack's and compose's PostgreSQL
 OUTAGE_MIN = 60
+NIGHT_RECORDS = 2 * BOARDS_A_DAY + MEMBERS
 _DAY_MIN = 1_440
 
 
@@ -49,7 +56,7 @@ FIGURES = {
     "start, s": Figure(12.1, "member table: 442,128 members"),
     "serve, rows/s": Figure(41_400, "serve: one driver, one connection"),
     "database, rows/s a core": Figure(447_017 / 5, "serve: 5 CPU s of PostgreSQL for 447,017 rows"),
-    "rebuild, boards/s a core": Figure(4_470_170 / 87.5 / 2, "ten: 4,470,170 boards in 81 to 94 s on 2 cores"),
+    "rebuild, records/s a core": Figure(4_912_298 / 87.5 / 2, "ten: 4,470,170 boards, 442,128 members in 81 to 94 s"),
     "cover, rows/s": Figure(447_017 / 4.6, "publication: 447,017 live rows removed in 4.6 s"),
     "row bytes": Figure(700, "publication: live rows of 0.7 KB"),
     "record bytes": Figure(630, "boards of 630 bytes"),
@@ -88,7 +95,17 @@ class Cluster:
     def join_rate(self) -> float:
         """Boards per second of batches of 250,000 boards."""
         batch = 250_000
-        return batch / (self.batch_s + batch / (figure("join, boards/s a core") * self.cores))
+        return batch / (self.batch_s + batch / (figure("join, boards/s a core") * min(self.cores, TOPIC_PARTITIONS)))
+
+    @property
+    def merge_s(self) -> float:
+        """Seconds of a merge of recent changes into their level, which holds up batches, when it is half full.
+
+        The rows count as those of a load, which also reads and decodes them. Three tasks per partition are started.
+        """
+        rows = self.members * COMPACT_SHARE / 2
+        partitions = math.ceil(self.members / ROWS_A_PARTITION)
+        return rows / (figure("load, members/s a core") * self.cores) + 3 * partitions * figure("task, s")
 
     def load_s(self, topic_partitions: int) -> float:
         """Seconds from a start until the table is loaded: a topic's partition is read by one task."""
@@ -97,8 +114,11 @@ class Cluster:
 
     @property
     def rebuild_s(self) -> float:
-        """Seconds of the tasks of a rebuild, if the database keeps up; without its publication."""
-        return BOARDS_A_DAY / (figure("rebuild, boards/s a core") * self.cores)
+        """Seconds of the tasks of a rebuild, if the database keeps up; without its publication.
+
+        It reads the day's boards, their details as the stream made them, and all members.
+        """
+        return NIGHT_RECORDS / (figure("rebuild, records/s a core") * self.cores)
 
 
 def arrivals(minute: int) -> float:
@@ -118,26 +138,25 @@ def _mean(exponent: float) -> float:
 
 
 def simulate(rates: list[float], outage: range) -> tuple[float, int]:
-    """Pass a day through queues of these rates per second, of which the last is out for some minutes.
+    """Pass a day through queues of these rates per second, which all stand still for some minutes.
 
     Returns the longest wait in seconds, and the minutes after the outage until nothing waits for more than a minute.
     """
     waiting = [0.0] * len(rates)
-    longest, last_late = 0.0, outage.stop
+    came, went = [0.0], [0.0]  # in all, by the end of each minute
     for minute in range(_DAY_MIN):
         flow = arrivals(minute)
+        came.append(came[-1] + flow)
         for number, rate in enumerate(rates):
-            is_out = number == len(rates) - 1 and minute in outage
             waiting[number] += flow
-            flow = 0.0 if is_out else min(waiting[number], rate * 60)
+            flow = 0.0 if minute in outage else min(waiting[number], rate * 60)
             waiting[number] -= flow
-        wait = sum(queue / rate for queue, rate in zip(waiting, rates, strict=True))
-        if minute in outage:
-            wait += (minute - outage.start + 1) * 60.0
-        longest = max(longest, wait)
-        if wait > 60 and minute >= outage.stop:
-            last_late = minute + 1
-    return longest, last_late - outage.stop
+        went.append(went[-1] + flow)
+    minutes = np.arange(_DAY_MIN + 1)
+    # the next board to leave at each moment: first in, first out. One board more, since sums are not exact.
+    waits = minutes - np.interp(np.minimum(np.add(went, 1), came[-1]), came, minutes)
+    late = np.flatnonzero(waits > 1)
+    return float(waits.max()) * 60, int(late.max()) - outage.stop if late.size else 0
 
 
 def bottlenecks() -> Iterator[tuple[str, str, str, str]]:
@@ -153,6 +172,10 @@ def bottlenecks() -> Iterator[tuple[str, str, str, str]]:
     yield ("member table, scan of a batch", f"{MEMBERS * scan:,.0f} core s", f"{cluster.cores} cores",
            f"{MEMBERS * scan / cluster.cores:.1f} s")  # fmt: skip
     yield ("driver, tasks of a batch", f"{partitions:,}", f"{1 / task:,.0f}/s", f"{partitions * task:.1f} s")
+    recent = max(RECENT_ROWS, RECENT_SHARE * MEMBERS)
+    pause = recent / (MEMBERS * CHANGED_A_DAY / 86_400 * PEAK)
+    yield (f"changes of {CHANGED_A_DAY:.0%} of the members a day, merges", f"one each {pause:,.0f} s",
+           f"{cluster.merge_s:.1f} s", f"{cluster.merge_s / pause:.0%} used")  # fmt: skip
     yield ("*join*, boards", f"{peak:,.0f}/s", f"{cluster.join_rate:,.0f}/s", f"{peak / cluster.join_rate:.0%} used")
     for count in (TOPIC_PARTITIONS, cluster.cores):
         yield (f"restart, {count} partitions of `member`", f"{MEMBERS / 1e6:,.0f} M records",
@@ -164,10 +187,15 @@ def bottlenecks() -> Iterator[tuple[str, str, str, str]]:
         f"{database:,.0f}/s a core",
         f"{peak / database:.0%} of a core",
     )
-    yield ("Kafka, three topics", f"{3 * peak * figure('record bytes') / 1e6:,.0f} MB/s at most",
+    record = figure("record bytes")
+    yield (f"Kafka, boards and details, {REPLICAS} replicas", f"{2 * REPLICAS * peak * record / 1e6:,.0f} MB/s at most",
            f"{TOPIC_PARTITIONS} partitions", f"{peak / TOPIC_PARTITIONS:,.0f} boards/s a partition")  # fmt: skip
-    yield ("night, tasks of a rebuild", f"{BOARDS_A_DAY / 1e6:,.0f} M boards",
-           f"{figure('rebuild, boards/s a core'):,.0f}/s a core", f"{cluster.rebuild_s / 60:,.0f} min")  # fmt: skip
+    yield (f"Kafka, disk for {RETENTION_DAYS} days", f"{2 * BOARDS_A_DAY / 1e6:,.0f} M records a day",
+           "as configured", f"{2 * REPLICAS * RETENTION_DAYS * BOARDS_A_DAY * record / 1e12:,.1f} TB")  # fmt: skip
+    yield ("night, tasks of a rebuild", f"{NIGHT_RECORDS / 1e6:,.0f} M records",
+           f"{figure('rebuild, records/s a core'):,.0f}/s a core", f"{cluster.rebuild_s / 60:,.0f} min")  # fmt: skip
+    yield ("night, sessions of a rebuild", f"{cluster.cores} tasks", f"{CONNECTIONS} connections in all",
+           f"{cluster.cores / CONNECTIONS:.0%} used")  # fmt: skip
     yield ("night, database, inserts of a rebuild", f"{BOARDS_A_DAY / 1e6:,.0f} M rows",
            f"{database:,.0f}/s a core", f"{BOARDS_A_DAY / database / 60:,.0f} min of a core")  # fmt: skip
     yield ("night, live rows covered", f"{BOARDS_A_DAY / 1e6:,.0f} M rows", f"{cover:,.0f}/s",
@@ -227,13 +255,21 @@ def measure(sizes: tuple[int, int] = (1_000_000, 8_000_000), boards: int = 5_000
         session = open_session(settings, "scale", "4g", STREAM_CONFIGURATION)
         stored = session.sparkContext._jsc.sc()
 
+        adjectives, animals = "array('따뜻한', '조용한', '빠른', '푸른')", "array('고래', '여우', '참새', '호랑이')"
+        cities = "array('서울특별시', '부산광역시', '광주광역시', '제주시')"
+
         def measured(members: int, level: StorageLevel) -> tuple[float, float]:
             """Return the bytes of a table, and the seconds of a batch whose boards are of members all over it."""
             partitions = math.ceil(members / ROWS_A_PARTITION)
             table = session.range(members).selectExpr(
-                "id AS id_", "concat('nickname', id) AS nickname_", "concat('city', id % 20) AS city_",
-                "concat('+8210', id % 100000000) AS phone_", "CAST(0 AS INT) AS partition", "id AS offset",
-                "timestamp_seconds(id) AS version_at", "false AS deleted",
+                "id AS id_",
+                f"concat({adjectives}[hash(id) & 3], ' ', {animals}[hash(id, 1) & 3], ' ', id) AS nickname_",
+                f"{cities}[hash(id, 2) & 3] AS city_",
+                "concat('010-', lpad(pmod(hash(id, 3), 10000), 4, '0'), '-', lpad(pmod(hash(id, 4), 10000), 4, '0'))"
+                " AS phone_",
+                "hash(id, 5) & 7 AS partition", "id AS offset",
+                "timestamp_micros(1700000000000000 + pmod(xxhash64(id), 31536000000000)) AS version_at",
+                "false AS deleted",
             ).repartition(partitions, "id_").sortWithinPartitions("id_").persist(level)  # fmt: skip
             table.count()
             ((held, _),) = [(one.memSize(), one.id()) for one in stored.getRDDStorageInfo()]

@@ -5,7 +5,6 @@ The gateway gets the file with their hashes, never the tokens.
 
 import argparse
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from deploy.environment import required
@@ -21,7 +20,6 @@ def main() -> int:
     try:
         variables = required(VARIABLES)
         path = Path(variables["GATEWAY_TOKENS_FILE"])
-        _close_to_the_group(path)
         notes = token_file.ensure(path, variables["GATEWAY_TOKEN"], variables["GATEWAY_ADMIN_TOKEN"])
     except (ConfigurationError, StackError) as exc:
         print(f"gateway_tokens: {exc}", file=sys.stderr)
@@ -30,12 +28,6 @@ def main() -> int:
         print(note)
     print("the gateway's tokens file is there")
     return 0
-
-
-def _close_to_the_group(path: Path) -> None:
-    """Take the group's rights from the file: Kubernetes gives them to each file of a volume that it mounts."""
-    with suppress(FileNotFoundError, PermissionError):  # `ensure` says what is wrong with a file of somebody else
-        path.chmod(path.stat().st_mode & ~0o070)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes Spark's `spark-defaults.conf` with the secret of `.env`: `python -m deploy.spark_conf`. Idempotent.
+"""Writes `deploy/spark-defaults.conf` with the secret of `.env` for Spark: `python -m deploy.spark_conf`. Idempotent.
 
 Master, workers, drivers and executors read it from a volume. On a command line, where Spark's other settings are, every
 user of the host could read the secret.
@@ -12,6 +12,7 @@ from pathlib import Path
 from deploy.environment import required
 from stack.errors import StackError, describe_os_error
 
+_DEFAULTS = Path(__file__).with_name("spark-defaults.conf")
 VARIABLES = ("SPARK_CONF_DIR", "SPARK_AUTH_SECRET")
 
 
@@ -35,7 +36,7 @@ def write(folder: Path, secret: str) -> None:
     fresh = folder / "spark-defaults.conf.new"
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "w") as file:
-        file.write(f"spark.authenticate true\nspark.authenticate.secret {secret}\n")
+        file.write(f"{_DEFAULTS.read_text(encoding='utf-8')}spark.authenticate.secret {secret}\n")
     fresh.replace(folder / "spark-defaults.conf")
 
 

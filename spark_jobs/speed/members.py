@@ -34,7 +34,7 @@ from spark_jobs.transforms.versions import newest_versions
 
 log = logging.getLogger(__name__)
 
-RECENT_ROWS = 2_000
+RECENT_ROWS, RECENT_SHARE = 2_000, 1e-4  # the larger one: a merge takes longer in a larger table
 TAIL_ROWS = 10_000
 COMPACT_ROWS = 50_000
 COMPACT_SHARE = 0.1
@@ -140,8 +140,8 @@ class MemberTable:
         """Read the records since the last refresh; returns the keys that changed, None if there are too many to list.
 
         Called after the boards' offsets are fixed, so that a member that reached Kafka before its board is always
-        known. If a refresh fails after it has taken records, the next one returns None. Loads the table again if executors
-        were lost with parts of it. Raises TableReplaced if the topic ends before the offsets that were read.
+        known. If a refresh fails after it has taken records, the next one returns None. Loads the table again if
+        executors were lost with parts of it. Raises TableReplaced if the topic ends before the offsets that were read.
         """
         self._reload_if_lost()
         are_listed = self._are_listed
@@ -162,7 +162,7 @@ class MemberTable:
             self._refresh_many(ends)
             return None
         changed = self._refresh_few(ends)
-        if len(self._recent) > RECENT_ROWS:
+        if len(self._recent) > max(RECENT_ROWS, RECENT_SHARE * self._levels[0].rows):
             self._fold()
         return changed
 

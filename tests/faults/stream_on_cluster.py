@@ -62,10 +62,13 @@ class Parts(stream_parts.Parts):
 
     def _merge_changes(self) -> None:
         merged = self._merges()
-        for _ in range(2):
-            bulk_of_table_records(self.settings)
+
+        def is_merged() -> bool:
+            bulk_of_table_records(self.settings)  # two of them make a merge, unless one refresh takes both
             time.sleep(_AFTER_S[1])
-        wait_until(lambda: self._merges() > merged, _HEALTHY_S, "changes of the table are merged")
+            return self._merges() > merged
+
+        wait_until(is_merged, _HEALTHY_S, "changes of the table are merged")
 
     def _merges(self) -> int:
         return self.driver.log.read_text(errors="replace").count(" merged [")

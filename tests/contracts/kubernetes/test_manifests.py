@@ -12,20 +12,20 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy import gateway_tokens
 from stack import env_file
 from stack.layout import PROJECT_ROOT
 from tests.support.compose import COMPOSE_FILE, Compose
 from tests.support.image import ignore_rules, is_ignored, read_stages
 
 BASE = PROJECT_ROOT / "deploy" / "kubernetes"
-OLDEST, NEWEST = "1.29", "1.37"  # ReadWriteOncePod and the retention of claims are stable from 1.29 on
-ADDRESSES = {  # the settings that differ from those of compose
+OLDEST, NEWEST = "1.29", "1.37"  # ReadWriteOncePod is stable from 1.29 on
+OTHER = {  # the settings that differ from those of compose
     "KAFKA_BOOTSTRAP_SERVERS": "a Kafka of yours",
     "DATABASE_HOST": "a PostgreSQL of yours",
     "GATEWAY_URL": "two gateways, each by its own address",
     "ARCHIVE_DIR": "a store that all pods see",
     "SPARK_MASTER": "Kubernetes itself",
+    "GATEWAY_DRAIN_DELAY_S": "the time that proxies of the cluster take to notice the end of a gateway",
 }
 OF_THE_POD = {"POD_NAME", "PYSPARK_SUBMIT_ARGS"}
 LASTING = {"gateway": "gateway", "stream": "stream"}  # containers and the services of compose
@@ -52,11 +52,7 @@ def pods() -> Iterator[dict[str, Any]]:
 
 
 def containers() -> dict[str, dict[str, Any]]:
-    return {
-        each["name"]: each
-        for pod in pods()
-        for each in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"])
-    }
+    return {each["name"]: each for pod in pods() for each in containers_of(pod["spec"])}
 
 
 def settings() -> dict[str, str]:
@@ -97,7 +93,9 @@ def test_kustomize_itself_accepts_the_base(tmp_path: Path) -> None:
         warnings.warn("neither kustomize nor kubectl is on this machine: the base was not built", stacklevel=1)
         return
     shutil.copytree(BASE, tmp_path / "base")
-    (tmp_path / "base" / "secrets.env").write_text("".join(f"{key}=x\n" for key in secret_keys()))
+    for name in ("secrets.env", "prepare.env"):
+        (tmp_path / "base" / name).write_text("KEY=x\n")
+    (tmp_path / "base" / "tokens.json").write_text("[]")
     subprocess.run([*command, str(tmp_path / "base")], check=True, capture_output=True, text=True)
 
 
@@ -106,18 +104,20 @@ def test_every_file_of_the_kustomization_is_there_and_secrets_are_not_in_git() -
     files = [*found["resources"], *(name for each in found["configMapGenerator"]
                                     for name in (*each.get("files", ()), *each.get("envs", ())))]  # fmt: skip
     assert [name for name in files if not (BASE / name).is_file()] == []
-    assert found["secretGenerator"] == [{"name": "secrets", "envs": ["secrets.env"]}]
-    assert "/deploy/kubernetes/secrets.env" in (PROJECT_ROOT / ".gitignore").read_text().splitlines()
-    assert is_ignored("deploy/kubernetes/secrets.env", ignore_rules())
+    secret = [name for each in found["secretGenerator"] for name in (*each.get("files", ()), *each.get("envs", ()))]
+    assert sorted(secret) == ["prepare.env", "secrets.env", "tokens.json"]
+    for name in secret:
+        assert f"/deploy/kubernetes/{name}" in (PROJECT_ROOT / ".gitignore").read_text().splitlines()
+        assert is_ignored(f"deploy/kubernetes/{name}", ignore_rules())
 
 
-def test_settings_are_those_of_compose_but_for_addresses(compose: Compose) -> None:
+def test_settings_are_those_of_compose_but_for_a_few(compose: Compose) -> None:
     of_compose = compose.environment("topics")  # a service with the common settings alone
     assert settings().keys() == of_compose.keys()
-    assert {name for name, value in settings().items() if value != of_compose[name]} == ADDRESSES.keys()
+    assert {name for name, value in settings().items() if value != of_compose[name]} == OTHER.keys()
 
 
-@pytest.mark.parametrize("name", ["databases", "migrate", "topics", "gateway-tokens", "gateway", "stream"])
+@pytest.mark.parametrize("name", ["databases", "migrate", "topics", "gateway", "stream"])
 def test_a_container_has_the_command_and_the_variables_of_its_service(compose: Compose, name: str) -> None:
     container = containers()[name]
     assert container["command"] == compose.command(name)
@@ -125,7 +125,7 @@ def test_a_container_has_the_command_and_the_variables_of_its_service(compose: C
     own = {each["name"]: each for each in container.get("env", [])}
     assert settings().keys() | own.keys() - OF_THE_POD == compose.environment(name).keys()
     for secret in secrets_of(container):
-        assert own[secret]["valueFrom"] == {"secretKeyRef": {"name": "secrets", "key": secret}}
+        assert own[secret]["valueFrom"]["secretKeyRef"]["key"] == secret
     literal = {name: each["value"] for name, each in own.items() if "value" in each and name not in OF_THE_POD}
     assert literal.items() <= compose.environment(name).items()
 
@@ -138,13 +138,50 @@ def test_the_headers_for_the_collector_are_an_optional_secret_of_gateway_and_str
     assert found == {"gateway": secret, "stream": secret}
 
 
-def test_the_documented_command_makes_the_secrets(variables: dict[str, str]) -> None:
+@pytest.mark.parametrize("secret", ["secrets", "prepare"])
+def test_the_documented_command_makes_the_secret(variables: dict[str, str], secret: str) -> None:
     written = (PROJECT_ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    command = re.search(r"grep -E '(.+)' \.env > deploy/kubernetes/secrets\.env", written)
+    command = re.search(rf"grep -E '(.+)' \.env > deploy/kubernetes/{secret}\.env", written)
     assert command, "docs/deployment.md lacks the command"
-    generated = {name for name in variables if re.search(command.group(1), f"{name}=")}
-    assert secret_keys() <= generated
-    assert re.search(command.group(1), "OTEL_EXPORTER_OTLP_HEADERS=")
+    made = {name for name in variables if re.search(command.group(1), f"{name}=")}
+    assert made == keys_of(secret) - {"OTEL_EXPORTER_OTLP_HEADERS"}
+    assert ("OTEL_EXPORTER_OTLP_HEADERS" in keys_of(secret)) == bool(
+        re.search(command.group(1), "OTEL_EXPORTER_OTLP_HEADERS=")
+    )
+
+
+def test_only_the_preparation_has_the_superusers_password() -> None:
+    """Its secret is deleted by its name afterwards."""
+    assert "POSTGRES_SUPERUSER_PASSWORD" not in keys_of("secrets")
+    lasting = [each for each in containers().values() if each["name"] in LASTING]
+    assert {name for each in lasting for name in secret_names(each)} == {"secrets"}
+    (options,) = [each["options"] for each in kustomization()["secretGenerator"] if each["name"] == "prepare"]
+    assert options["disableNameSuffixHash"]
+
+
+def test_what_the_preparation_needs_is_applied_first() -> None:
+    first = {"step": "prepare"}
+    generated = [each for kind in ("configMapGenerator", "secretGenerator") for each in kustomization()[kind]]
+    labelled = {each["name"] for each in generated if each.get("options", {}).get("labels") == first}
+    labelled |= {each["metadata"]["name"] for each in resources() if first.items() <= labels_of(each).items()}
+    (job,) = read("prepare.yaml")
+    pod = job["spec"]["template"]["spec"]
+    needed = {source["configMapRef"]["name"] for each in containers_of(pod) for source in each["envFrom"]}
+    needed |= {name for each in containers_of(pod) for name in secret_names(each)}
+    assert labelled == {job["metadata"]["name"], kustomization()["namespace"], *needed}
+
+
+def test_every_gateway_has_the_same_tokens_closed_to_others() -> None:
+    (pod,) = (each["spec"]["template"]["spec"] for each in resources() if each["kind"] == "StatefulSet")
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    (copy,) = pod["initContainers"]
+    install, *mode, source, target = copy["command"]
+    assert (install, mode, target) == ("install", ["-m", "600"], settings()["GATEWAY_TOKENS_FILE"])
+    mounts = {each["mountPath"]: each["name"] for each in copy["volumeMounts"]}
+    folder, file = source.rsplit("/", 1)
+    secret = volumes[mounts[folder]]["secret"]["secretName"]
+    assert {"name": secret, "files": [file]} in kustomization()["secretGenerator"]
+    assert "emptyDir" in volumes[mounts[str(Path(target).parent)]]
 
 
 @pytest.mark.parametrize(("name", "service"), LASTING.items())
@@ -166,7 +203,6 @@ def test_one_stream_runs_at_a_time_and_each_gateway_keeps_its_store(compose: Com
     claims = {each["metadata"]["name"] for each in gateway["volumeClaimTemplates"]}
     mounted = {each["mountPath"]: each["name"] for each in containers()["gateway"]["volumeMounts"]}
     assert mounted[settings()["GATEWAY_FALLBACK_DIR"]] in claims
-    assert mounted[str(Path(settings()["GATEWAY_TOKENS_FILE"]).parent)] in claims
     assert gateway["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     urls = settings()["GATEWAY_URL"].split(",")
     assert urls == [f"http://gateway-{n}.{gateway['serviceName']}:18080" for n in range(gateway["replicas"])]
@@ -192,12 +228,18 @@ def test_names_that_refer_to_each_other_agree() -> None:
     account = by_kind["Deployment", "stream"]["spec"]["template"]["spec"]["serviceAccountName"]
     assert [each["name"] for each in binding["subjects"]] == [account]
     generated = {each["name"] for kind in ("configMapGenerator", "secretGenerator") for each in kustomization()[kind]}
-    assert generated == {"settings", "spark", "secrets"}
+    named = {name for container in containers().values() for name in secret_names(container)}
+    named |= {source["configMapRef"]["name"] for container in containers().values()
+              for source in container.get("envFrom", ())}  # fmt: skip
+    for pod in pods():
+        for volume in pod["spec"].get("volumes", ()):
+            named |= {volume[kind][key] for kind, key in (("configMap", "name"), ("secret", "secretName"))
+                      if kind in volume}  # fmt: skip
+    assert generated == named
 
 
 def test_the_executors_of_spark_are_those_that_the_files_describe() -> None:
-    defaults = dict(line.split(" ", 1) for line in (BASE / "spark-defaults.conf").read_text().splitlines()
-                    if not line.startswith("#"))  # fmt: skip
+    defaults = spark_defaults()
     (image,) = kustomization()["images"]
     assert defaults["spark.kubernetes.container.image"] == f"{image['newName']}:{image['newTag']}"
     assert defaults["spark.kubernetes.namespace"] == kustomization()["namespace"]
@@ -206,7 +248,6 @@ def test_the_executors_of_spark_are_those_that_the_files_describe() -> None:
     mounts = {each["mountPath"]: each["name"] for each in containers()["stream"]["volumeMounts"]}
     assert mounts[folder] == "spark"
     assert file in kustomization()["configMapGenerator"][1]["files"]
-    assert defaults["spark.authenticate"] == "true"
 
 
 def test_pods_run_as_the_images_user_without_privileges() -> None:
@@ -215,29 +256,65 @@ def test_pods_run_as_the_images_user_without_privileges() -> None:
     for pod in pods():
         assert pod["spec"]["securityContext"]["runAsNonRoot"]
         assert pod["spec"]["securityContext"]["runAsUser"] == int(user.group(1))
+        assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in containers().values():
         assert container["image"] == kustomization()["images"][0]["name"]
-        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                                "capabilities": {"drop": ["ALL"]}}  # fmt: skip
+
+
+def test_folders_that_processes_write_to_are_volumes() -> None:
+    """Every other file system is read-only."""
+    for pod in pods():
+        volumes = {each["name"]: each for each in pod["spec"].get("volumes", ())}
+        for container in containers_of(pod["spec"]):
+            mounted = {each["mountPath"]: volumes.get(each["name"], {}) for each in container["volumeMounts"]}
+            if container["name"] != "gateway-tokens":
+                assert "emptyDir" in mounted["/tmp"], container["name"]
+            if "workingDir" in container:
+                assert "emptyDir" in mounted[container["workingDir"]]
+    for name in ("STREAM_CHECKPOINT_DIR", "SPARK_SCRATCH_DIR"):
+        assert settings()[name] in {each["mountPath"] for each in containers()["stream"]["volumeMounts"]}
+
+
+def test_a_drain_is_not_refused_for_executors() -> None:
+    """Kubernetes allows no disruption by maxUnavailable of pods whose owner has no scale, as Spark's driver."""
+    (budget,) = (each["spec"] for each in resources()
+                 if each["kind"] == "PodDisruptionBudget" and each["metadata"]["name"] == "executor")  # fmt: skip
+    assert set(budget) == {"minAvailable", "selector"}
+    assert budget["minAvailable"] < int(spark_defaults()["spark.executor.instances"])
+
+
+def test_the_driver_of_many_months_and_its_traffic_are_protected() -> None:
+    defaults = spark_defaults()
+    assert "spark.executor.failuresValidityInterval" in defaults  # else lost executors count for ever
+    assert defaults["spark.network.crypto.enabled"] == defaults["spark.authenticate"] == "true"
+    assert "spark.executor.memoryOverhead" in defaults  # Python workers are outside the heap
+
+
+def spark_defaults() -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in (BASE / "spark-defaults.conf").read_text().splitlines()
+                if not line.startswith("#"))  # fmt: skip
+
+
+def labels_of(resource: Mapping[str, Any]) -> dict[str, str]:
+    return dict(resource["metadata"].get("labels", {}))
+
+
+def containers_of(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+def secret_names(container: Mapping[str, Any]) -> set[str]:
+    return {each["valueFrom"]["secretKeyRef"]["name"] for each in container.get("env", ())
+            if "secretKeyRef" in each.get("valueFrom", {})}  # fmt: skip
+
+
+def keys_of(secret: str) -> set[str]:
+    sources = (each["valueFrom"].get("secretKeyRef", {}) for container in containers().values()
+               for each in container.get("env", ()) if "valueFrom" in each)  # fmt: skip
+    return {source["key"] for source in sources if source.get("name") == secret}
 
 
 def secrets_of(container: Mapping[str, Any]) -> set[str]:
     return {each["name"] for each in container.get("env", ()) if re.search(r"_(PASSWORD|TOKEN|SECRET)$", each["name"])}
-
-
-def secret_keys() -> set[str]:
-    return {name for container in containers().values() for name in secrets_of(container)}
-
-
-def test_a_tokens_file_on_a_volume_that_is_mounted_again_is_closed_to_the_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "tokens.json"
-    tokens = {"GATEWAY_TOKENS_FILE": str(file), "GATEWAY_TOKEN": "d" * 40, "GATEWAY_ADMIN_TOKEN": "a" * 40}
-    for name, value in tokens.items():
-        monkeypatch.setenv(name, value)
-    assert gateway_tokens.main() == 0
-    file.chmod(0o660)  # as by fsGroup
-    assert gateway_tokens.main() == 0
-    assert file.stat().st_mode & 0o777 == 0o600
-    file.chmod(0o666)
-    assert gateway_tokens.main() == 1

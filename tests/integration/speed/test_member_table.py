@@ -191,6 +191,16 @@ def test_recent_changes_become_a_level_and_levels_the_base(table, settings, ids,
     assert names(table, ids) == {n: f"turn {n // 3}" for n in range(12)}
 
 
+def test_a_larger_table_folds_more_changes_at_once(table, settings, ids, monkeypatch):
+    monkeypatch.setattr(module, "RECENT_ROWS", 2)
+    send(settings, ids, *((n, "loaded", NOON) for n in range(10)))
+    monkeypatch.setattr(module, "RECENT_SHARE", 5 / table.load())
+    for expected, first in ((1, 0), (2, 3)):  # 3 changes, then 6
+        send(settings, ids, *((first + n, "changed", EVENING) for n in range(3)))
+        table.refresh()
+        assert len(table._levels) == expected
+
+
 def test_a_compaction_leaves_the_cores_to_the_batches(table, spark):
     tasks = 40
     pause = F.expr("reflect('java.util.concurrent.locks.LockSupport', 'parkNanos', 250000000L)")
