@@ -12,6 +12,8 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
+FORCED = $(if $(filter-out 0 no false,$(FORCE)),--force)
+
 .PHONY: help setup env up down status logs clean clean-all backup restore demo load test test-e2e test-unit test-long coverage faults cluster drill compose-test bench check audit lock
 
 help: ## this list
@@ -37,17 +39,17 @@ logs: ## the last lines of every log; one service: make logs S=kafka; follow: ma
 	@$(STACK_AS_IS) logs $(if $(F),--follow) $(S)
 
 clean: ## down, then remove the data; the environment, the jars and .env stay; accepted events that wait: FORCE=1
-	@$(STACK_AS_IS) clean $(if $(FORCE),--force)
+	@$(STACK_AS_IS) clean $(FORCED)
 
 clean-all: ## clean, then remove .state altogether; the next run downloads again
-	@$(STACK_AS_IS) clean $(if $(FORCE),--force)
+	@$(STACK_AS_IS) clean $(FORCED)
 	@rm -rf .state
 
 backup: setup ## databases, archive, fallback store and .env, while the stack runs: make backup TO=folder
 	@$(STACK) backup $(if $(TO),"$(TO)")
 
 restore: setup ## a backup, when the stack is down: make restore FROM=folder; at a later moment: AT="2026-11-26 12:00:00+00:00"
-	@$(STACK) restore $(if $(FROM),"$(FROM)") --at "$(AT)" $(if $(FORCE),--force)
+	@$(STACK) restore $(if $(FROM),"$(FROM)") $(if $(filter undefined,$(origin AT)),,--at "$(AT)") $(FORCED)
 
 demo: setup ## the story of board_detail, told and checked on the terminal; another pipeline's: make demo P=order_detail
 	@$(STACK) up $(if $(P),--pipeline $(P))

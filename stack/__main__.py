@@ -6,6 +6,7 @@ modules that need its packages are imported where they are used.
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -59,10 +60,12 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
         case "backup":
             from stack.backup import backup
 
+            _end_in_order()
             backup(layout, arguments.to)
         case "restore":
             from stack.restore import restore
 
+            _end_in_order()
             restore(layout, arguments.source, arguments.at, arguments.force)
         case "stop" | "start" | "kill":
             from stack import control
@@ -75,6 +78,13 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
                 case "kill":
                     print(f"killed pid {control.kill_service(arguments.name, layout)}")
     return 0
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM and SIGHUP end the process as an exception does, so that it stops and removes what it began."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, lambda signum, _: sys.exit(128 + signum))
 
 
 def _status(layout: Layout) -> int:
@@ -130,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     save.add_argument("to", type=Path, metavar="TO", help="a new folder")
     back = commands.add_parser("restore", help="restore a backup; the stack is down")
     back.add_argument("source", type=Path, metavar="FROM", help="the folder of a backup")
-    back.add_argument("--at", default="", help='a time, such as "2026-11-26 12:00:00+00:00", or latest')
+    back.add_argument("--at", help='a time, such as "2026-11-26 12:00:00+00:00", or latest')
     back.add_argument("--force", action="store_true", help="replace the data of PostgreSQL, and .env")
     for name, text in (
         ("stop", "stop one service"),

@@ -41,12 +41,12 @@ Say = Callable[[str], None]
 
 
 def backup(layout: Layout, target: Path, say: Say = print) -> None:
-    """Write a backup to `target`, a folder that is new or empty; it exists only once it is complete.
+    """Write a backup to `target`, a new folder; it exists only once it is complete.
 
     Raises StackError if PostgreSQL does not run, or is the user's own.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise StackError(f"{target} is not empty: name a new folder, backups do not share one")
+    if target.exists() or target.is_symlink():
+        raise StackError(f"{target} exists: name a new folder, backups do not share one")
     with exclusive(layout):
         settings = environment.load_settings(layout)
         if "postgres" in external_services(settings):
@@ -60,8 +60,6 @@ def backup(layout: Layout, target: Path, say: Say = print) -> None:
         try:
             _write(layout, settings, server, unfinished, say)
             os.sync()
-            if target.exists():
-                target.rmdir()
             unfinished.rename(target.absolute())
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -134,7 +132,8 @@ def _base_backup(settings: Mapping[str, str], server: PostgresServer, folder: Pa
     variables = {"PATH": os.environ.get("PATH", os.defpath), "PGPASSWORD": settings["POSTGRES_SUPERUSER_PASSWORD"]}
     result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise StackError(f"pg_basebackup failed: {result.stderr.strip().splitlines()[-1:]}")
+        said = [line for line in result.stderr.strip().splitlines() if "error:" in line] or [result.stderr.strip()]
+        raise StackError(f"the databases cannot be copied: {'; '.join(said)}")
     with closing(connect(settings)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         now: dt.datetime = cursor.fetchone()[0]
@@ -152,8 +151,14 @@ def copy_store(source: Path, target: Path) -> None:
     for name in STORE_DATABASES:
         if (source / name).exists():
             address = f"{(source / name).absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(address, uri=True)) as store, closing(sqlite3.connect(target / name)) as copy:
-                store.backup(copy)
+            scratch = target / f"{name}.copy"
+            scratch.unlink(missing_ok=True)
+            try:
+                with closing(sqlite3.connect(address, uri=True)) as store, closing(sqlite3.connect(scratch)) as copy:
+                    store.backup(copy)
+            except sqlite3.Error as exc:
+                raise StackError(f"{source / name} cannot be copied to {target}: {exc}") from exc
+            scratch.rename(target / name)  # last: a file of that name is complete
     if (source / cluster_file.FILE).exists():
         copy_private(source / cluster_file.FILE, target / cluster_file.FILE)
 
@@ -166,10 +171,10 @@ def copy_private(source: Path, target: Path) -> None:
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    target.mkdir(mode=0o700, parents=True)
-    for path in sorted(source.rglob("*")):
-        if path.is_dir():
-            (target / path.relative_to(source)).mkdir(mode=0o700, parents=True, exist_ok=True)
-        else:
-            with suppress(FileNotFoundError):  # no longer listed, or not yet, and removed meanwhile
-                shutil.copy2(path, target / path.relative_to(source))
+    """Copy a folder with what its links lead to."""
+
+    def copy(file: str, into: str) -> None:
+        with suppress(FileNotFoundError):  # no longer listed, or not yet, and removed meanwhile
+            shutil.copy2(file, into)
+
+    shutil.copytree(source, target, copy_function=copy)

@@ -1,6 +1,7 @@
 """Errors of the local stack, with messages that name the remedy."""
 
 import pwd
+import shutil
 from pathlib import Path
 
 
@@ -10,6 +11,9 @@ class StackError(Exception):
 
 def describe_os_error(exc: OSError) -> str:
     """Describe the error in one line: the file, the reason, and the remedy if it is known."""
+    if isinstance(exc, shutil.Error) and isinstance(exc.args[0], list):  # of a folder: (source, target, reason) each
+        source, _, why = exc.args[0][0]
+        return f"{source}: {why}"
     reason = exc.strerror or str(exc) or type(exc).__name__
     if not isinstance(exc.filename, str | bytes | Path):
         return reason

@@ -11,9 +11,10 @@ from stack.errors import StackError
 from stack.ports import LOOPBACK
 from stack.postgres_binaries import PostgresBinaries
 from stack.unprivileged import command_prefix, ordinary_user
-from stack.wal_archive import WalArchive
+from stack.wal_archive import WalArchive, history_of
 
 SUPERUSER = "postgres"
+RESTORED, REPLACED = "data.restored", "data.replaced"  # beside the data while a backup is restored
 _BUILTIN_SINCE = 17  # the builtin locale provider, which does not depend on the machine's locales
 
 
@@ -37,13 +38,17 @@ class PostgresServer:
             self.wal_archive.prepare()
         self._prepare_data()
         if self.wal_archive is not None:
-            self.wal_archive.make_folder(self.system_identifier())
+            self.wal_archive.make_folder(self.history())
 
     def system_identifier(self) -> str:
         """Return the number that initdb gave to the data; a copy keeps it."""
         command = [str(self.binaries.tool("pg_controldata")), "-D", str(self.data)]
         output = subprocess.run(command, capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
         return next(line.split()[-1] for line in output.splitlines() if line.startswith("Database system identifier"))
+
+    def history(self) -> str:
+        """Return the name of the history to which the data's log belongs."""
+        return history_of(self.data, self.system_identifier())
 
     def save_fingerprint(self) -> None:
         """Record the password that the data have, beside them."""
@@ -69,6 +74,8 @@ class PostgresServer:
                     "put the old .env back, or remove the data with `make clean`"
                 )
             return
+        if self.data.with_name(REPLACED).exists():
+            raise StackError(f"a restore into {self.data} did not end: run `make restore` again")
         fresh = self.data.with_name(self.data.name + ".new")
         password_file = self.data.with_name("superuser.password")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -114,7 +121,7 @@ class PostgresServer:
         if self.binaries.major >= 17:
             settings["max_notify_queue_pages"] = 64  # half a megabyte; NOTIFY is unused, but open to any role
         if self.wal_archive is not None:
-            settings |= self.wal_archive.server_settings(self.system_identifier())
+            settings |= self.wal_archive.server_settings(self.history())
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [*self._prefix(death_signal), str(self.binaries.postgres), "-D", str(self.data), *options]
 

@@ -17,22 +17,25 @@ import psycopg2
 from include.adapters.files.fallback_folder import ID_FILE
 from include.archive.store import MARKER
 from include.errors import DatabaseUnavailable
-from stack import backup_manifest, environment, leftovers, postgres_binaries
+from stack import backup_manifest, env_file, environment, leftovers, postgres_binaries
 from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, connect, copy_private, copy_store
 from stack.backup_manifest import POSTGRES, Manifest
 from stack.errors import StackError
+from stack.irreplaceable import events_in
 from stack.jobs import last_lines
 from stack.layout import Layout
 from stack.lock import exclusive
 from stack.ports import is_free
-from stack.postgres import PostgresServer
+from stack.postgres import REPLACED, RESTORED, PostgresServer
 from stack.run_service import postgres_server
 from stack.services import external_services
 from stack.unprivileged import ordinary_user
-from stack.wal_archive import SETTING
+from stack.wal_archive import SETTING, begin_history, unarchived
 
 LATEST = "latest"
 _POLL_S = 0.1
+_PORT_S = 10.0
+_NOT_YET = ("starting up", "not yet accepting connections", "not accepting connections")  # answers to our own questions
 _SAY_AGAIN_S = 10.0
 _STOP_S = 60.0
 _HAS_TIMELINES = "SELECT to_regprocedure('public.note_timeline(boolean)') IS NOT NULL"
@@ -41,7 +44,9 @@ _NOTE_TIMELINE = "SELECT public.note_timeline()"
 # The migration that brings timelines finds the setting, and notes that rows may be lost.
 NOTE_WITHOUT_TIMELINES = """
 INSERT INTO pipeline_setting VALUES ('restored', 'rows may be lost') ON CONFLICT (name) DO NOTHING;
-SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, COALESCE(last_value, 0) + 1000000)
+SELECT setval(format('%%I.%%I', schemaname, sequencename)::regclass,
+              COALESCE(last_value, 0) + 1000000
+              + 1000 * ceil(EXTRACT(epoch FROM clock_timestamp() - %(until)s::timestamptz))::bigint)
   FROM pg_sequences WHERE schemaname IN ('public', 'site')
 """
 _CLAIM_ARCHIVE = "INSERT INTO pipeline_setting VALUES ('archive_id', %(id)s) ON CONFLICT (name) DO NOTHING"
@@ -52,7 +57,7 @@ SELECT pg_last_xact_replay_timestamp(), timeline_id FROM pg_control_checkpoint()
 Say = Callable[[str], None]
 
 
-def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say: Say = print) -> None:
+def restore(layout: Layout, source: Path, at: str | None = None, force: bool = False, say: Say = print) -> None:
     """Restore the backup in `source`: as it was made, at the time `at`, or with all of the archived log ("latest").
 
     Files of the archive and a fallback store that are there stay: they may be newer. Raises StackError, and changes
@@ -80,9 +85,14 @@ def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say
         layout.make_folders()
         postgres_binaries.save(layout.postgres / "binaries.json", binaries)
         server = postgres_server(layout, settings)
+        _bring_back(server)
+        if server.data.is_symlink():
+            raise StackError(f"{server.data} is a link, and would become a folder: make {server.data.parent} the link")
+        if at is not None:
+            _check_log(layout, server, source / POSTGRES, at)
         databases = {state.database: _archive_id(settings, name) for name, state in manifest.pipelines.items()}
-        _restore_server(layout, server, source / POSTGRES, settings, databases, targets, say)
-        _restore_env_file(layout, source)
+        _restore_server(layout, server, source / POSTGRES, settings, databases, targets, manifest, say)
+        _restore_env_file(layout, source, say)
         for name, archive in archives_of(settings).items():
             if (source / "archive" / name).is_dir():
                 added = _add_missing(source / "archive" / name, Path(archive))
@@ -111,18 +121,25 @@ def _is_other_env_file(layout: Layout, source: Path) -> bool:
     return layout.env_file.exists() and layout.env_file.read_bytes() != (source / ENV_FILE).read_bytes()
 
 
-def _restore_env_file(layout: Layout, source: Path) -> None:
+def _restore_env_file(layout: Layout, source: Path, say: Say) -> None:
     if _is_other_env_file(layout, source):
-        layout.env_file.replace(layout.env_file.with_name(f"{layout.env_file.name}.replaced"))
+        replaced = layout.env_file.with_name(
+            f"{layout.env_file.name}.replaced-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}"
+        )
+        layout.env_file.replace(replaced)
+        say(f"  .env is the backup's; the other one is {replaced}")
     copy_private(source / ENV_FILE, layout.env_file)
 
 
-def _targets(at: str, manifest: Manifest, settings: Mapping[str, str]) -> dict[str, str]:
+def _targets(at: str | None, manifest: Manifest, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that end the recovery at the wanted moment. Raises StackError for an impossible one."""
+    if at is None:
+        return {"recovery_target": "immediate"}
     if not at:
-        return {"recovery_target": "immediate", "recovery_target_timeline": "current"}
+        raise StackError("AT is empty: give a time, or leave AT out to restore the backup as it was made")
     if not settings.get(SETTING):
-        raise StackError(f"AT={at}: {SETTING} is empty, so no log was archived; without AT, the backup is restored")
+        raise StackError(f"AT={at}: {SETTING} is empty in the backup's .env, so no log was archived after it; without "
+                         "AT, the backup is restored as it was made")  # fmt: skip
     if at == LATEST:
         return {}
     try:
@@ -136,19 +153,43 @@ def _targets(at: str, manifest: Manifest, settings: Mapping[str, str]) -> dict[s
     return {"recovery_target_time": moment.isoformat()}
 
 
+def _bring_back(server: PostgresServer) -> None:
+    """Undo a restore that was killed between its two renames."""
+    replaced = server.data.with_name(REPLACED)
+    if replaced.exists() and not server.data.exists():
+        replaced.rename(server.data)
+
+
+def _check_log(layout: Layout, server: PostgresServer, base: Path, at: str) -> None:
+    """Raise StackError if log that a recovery needs is missing, elsewhere, or only in the data that it replaces."""
+    assert server.wal_archive is not None
+    present = env_file.read(layout.env_file).get(SETTING, "") if layout.env_file.exists() else ""
+    if present and Path(present) != server.wal_archive.folder:
+        raise StackError(f"{SETTING} is {present} in .env and {server.wal_archive.folder} in the backup: move the log "
+                         "of the first one into the second, and set that in .env")  # fmt: skip
+    history = dataclasses.replace(server, data=base).history()
+    server.wal_archive.check(history, base / "pg_wal", at_its_end=at == LATEST)
+    if at == LATEST and server.data.exists() and server.history() == history and (left := unarchived(server.data)):
+        raise StackError(f"{left} segments of {server.data} are not archived: make room in "
+                         f"{server.wal_archive.folder}, then `make up` until they are")  # fmt: skip
+
+
 def _restore_server(
     layout: Layout, server: PostgresServer, source: Path, settings: Mapping[str, str],
-    databases: Mapping[str, str | None], targets: Mapping[str, str], say: Say,
+    databases: Mapping[str, str | None], targets: Mapping[str, str], manifest: Manifest, say: Say,
 ) -> None:  # fmt: skip
     """Recover a copy of the base backup, then put it in the place of the data."""
-    fresh = dataclasses.replace(server, data=server.data.with_name("data.restored"))
-    if not is_free(fresh.port):
-        raise StackError(f"port {fresh.port} of postgres is in use by another program: stop that")
+    fresh = dataclasses.replace(server, data=server.data.with_name(RESTORED))
+    deadline = time.monotonic() + _PORT_S  # the server of a restore that was killed ends with it, a moment later
+    while not is_free(fresh.port):
+        if time.monotonic() > deadline:
+            raise StackError(f"port {fresh.port} of postgres is in use by another program: stop that")
+        time.sleep(_POLL_S)
     shutil.rmtree(fresh.data, ignore_errors=True)
     try:
         shutil.copytree(source, fresh.data)
-        until, timeline = _recover(layout, fresh, settings, databases, targets, say)
-        replaced = server.data.with_name("data.replaced")
+        until, timeline = _recover(layout, fresh, settings, databases, targets, manifest, say)
+        replaced = server.data.with_name(REPLACED)
         shutil.rmtree(replaced, ignore_errors=True)
         if server.data.exists():
             server.data.rename(replaced)
@@ -162,7 +203,7 @@ def _restore_server(
 
 def _recover(
     layout: Layout, fresh: PostgresServer, settings: Mapping[str, str], databases: Mapping[str, str | None],
-    targets: Mapping[str, str], say: Say,
+    targets: Mapping[str, str], manifest: Manifest, say: Say,
 ) -> tuple[dt.datetime | None, int]:  # fmt: skip
     """Run the server until it has reached the target; returns the time of the last replayed commit, and its timeline.
 
@@ -170,15 +211,19 @@ def _recover(
     is there, which is its own although the first batch may be later than the moment.
     """
     (fresh.data / "recovery.signal").touch(mode=0o600)
+    former = fresh.history()
+    begin_history(fresh.data)
     user = ordinary_user()
     if user is not None:
         for path in (fresh.data, *fresh.data.rglob("*")):
             os.chown(path, user.pw_uid, user.pw_gid)
-    recovery = {"restore_command": "false", "recovery_target_action": "promote", **targets}
+    # a history has one timeline; the base backup has the log that makes it consistent
+    recovery = {"restore_command": "false", "recovery_target_action": "promote", "recovery_target_timeline": "current",
+                **targets}  # fmt: skip
     if fresh.wal_archive is not None:
-        identifier = fresh.system_identifier()
-        fresh.wal_archive.make_folder(identifier)
-        recovery |= fresh.wal_archive.restore_settings(identifier)
+        fresh.wal_archive.make_folder(fresh.history())
+        if targets.get("recovery_target") != "immediate":
+            recovery |= fresh.wal_archive.restore_settings(former)
     options = [part for name, value in recovery.items() for part in ("-c", f"{name}={value}")]
     with _running([*fresh.command(death_signal="INT"), *options], layout.log_file("restore")) as process:
         recovered = _wait_until_recovered(process, settings, layout.log_file("restore"), say)
@@ -186,7 +231,8 @@ def _recover(
             with closing(connect(settings, database)) as connection, connection, connection.cursor() as cursor:
                 cursor.execute(_HAS_TIMELINES)
                 [has_timelines] = cursor.fetchone()
-                cursor.execute(_NOTE_TIMELINE if has_timelines else NOTE_WITHOUT_TIMELINES)
+                until = {"until": recovered[0] or manifest.earliest}
+                cursor.execute(_NOTE_TIMELINE if has_timelines else NOTE_WITHOUT_TIMELINES, until)
                 if archive_id is not None:
                     cursor.execute(_CLAIM_ARCHIVE, {"id": archive_id})
         return recovered
@@ -229,7 +275,7 @@ def _wait_until_recovered(
             said = time.monotonic()
             say("  recovering")
         time.sleep(_POLL_S)
-    fatal = [line for line in last_lines(log, 50) if "FATAL" in line and "starting up" not in line]
+    fatal = [line for line in last_lines(log, 50) if "FATAL" in line and not any(each in line for each in _NOT_YET)]
     raise StackError(
         f"PostgreSQL did not recover: {'; '.join(fatal) or 'see the log'} (log: {log}). "
         f"If the log of the moment is not archived, choose an earlier AT, or AT={LATEST}"
@@ -254,7 +300,7 @@ def _restore_store(source: Path, settings: Mapping[str, str], say: Say) -> None:
     """Restore the gateway's store and tokens if there are none: those that are there have what came since."""
     store = Path(settings["GATEWAY_FALLBACK_DIR"])
     if any((store / name).exists() for name in STORE_DATABASES):
-        say(f"  {store} stays: it has events that came since, or none that wait")
+        say(f"  {store} stays, with what came since: {events_in(store) or 'no event is'} in it")
     else:
         copy_store(source / STORE, store)
         (store / ID_FILE).unlink(missing_ok=True)  # it is another store than the one that had it: that one is missed

@@ -37,6 +37,7 @@ from itertools import chain
 from pathlib import Path
 
 from include.adapters.files.cluster_file import require_own_cluster
+from include.adapters.files.fallback_store import require_store
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.sessions import LONG, connect, open_connection
 from include.adapters.postgres.unpublished_rows import Timeline, UnpublishedRow, UnpublishedRows, WrittenBack
@@ -45,7 +46,7 @@ from include.clock import Clock, SystemClock, rfc3339
 from include.command import as_command
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.errors import OK, TRY_LATER, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
+from include.errors import OK, TRY_LATER, BrokerUnavailable, PipelineError, Retryable
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
@@ -317,8 +318,7 @@ def main() -> int:
         return OK
     settings = Settings.from_environment()
     for folder in arguments.store or []:
-        if not folder.is_dir():
-            raise ConfigurationError(f"no fallback store in {folder}; name its folder with --store")
+        require_store(folder)
     since = None if arguments.all else arguments.since or SystemClock().now() - DEFAULT_SINCE
     stores = arguments.store or [settings.gateway.fallback_dir]
     scope = Scope(since, arguments.min_age_s, stores, arguments.dry_run, arguments.accept_given_twice)

@@ -29,7 +29,7 @@ from pathlib import Path
 from include.adapters.files.cluster_file import ClusterFile
 from include.adapters.files.fallback_rows import waiting_of
 from include.adapters.files.fallback_salvage import Salvage
-from include.adapters.files.fallback_store import SqliteFallbackStore
+from include.adapters.files.fallback_store import SqliteFallbackStore, require_store
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.tracing import tracer_of
 from include.clock import SystemClock, rfc3339
@@ -169,8 +169,7 @@ def main() -> int:
     arguments = _arguments()
     settings = Settings.from_environment()
     store_dir = arguments.store or settings.gateway.fallback_dir
-    if not store_dir.is_dir():
-        raise ConfigurationError(f"no fallback store in {store_dir}; name its folder with --store")
+    require_store(store_dir)
     if arguments.list_refused:
         log.info("%d records set aside: id, topic, event id, kept at, reason", asyncio.run(list_refused(store_dir)))
         return OK

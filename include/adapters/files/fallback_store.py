@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from include.adapters.files import fallback_schema
 from include.adapters.files.fallback_file import Acked, Changed, Contents, FallbackFile
 from include.adapters.files.fallback_rows import Row, row_of
 from include.adapters.files.waiting_keys import WaitingKeys
 from include.clock import Clock, epoch_ms
+from include.errors import ConfigurationError
 from include.gateway.ports import Backlog, Loss, Record, SetAside, StoreFull, StoreUnavailable, Waiting
 
 log = logging.getLogger(__name__)
@@ -312,3 +314,11 @@ class SqliteFallbackStore:
         for put in self._unwritten.values():
             self._keys.add(put.row[1], put.row[2])
             self._bytes += put.row[9]
+
+
+def require_store(folder: Path) -> None:
+    """Raise ConfigurationError if the folder has no store: opening it would create an empty one."""
+    if not (folder / fallback_schema.FILE).is_file():
+        raise ConfigurationError(
+            f"{folder} has no {fallback_schema.FILE}: name a fallback store's folder with --store, and mount its disk"
+        )

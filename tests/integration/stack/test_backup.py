@@ -3,22 +3,25 @@
 import dataclasses
 import datetime as dt
 import json
+import re
 import shutil
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from include.archive.store import MARKER
 from stack import backup_manifest, environment, irreplaceable, jobs
-from stack.backup import backup, connect
+from stack.backup import backup, connect, copy_store
 from stack.down import down
 from stack.errors import StackError
 from stack.layout import Layout
-from stack.restore import restore
+from stack.restore import LATEST, restore
 from stack.service import Job
 from stack.up import up
 from stack.wal_archive import SETTING
@@ -26,6 +29,7 @@ from tests.servers import wait_until
 from tests.support.stores import fill
 
 FILE = Path("board") / "day=2026-11-20" / "part-1.parquet"
+OLD = Path("old") / "part-0.parquet"  # in a folder on another disk
 SIGN_UP = "INSERT INTO site.member (nickname, created_at, modified_at) VALUES (%s, now(), now())"
 SIGNED_UP = "SELECT nickname FROM site.member ORDER BY id"
 UNRECONCILED = "SELECT replayed_until AT TIME ZONE 'UTC' FROM database_timeline WHERE reconciled_at IS NULL"
@@ -65,6 +69,11 @@ def signed_up(layout: Layout) -> list[object]:
     return names
 
 
+def archive_log(layout: Layout) -> None:
+    [(last,)] = run(layout, "SELECT pg_walfile_name(pg_switch_wal())")
+    wait_until(lambda: run(layout, ARCHIVED, last) == [(1,)], 30, "the log is archived")
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackedUp]:
     # the server's user must get through, and the shell must take the name as it is
@@ -80,6 +89,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackedUp]:
         fill(layout.state / "fallback", 3)
         (layout.state / "archive" / FILE.parent).mkdir(parents=True)
         (layout.state / "archive" / FILE).write_bytes(b"PAR1")
+        (folder / "elsewhere").mkdir()
+        (folder / "elsewhere" / OLD.name).write_bytes(b"PAR1")
+        (layout.state / "archive" / OLD.parent).symlink_to(folder / "elsewhere")
         run(layout, SIGN_UP, "before")
         backup(layout, folder / "backup")
         with pytest.raises(StackError, match=r"the stack runs .*: `make down` first"):
@@ -87,8 +99,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackedUp]:
         run(layout, SIGN_UP, "between")
         at = run(layout, NOW)[0][0]
         run(layout, SIGN_UP, "after")
-        [(last,)] = run(layout, "SELECT pg_walfile_name(pg_switch_wal())")
-        wait_until(lambda: run(layout, ARCHIVED, last) == [(1,)], 30, "the log is archived")
+        archive_log(layout)
         down(layout)
         yield BackedUp(layout, folder / "backup", str(at))
     finally:
@@ -113,7 +124,106 @@ def test_it_is_restored_at_a_moment_and_as_it_was_made(made: BackedUp) -> None:
     assert isinstance(new_id, int)
     assert new_id > 1_000_000  # ids of lost rows are not given again
     restore(made.layout, made.backup, force=True)
+    names, [next_id] = started(made.layout, SIGNED_UP, NEW_ID)
+    assert names == ["before"]
+    assert isinstance(next_id, int)
+    assert next_id > new_id  # those that the first restore gave are not given again either
+
+
+def test_a_restore_leaves_the_log_of_the_backups_server_as_it_is(made: BackedUp, tmp_path: Path) -> None:
+    restore(made.layout, made.backup, LATEST, force=True)
+    assert signed_up(made.layout) == ["before", "between", "after"]
+    up(made.layout, only=("postgres",))
+    try:
+        run(made.layout, SIGN_UP, "restored")
+        backup(made.layout, tmp_path / "of the restored server")
+        run(made.layout, SIGN_UP, "after its backup")
+        archive_log(made.layout)
+    finally:
+        down(made.layout)
+    restore(made.layout, made.backup, force=True)
     assert signed_up(made.layout) == ["before"]
+    for at, expected in ((made.at, ["before", "between"]), (LATEST, ["before", "between", "after"])):
+        restore(made.layout, made.backup, at, force=True)
+        assert signed_up(made.layout) == expected
+    restore(made.layout, tmp_path / "of the restored server", LATEST, force=True)
+    assert signed_up(made.layout) == ["before", "between", "after", "restored", "after its backup"]
+
+
+@pytest.fixture
+def log(made: BackedUp) -> Iterator[Path]:
+    """The log of the backup's server, which is put back."""
+    manifest = backup_manifest.read(made.backup)
+    folder = made.layout.env_file.parent / "wal" / manifest.system_identifier
+    shutil.copytree(folder, folder.with_name("kept"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.with_name("kept").rename(folder)
+
+
+def cut(folder: Path) -> None:
+    last = max(folder.glob("*.gz"))
+    last.write_bytes(last.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (shutil.rmtree, "does not exist: mount its disk"),
+        (lambda folder: [path.unlink() for path in folder.glob("*.gz")], "has no log after the backup"),
+        (lambda folder: min(folder.glob("*.gz")).rename(folder / f"{'F' * 24}.gz"), r"\.gz is missing, and later"),
+        (cut, "exit code 255"),
+    ],
+    ids=["no folder", "empty", "gap", "cut"],
+)
+def test_a_log_that_is_not_whole_is_refused(
+    made: BackedUp, log: Path, change: Callable[[Path], object], why: str
+) -> None:
+    restore(made.layout, made.backup, force=True)
+    change(log)
+    with pytest.raises(StackError, match=why):
+        restore(made.layout, made.backup, LATEST, force=True)
+    assert signed_up(made.layout) == ["before"]
+
+
+def test_a_log_that_is_elsewhere_is_refused(made: BackedUp) -> None:
+    text = made.layout.env_file.read_text()
+    made.layout.env_file.write_text(re.sub(f"{SETTING}=.*", f"{SETTING}=/another", text))
+    with pytest.raises(StackError, match=f"{SETTING} is /another in .env and .*: move the log"):
+        restore(made.layout, made.backup, LATEST, force=True)
+    made.layout.env_file.write_text(text)
+
+
+def test_a_restore_that_was_killed_between_its_renames_is_repeated(made: BackedUp) -> None:
+    restore(made.layout, made.backup, force=True)
+    data = made.layout.postgres / "data"
+    data.rename(data.with_name("data.replaced"))
+    with pytest.raises(StackError, match="did not end: run `make restore` again"):
+        up(made.layout, only=("postgres",))
+    down(made.layout)
+    with pytest.raises(StackError, match="has no"):
+        restore(made.layout, made.layout.state)
+    restore(made.layout, made.backup, force=True)
+    assert signed_up(made.layout) == ["before"]
+    assert not data.with_name("data.replaced").exists()
+
+
+def test_a_store_whose_copy_fails_is_copied_again(
+    made: BackedUp, elsewhere: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = elsewhere.state / "fallback"
+
+    class Full(sqlite3.Connection):
+        def backup(self, *_: object, **__: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("stack.backup.sqlite3.connect", partial(sqlite3.connect, factory=Full))
+        with pytest.raises(StackError, match=r"fallback\.sqlite cannot be copied to .*: database or disk is full"):
+            copy_store(made.backup / "fallback", store)
+    assert not (store / "fallback.sqlite").exists()
+    copy_store(made.backup / "fallback", store)
+    assert irreplaceable.events_in(store) == "3 accepted events are"
 
 
 def test_all_parts_are_restored_into_an_empty_folder(made: BackedUp, elsewhere: Layout) -> None:
@@ -128,6 +238,7 @@ def test_all_parts_are_restored_into_an_empty_folder(made: BackedUp, elsewhere: 
     assert (elsewhere.env_file.read_text(), stat.S_IMODE(elsewhere.env_file.stat().st_mode)) == (text, 0o600)
     assert irreplaceable.events_in(elsewhere.state / "fallback") == "3 accepted events are"
     assert (elsewhere.state / "archive" / FILE).read_bytes() == b"PAR1"
+    assert (elsewhere.state / "archive" / OLD).read_bytes() == b"PAR1"
     assert signed_up(elsewhere) == ["before"]
 
 
@@ -154,6 +265,7 @@ def test_nothing_is_replaced_unless_forced(made: BackedUp) -> None:
         ("2026-11-26 12:00:00", "has no zone"),
         ("2026-01-01 00:00:00+00:00", "is not between .* when the backup was made, and now"),
         ("2226-01-01 00:00:00+00:00", "is not between .* when the backup was made, and now"),
+        ("", "AT is empty"),
     ],
 )
 def test_a_moment_that_cannot_be_reached_is_refused(made: BackedUp, at: str, why: str) -> None:
@@ -215,7 +327,7 @@ def test_a_backup_that_is_not_whole_is_refused(
 
 
 def test_backups_do_not_share_a_folder(made: BackedUp) -> None:
-    with pytest.raises(StackError, match="is not empty: name a new folder"):
+    with pytest.raises(StackError, match="exists: name a new folder"):
         backup(made.layout, made.backup)
 
 
