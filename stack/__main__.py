@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
                 case "stop":
                     control.stop_service(arguments.name, layout)
                 case "start":
-                    control.start_service(arguments.name, layout=layout)
+                    control.start_service(arguments.name, layout)
                 case "kill":
                     print(f"killed pid {control.kill_service(arguments.name, layout)}")
     return 0

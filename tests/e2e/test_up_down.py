@@ -38,20 +38,24 @@ def running(layout: Layout) -> Layout:
     return layout
 
 
+def pid_of(name: str, layout: Layout) -> int:
+    return Supervisor(layout).state(name).pid
+
+
 def healthy(layout: Layout) -> set[str]:
     return {each.service.name for each in collect(layout) if each.unhealthy_reason is None}
 
 
 def test_up_twice_leaves_what_runs_as_it_is(running: Layout) -> None:
-    pids = {name: control.service_pid(name, running) for name in SERVICES}
+    pids = {name: pid_of(name, running) for name in SERVICES}
     said: list[str] = []
     up(running, only=SERVICES, say=said.append)
-    assert {name: control.service_pid(name, running) for name in SERVICES} == pids
+    assert {name: pid_of(name, running) for name in SERVICES} == pids
     assert healthy(running) == set(SERVICES)
 
 
 def test_up_after_a_change_starts_all_again_before_anything_else(running: Layout) -> None:
-    pids = {name: control.service_pid(name, running) for name in SERVICES}
+    pids = {name: pid_of(name, running) for name in SERVICES}
     with running.env_file.open("a") as file:
         file.write("MINE=1\n")
     said: list[str] = []
@@ -59,7 +63,7 @@ def test_up_after_a_change_starts_all_again_before_anything_else(running: Layout
     assert said[0] == "code or settings have changed since the start of kafka, postgres: all start again"
     assert said[1] == "down; no process is left"
     assert healthy(running) == set(SERVICES)
-    assert not set(pids.values()) & {control.service_pid(name, running) for name in SERVICES}
+    assert not set(pids.values()) & {pid_of(name, running) for name in SERVICES}
 
 
 def test_services_write_for_nobody_else(running: Layout) -> None:
@@ -71,15 +75,15 @@ def test_services_write_for_nobody_else(running: Layout) -> None:
 
 def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
     control.stop_service("kafka", running)
-    assert control.service_pid("kafka", running) == 0
+    assert pid_of("kafka", running) == 0
     assert healthy(running) == {"postgres"}
-    control.start_service("kafka", layout=running)
+    control.start_service("kafka", running)
     assert healthy(running) == set(SERVICES)
 
 
 def test_killed_service_comes_back(running: Layout) -> None:
     killed = control.kill_service("postgres", running)
-    wait_until(lambda: control.service_pid("postgres", running) not in (0, killed), 30, "postgres started again")
+    wait_until(lambda: pid_of("postgres", running) not in (0, killed), 30, "postgres started again")
     control.wait_until_healthy("postgres", running)
 
 
