@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -37,10 +37,8 @@ STORE_DATABASES = (fallback_schema.FILE, call_journal.FILE)
 _POSITIONS = "SELECT consumer || ' ' || topic || ' ' || partition, next_offset FROM offset_ledger ORDER BY 1"
 _REVISION = "SELECT version_num FROM alembic_version"
 
-Say = Callable[[str], None]
 
-
-def backup(layout: Layout, target: Path, say: Say = print) -> None:
+def backup(layout: Layout, target: Path) -> None:
     """Write a backup to `target`, a folder that is new or empty; it exists only once it is complete.
 
     Raises StackError if PostgreSQL does not run, or is the user's own.
@@ -58,14 +56,14 @@ def backup(layout: Layout, target: Path, say: Say = print) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700, parents=True)
         try:
-            _write(layout, settings, server, unfinished, say)
+            _write(layout, settings, server, unfinished)
             os.sync()
             if target.exists():
                 target.rmdir()
             unfinished.rename(target.absolute())
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    say(f"backup in {target}")
+    print(f"backup in {target}")
 
 
 def connect(settings: Mapping[str, str], database: str = "postgres") -> Connection:
@@ -82,7 +80,7 @@ def archives_of(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: reader_of(name, settings).text("ARCHIVE_DIR") for name in pipelines_of(settings)}
 
 
-def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, folder: Path, say: Say) -> None:
+def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, folder: Path) -> None:
     archives = archives_of(settings)
     try:
         states = {name: _state_of(settings, name, archives[name]) for name in archives}
@@ -91,11 +89,11 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
         raise StackError(
             f"PostgreSQL cannot be read: {str(exc).strip().splitlines()[0]}; `make up`, then try again"
         ) from exc
-    say("  databases copied")
+    print("  databases copied")
     # After the databases: a file that their catalogue lists is there by now.
     for name, archive in archives.items():
         if "://" in archive:
-            say(f"  the archive of {name} is in {archive}: not copied, back it up there")
+            print(f"  the archive of {name} is in {archive}: not copied, back it up there")
         elif Path(archive).is_dir():
             _copy_tree(Path(archive), folder / "archive" / name)
     # Last, so that the copy has all that waits. Events that are sent meanwhile come twice from it, with their ids.

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -49,10 +49,8 @@ _RECOVERED = """
 SELECT pg_last_xact_replay_timestamp(), timeline_id FROM pg_control_checkpoint() WHERE NOT pg_is_in_recovery()
 """
 
-Say = Callable[[str], None]
 
-
-def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say: Say = print) -> None:
+def restore(layout: Layout, source: Path, at: str = "", force: bool = False) -> None:
     """Restore the backup in `source`: as it was made, at the time `at`, or with all of the archived log ("latest").
 
     Files of the archive and a fallback store that are there stay: they may be newer. Raises StackError, and changes
@@ -81,14 +79,14 @@ def restore(layout: Layout, source: Path, at: str = "", force: bool = False, say
         postgres_binaries.save(layout.postgres / "binaries.json", binaries)
         server = postgres_server(layout, settings)
         databases = {state.database: _archive_id(settings, name) for name, state in manifest.pipelines.items()}
-        _restore_server(layout, server, source / POSTGRES, settings, databases, targets, say)
+        _restore_server(layout, server, source / POSTGRES, settings, databases, targets)
         _restore_env_file(layout, source)
         for name, archive in archives_of(settings).items():
             if (source / "archive" / name).is_dir():
                 added = _add_missing(source / "archive" / name, Path(archive))
-                say(f"  archive of {name}: {added} missing files added")
-        _restore_store(source, settings, say)
-    say("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
+                print(f"  archive of {name}: {added} missing files added")
+        _restore_store(source, settings)
+    print("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
         "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/backup.md")  # fmt: skip
 
 
@@ -138,7 +136,7 @@ def _targets(at: str, manifest: Manifest, settings: Mapping[str, str]) -> dict[s
 
 def _restore_server(
     layout: Layout, server: PostgresServer, source: Path, settings: Mapping[str, str],
-    databases: Mapping[str, str | None], targets: Mapping[str, str], say: Say,
+    databases: Mapping[str, str | None], targets: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Recover a copy of the base backup, then put it in the place of the data."""
     fresh = dataclasses.replace(server, data=server.data.with_name("data.restored"))
@@ -147,7 +145,7 @@ def _restore_server(
     shutil.rmtree(fresh.data, ignore_errors=True)
     try:
         shutil.copytree(source, fresh.data)
-        until, timeline = _recover(layout, fresh, settings, databases, targets, say)
+        until, timeline = _recover(layout, fresh, settings, databases, targets)
         replaced = server.data.with_name("data.replaced")
         shutil.rmtree(replaced, ignore_errors=True)
         if server.data.exists():
@@ -157,12 +155,12 @@ def _restore_server(
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(fresh.data, ignore_errors=True)
-    say(f"  databases restored{f', last commit at {until}' if until else ''}; timeline {timeline} begins")
+    print(f"  databases restored{f', last commit at {until}' if until else ''}; timeline {timeline} begins")
 
 
 def _recover(
     layout: Layout, fresh: PostgresServer, settings: Mapping[str, str], databases: Mapping[str, str | None],
-    targets: Mapping[str, str], say: Say,
+    targets: Mapping[str, str],
 ) -> tuple[dt.datetime | None, int]:  # fmt: skip
     """Run the server until it has reached the target; returns the time of the last replayed commit, and its timeline.
 
@@ -181,7 +179,7 @@ def _recover(
         recovery |= fresh.wal_archive.restore_settings(identifier)
     options = [part for name, value in recovery.items() for part in ("-c", f"{name}={value}")]
     with _running([*fresh.command(death_signal="INT"), *options], layout.log_file("restore")) as process:
-        recovered = _wait_until_recovered(process, settings, layout.log_file("restore"), say)
+        recovered = _wait_until_recovered(process, settings, layout.log_file("restore"))
         for database, archive_id in databases.items():
             with closing(connect(settings, database)) as connection, connection, connection.cursor() as cursor:
                 cursor.execute(_HAS_TIMELINES)
@@ -210,7 +208,7 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _wait_until_recovered(
-    process: subprocess.Popen[bytes], settings: Mapping[str, str], log: Path, say: Say
+    process: subprocess.Popen[bytes], settings: Mapping[str, str], log: Path
 ) -> tuple[dt.datetime | None, int]:
     """Block until the server accepts writes; returns the time of the last commit, and its timeline.
 
@@ -227,7 +225,7 @@ def _wait_until_recovered(
             pass  # it starts
         if time.monotonic() > said + _SAY_AGAIN_S:
             said = time.monotonic()
-            say("  recovering")
+            print("  recovering")
         time.sleep(_POLL_S)
     fatal = [line for line in last_lines(log, 50) if "FATAL" in line and "starting up" not in line]
     raise StackError(
@@ -250,11 +248,11 @@ def _add_missing(source: Path, target: Path) -> int:
     return added
 
 
-def _restore_store(source: Path, settings: Mapping[str, str], say: Say) -> None:
+def _restore_store(source: Path, settings: Mapping[str, str]) -> None:
     """Restore the gateway's store and tokens if there are none: those that are there have what came since."""
     store = Path(settings["GATEWAY_FALLBACK_DIR"])
     if any((store / name).exists() for name in STORE_DATABASES):
-        say(f"  {store} stays: it has events that came since, or none that wait")
+        print(f"  {store} stays: it has events that came since, or none that wait")
     else:
         copy_store(source / STORE, store)
         (store / ID_FILE).unlink(missing_ok=True)  # it is another store than the one that had it: that one is missed

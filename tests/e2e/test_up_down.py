@@ -48,18 +48,20 @@ def healthy(layout: Layout) -> set[str]:
 
 def test_up_twice_leaves_what_runs_as_it_is(running: Layout) -> None:
     pids = {name: pid_of(name, running) for name in SERVICES}
-    said: list[str] = []
-    up(running, only=SERVICES, say=said.append)
+    up(running, only=SERVICES)
     assert {name: pid_of(name, running) for name in SERVICES} == pids
     assert healthy(running) == set(SERVICES)
 
 
-def test_up_after_a_change_starts_all_again_before_anything_else(running: Layout) -> None:
+def test_up_after_a_change_starts_all_again_before_anything_else(
+    running: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
     pids = {name: pid_of(name, running) for name in SERVICES}
     with running.env_file.open("a") as file:
         file.write("MINE=1\n")
-    said: list[str] = []
-    up(running, only=("postgres",), say=said.append)
+    capsys.readouterr()
+    up(running, only=("postgres",))
+    said = capsys.readouterr().out.splitlines()
     assert said[0] == "code or settings have changed since the start of kafka, postgres: all start again"
     assert said[1] == "down; no process is left"
     assert healthy(running) == set(SERVICES)
@@ -131,17 +133,18 @@ def test_up_after_a_crash_of_the_supervisor(running: Layout) -> None:
     assert healthy(running) == set(SERVICES)
 
 
-def test_down_ends_processes_that_left_the_supervisors_family(running: Layout) -> None:
+def test_down_ends_processes_that_left_the_supervisors_family(
+    running: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
     stray = subprocess.Popen(
         [sys.executable, "-c", "import signal; signal.pause()"],
         env={MARKER: str(running.state)},
         start_new_session=True,
     )
     try:
-        said: list[str] = []
-        down(running, say=said.append)
+        down(running)
         assert stray.wait(10) == -signal.SIGTERM
-        assert any(f"pid {stray.pid}" in line for line in said)
+        assert f"pid {stray.pid}" in capsys.readouterr().out
         assert leftovers.find(running.state) == []
     finally:
         stray.kill()
