@@ -13,22 +13,20 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg2
-from psycopg2.extensions import connection as Connection
 
 from include.adapters.files import call_journal, cluster_file, fallback_schema
-from include.adapters.postgres.sessions import SessionLimits, open_session
-from include.environment_reader import EnvironmentReader
 from include.errors import DatabaseUnavailable
-from include.settings import libpq_settings, reader_of
+from include.settings import reader_of
 from stack import environment, version
 from stack.backup_manifest import POSTGRES, Manifest, PipelineState, checksums_of
+from stack.databases import as_superuser
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.lock import exclusive
 from stack.pipelines import pipelines_of
 from stack.postgres import SUPERUSER, PostgresServer
 from stack.run_service import postgres_server
-from stack.services import external_services, port_of
+from stack.services import external_services
 
 ENV_FILE = "env"
 TOKENS_FILE = "gateway-tokens.json"
@@ -64,15 +62,6 @@ def backup(layout: Layout, target: Path) -> None:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     print(f"backup in {target}")
-
-
-def connect(settings: Mapping[str, str], database: str = "postgres") -> Connection:
-    """Return a connection of the superuser. Raises DatabaseUnavailable."""
-    return open_session(
-        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
-        password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="backup", limits=SessionLimits(),
-        libpq=libpq_settings(EnvironmentReader(settings)),
-    )  # fmt: skip
 
 
 def archives_of(settings: Mapping[str, str]) -> dict[str, str]:
@@ -114,7 +103,7 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
 
 def _state_of(settings: Mapping[str, str], pipeline: str, archive: str) -> PipelineState:
     name = reader_of(pipeline, settings).text("DATABASE_NAME")
-    with closing(connect(settings, name)) as connection, connection.cursor() as cursor:
+    with closing(as_superuser(settings, name)) as connection, connection.cursor() as cursor:
         cursor.execute(_REVISION)
         ((revision,),) = cursor.fetchall()
         cursor.execute(_POSITIONS)
@@ -133,7 +122,7 @@ def _base_backup(settings: Mapping[str, str], server: PostgresServer, folder: Pa
     result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise StackError(f"pg_basebackup failed: {result.stderr.strip().splitlines()[-1:]}")
-    with closing(connect(settings)) as connection, connection.cursor() as cursor:
+    with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         now: dt.datetime = cursor.fetchone()[0]
         return now.astimezone(dt.UTC)

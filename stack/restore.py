@@ -18,8 +18,9 @@ from include.adapters.files.fallback_folder import ID_FILE
 from include.archive.store import MARKER
 from include.errors import DatabaseUnavailable
 from stack import backup_manifest, environment, leftovers, postgres_binaries
-from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, connect, copy_private, copy_store
+from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, copy_private, copy_store
 from stack.backup_manifest import POSTGRES, Manifest
+from stack.databases import as_superuser
 from stack.errors import StackError
 from stack.jobs import last_lines
 from stack.layout import Layout
@@ -181,7 +182,7 @@ def _recover(
     with _running([*fresh.command(death_signal="INT"), *options], layout.log_file("restore")) as process:
         recovered = _wait_until_recovered(process, settings, layout.log_file("restore"))
         for database, archive_id in databases.items():
-            with closing(connect(settings, database)) as connection, connection, connection.cursor() as cursor:
+            with closing(as_superuser(settings, database)) as connection, connection, connection.cursor() as cursor:
                 cursor.execute(_HAS_TIMELINES)
                 [has_timelines] = cursor.fetchone()
                 cursor.execute(_NOTE_TIMELINE if has_timelines else NOTE_WITHOUT_TIMELINES)
@@ -217,7 +218,7 @@ def _wait_until_recovered(
     said = time.monotonic()
     while process.poll() is None:
         try:
-            with closing(connect(settings)) as connection, connection.cursor() as cursor:
+            with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
                 cursor.execute(_RECOVERED)
                 for until, timeline in cursor.fetchall():
                     return until, timeline
