@@ -55,10 +55,10 @@ class Run:
 class AirflowClient:
     """Calls one Airflow as one user. Every call blocks; errors are the four above."""
 
-    def __init__(self, url: str, user: str, password: str, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, user: str, password: str) -> None:
         self._user, self._password = user, password
         self._token: str | None = None
-        self._http = httpx.Client(base_url=url, timeout=timeout_s, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=60.0, trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -83,23 +83,21 @@ class AirflowClient:
         """Block until the DAG processor has parsed the DAG, which takes a while after the first start."""
         self._until(
             lambda: self._request("GET", f"/api/v2/dags/{dag_id}", accept=(404,)).is_success,
-            timeout_s,
             f"DAG {dag_id} does not appear; look at the DAG processor's log for import errors",
+            timeout_s,
         )
 
     def pause(self, dag_id: str) -> None:
         """Pause the DAG: the scheduler starts no task of it."""
         self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": True}, params={"update_mask": "is_paused"})
 
-    def unpause(self, dag_id: str, timeout_s: float = 60.0) -> None:
+    def unpause(self, dag_id: str) -> None:
         """Unpause the DAG, and block until the scheduler has created the run that is due, if there is one.
 
         Without the wait that run could start before a backfill, and Airflow refuses to backfill a day that is running.
         """
         self._request("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False}, params={"update_mask": "is_paused"})
-        self._until(
-            lambda: not self._is_run_due(dag_id), timeout_s, f"the scheduler does not make the due run of {dag_id}"
-        )
+        self._until(lambda: not self._is_run_due(dag_id), f"the scheduler does not make the due run of {dag_id}")
 
     def runs_of_day(self, dag_id: str, day: dt.date) -> list[Run]:
         """Return the runs of a partitioned DAG for one day, newest first."""
@@ -114,18 +112,16 @@ class AirflowClient:
         answer = self._request("POST", "/api/v2/backfills/dry_run", json=_backfill(dag_id, day))
         return [row["partition_key"] for row in answer.json()["backfills"]]
 
-    def backfill_day(
-        self, dag_id: str, day: dt.date, conf: Mapping[str, Any] | None = None, timeout_s: float = 600.0
-    ) -> Run:
+    def backfill_day(self, dag_id: str, day: dt.date, conf: Mapping[str, Any] | None = None) -> Run:
         """Start a backfill of one day and return its run. Completed runs of the day are repeated.
 
-        First blocks, for at most `timeout_s`, until runs for that day have finished: otherwise Airflow would accept the
+        First blocks, for ten minutes at most, until runs for that day have finished: otherwise Airflow would accept the
         backfill and do nothing.
         """
         self._until(
             lambda: all(run.is_finished for run in self.runs_of_day(dag_id, day)),
-            timeout_s,
             f"another run of {dag_id} for {day} goes on",
+            timeout_s=600.0,
         )
         self._close_finished_backfills(dag_id)
         earlier = {run.run_id for run in self.runs_of_day(dag_id, day)}
@@ -141,7 +137,7 @@ class AirflowClient:
             )
         return created[0]
 
-    def rebuilds_of(self, night: Run, dag_id: str = "rebuild_day", timeout_s: float = 60.0) -> list[Run]:
+    def rebuilds_of(self, night: Run, dag_id: str = "rebuild_day") -> list[Run]:
         """Return the runs that a finished night has started, one per day that it chose, in their order.
 
         Blocks until the scheduler has created them.
@@ -154,7 +150,7 @@ class AirflowClient:
             found[:] = [run for run in runs if night.run_id in self._producers(run)]
             return len(found) == len(days)
 
-        self._until(are_there, timeout_s, f"{dag_id} lacks runs for the days of {night.run_id}")
+        self._until(are_there, f"{dag_id} lacks runs for the days of {night.run_id}")
         return found
 
     def asset_events(self, run: Run) -> list[dict[str, Any]]:
@@ -254,7 +250,7 @@ class AirflowClient:
             for row in self._request("GET", f"/api/v2/dags/{dag_id}/dagRuns", params=params).json()["dag_runs"]
         ]
 
-    def _until(self, condition: Callable[[], bool], timeout_s: float, complaint: str) -> None:
+    def _until(self, condition: Callable[[], bool], complaint: str, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Protocol
 
 from stack import control
+from stack.layout import Layout
+
+_LAYOUT = Layout.of()
 
 
 class Services(Protocol):
@@ -35,20 +38,20 @@ class LocalServices:
 
     def stop_broker(self) -> None:
         """Stop the broker."""
-        control.stop_service("kafka")
+        control.stop_service("kafka", _LAYOUT)
 
     def start_broker(self) -> None:
         """Start the broker."""
-        control.start_service("kafka")
+        control.start_service("kafka", _LAYOUT)
 
     def kill_stream(self) -> str:
         """Kill the driver, which the supervisor restarts."""
-        self._killed_pid = control.kill_service("stream")
+        self._killed_pid = control.kill_service("stream", _LAYOUT)
         return f"pid {self._killed_pid}"
 
     def wait_until_stream_restarted(self) -> str:
         """Wait for the supervisor."""
-        return f"pid {control.wait_until_restarted('stream', self._killed_pid)}"
+        return f"pid {control.wait_until_restarted('stream', self._killed_pid, _LAYOUT)}"
 
     def checkpoints(self) -> Path:
         """Return the driver's own folder."""

@@ -1,11 +1,10 @@
 """Prepares Airflow before its components start: `python -m deploy.airflow_init`. Idempotent; renews passwords."""
 
 import argparse
-import sys
 
 from deploy.environment import required
 from stack.airflow_env import USERS, write_password_file
-from stack.errors import StackError
+from stack.errors import one_line_errors
 
 VARIABLES = (
     "AIRFLOW_HOME",
@@ -14,20 +13,16 @@ VARIABLES = (
 )
 
 
-def main() -> int:
-    """Write the password file, migrate the metadata database, create the pool. Returns 1 after a one-line error."""
-    try:
+def main() -> None:
+    """Write the password file, migrate the metadata database, create the pool. Exits with 1 after a one-line error."""
+    with one_line_errors("airflow_init"):
         write_password_file(required(VARIABLES))
-    except StackError as exc:
-        print(f"airflow_init: {exc}", file=sys.stderr)
-        return 1
     from include.airflow_support.init import prepare  # importing Airflow reads its settings and creates its home
 
     prepare()
     print("Airflow's database is migrated, its pool and password file are there")
-    return 0
 
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    sys.exit(main())
+    main()

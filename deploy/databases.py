@@ -1,11 +1,10 @@
 """Creates the databases and first roles, as the local stack does: `python -m deploy.databases`. Idempotent."""
 
 import argparse
-import sys
 
 from deploy.environment import required
 from stack.databases import create_databases
-from stack.errors import StackError
+from stack.errors import one_line_errors
 
 VARIABLES = (
     "PIPELINES",
@@ -18,17 +17,13 @@ VARIABLES = (
 )
 
 
-def main() -> int:
-    """Run the command; returns 1 after a one-line error if PostgreSQL refuses or a variable is missing."""
-    try:
-        create_databases(required(VARIABLES))
-    except StackError as exc:
-        print(f"databases: {exc}", file=sys.stderr)
-        return 1
+@one_line_errors("databases")
+def main() -> None:
+    """Run the command; exits with 1 after a one-line error if PostgreSQL refuses or a variable is missing."""
+    create_databases(required(VARIABLES))
     print("databases and their owners are there")
-    return 0
 
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    sys.exit(main())
+    main()

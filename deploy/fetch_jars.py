@@ -6,24 +6,20 @@ import sys
 from pathlib import Path
 
 from stack import jars
-from stack.errors import StackError
+from stack.errors import one_line_errors
 from stack.layout import Layout
 from stack.prerequisites import find_java
 
 
-def main() -> int:
-    """Make the folder match stack/jars.lock, with one subfolder per set. Returns 1 after a one-line error."""
+@one_line_errors("fetch_jars")
+def main() -> None:
+    """Make the folder match stack/jars.lock, with one subfolder per set. Exits with 1 after a one-line error."""
     parser = argparse.ArgumentParser(prog="python -m deploy.fetch_jars", description=__doc__)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder.absolute()
     layout = Layout(root=folder.parent, state=folder.parent, env_file=folder.parent / ".env", jars=folder)
-    try:
-        jars.ensure(layout, jars.pyspark_jars(Path(sys.prefix)), find_java(os.environ))
-    except StackError as exc:
-        print(f"fetch_jars: {exc}", file=sys.stderr)
-        return 1
-    return 0
+    jars.ensure(layout, jars.pyspark_jars(Path(sys.prefix)), find_java(os.environ))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,7 +6,6 @@ texts of the licences are in the packages and jars. `--check` only compares the 
 
 import importlib.metadata
 import re
-import sys
 import zipfile
 from collections.abc import Iterator
 
@@ -110,10 +109,5 @@ def _member(archive: zipfile.ZipFile, name: str) -> str:
     raise StackError(f"{archive.filename} has no {name}")
 
 
-def main() -> int:
-    """Run the command."""
-    return write_or_check("notice", __doc__, TARGET, render)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write_or_check("notice", __doc__, TARGET, render)

@@ -5,7 +5,6 @@ of NOTICE and the jars' checksums. It lists neither Debian's packages nor the ja
 of images finds those. `--check` only compares the file.
 """
 
-import sys
 import tomllib
 import uuid
 
@@ -63,10 +62,5 @@ def _library(url: PackageURL, licence: str) -> Component:
     )
 
 
-def main() -> int:
-    """Run the command."""
-    return write_or_check("sbom", __doc__, TARGET, render)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write_or_check("sbom", __doc__, TARGET, render)

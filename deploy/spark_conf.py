@@ -6,29 +6,21 @@ user of the host could read the secret.
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from deploy.environment import required
-from stack.errors import StackError, describe_os_error
+from stack.errors import one_line_errors
 
 _DEFAULTS = Path(__file__).with_name("spark-defaults.conf")
 VARIABLES = ("SPARK_CONF_DIR", "SPARK_AUTH_SECRET")
 
 
-def main() -> int:
-    """Run the command; returns 1 after a one-line error if a variable is missing or the file cannot be written."""
-    try:
-        variables = required(VARIABLES)
-        write(Path(variables["SPARK_CONF_DIR"]), variables["SPARK_AUTH_SECRET"])
-    except StackError as exc:
-        print(f"spark_conf: {exc}", file=sys.stderr)
-        return 1
-    except OSError as exc:
-        print(f"spark_conf: {describe_os_error(exc)}", file=sys.stderr)
-        return 1
+@one_line_errors("spark_conf")
+def main() -> None:
+    """Run the command; exits with 1 after a one-line error if a variable is missing or the file cannot be written."""
+    variables = required(VARIABLES)
+    write(Path(variables["SPARK_CONF_DIR"]), variables["SPARK_AUTH_SECRET"])
     print("Spark's configuration is there")
-    return 0
 
 
 def write(folder: Path, secret: str) -> None:
@@ -42,4 +34,4 @@ def write(folder: Path, secret: str) -> None:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(prog="python -m deploy.spark_conf", description=__doc__).parse_args()
-    sys.exit(main())
+    main()

@@ -10,15 +10,13 @@ decide first.
 import argparse
 import sys
 
-from pyspark import SparkContext
-
 from include.command import as_command
 from include.errors import OK
 from include.process_tree import die_with_parent
 from include.settings import Settings
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
-from spark_jobs.connectors.session import open_context
+from spark_jobs.connectors.session import context_on_demand
 
 
 @as_command
@@ -29,21 +27,11 @@ def main() -> int:
     parser.add_argument("--verify", action="store_true", help="then read every file and check it against the catalogue")
     parser.add_argument("--accept-gap", metavar="REASON", help="why to go on without records that Kafka removed")
     arguments = parser.parse_args()
-    started: list[SparkContext] = []
-    try:
-        settings = Settings.from_environment()
-
-        def context() -> SparkContext:
-            if not started:
-                started.append(open_context(settings.spark, "archive_day", settings.batch.driver_memory))
-            return started[0]
-
+    settings = Settings.from_environment()
+    with context_on_demand(settings.spark, "archive_day", settings.batch.driver_memory) as context:
         archive_topics(context, settings, settings.pipeline, arguments.run_id, arguments.accept_gap)
         if arguments.verify:
             verify_archive(context, settings, settings.pipeline)
-    finally:
-        for each in started:
-            each.stop()
     return OK
 
 

@@ -18,8 +18,6 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from pyspark import SparkContext
-
 from include.adapters.files.cluster_file import require_own_cluster
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.generation_tables import remove_tables
@@ -34,7 +32,7 @@ from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.cluster import StartContext
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.forget import ArchiveForgetting
-from spark_jobs.connectors.session import open_context
+from spark_jobs.connectors.session import context_on_demand
 
 REMAINS = """\
 Still there, until it is removed as docs/runbooks/forget.md says:
@@ -94,22 +92,12 @@ def main() -> int:
                         help="remove; without this option only count")  # fmt: skip
     parser.add_argument("--by", default=f"{getpass.getuser()}@{socket.gethostname()}", help="default: %(default)s")
     arguments = parser.parse_args()
-    started: list[SparkContext] = []
-
-    def context() -> SparkContext:
-        if not started:
-            started.append(open_context(settings.spark, "forget", settings.batch.driver_memory))
-        return started[0]
-
-    try:
-        settings = Settings.from_environment()
-        if arguments.execute:
+    settings = Settings.from_environment()
+    if arguments.execute:
+        with context_on_demand(settings.spark, "forget", settings.batch.driver_memory) as context:
             found = forget(context, settings, arguments.key, arguments.reason, arguments.by)
-        else:
-            found = count(settings, arguments.key)
-    finally:
-        for each in started:
-            each.stop()
+    else:
+        found = count(settings, arguments.key)
     print("removed" if arguments.execute else "would be removed with --execute")
     for place, number in found.items():
         print(f"  {place:<26}{number:>10,}")

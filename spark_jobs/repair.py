@@ -26,7 +26,7 @@ import os
 import socket
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -184,39 +184,37 @@ def table_lines(looked: Sequence[tuple[Position, list[Finding]]]) -> Iterator[st
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
-def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool, show: Callable[[str], None]) -> int:
-    """Show the mismatches, and move the ledger unless it is a dry run; returns the exit code."""
+def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool) -> int:
+    """Print the mismatches, and move the ledger unless it is a dry run; returns the exit code."""
     looked = [(position, findings) for position, findings in map(repair.look, consumers) if findings]
     table = repair.replaced_table() if "join" in consumers else None
     if not (looked or table):
-        show("Nothing to repair: the ledger matches its topics.")
+        print("Nothing to repair: the ledger matches its topics.")
         return OK
     if looked:
         for line in table_lines(looked):
-            show(line)
+            print(line)
     for position, _ in looked:
         again = _BY_THE_SITE if repair.pipeline == SITE_PIPELINE else _BY_OTHERS
         text = (_OF_JOIN if position.consumer == "join" else _OF_SERVE).format(topic=position.topic, again=again)
-        show("\n" + textwrap.fill(text, 110, subsequent_indent="  "))
+        print("\n" + textwrap.fill(text, 110, subsequent_indent="  "))
     if table is not None:
-        show(f"\n{table.text}. The topic is removed from their cuts, and published ones are marked dirty.")
+        print(f"\n{table.text}. The topic is removed from their cuts, and published ones are marked dirty.")
     if dry_run:
-        show("\nNothing was changed. Without --dry-run each partition above is moved.")
+        print("\nNothing was changed. Without --dry-run each partition above is moved.")
         return FOUND
     if not force:
         repair.refuse_live_driver()
     moved = repair.move([position for position, _ in looked], table)
-    show(f"\nPartitions moved: {moved}. Table ledger_repair keeps each. Start the stream.")
+    print(f"\nPartitions moved: {moved}. Table ledger_repair keeps each. Start the stream.")
     return OK
 
 
-def reject(
-    repair: Repair, rejects: ManualReject, place: Place, dry_run: bool, force: bool, show: Callable[[str], None]
-) -> int:
-    """Show one record and make it a reject unless it is a dry run; returns the exit code."""
+def reject(repair: Repair, rejects: ManualReject, place: Place, dry_run: bool, force: bool) -> int:
+    """Print one record and make it a reject unless it is a dry run; returns the exit code."""
     if not (dry_run or force):
         repair.refuse_live_driver()
-    rejects.run(place, dry_run, show)
+    rejects.run(place, dry_run)
     return OK
 
 
@@ -231,9 +229,9 @@ def main() -> int:
     repair = Repair(settings, offset_reader, ledger, SystemClock())
     if arguments.reject:
         place = Place.parse(arguments.reject, settings.pipeline)
-        return reject(repair, ManualReject(settings.database, offset_reader, ledger), place,
-                      arguments.dry_run, arguments.force, print)  # fmt: skip
-    return run(repair, consumers, arguments.dry_run, arguments.force, print)
+        rejects = ManualReject(settings.database, offset_reader, ledger)
+        return reject(repair, rejects, place, arguments.dry_run, arguments.force)
+    return run(repair, consumers, arguments.dry_run, arguments.force)
 
 
 def _arguments() -> argparse.Namespace:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stack import leftovers
 from stack.down import clean, down
-from stack.errors import StackError, describe_os_error
+from stack.errors import StackError, one_line_errors
 from stack.layout import Layout
 
 _TABLE_WIDTH = 140
@@ -25,13 +25,7 @@ def main() -> int:
     os.umask(0o077)  # the stack's files are private, wherever its folders are
     layout = Layout.of(state=arguments.state, env_file=arguments.env_file)
     try:
-        return _run(arguments, layout)
-    except StackError as exc:
-        print(f"{arguments.command}: {exc}", file=sys.stderr)
-        return 1
-    except OSError as exc:  # a full disk, or files of another user
-        print(f"{arguments.command}: {describe_os_error(exc)}", file=sys.stderr)
-        return 1
+        return one_line_errors(arguments.command)(_run)(arguments, layout)
     except ModuleNotFoundError as exc:
         print(f"{arguments.command}: there is no {exc.name} without the environment: run `make setup`", file=sys.stderr)
         return 1
@@ -74,7 +68,7 @@ def _run(arguments: argparse.Namespace, layout: Layout) -> int:
                 case "stop":
                     control.stop_service(arguments.name, layout)
                 case "start":
-                    control.start_service(arguments.name, layout=layout)
+                    control.start_service(arguments.name, layout)
                 case "kill":
                     print(f"killed pid {control.kill_service(arguments.name, layout)}")
     return 0

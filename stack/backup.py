@@ -8,27 +8,25 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg2
-from psycopg2.extensions import connection as Connection
 
 from include.adapters.files import call_journal, cluster_file, fallback_schema
-from include.adapters.postgres.sessions import SessionLimits, open_session
-from include.environment_reader import EnvironmentReader
 from include.errors import DatabaseUnavailable
-from include.settings import libpq_settings, reader_of
+from include.settings import reader_of
 from stack import environment, version
 from stack.backup_manifest import POSTGRES, Manifest, PipelineState, checksums_of
+from stack.databases import as_superuser
 from stack.errors import StackError
 from stack.layout import Layout
 from stack.lock import exclusive
 from stack.pipelines import pipelines_of
 from stack.postgres import SUPERUSER, PostgresServer
 from stack.run_service import postgres_server
-from stack.services import external_services, port_of
+from stack.services import external_services
 
 ENV_FILE = "env"
 TOKENS_FILE = "gateway-tokens.json"
@@ -37,10 +35,8 @@ STORE_DATABASES = (fallback_schema.FILE, call_journal.FILE)
 _POSITIONS = "SELECT consumer || ' ' || topic || ' ' || partition, next_offset FROM offset_ledger ORDER BY 1"
 _REVISION = "SELECT version_num FROM alembic_version"
 
-Say = Callable[[str], None]
 
-
-def backup(layout: Layout, target: Path, say: Say = print) -> None:
+def backup(layout: Layout, target: Path) -> None:
     """Write a backup to `target`, a new folder; it exists only once it is complete.
 
     Raises StackError if PostgreSQL does not run, or is the user's own.
@@ -58,21 +54,12 @@ def backup(layout: Layout, target: Path, say: Say = print) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700, parents=True)
         try:
-            _write(layout, settings, server, unfinished, say)
+            _write(layout, settings, server, unfinished)
             os.sync()
             unfinished.rename(target.absolute())
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    say(f"backup in {target}")
-
-
-def connect(settings: Mapping[str, str], database: str = "postgres") -> Connection:
-    """Return a connection of the superuser. Raises DatabaseUnavailable."""
-    return open_session(
-        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
-        password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="backup", limits=SessionLimits(),
-        libpq=libpq_settings(EnvironmentReader(settings)),
-    )  # fmt: skip
+    print(f"backup in {target}")
 
 
 def archives_of(settings: Mapping[str, str]) -> dict[str, str]:
@@ -80,7 +67,7 @@ def archives_of(settings: Mapping[str, str]) -> dict[str, str]:
     return {name: reader_of(name, settings).text("ARCHIVE_DIR") for name in pipelines_of(settings)}
 
 
-def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, folder: Path, say: Say) -> None:
+def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, folder: Path) -> None:
     archives = archives_of(settings)
     try:
         states = {name: _state_of(settings, name, archives[name]) for name in archives}
@@ -89,11 +76,11 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
         raise StackError(
             f"PostgreSQL cannot be read: {str(exc).strip().splitlines()[0]}; `make up`, then try again"
         ) from exc
-    say("  databases copied")
+    print("  databases copied")
     # After the databases: a file that their catalogue lists is there by now.
     for name, archive in archives.items():
         if "://" in archive:
-            say(f"  the archive of {name} is in {archive}: not copied, back it up there")
+            print(f"  the archive of {name} is in {archive}: not copied, back it up there")
         elif Path(archive).is_dir():
             _copy_tree(Path(archive), folder / "archive" / name)
     # Last, so that the copy has all that waits. Events that are sent meanwhile come twice from it, with their ids.
@@ -114,7 +101,7 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
 
 def _state_of(settings: Mapping[str, str], pipeline: str, archive: str) -> PipelineState:
     name = reader_of(pipeline, settings).text("DATABASE_NAME")
-    with closing(connect(settings, name)) as connection, connection.cursor() as cursor:
+    with closing(as_superuser(settings, name)) as connection, connection.cursor() as cursor:
         cursor.execute(_REVISION)
         ((revision,),) = cursor.fetchall()
         cursor.execute(_POSITIONS)
@@ -134,7 +121,7 @@ def _base_backup(settings: Mapping[str, str], server: PostgresServer, folder: Pa
     if result.returncode != 0:
         said = [line for line in result.stderr.strip().splitlines() if "error:" in line] or [result.stderr.strip()]
         raise StackError(f"the databases cannot be copied: {'; '.join(said)}")
-    with closing(connect(settings)) as connection, connection.cursor() as cursor:
+    with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         now: dt.datetime = cursor.fetchone()[0]
         return now.astimezone(dt.UTC)

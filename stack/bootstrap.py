@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from stack import class_archive, jars, leftovers
-from stack.errors import StackError, describe_os_error
+from stack.errors import StackError, one_line_errors
 from stack.layout import Layout
 from stack.prerequisites import check_disk, check_path, check_python, find_java
 
@@ -39,20 +39,14 @@ INSTALLS = (
 LOCAL_INSTALLS = (*INSTALLS, ("requirements-local.lock", ("--no-deps", "--only-binary", ":all:")))
 
 
-def main() -> int:
-    """Run the set-up; returns 0 on success, 1 after a one-line error, 130 after Ctrl-C."""
+def main() -> None:
+    """Run the set-up. Exits with 1 after a one-line error, with 130 after Ctrl-C."""
     try:
-        set_up(Layout.of())
-    except StackError as exc:
-        print(f"setup: {exc}", file=sys.stderr)
-        return 1
-    except OSError as exc:  # a full disk, or files of another user
-        print(f"setup: {describe_os_error(exc)}", file=sys.stderr)
-        return 1
+        with one_line_errors("setup"):
+            set_up(Layout.of())
     except KeyboardInterrupt:
         print("setup: broken off; the next run goes on from here", file=sys.stderr)
-        return 130
-    return 0
+        sys.exit(130)
 
 
 def set_up(layout: Layout) -> None:
@@ -156,4 +150,4 @@ def _run(command: list[str], log: Path, doing: str, remedy: str = "check the net
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    sys.exit(main())
+    main()

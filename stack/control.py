@@ -13,42 +13,31 @@ from stack.supervisor import Supervisor
 _POLL_S = 0.1
 
 
-def stop_service(name: str, layout: Layout | None = None) -> None:
+def stop_service(name: str, layout: Layout) -> None:
     """Stop the service cleanly and wait until it has ended. It is not restarted. Raises StackError."""
-    layout = layout or Layout.of()
     supervisor = Supervisor(layout)
     supervisor.state(_own_service(name, layout).name)
     supervisor.stop([name])
 
 
-def start_service(name: str, wait_healthy: bool = True, layout: Layout | None = None) -> None:
-    """Start the service; with `wait_healthy` block until it is healthy. Raises StackError if it dies or is late."""
-    layout = layout or Layout.of()
+def start_service(name: str, layout: Layout) -> None:
+    """Start the service and block until it is healthy. Raises StackError if it dies or is late."""
     supervisor = Supervisor(layout)
     supervisor.state(_own_service(name, layout).name)
     supervisor.start(name)
-    if wait_healthy:
-        wait_until_healthy(name, layout)
+    wait_until_healthy(name, layout)
 
 
-def kill_service(name: str, layout: Layout | None = None) -> int:
+def kill_service(name: str, layout: Layout) -> int:
     """Send SIGKILL to the service's process; returns its pid. The supervisor restarts it. Raises StackError."""
-    layout = layout or Layout.of()
     return Supervisor(layout).kill(_own_service(name, layout).name)
 
 
-def service_pid(name: str, layout: Layout | None = None) -> int:
-    """Return the pid of the service's process; 0 if it is not running. Raises StackError if the stack is down."""
-    layout = layout or Layout.of()
-    return Supervisor(layout).state(_own_service(name, layout).name).pid
-
-
-def wait_until_restarted(name: str, killed_pid: int, layout: Layout | None = None) -> int:
+def wait_until_restarted(name: str, killed_pid: int, layout: Layout) -> int:
     """Block until the supervisor has restarted the killed service and it is healthy; returns the new pid.
 
     Raises StackError if that takes longer than the service's deadline.
     """
-    layout = layout or Layout.of()
     supervisor, deadline = Supervisor(layout), time.monotonic() + _own_service(name, layout).deadline_s
     while (pid := supervisor.state(name).pid) in (0, killed_pid):
         if time.monotonic() > deadline:
@@ -58,9 +47,8 @@ def wait_until_restarted(name: str, killed_pid: int, layout: Layout | None = Non
     return pid
 
 
-def wait_until_healthy(name: str, layout: Layout | None = None) -> None:
+def wait_until_healthy(name: str, layout: Layout) -> None:
     """Block until the service is healthy, at most until its deadline. Raises StackError."""
-    layout = layout or Layout.of()
     up.wait_healthy(_own_service(name, layout), layout, Supervisor(layout), threading.Event())
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import psycopg2
 from psycopg2 import sql
+from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.login_roles import save_login_role
@@ -21,21 +22,21 @@ AIRFLOW_ROLE = "airflow"
 AIRFLOW_DATABASE = "airflow"
 
 
+def as_superuser(settings: Mapping[str, str], database: str = "postgres") -> Connection:
+    """Return a connection of the superuser. Raises DatabaseUnavailable."""
+    return open_session(
+        host=settings["DATABASE_HOST"], port=port_of(settings, "DATABASE_PORT"), database=database, user=SUPERUSER,
+        password=settings["POSTGRES_SUPERUSER_PASSWORD"], application="stack", limits=SessionLimits(),
+        libpq=libpq_settings(EnvironmentReader(settings)),
+    )  # fmt: skip
+
+
 def create_databases(settings: Mapping[str, str]) -> None:
     """Create the roles and databases, and set passwords from `.env`. Raises StackError if PostgreSQL refuses."""
     if not settings.get("POSTGRES_SUPERUSER_PASSWORD"):
         return  # an external PostgreSQL, prepared by its administrator
     try:
-        connection = open_session(
-            host=settings["DATABASE_HOST"],
-            port=port_of(settings, "DATABASE_PORT"),
-            database="postgres",
-            user=SUPERUSER,
-            password=settings["POSTGRES_SUPERUSER_PASSWORD"],
-            application="databases",
-            limits=SessionLimits(),
-            libpq=libpq_settings(EnvironmentReader(settings)),
-        )
+        connection = as_superuser(settings)
         connection.autocommit = True  # CREATE DATABASE can't run in a transaction
         try:
             with connection.cursor() as cursor:

@@ -1,7 +1,6 @@
 """Stops the stack and ends every process that it started."""
 
 import shutil
-from collections.abc import Callable
 
 from stack import environment, irreplaceable, leftovers
 from stack.errors import StackError
@@ -9,19 +8,17 @@ from stack.layout import DATA_FOLDERS, Layout
 from stack.lock import exclusive
 from stack.services import declare, stop_order
 
-Say = Callable[[str], None]
 
-
-def down(layout: Layout, say: Say = print) -> None:
+def down(layout: Layout) -> None:
     """Stop every service, dependents first, then the supervisor, then any other process that the stack started.
 
     It is no error if nothing is running. Raises StackError if a process could not be ended.
     """
     with exclusive(layout):
-        stop_all(layout, say)
+        stop_all(layout)
 
 
-def clean(layout: Layout, say: Say = print, force: bool = False) -> None:
+def clean(layout: Layout, force: bool = False) -> None:
     """Stop everything and remove the data: topics, tables, fallback store, checkpoints, Airflow's history, logs.
 
     Keeps `.env`, the virtual environment and the jars. Raises StackError, and removes nothing, if a process that is not
@@ -30,7 +27,7 @@ def clean(layout: Layout, say: Say = print, force: bool = False) -> None:
     """
     with exclusive(layout):
         _require_replaceable(layout, force)  # before stopping, so that a refusal leaves the stack running
-        stop_all(layout, say)
+        stop_all(layout)
         _require_replaceable(layout, force)
         folders = [layout.state / name for name in DATA_FOLDERS]
         users = leftovers.find_users(folders)
@@ -38,7 +35,7 @@ def clean(layout: Layout, say: Say = print, force: bool = False) -> None:
             raise StackError(f"data in {layout.state} is in use, end it first: {leftovers.describe(users[0])}")
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        say("data removed")
+        print("data removed")
 
 
 def _require_replaceable(layout: Layout, force: bool) -> None:
@@ -47,23 +44,23 @@ def _require_replaceable(layout: Layout, force: bool) -> None:
         raise StackError(f"{'; '.join(found)}. To remove them for good: make clean FORCE=1")
 
 
-def stop_all(layout: Layout, say: Say) -> None:
+def stop_all(layout: Layout) -> None:
     """Stop every process of the stack; the caller holds its lock. Raises StackError if one could not be ended."""
     try:
         _stop_in_order(layout)
     except ModuleNotFoundError:
-        say("there is no environment: services are ended without their order")
+        print("there is no environment: services are ended without their order")
     except StackError as exc:
-        say(f"services are ended without their order: {exc}")
+        print(f"services are ended without their order: {exc}")
     remaining = leftovers.find(layout.state)
     if remaining:
         leftovers.terminate(remaining)
         for process in remaining:
-            say(f"ended what was left: {leftovers.describe(process)}")
+            print(f"ended what was left: {leftovers.describe(process)}")
     stubborn = leftovers.find(layout.state)
     if stubborn:
         raise StackError(f"could not be ended: {leftovers.describe(stubborn[0])}; end it by hand")
-    say("down; no process is left")
+    print("down; no process is left")
 
 
 def _stop_in_order(layout: Layout) -> None:

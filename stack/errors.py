@@ -2,11 +2,25 @@
 
 import pwd
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 class StackError(Exception):
-    """An error whose message is one line with the problem and the remedy. Callers print it and exit with 1."""
+    """An error whose message is one line with the problem and the remedy. Commands print it and exit with 1."""
+
+
+@contextmanager
+def one_line_errors(command: str) -> Iterator[None]:
+    """Exit with 1, and one line that begins with the command, on a StackError or an OSError. Also a decorator."""
+    try:
+        yield
+    except StackError as exc:
+        sys.exit(f"{command}: {exc}")
+    except OSError as exc:  # a full disk, or files of another user
+        sys.exit(f"{command}: {describe_os_error(exc)}")
 
 
 def describe_os_error(exc: OSError) -> str:

@@ -233,14 +233,8 @@ def write_lock(lock_file: Path, all_roots: Mapping[str, tuple[str, ...]]) -> Non
     print(f"{len(jars)} jars locked in {lock_file}")
 
 
-def main() -> int:
-    """Rewrite the stack's lock file."""
-    write_lock(LOCK_FILE, ROOTS)
-    return 0
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m stack.jars", description=__doc__)
     parser.add_argument("command", choices=["lock"], help="make the lock file again")
     parser.parse_args()
-    sys.exit(main())
+    write_lock(LOCK_FILE, ROOTS)

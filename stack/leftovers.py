@@ -36,11 +36,9 @@ def find(state: Path) -> list[Process]:
     """Return the processes of the stack and their descendants, except this process and its ancestors."""
     marker = os.fsencode(f"{MARKER}={state}")
     processes = _others()
-    found = {each.pid for each in processes if marker in _read(each.pid, "environ").split(b"\0")}
-    size = -1
-    while size != len(found):  # by parent too, because a child may have overwritten its environment with a title
-        size = len(found)
-        found |= {each.pid for each in processes if each.parent in found}
+    marked = {each.pid for each in processes if marker in _read(each.pid, "environ").split(b"\0")}
+    # by parent too, because a child may have overwritten its environment with a title
+    found = _with_descendants(marked, processes)
     return [each for each in processes if each.pid in found]
 
 
@@ -57,12 +55,7 @@ def find_services(state: Path) -> dict[str, Process]:
 
 def find_family(pid: int) -> set[int]:
     """Return the pids of the process and of all its descendants."""
-    processes = _others()
-    family, size = {pid}, 0
-    while size != len(family):
-        size = len(family)
-        family |= {each.pid for each in processes if each.parent in family}
-    return family
+    return _with_descendants({pid}, _others())
 
 
 def memory_bytes(processes: Iterable[Process]) -> int:
@@ -137,6 +130,14 @@ def _wait(handles: list[int], seconds: float) -> list[int]:
         exited, _, _ = select.select(alive, [], [], remaining)
         alive = [handle for handle in alive if handle not in exited]
     return alive
+
+
+def _with_descendants(pids: set[int], processes: Iterable[Process]) -> set[int]:
+    found, size = pids, -1
+    while size != len(found):
+        size = len(found)
+        found = found | {each.pid for each in processes if each.parent in found}
+    return found
 
 
 def _others() -> list[Process]:

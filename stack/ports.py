@@ -9,12 +9,12 @@ LOOPBACK = "127.0.0.1"
 _LISTEN = "0A"  # of /proc/net/tcp
 
 
-def is_free(port: int, host: str = LOOPBACK) -> bool:
+def is_free(port: int) -> bool:
     """True if a server could listen on the port now. Connections in TIME_WAIT do not make it busy."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((LOOPBACK, port))
         except OSError:
             return False
     return True

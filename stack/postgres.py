@@ -131,7 +131,7 @@ class PostgresServer:
     def _initdb(self, folder: Path, password_file: Path) -> list[str]:
         options = ["--username", SUPERUSER, "--auth", "scram-sha-256", "--pwfile", str(password_file)]
         options += ["--encoding", "UTF8", "--no-instructions", *self._locale()]
-        return [*self._prefix(), str(self.binaries.initdb), "-D", str(folder), *options]
+        return [*self._prefix(), str(self.binaries.folder / "initdb"), "-D", str(folder), *options]
 
     def _locale(self) -> list[str]:
         """Return options for bytewise collation, which is the same on every machine, and Unicode character classes."""

@@ -24,17 +24,12 @@ class PostgresBinaries:
     major: int
 
     @property
-    def initdb(self) -> Path:
-        """The program that creates a data folder."""
-        return self.folder / "initdb"
-
-    @property
     def postgres(self) -> Path:
         """The server."""
         return self.folder / "postgres"
 
     def tool(self, name: str) -> Path:
-        """Return a further program, such as pg_basebackup. Raises StackError if it is not installed."""
+        """Return another program, such as pg_basebackup. Raises StackError if it is not installed."""
         path = self.folder / name
         if not path.is_file():
             raise StackError(f"there is no {path}: install all programs of PostgreSQL {self.major}")

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from include.adapters.files.fallback_folder import ID_FILE
 from include.archive.store import MARKER
 from include.errors import DatabaseUnavailable
 from stack import backup_manifest, env_file, environment, leftovers, postgres_binaries
-from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, connect, copy_private, copy_store
+from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, copy_private, copy_store
 from stack.backup_manifest import POSTGRES, Manifest
+from stack.databases import as_superuser
 from stack.errors import StackError
 from stack.irreplaceable import events_in
 from stack.jobs import last_lines
@@ -54,10 +55,8 @@ _RECOVERED = """
 SELECT pg_last_xact_replay_timestamp(), timeline_id FROM pg_control_checkpoint() WHERE NOT pg_is_in_recovery()
 """
 
-Say = Callable[[str], None]
 
-
-def restore(layout: Layout, source: Path, at: str | None = None, force: bool = False, say: Say = print) -> None:
+def restore(layout: Layout, source: Path, at: str | None = None, force: bool = False) -> None:
     """Restore the backup in `source`: as it was made, at the time `at`, or with all of the archived log ("latest").
 
     Files of the archive and a fallback store that are there stay: they may be newer. Raises StackError, and changes
@@ -91,14 +90,14 @@ def restore(layout: Layout, source: Path, at: str | None = None, force: bool = F
         if at is not None:
             _check_log(layout, server, source / POSTGRES, at)
         databases = {state.database: _archive_id(settings, name) for name, state in manifest.pipelines.items()}
-        _restore_server(layout, server, source / POSTGRES, settings, databases, targets, manifest, say)
-        _restore_env_file(layout, source, say)
+        _restore_server(layout, server, source / POSTGRES, settings, databases, targets, manifest)
+        _restore_env_file(layout, source)
         for name, archive in archives_of(settings).items():
             if (source / "archive" / name).is_dir():
                 added = _add_missing(source / "archive" / name, Path(archive))
-                say(f"  archive of {name}: {added} missing files added")
-        _restore_store(source, settings, say)
-    say("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
+                print(f"  archive of {name}: {added} missing files added")
+        _restore_store(source, settings)
+    print("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
         "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/backup.md")  # fmt: skip
 
 
@@ -121,13 +120,13 @@ def _is_other_env_file(layout: Layout, source: Path) -> bool:
     return layout.env_file.exists() and layout.env_file.read_bytes() != (source / ENV_FILE).read_bytes()
 
 
-def _restore_env_file(layout: Layout, source: Path, say: Say) -> None:
+def _restore_env_file(layout: Layout, source: Path) -> None:
     if _is_other_env_file(layout, source):
         replaced = layout.env_file.with_name(
             f"{layout.env_file.name}.replaced-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}"
         )
         layout.env_file.replace(replaced)
-        say(f"  .env is the backup's; the other one is {replaced}")
+        print(f"  .env is the backup's; the other one is {replaced}")
     copy_private(source / ENV_FILE, layout.env_file)
 
 
@@ -176,7 +175,7 @@ def _check_log(layout: Layout, server: PostgresServer, base: Path, at: str) -> N
 
 def _restore_server(
     layout: Layout, server: PostgresServer, source: Path, settings: Mapping[str, str],
-    databases: Mapping[str, str | None], targets: Mapping[str, str], manifest: Manifest, say: Say,
+    databases: Mapping[str, str | None], targets: Mapping[str, str], manifest: Manifest,
 ) -> None:  # fmt: skip
     """Recover a copy of the base backup, then put it in the place of the data."""
     fresh = dataclasses.replace(server, data=server.data.with_name(RESTORED))
@@ -188,7 +187,7 @@ def _restore_server(
     shutil.rmtree(fresh.data, ignore_errors=True)
     try:
         shutil.copytree(source, fresh.data)
-        until, timeline = _recover(layout, fresh, settings, databases, targets, manifest, say)
+        until, timeline = _recover(layout, fresh, settings, databases, targets, manifest)
         replaced = server.data.with_name(REPLACED)
         shutil.rmtree(replaced, ignore_errors=True)
         if server.data.exists():
@@ -198,12 +197,12 @@ def _restore_server(
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(fresh.data, ignore_errors=True)
-    say(f"  databases restored{f', last commit at {until}' if until else ''}; timeline {timeline} begins")
+    print(f"  databases restored{f', last commit at {until}' if until else ''}; timeline {timeline} begins")
 
 
 def _recover(
     layout: Layout, fresh: PostgresServer, settings: Mapping[str, str], databases: Mapping[str, str | None],
-    targets: Mapping[str, str], manifest: Manifest, say: Say,
+    targets: Mapping[str, str], manifest: Manifest,
 ) -> tuple[dt.datetime | None, int]:  # fmt: skip
     """Run the server until it has reached the target; returns the time of the last replayed commit, and its timeline.
 
@@ -226,9 +225,9 @@ def _recover(
             recovery |= fresh.wal_archive.restore_settings(former)
     options = [part for name, value in recovery.items() for part in ("-c", f"{name}={value}")]
     with _running([*fresh.command(death_signal="INT"), *options], layout.log_file("restore")) as process:
-        recovered = _wait_until_recovered(process, settings, layout.log_file("restore"), say)
+        recovered = _wait_until_recovered(process, settings, layout.log_file("restore"))
         for database, archive_id in databases.items():
-            with closing(connect(settings, database)) as connection, connection, connection.cursor() as cursor:
+            with closing(as_superuser(settings, database)) as connection, connection, connection.cursor() as cursor:
                 cursor.execute(_HAS_TIMELINES)
                 [has_timelines] = cursor.fetchone()
                 until = {"until": recovered[0] or manifest.earliest}
@@ -256,7 +255,7 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 
 def _wait_until_recovered(
-    process: subprocess.Popen[bytes], settings: Mapping[str, str], log: Path, say: Say
+    process: subprocess.Popen[bytes], settings: Mapping[str, str], log: Path
 ) -> tuple[dt.datetime | None, int]:
     """Block until the server accepts writes; returns the time of the last commit, and its timeline.
 
@@ -265,7 +264,7 @@ def _wait_until_recovered(
     said = time.monotonic()
     while process.poll() is None:
         try:
-            with closing(connect(settings)) as connection, connection.cursor() as cursor:
+            with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
                 cursor.execute(_RECOVERED)
                 for until, timeline in cursor.fetchall():
                     return until, timeline
@@ -273,7 +272,7 @@ def _wait_until_recovered(
             pass  # it starts
         if time.monotonic() > said + _SAY_AGAIN_S:
             said = time.monotonic()
-            say("  recovering")
+            print("  recovering")
         time.sleep(_POLL_S)
     fatal = [line for line in last_lines(log, 50) if "FATAL" in line and not any(each in line for each in _NOT_YET)]
     raise StackError(
@@ -296,11 +295,11 @@ def _add_missing(source: Path, target: Path) -> int:
     return added
 
 
-def _restore_store(source: Path, settings: Mapping[str, str], say: Say) -> None:
+def _restore_store(source: Path, settings: Mapping[str, str]) -> None:
     """Restore the gateway's store and tokens if there are none: those that are there have what came since."""
     store = Path(settings["GATEWAY_FALLBACK_DIR"])
     if any((store / name).exists() for name in STORE_DATABASES):
-        say(f"  {store} stays, with what came since: {events_in(store) or 'no event is'} in it")
+        print(f"  {store} stays, with what came since: {events_in(store) or 'no event is'} in it")
     else:
         copy_store(source / STORE, store)
         (store / ID_FILE).unlink(missing_ok=True)  # it is another store than the one that had it: that one is missed

@@ -18,7 +18,7 @@ from include.kafka_connection import SECRETS as KAFKA_SECRETS
 from include.settings import TRACING_SECRETS
 from stack import environment, leftovers, version, wal_archive
 from stack.airflow_env import COMPONENTS, airflow_environment, write_password_file
-from stack.errors import StackError, describe_os_error
+from stack.errors import StackError, one_line_errors
 from stack.kafka import KafkaBroker
 from stack.layout import Layout
 from stack.pipelines import gateway_pipeline
@@ -91,8 +91,10 @@ def prepare(name: str, layout: Layout, settings: Mapping[str, str]) -> Launch:
         case _ if name.removeprefix("airflow-") in COMPONENTS:
             write_password_file(settings)
             component = name.removeprefix("airflow-")
+            airflow = str(Path(sys.executable).with_name("airflow"))
             return Launch(
-                airflow_command(*COMPONENTS[component][1:]), airflow_environment(settings, layout.root, component)
+                [sys.executable, airflow, *COMPONENTS[component][1:]],
+                airflow_environment(settings, layout.root, component),
             )
         case _:
             raise StackError(f"no service is called {name}")
@@ -111,11 +113,6 @@ def write_gateway_tokens(settings: Mapping[str, str]) -> None:
         print(note, flush=True)
 
 
-def airflow_command(*arguments: str) -> list[str]:
-    """Return an `airflow` command line that runs with this Python."""
-    return [sys.executable, str(Path(sys.executable).with_name("airflow")), *arguments]
-
-
 def main() -> None:
     """Replace this process with the service, or exit with 1 and a one-line error. Does not return."""
     parser = argparse.ArgumentParser(prog="stack.run_service", description=__doc__)
@@ -124,16 +121,12 @@ def main() -> None:
     parser.add_argument("name")
     arguments = parser.parse_args()
     layout = Layout.of(state=arguments.state, env_file=arguments.env_file)
-    try:
+    with one_line_errors(arguments.name):
         settings = environment.load_settings(layout)
         launch = prepare(arguments.name, layout, settings)
         variables = {**environment.base_environment(layout, settings), **launch.variables}
         variables[leftovers.SERVICE_MARKER] = arguments.name
         version.record(layout, arguments.name)
-    except StackError as exc:
-        sys.exit(f"{arguments.name}: {exc}")
-    except OSError as exc:
-        sys.exit(f"{arguments.name}: {describe_os_error(exc)}")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored if the stack was started in a shell's background
     os.chdir(layout.root)
     os.execve(launch.command[0], launch.command, variables)

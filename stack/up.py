@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from stack import env_file, environment, jobs, leftovers, version
@@ -20,10 +20,8 @@ _POLL_S = 0.2
 _LOG_LINES = 15
 _SAY_AGAIN_S = 10.0
 
-Say = Callable[[str], None]
 
-
-def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print, pipeline: str = "") -> None:
+def up(layout: Layout, only: tuple[str, ...] = (), pipeline: str = "") -> None:
     """Start the named services and their dependencies, or everything. Running services are left alone.
 
     With a `pipeline`, it is added to PIPELINES in `.env` first if it is missing there.
@@ -42,22 +40,22 @@ def up(layout: Layout, only: tuple[str, ...] = (), say: Say = print, pipeline: s
             notes += [f"{pipeline} is added to PIPELINES in {layout.env_file.name}"]
             notes += env_file.ensure(layout.env_file, state=state)
         for note in notes:
-            say(note)
+            print(note)
         settings = environment.load_settings(layout)
         nodes = declare(settings, layout)
         supervisor = Supervisor(layout)
         running = {state.name for state in supervisor.states().values() if state.state in ALIVE}
         if not supervisor.is_running():
-            _end_leftovers(layout, say)
+            _end_leftovers(layout)
         elif earlier := version.started_with_another(layout, running):
-            say(f"code or settings have changed since the start of {', '.join(earlier)}: all start again")
-            stop_all(layout, say)
+            print(f"code or settings have changed since the start of {', '.join(earlier)}: all start again")
+            stop_all(layout)
             only = (*only, *running) if only else ()
         wanted = needed_by(nodes, only)
         _check_ports(wanted, supervisor)
         supervisor.start_daemon(node for node in nodes if isinstance(node, Service) and not node.external)
-        _Start(layout, settings, supervisor, say).run(wanted)
-    say(f"up in {time.monotonic() - started:.1f} s")
+        _Start(layout, settings, supervisor).run(wanted)
+    print(f"up in {time.monotonic() - started:.1f} s")
 
 
 def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cancelled: threading.Event) -> None:
@@ -88,16 +86,15 @@ def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cance
 class _Start:
     """Starts the nodes, each when its dependencies are done."""
 
-    def __init__(self, layout: Layout, settings: Mapping[str, str], supervisor: Supervisor, say: Say) -> None:
+    def __init__(self, layout: Layout, settings: Mapping[str, str], supervisor: Supervisor) -> None:
         self._layout = layout
         self._settings = settings
         self._supervisor = supervisor
-        self._say = say
         self._cancelled = threading.Event()
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Start the nodes and wait for them. Raises the first failure, after the nodes in progress have ended."""
-        self._say("starting what does not run; the first time that takes a minute or two")
+        print("starting what does not run; the first time that takes a minute or two")
         waiting = {node.name: node for node in nodes}
         running: dict[Future[None], str] = {}
         done: set[str] = set()
@@ -109,7 +106,7 @@ class _Start:
                         del waiting[node.name]
                     finished = wait(running, _SAY_AGAIN_S, return_when=FIRST_COMPLETED).done
                     if not finished:
-                        self._say(f"  waiting for {', '.join(sorted(running.values()))}")
+                        print(f"  waiting for {', '.join(sorted(running.values()))}")
                     for future in finished:
                         future.result()
                         done.add(running.pop(future))
@@ -122,12 +119,12 @@ class _Start:
         match node:
             case Job():
                 jobs.run(node, self._layout, self._settings)
-                self._say(f"  {node.name:<24} done      {time.monotonic() - started:5.1f} s")
+                print(f"  {node.name:<24} done      {time.monotonic() - started:5.1f} s")
             case Service():
                 if not node.external:
                     self._supervisor.start(node.name)
                 wait_healthy(node, self._layout, self._supervisor, self._cancelled)
-                self._say(f"  {node.name:<24} healthy   {time.monotonic() - started:5.1f} s   {node.address}".rstrip())
+                print(f"  {node.name:<24} healthy   {time.monotonic() - started:5.1f} s   {node.address}".rstrip())
 
 
 def _failed(service: Service, layout: Layout, supervisor: Supervisor, what: str) -> StackError:
@@ -150,9 +147,9 @@ def _check_ports(nodes: Sequence[Node], supervisor: Supervisor) -> None:
                     )
 
 
-def _end_leftovers(layout: Layout, say: Say) -> None:
+def _end_leftovers(layout: Layout) -> None:
     """End services that survived a crash of their supervisor: they hold ports and are not supervised."""
     found = leftovers.find(layout.state)
     if found:
-        say(f"ending {len(found)} processes that an earlier run left: {', '.join(str(each.pid) for each in found)}")
+        print(f"ending {len(found)} processes that an earlier run left: {', '.join(str(each.pid) for each in found)}")
         leftovers.terminate(found)

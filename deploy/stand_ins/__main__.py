@@ -9,11 +9,10 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from stack.errors import StackError
+from stack.errors import StackError, one_line_errors
 from stack.layout import Layout
 from stack.postgres_binaries import from_wheel
 
@@ -27,19 +26,15 @@ IMAGES = {
 }
 
 
-def main() -> int:
-    """Build the three images; returns 1 after a one-line error."""
+@one_line_errors("stand_ins")
+def main() -> None:
+    """Build the three images; exits with 1 after a one-line error."""
     parser = argparse.ArgumentParser(prog="python -m deploy.stand_ins", description=__doc__)
     parser.add_argument("--debian", required=True, help="an image of Debian bookworm that the engine has or can pull")
     debian = parser.parse_args().debian
-    try:
-        for variable, image in IMAGES.items():
-            _build(variable.partition("_")[0].lower(), image, debian)
-            print(f"{variable}={image}", flush=True)
-    except StackError as exc:
-        print(f"stand_ins: {exc}", file=sys.stderr)
-        return 1
-    return 0
+    for variable, image in IMAGES.items():
+        _build(variable.partition("_")[0].lower(), image, debian)
+        print(f"{variable}={image}", flush=True)
 
 
 def _build(name: str, image: str, debian: str) -> None:
@@ -74,4 +69,4 @@ def _copy_programs(name: str, context: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

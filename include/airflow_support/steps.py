@@ -165,9 +165,9 @@ def certify(pipeline: str, day: str) -> dict[str, Any]:
     stands against the day, which the next night takes; and NotCertified.
     """
     certificate = certify_if_possible(pipeline, day)
-    if certificate.fallback_pending:
+    if certificate.count("fallback_pending"):
         raise FallbackNotDrained(certificate.reason or "", day=day)
-    if certificate.behind:
+    if certificate.count("behind"):
         raise StreamBehind(certificate.reason or "", day=day)
     if certificate.needs_only_rebuild:
         raise NeedsRebuild(certificate.reason or "", day=day)

@@ -156,7 +156,8 @@ class ArchiveStore:
         with self._transaction() as cursor:
             cursor.execute(query("archive_insert_batch", cursor), _parameters(run_id, batch))
             batch_id = int(cursor.fetchone()[0])
-            _insert_files(cursor, [file._replace(batch_id=batch_id) for file in files])
+            listed = [file._replace(batch_id=batch_id) for file in files]
+            execute_values(cursor, query("archive_insert_files", cursor), listed)
             before = {p: expected.get(p, batch.starts.get(p, end)) for p, end in batch.ends.items()}
             open_partitions(cursor, CONSUMER, batch.topic, batch.topic_id, before)
             move_partitions(cursor, CONSUMER, batch.topic, batch.topic_id, before, batch.ends)
@@ -174,7 +175,7 @@ class ArchiveStore:
             cursor.execute(query("archive_retire_files", cursor), {"paths": [file.path for file in old]})
             if cursor.rowcount != len(old):
                 raise LedgerConflict("Another run replaced files of the archive; this one replaces none")
-            _insert_files(cursor, new)
+            execute_values(cursor, query("archive_insert_files", cursor), new)
             if is_smaller:
                 for batch_id, count in _missing(old, new).items():
                     cursor.execute(query("archive_take_away", cursor), {"batch_id": batch_id, "count": count})
@@ -275,12 +276,6 @@ def _missing(old: Iterable[ArchivedFile], new: Iterable[ArchivedFile]) -> Mappin
         for file in files:
             counts[file.batch_id] += sign * file.record_count if file.kind != "versions" else 0
     return counts
-
-
-def _insert_files(cursor: Cursor, files: Iterable[ArchivedFile]) -> None:
-    rows = list(files)
-    if rows:
-        execute_values(cursor, query("archive_insert_files", cursor), rows)
 
 
 def _files(cursor: Cursor, name: str, topic_id: str = "", kind: str = "", **where: object) -> tuple[ArchivedFile, ...]:

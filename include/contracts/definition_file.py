@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -165,10 +166,12 @@ def _definition(read: _File) -> Definition:
         source = _field(
             stream if column.side == "stream" else table, column.source, f"[output] columns {column.output}"
         )
-        output[column.output] = Field(
-            column.output, snake_case(column.output), source.type, given.description or source.description,
-            source.max_length, source.nullable, source.personal, source.precision, source.scale,
-        )  # fmt: skip
+        output[column.output] = replace(
+            source,
+            name=column.output,
+            column=snake_case(column.output),
+            description=given.description or source.description,
+        )
 
     def of(role: str, name: str) -> str:
         for column in columns:
@@ -193,13 +196,7 @@ def _definition(read: _File) -> Definition:
 
 def _topic(read: _Table, retention_days: int | None, section: str) -> Topic:
     # No other name of the stream and the rebuild ends with an underscore: a field may be called "offset".
-    fields = tuple(
-        Field(
-            f.name, f"{snake_case(f.name)}_", f.type, f.description, f.max_length, f.nullable, f.personal,
-            f.precision, f.scale,
-        )
-        for f in read.fields
-    )  # fmt: skip
+    fields = tuple(Field(column=f"{snake_case(f.name)}_", **msgspec.structs.asdict(f)) for f in read.fields)
     try:
         return Topic(read.topic, read.description, read.key, read.version, fields, retention_days)
     except ContractMismatch as exc:

@@ -115,7 +115,7 @@ class Circuit:
         self._whole = Breaker(failures)
         self._partitions: dict[Partition, Breaker] = {}
         self._failing: set[Partition | None] = set()  # partitions of the consecutive failures
-        self._partition_openings = 0
+        self.partition_openings = 0  # of the breakers of partitions and topics
 
     @property
     def state(self) -> State:
@@ -126,11 +126,6 @@ class Circuit:
     def openings(self) -> int:
         """Number of times the cluster's breaker opened."""
         return self._whole.openings
-
-    @property
-    def partition_openings(self) -> int:
-        """Number of times the breaker of a partition or topic opened."""
-        return self._partition_openings
 
     @property
     def partitions_out(self) -> list[Partition]:
@@ -147,7 +142,7 @@ class Circuit:
             breaker = self._partitions.setdefault(partition, Breaker(self._failures, backs_off=True))
             breaker.probe_failed(now_s)
             if breaker.failed(now_s):
-                self._partition_openings += 1
+                self.partition_openings += 1
                 log.warning("circuit open for partition %d of %s (%s)", partition[1], partition[0], kind)
         self._whole.in_a_row += 1
         self._failing.add(partition)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -15,6 +15,7 @@ from include.gateway.idempotency import Idempotency
 from include.gateway.ports import Backlog
 from include.gateway.quotas import Quotas
 from include.gateway.server import Server
+from include.metrics_page import metrics_page
 
 
 def age_s(backlog: Backlog, clock: Clock) -> float:
@@ -46,7 +47,6 @@ class GatewayMetrics(Collector):
         self._home = home
         self._quotas = quotas
         self._clock = clock
-        self._registry = CollectorRegistry()
         self._server: Server | None = None
 
     def watch(self, server: Server) -> None:
@@ -55,11 +55,7 @@ class GatewayMetrics(Collector):
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        if not self._registry.get_target_info():
-            self._registry.set_target_info({"service": "gateway"})
-            self._registry.register(self)
-            ProcessCollector(registry=self._registry)
-        return generate_latest(self._registry)
+        return metrics_page("gateway", self, ProcessCollector(registry=None))
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""

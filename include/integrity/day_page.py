@@ -17,17 +17,6 @@ SAMPLES = 20  # rows shown of each class
 
 
 @dataclass(frozen=True)
-class Correction:
-    """A difference that a rebuild found. `changed` are the columns that differ; personal values are hidden."""
-
-    correction: str
-    key: int
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
-    changed: Sequence[str]
-
-
-@dataclass(frozen=True)
 class LeftOut:
     """Records of the day that are no rows, counted by kind (pending, rejected, deleted, moved) and reason."""
 
@@ -56,7 +45,10 @@ class GenerationRow:
 
 @dataclass(frozen=True)
 class Changed:
-    """A row that differs between two generations: `kind` is added, removed or changed. Personal values are hidden."""
+    """A row that differs, in the columns `changed`. Personal values are hidden.
+
+    `kind` is the class of a correction; between two generations it is added, removed or changed.
+    """
 
     kind: str
     key: int
@@ -84,7 +76,7 @@ class DayPage:
 
     row: DayRow
     terms: Sequence[Term]
-    corrections: Sequence[Correction]
+    corrections: Sequence[Changed]
     left_out: Sequence[LeftOut]
     generations: Sequence[GenerationRow]
     history: Sequence[PublicationRow]
@@ -137,7 +129,7 @@ def load_day(settings: Settings, day: Day) -> DayPage | None:
             rows[0],
             [Term(*row) for row in select("select_certificate")],
             [
-                Correction(name, key, _ordered(before, settings), _ordered(after, settings), changed)
+                Changed(name, key, _ordered(before, settings), _ordered(after, settings), changed)
                 for name, key, before, after, changed in select("select_day_corrections")
             ],
             [LeftOut(*row) for row in select("select_left_out")],

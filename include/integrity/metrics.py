@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg2
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -22,6 +21,7 @@ from include.integrity.days import Window
 from include.integrity.page_model import DayStatus, select_days
 from include.integrity.snapshot import Snapshot, WatchedDay
 from include.integrity.watch import CONDITIONS, day_expiring, day_not_certified, lost_days
+from include.metrics_page import metrics_page
 from include.settings import AlertSettings, Settings
 from include.sql.named import query
 
@@ -80,14 +80,7 @@ class BatchMetrics(Collector):
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format. Blocks as `read_state`, for each pipeline."""
-        registry = CollectorRegistry()
-        registry.set_target_info({"service": "batch"})
-        registry.register(self)
-        return generate_latest(registry)
-
-    def describe(self) -> list[Metric]:
-        """See prometheus_client.registry.Collector. Without it the state would be read to register, too."""
-        return []
+        return metrics_page("batch", self)
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""

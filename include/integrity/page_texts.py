@@ -29,16 +29,17 @@ class PageTexts:
 
     def status(self, kind: str) -> str:
         """Return the name of a day's status."""
-        return self._named("status", kind)
+        return self.named("status", kind)
 
     def correction(self, name: str) -> str:
         """Return the name of a class of corrections; that of a version names the pipeline's table."""
         table = name.removesuffix("_version_changed")
-        return self("class_version_changed", table=table) if table != name else self._named("class", name)
+        return self("class_version_changed", table=table) if table != name else self.named("class", name)
 
     def named(self, group: str, name: str) -> str:
         """Return the text of a name of the group, such as an action; the name itself if it has none."""
-        return self._named(group, name)
+        key = f"{group}_{name}"
+        return self(key) if has_text(key) else name.replace("_", " ")
 
     def corrections(self, counts: Mapping[str, int]) -> str:
         """Return counts by class as one line; empty when there are none."""
@@ -46,7 +47,7 @@ class PageTexts:
 
     def kinds(self, counts: Mapping[str, int]) -> str:
         """Return counts of rows by how they differ, as one line."""
-        return ", ".join(f"{count:,} {self._named('kind', name)}" for name, count in sorted(counts.items()))
+        return ", ".join(f"{count:,} {self.named('kind', name)}" for name, count in sorted(counts.items()))
 
     def causes(self, counts: Mapping[str, int]) -> str:
         """Return counts by cause as one line: `3 late board, 1 moved board`."""
@@ -71,10 +72,6 @@ class PageTexts:
     def of_scripts(self) -> dict[str, str]:
         """The texts that scripts show, with their placeholders."""
         return {key: text(self.language, key, **_PLACEHOLDERS) for key in OF_SCRIPTS}
-
-    def _named(self, group: str, name: str) -> str:
-        key = f"{group}_{name}"
-        return self(key) if has_text(key) else name.replace("_", " ")
 
 
 _PLACEHOLDERS = {name: f"{{{name}}}" for name in ("what", "status", "shown", "all")}

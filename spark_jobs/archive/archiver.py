@@ -108,7 +108,7 @@ class _Run:
         if wanted.gap:
             log.warning("topic %s: offsets %s are not in the archive: %s", topic, dict(wanted.gap.offsets),
                         wanted.gap.reason)  # fmt: skip
-        written = self._write(Origin(topic, topic_id, ends), plan(topic, wanted, self._rows_per_task))
+        written = self._write(Origin(topic, topic_id, ends), plan(topic, wanted, self._settings.batch.rows_per_task))
         failpoint("archive.after_files")
         self._offsets.require_ids({topic: topic_id})
         batch = Batch(topic, topic_id, wanted.starts, ends, _newest(written), sum(w.record_count for w in written),
@@ -119,10 +119,6 @@ class _Run:
         failpoint("archive.after_commit")
         log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files), ends)
         return replace(batch, id=batch_id)
-
-    @property
-    def _rows_per_task(self) -> int:
-        return self._settings.batch.rows_per_task
 
     def _write(self, origin: Origin, portions: Sequence[tuple[TopicSplit, ...]]) -> list[Written]:
         archive = ArchiveContext(

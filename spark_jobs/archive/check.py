@@ -69,9 +69,8 @@ def damages(folder: ArchiveFolder, files: tuple[ArchivedFile, ...]) -> list[str]
 def _readable_rows(folder: ArchiveFolder, listed: ArchivedFile) -> int:
     count = 0
     try:
-        with folder.open(listed.path) as file:
-            for number in range(file.num_row_groups):
-                count += file.read_row_group(number).num_rows
+        for rows in folder.batches(listed.path):
+            count += rows.num_rows
     except (OSError, ArchiveDamaged):  # Arrow raises OSError for a bad checksum and for data that it can't parse
         return count
     return count

@@ -118,11 +118,11 @@ class ArchiveFolder:
         except (FileNotFoundError, pa.ArrowInvalid) as exc:
             raise ArchiveDamaged(file=relative, reason=type(exc).__name__) from exc
 
-    def batches(self, relative: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the columns of a file, one row group at a time."""
+    def batches(self, relative: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """Yield these columns of a file, or all, one row group at a time."""
         with self.open(relative) as file:
             for number in range(file.num_row_groups):
-                yield file.read_row_group(number, columns=list(columns))
+                yield file.read_row_group(number, columns=columns)
 
     def size(self, relative: str) -> int | None:
         """Return the file's size in bytes; None if it does not exist."""

@@ -91,11 +91,9 @@ class ArchiveForgetting:
     def _groups(self, path: str, stream_keys: Collection[int], others: bool = False) -> Iterator[pa.Table]:
         """Yield the records of the key in each row group of a file, or the others."""
         origin = self._origin(path)
-        with self._folder.open(path) as file:
-            for number in range(file.num_row_groups):
-                table = file.read_row_group(number)
-                is_of_key = self._is_of_key(table, origin, stream_keys)
-                yield table.filter(pc.invert(is_of_key) if others else is_of_key)
+        for table in self._folder.batches(path):
+            is_of_key = self._is_of_key(table, origin, stream_keys)
+            yield table.filter(pc.invert(is_of_key) if others else is_of_key)
 
     def _origin(self, path: str) -> Origin:
         origin = self._folder.origin(path)

@@ -69,7 +69,7 @@ def read_split(
         case TopicSplit():
             return read_topic([split], kafka, columns, all_headers)
         case FileSplit():
-            return _read_file(split, _schema(columns))
+            return read_columns(split, _schema(columns))
 
 
 def read_topic(
@@ -88,9 +88,12 @@ def read_topic(
         yield from _read_partitions(together, kafka, _schema(columns), all_headers)
 
 
-def read_columns(file: ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
+def read_columns(split: FileSplit | ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the file's rows in tables of at most `ROWS` rows, with the columns of `schema`."""
-    return _read_file(file, schema)
+    with split.folder.open(split.path) as file:
+        for number in range(file.num_row_groups):  # all row groups at once would be buffered together
+            for batch in file.iter_batches(ROWS, row_groups=[number], columns=schema.names):
+                yield pa.Table.from_batches([batch]).cast(schema)
 
 
 def _schema(columns: Collection[str]) -> pa.Schema:
@@ -142,10 +145,3 @@ def _headers(headers: list[list[tuple[str, bytes]] | None]) -> pa.Array:
     entries = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())],
                                          fields=list(HEADERS.value_type))  # fmt: skip
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=HEADERS)
-
-
-def _read_file(split: FileSplit | ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
-    with split.folder.open(split.path) as file:
-        for number in range(file.num_row_groups):  # all row groups at once would be buffered together
-            for batch in file.iter_batches(ROWS, row_groups=[number], columns=schema.names):
-                yield pa.Table.from_batches([batch]).cast(schema)

@@ -3,7 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -116,6 +118,17 @@ def open_context(spark: SparkSettings, name: str, driver_memory: str) -> SparkCo
     context = SparkContext.getOrCreate(SparkConf().setAll(list(every.items())))
     context.setLogLevel("WARN")
     return context
+
+
+@contextmanager
+def context_on_demand(spark: SparkSettings, name: str, driver_memory: str) -> Iterator[Callable[[], SparkContext]]:
+    """Yield a function that returns `open_context`, which is started by its first call and stopped at the end."""
+    start = cache(lambda: open_context(spark, name, driver_memory))
+    try:
+        yield start
+    finally:
+        if start.cache_info().currsize:
+            start().stop()
 
 
 def _prepare_process() -> None:

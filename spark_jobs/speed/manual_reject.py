@@ -4,7 +4,6 @@ import getpass
 import os
 import re
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader
@@ -47,7 +46,7 @@ class Place:
 
 
 class ManualReject:
-    """Shows one record, and makes it a reject."""
+    """Prints one record, and makes it a reject."""
 
     def __init__(self, database: DatabaseSettings, offset_reader: OffsetReader, ledger: OffsetLedger) -> None:
         self._database = database
@@ -70,27 +69,27 @@ class ManualReject:
                  if (entry.topic_id, entry.partition) == (topic_id, place.partition)]  # fmt: skip
         return found[0], any(next_offset > place.offset for next_offset in taken)
 
-    def run(self, place: Place, dry_run: bool, show: Callable[[str], None]) -> bool:
-        """Show the record, and reject it unless it is a dry run. Returns True if it was rejected."""
+    def run(self, place: Place, dry_run: bool) -> bool:
+        """Print the record, and reject it unless it is a dry run. Returns True if it was rejected."""
         record, is_taken = self.look(place)
         lease = DriverLease(self._database, f"repair-{socket.gethostname()}-{os.getpid()}")
         store = PendingStore(self._database, lease)
         is_pending = store.is_pending(place.topic, place.partition, place.offset)
-        show(f"{place}  timestamp {record.kafka_timestamp}")
-        show(f"  key    {_shown(record.key)}\n  value  {_shown(record.value)}")
+        print(f"{place}  timestamp {record.kafka_timestamp}")
+        print(f"  key    {_shown(record.key)}\n  value  {_shown(record.value)}")
         if is_taken and not is_pending:
-            show("The stream has processed it already: there is nothing to reject.")
+            print("The stream has processed it already: there is nothing to reject.")
             return False
-        show("It is pending: its member is not known." if is_pending else "The stream has not processed it yet.")
+        print("It is pending: its member is not known." if is_pending else "The stream has not processed it yet.")
         if dry_run:
-            show("Nothing was changed. Without --dry-run it becomes a reject, and the stream skips it.")
+            print("Nothing was changed. Without --dry-run it becomes a reject, and the stream skips it.")
             return False
         lease.take()  # so that an undetected driver can no longer write
         try:
             store.reject_by_hand(record)
         finally:
             lease.release()  # else the stream would wait until the lease times out
-        show("It is in table reject. Start the stream.")
+        print("It is in table reject. Start the stream.")
         return True
 
 

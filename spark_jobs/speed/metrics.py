@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from include.metrics_page import metrics_page
 from spark_jobs.speed.driver_state import Count
 from spark_jobs.speed.driver_view import DriverView, QueryView
 
@@ -43,15 +44,10 @@ class StreamMetrics(Collector):
 
     def __init__(self, view: Callable[[], DriverView]) -> None:
         self._view = view
-        self._registry = CollectorRegistry()
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
-        if not self._registry.get_target_info():
-            self._registry.set_target_info({"service": "stream"})
-            self._registry.register(self)
-            ProcessCollector(registry=self._registry)
-        return generate_latest(self._registry)
+        return metrics_page("stream", self, ProcessCollector(registry=None))
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""

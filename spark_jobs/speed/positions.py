@@ -110,7 +110,7 @@ def raise_on_mismatch(position: Position) -> None:
     for error in SEVEREST_FIRST:
         if error in errors:
             partitions = "; ".join(mismatch.text for mismatch in position.mismatches)
-            raise error(f"{_summary(error)}: {partitions}. {_remedy(position.consumer)}",
+            raise error(f"{_summary(error)}: {partitions}. {remedy(position.consumer)}",
                         consumer=position.consumer, topic=position.topic)  # fmt: skip
 
 
@@ -122,17 +122,18 @@ def refuse_replaced(offset_reader: OffsetReader, consumer: str, topic: str, topi
     """
     present_id = offset_reader.topic_id(topic)
     if present_id != topic_id:
-        raise TopicReplaced(f"{_summary(TopicReplaced)}. {_remedy(consumer)}",
+        raise TopicReplaced(f"{_summary(TopicReplaced)}. {remedy(consumer)}",
                             consumer=consumer, topic=topic, was=topic_id, present=present_id)  # fmt: skip
+
+
+def remedy(consumer: str) -> str:
+    """Return what to do, for an error."""
+    command = f"python -m spark_jobs.repair --consumer {consumer}"
+    return f"Stop the stream, check with `{command} --dry-run`, then repair with `{command}`"
 
 
 def _summary(error: type[PositionRefused]) -> str:
     return (error.__doc__ or "").split("\n", 1)[0].rstrip(".")
-
-
-def _remedy(consumer: str) -> str:
-    command = f"python -m spark_jobs.repair --consumer {consumer}"
-    return f"Stop the stream, check with `{command} --dry-run`, then repair with `{command}`"
 
 
 def _mismatch_of(

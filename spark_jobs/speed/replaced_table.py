@@ -9,8 +9,7 @@ from include.adapters.postgres.sessions import connect
 from include.errors import TopicReplaced
 from include.settings import DatabaseSettings
 from include.sql.named import query
-
-_REMEDY = "python -m spark_jobs.repair --consumer join"
+from spark_jobs.speed.positions import remedy
 
 
 @dataclass(frozen=True)
@@ -49,5 +48,4 @@ def refuse_replaced_table(database: DatabaseSettings, offset_reader: OffsetReade
     """
     found = replaced_table(database, offset_reader, topic)
     if found is not None:
-        raise TopicReplaced(f"{found.text}. Stop the stream, check with `{_REMEDY} --dry-run`, then repair with "
-                            f"`{_REMEDY}`", topic=found.topic, present=found.topic_id)  # fmt: skip
+        raise TopicReplaced(f"{found.text}. {remedy('join')}", topic=found.topic, present=found.topic_id)

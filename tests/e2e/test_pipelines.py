@@ -94,7 +94,7 @@ def test_one_stream_stops_and_the_other_goes_on(clone, both):
     with GatewayClient(both["board_detail"].gateway) as gateway:
         gateway.post_event("order", order(8))
     wait_until(lambda: len(shown(both["order_detail"])) == before + 1, 60, "the order is in the view")
-    control.start_service("stream", layout=clone.layout)
+    control.start_service("stream", clone.layout)
 
 
 def test_down_leaves_nothing_and_clean_removes_the_data_of_both(clone):

@@ -38,28 +38,34 @@ def running(layout: Layout) -> Layout:
     return layout
 
 
+def pid_of(name: str, layout: Layout) -> int:
+    return Supervisor(layout).state(name).pid
+
+
 def healthy(layout: Layout) -> set[str]:
     return {each.service.name for each in collect(layout) if each.unhealthy_reason is None}
 
 
 def test_up_twice_leaves_what_runs_as_it_is(running: Layout) -> None:
-    pids = {name: control.service_pid(name, running) for name in SERVICES}
-    said: list[str] = []
-    up(running, only=SERVICES, say=said.append)
-    assert {name: control.service_pid(name, running) for name in SERVICES} == pids
+    pids = {name: pid_of(name, running) for name in SERVICES}
+    up(running, only=SERVICES)
+    assert {name: pid_of(name, running) for name in SERVICES} == pids
     assert healthy(running) == set(SERVICES)
 
 
-def test_up_after_a_change_starts_all_again_before_anything_else(running: Layout) -> None:
-    pids = {name: control.service_pid(name, running) for name in SERVICES}
+def test_up_after_a_change_starts_all_again_before_anything_else(
+    running: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pids = {name: pid_of(name, running) for name in SERVICES}
     with running.env_file.open("a") as file:
         file.write("MINE=1\n")
-    said: list[str] = []
-    up(running, only=("postgres",), say=said.append)
+    capsys.readouterr()
+    up(running, only=("postgres",))
+    said = capsys.readouterr().out.splitlines()
     assert said[0] == "code or settings have changed since the start of kafka, postgres: all start again"
     assert said[1] == "down; no process is left"
     assert healthy(running) == set(SERVICES)
-    assert not set(pids.values()) & {control.service_pid(name, running) for name in SERVICES}
+    assert not set(pids.values()) & {pid_of(name, running) for name in SERVICES}
 
 
 def test_services_write_for_nobody_else(running: Layout) -> None:
@@ -71,15 +77,15 @@ def test_services_write_for_nobody_else(running: Layout) -> None:
 
 def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
     control.stop_service("kafka", running)
-    assert control.service_pid("kafka", running) == 0
+    assert pid_of("kafka", running) == 0
     assert healthy(running) == {"postgres"}
-    control.start_service("kafka", layout=running)
+    control.start_service("kafka", running)
     assert healthy(running) == set(SERVICES)
 
 
 def test_killed_service_comes_back(running: Layout) -> None:
     killed = control.kill_service("postgres", running)
-    wait_until(lambda: control.service_pid("postgres", running) not in (0, killed), 30, "postgres started again")
+    wait_until(lambda: pid_of("postgres", running) not in (0, killed), 30, "postgres started again")
     control.wait_until_healthy("postgres", running)
 
 
@@ -127,17 +133,18 @@ def test_up_after_a_crash_of_the_supervisor(running: Layout) -> None:
     assert healthy(running) == set(SERVICES)
 
 
-def test_down_ends_processes_that_left_the_supervisors_family(running: Layout) -> None:
+def test_down_ends_processes_that_left_the_supervisors_family(
+    running: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
     stray = subprocess.Popen(
         [sys.executable, "-c", "import signal; signal.pause()"],
         env={MARKER: str(running.state)},
         start_new_session=True,
     )
     try:
-        said: list[str] = []
-        down(running, say=said.append)
+        down(running)
         assert stray.wait(10) == -signal.SIGTERM
-        assert any(f"pid {stray.pid}" in line for line in said)
+        assert f"pid {stray.pid}" in capsys.readouterr().out
         assert leftovers.find(running.state) == []
     finally:
         stray.kill()

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from include.adapters.kafka.partitioner import Partitioner
+from include.adapters.kafka.partitioner import place
 from include.clock import epoch_ms, rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
@@ -62,7 +62,7 @@ class MemoryProducer:
         self.generation = 0
         self._deadline_s = deadline_s
         self._is_closed = False
-        self._partitioner = Partitioner()
+        self._known_topics: dict[str, int] = {}
         self._in_flight: list[asyncio.Future[Failure | None]] = []
         self._on_failure: Callable[[Failure], None] = lambda failure: None
         self._on_cluster_change: Callable[[], None] = lambda: None
@@ -102,7 +102,7 @@ class MemoryProducer:
         return future
 
     def partition_of(self, record: Record) -> Partition | None:
-        return self._partitioner.place(record.topic, record.key)
+        return place(self._known_topics, record.topic, record.key)
 
     def abandon(self) -> None:
         for future in self._in_flight:
@@ -119,7 +119,7 @@ class MemoryProducer:
     async def cluster_id(self, timeout_s: float) -> str | None:
         if not self.is_up or self._is_closed:
             return None
-        self._partitioner.learn(dict(self.topics))
+        self._known_topics = dict(self.topics)
         return self.cluster
 
     async def close(self, timeout_s: float) -> None:

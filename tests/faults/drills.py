@@ -35,7 +35,8 @@ from include.contracts.day import Day
 from include.integrity.days import days_to_rebuild
 from include.settings import DEFAULT_PIPELINE, Settings
 from stack import env_file, environment
-from stack.backup import ENV_FILE, connect, copy_private
+from stack.backup import ENV_FILE, copy_private
+from stack.databases import as_superuser
 from stack.layout import Layout
 from stack.run_service import write_gateway_tokens
 from stack.wal_archive import SETTING
@@ -172,7 +173,7 @@ class Drill:
     def now(self) -> dt.datetime:
         """The server's time."""
         settings = environment.load_settings(self.layout)
-        with closing(connect(settings)) as connection, connection.cursor() as cursor:
+        with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
             cursor.execute(_NOW)
             found: dt.datetime = cursor.fetchone()[0]
             return found
@@ -180,7 +181,7 @@ class Drill:
     def wait_until_archived(self) -> None:
         """Wait until all of the log up to now is archived."""
         settings = environment.load_settings(self.layout)
-        with closing(connect(settings)) as connection, connection.cursor() as cursor:
+        with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
             connection.autocommit = True
             cursor.execute("SELECT pg_walfile_name(pg_switch_wal())")
             [last] = cursor.fetchone()

@@ -73,13 +73,13 @@ class Acked:
 class FallbackFile:
     """The file `fallback.sqlite` in a folder that one process locks. WAL with synchronous=FULL: commits are durable."""
 
-    def __init__(self, directory: Path, room_bytes: int = _ROOM_BYTES) -> None:
+    def __init__(self, directory: Path) -> None:
         self._folder = FallbackFolder(directory)
         self.store_id = ""
         self._path = directory / sql.FILE
         self._count_file = CountFile(directory)
         self._count, self._is_counted = Count(0, 0), False
-        self._room_bytes = room_bytes
+        self._room_bytes = _ROOM_BYTES
         self._connection: sqlite3.Connection | None = None
         self._nothing_waits_up_to: dict[frozenset[str], int] = {}  # rows of these topics apart
 
@@ -218,9 +218,24 @@ class FallbackFile:
         """Return the lost and given-up records, oldest first."""
         return [Loss(*row) for row in self._db.execute(sql.LOSSES)]
 
-    def recount(self) -> Contents:
+    def contents(self) -> Contents:
         """Return the contents, counted from the file."""
-        return self._contents()
+        keys, waiting, ambiguous, refused, size = WaitingKeys(), 0, 0, 0, 0
+        try:
+            for topic, key, row_bytes, may_be_in_kafka, is_refused in self._db.execute(sql.CONTENTS):
+                size += row_bytes
+                if is_refused:
+                    refused += 1
+                else:
+                    waiting += 1
+                    ambiguous += bool(may_be_in_kafka)
+                    keys.add(topic, key)
+        except TypeError as exc:  # a value of another type, which quick_check does not detect
+            raise _Damaged(f"a row cannot be read: {exc}") from exc
+        lost, last_id = self._db.execute(sql.LOST).fetchone()[0], self._last_id()
+        if not isinstance(lost, int) or lost < 0 or last_id > sql.MAX_ID:
+            raise _Damaged("a number is not one that was written")
+        return Contents(waiting, ambiguous, refused, lost, size, self._oldest_kept_at(), last_id, keys)
 
     def write_heartbeat(self) -> None:
         """Write a heartbeat row. Raises if that fails, or if the disk has no room for records."""
@@ -251,7 +266,7 @@ class FallbackFile:
         self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(self._connection)
-            contents = self._contents()
+            contents = self.contents()
             self._require_all(contents)
         except sqlite3.OperationalError as exc:
             self._disconnect()
@@ -315,24 +330,6 @@ class FallbackFile:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _contents(self) -> Contents:
-        keys, waiting, ambiguous, refused, size = WaitingKeys(), 0, 0, 0, 0
-        try:
-            for topic, key, row_bytes, may_be_in_kafka, is_refused in self._db.execute(sql.CONTENTS):
-                size += row_bytes
-                if is_refused:
-                    refused += 1
-                else:
-                    waiting += 1
-                    ambiguous += bool(may_be_in_kafka)
-                    keys.add(topic, key)
-        except TypeError as exc:  # a value of another type, which quick_check does not detect
-            raise _Damaged(f"a row cannot be read: {exc}") from exc
-        lost, last_id = self._db.execute(sql.LOST).fetchone()[0], self._last_id()
-        if not isinstance(lost, int) or lost < 0 or last_id > sql.MAX_ID:
-            raise _Damaged("a number is not one that was written")
-        return Contents(waiting, ambiguous, refused, lost, size, self._oldest_kept_at(), last_id, keys)
 
     def _last_id(self) -> int:
         return int(self._db.execute(sql.LAST_ID).fetchone()[0])

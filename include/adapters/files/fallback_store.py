@@ -298,7 +298,7 @@ class SqliteFallbackStore:
         if self._thread is not None and (self._counting is None or self._counting.done()):
             self._counting = self._loop.create_future()
             self._counting.add_done_callback(self._has_counted)
-            self._operations.put(_Call(self._file.recount, self._recounted, self._counting))
+            self._operations.put(_Call(self._file.contents, self._recounted, self._counting))
 
     def _recounted(self, contents: Contents) -> None:
         self._is_miscounted = False

@@ -8,22 +8,15 @@ _MASK = 0xFFFFFFFF
 _MULTIPLIER = 0x5BD1E995
 
 
-class Partitioner:
-    """Maps keys to partitions, by the partition counts of the last metadata."""
+def place(partitions: Mapping[str, int], topic: str, key: bytes | None) -> Partition | None:
+    """See ports.Producer.partition_of; `partitions` has the counts of all topics, as the last metadata had them.
 
-    def __init__(self) -> None:
-        self._partitions: Mapping[str, int] = {}
-
-    def learn(self, partitions: Mapping[str, int]) -> None:
-        """Replace the counts by those of a broker's metadata: all topics with their number of partitions."""
-        self._partitions = partitions
-
-    def place(self, topic: str, key: bytes | None) -> Partition | None:
-        """See ports.Producer.partition_of. Takes some microseconds, so it is called only while a partition fails."""
-        if key is None or not self._partitions:
-            return None
-        partitions = self._partitions.get(topic, 0)
-        return topic, partition_of(key, partitions) if partitions > 0 else -1
+    Takes some microseconds, so it is called only while a partition fails.
+    """
+    if key is None or not partitions:
+        return None
+    count = partitions.get(topic, 0)
+    return topic, partition_of(key, count) if count > 0 else -1
 
 
 def murmur2(data: bytes) -> int:

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
-from include.adapters.kafka.partitioner import Partitioner
+from include.adapters.kafka.partitioner import place
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
 from include.gateway.ports import Failure, Partition, Record
@@ -105,7 +105,7 @@ class KafkaProducer:
         self._in_flight: deque[tuple[float, Delivery]] = deque()
         self._poller: asyncio.TimerHandle | None = None
         self._is_poll_near = False
-        self._partitioner = Partitioner()
+        self._partitions: Mapping[str, int] = {}  # of each topic, by the last metadata
 
     def start(
         self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
@@ -145,7 +145,7 @@ class KafkaProducer:
 
     def partition_of(self, record: Record) -> Partition | None:
         """See ports.Producer.partition_of."""
-        return self._partitioner.place(record.topic, record.key)
+        return place(self._partitions, record.topic, record.key)
 
     def abandon(self) -> None:
         """See ports.Producer.abandon. librdkafka reports each record, and if it was sent, within milliseconds."""
@@ -173,7 +173,7 @@ class KafkaProducer:
         except KafkaException as exc:
             log.debug("broker not reachable: %s", exc.args[0].name())
             return None
-        self._partitioner.learn({name: len(topic.partitions) for name, topic in metadata.topics.items()})
+        self._partitions = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         found: str | None = metadata.cluster_id
         return found
 

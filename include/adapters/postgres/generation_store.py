@@ -272,15 +272,13 @@ def measurement(cursor: Cursor, generation_id: int, columns: Sequence[str] | Non
 
 def _insert_excluded(cursor: Cursor, generation_id: int, excluded: Iterable[Excluded]) -> None:
     rows = [(generation_id, *each) for each in excluded]
-    if rows:
-        execute_values(cursor, query("insert_excluded", cursor), rows, page_size=PAGE)
+    execute_values(cursor, query("insert_excluded", cursor), rows, page_size=PAGE)
 
 
 def _insert_duplicates(cursor: Cursor, generation_id: int, day: Day, duplicates: Iterable[Duplicate]) -> None:
     rows = [(generation_id, day.date, each.key, "duplicate", json.dumps({"copies": each.copies}))
             for each in duplicates]  # fmt: skip
-    if rows:
-        execute_values(cursor, query("insert_duplicates", cursor), rows, page_size=PAGE)
+    execute_values(cursor, query("insert_duplicates", cursor), rows, page_size=PAGE)
 
 
 def table_name(generation_id: int) -> sql.Identifier:

@@ -18,6 +18,7 @@ from include.adapters.postgres.served_batch import (
     newest_rows,
     split,
 )
+from include.adapters.postgres.shown_boards import array
 from include.adapters.postgres.sink_errors import is_of_a_row
 from include.adapters.postgres.tombstones import set_tombstone_days
 from include.contracts.reject import Reject
@@ -138,8 +139,7 @@ def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) 
 def _known_boards(cursor: Cursor, keys: list[int]) -> set[int]:
     """Return the boards that have a row or are pending; all keys if these are a quarter or more."""
     limit = len(keys) // KNOWN_SHARE + 1
-    # as one text: psycopg2 would write an expression of so many numbers
-    cursor.execute(query("select_known_boards", cursor), {"keys": "{" + ",".join(map(str, keys)) + "}", "limit": limit})
+    cursor.execute(query("select_known_boards", cursor), {"keys": array(keys), "limit": limit})
     found = {key for (key,) in cursor.fetchall()}
     return found if cursor.rowcount < limit else set(keys)
 

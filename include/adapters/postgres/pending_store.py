@@ -8,6 +8,7 @@ from psycopg2.extras import execute_values
 
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.sessions import KeptConnection
+from include.adapters.postgres.shown_boards import array
 from include.contracts.reject import Reject
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -86,12 +87,9 @@ class PendingStore:
 
     def pending_of(self, table_keys: Sequence[int], after: Coordinates, limit: int) -> list[tuple[Coordinates, int]]:
         """Return the first records that wait for these keys, after `after`, by coordinates, with their bytes."""
-        # as one text: psycopg2 would write an expression of so many numbers
-        keys = "{" + ",".join(map(str, table_keys)) + "}"
+        params = {"keys": array(table_keys), **after._asdict(), "limit": limit}
         with self._connection.transaction() as cursor:
-            cursor.execute(
-                query("select_pending_coordinates", cursor), {"keys": keys, **after._asdict(), "limit": limit}
-            )
+            cursor.execute(query("select_pending_coordinates", cursor), params)
             return [(Coordinates(*coordinates), size) for *coordinates, size in cursor.fetchall()]
 
     def pending_at(self, coordinates: Sequence[Coordinates]) -> list[StoredRecord]:

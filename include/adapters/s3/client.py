@@ -99,7 +99,8 @@ def translated(s3: S3Connection, operation: str, location: str) -> Iterator[None
     except ClientError as exc:
         if code_of(exc) in LEFT_TO_CALLERS:
             raise
-        raise _of_answer(exc, operation, location, where) from exc
+        status = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        raise error_of(code_of(exc), operation, location, where, status) from exc
     except SSLError as exc:
         raise ConfigurationError(
             f"ARCHIVE_S3_CA_FILE={s3.ca_file or ''}: the certificate of {where} cannot be verified; give the PEM file "
@@ -118,11 +119,6 @@ def translated(s3: S3Connection, operation: str, location: str) -> Iterator[None
 def code_of(exc: ClientError) -> str:
     """Return the error code of a store's answer, such as NoSuchKey; for an answer without a body the HTTP status."""
     return str(exc.response.get("Error", {}).get("Code", ""))
-
-
-def _of_answer(exc: ClientError, operation: str, location: str, where: str) -> PipelineError:
-    status = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return error_of(code_of(exc), operation, location, where, status)
 
 
 def error_of(code: str, operation: str, location: str, where: str, status: int = 0) -> PipelineError:

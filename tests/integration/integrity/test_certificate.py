@@ -116,7 +116,7 @@ def counted_again(settings, statement):
 def test_a_balanced_day_is_certified(settings):
     published(settings, [row(1, 1), row(2, 2)])
     certificate = certify_alone(settings, DAY)
-    assert (certificate.reason, certificate.row_count) == (None, 2)
+    assert (certificate.reason, certificate.count("rows")) == (None, 2)
     assert rows(settings, STATUS) == [("certified", True)]
 
 
@@ -135,7 +135,7 @@ def test_a_day_is_not_certified_while_an_accepted_event_is_in_no_topic(settings,
     assert f"{word} " in certificate.reason
     assert "http://b" in certificate.reason
     assert "http://a" not in certificate.reason
-    assert (certificate.fallback_pending, certificate.count("accepted")) == (4, 5)
+    assert (certificate.count("fallback_pending"), certificate.count("accepted")) == (4, 5)
     assert rows(settings, STATUS) == [("rebuilt", False)]
     assert word in rows(settings, "SELECT uncertified_reason FROM day_trust", role="analyst")[0][0]
 

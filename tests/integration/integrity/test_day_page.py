@@ -53,7 +53,7 @@ def test_a_day_has_its_balance_corrections_rejects_generations_and_history(setti
     assert page.row.status.status == "certified"
     terms = {term.name: term.value for term in page.terms}
     assert [terms[name] for name in ("raw_distinct", "rows", "pending", "rejected")] == ["4", "3", "0", "1"]
-    assert [(each.correction, each.key) for each in page.corrections] == [("member_version_changed", 1), ("missing", 3)]
+    assert [(each.kind, each.key) for each in page.corrections] == [("member_version_changed", 1), ("missing", 3)]
     assert [(each.kind, each.reason, each.count) for each in page.left_out] == [("rejected", "a test says so", 1)]
     assert [(each.generation_id, each.run_id, each.is_shown) for each in page.generations] == [(day, "night", True)]
     assert [(each.action, each.made_by, each.reason) for each in page.history] == [("publish", "a test", "the night")]

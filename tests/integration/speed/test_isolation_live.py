@@ -64,7 +64,7 @@ def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(broker, postg
     hand = ManualReject(
         settings.database, OffsetReader(KafkaConnection(broker.bootstrap_servers)), OffsetLedger(settings.database)
     )
-    assert hand.run(Place.parse(boards[2], PIPELINE), False, print)
+    assert hand.run(Place.parse(boards[2], PIPELINE), False)
     driver = Driver(environment(broker, postgres, "isolation", tmp_path), tmp_path / "driver")
     for place, record in failing.items():
         driver.arm_record(place, "fail", record)

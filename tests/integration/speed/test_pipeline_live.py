@@ -111,7 +111,7 @@ def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres,
         assert report.corrections["member_version_changed"] == 1
         publish(settings, DAY, "r1")
         certificate = certify(settings, DAY, lambda _: {})
-        assert (certificate.raw_distinct, certificate.row_count, certificate.rejected_count) == (5, 4, 1)
+        assert [*map(certificate.count, ("raw_distinct", "rows", "rejected"))] == [5, 4, 1]
         assert rows(settings, VIEW) == [
             (10, "아침", "morning", "final"),
             (11, "both", "second", "final"),

@@ -1,8 +1,10 @@
 """The repair of a ledger that does not fit its topic: real broker, real PostgreSQL, the pipeline's own topics."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 
 import pytest
 
@@ -84,9 +86,9 @@ class TestRepair:
         return Repair(settings, log.offsets, ledger, SystemClock())
 
     def run(self, repair, *, dry_run=False, force=False, consumers=("join", "serve")):
-        lines = []
-        code = run(repair, consumers, dry_run, force, lines.append)
-        return code, "\n".join(lines)
+        with redirect_stdout(io.StringIO()) as printed:
+            code = run(repair, consumers, dry_run, force)
+        return code, printed.getvalue()
 
     def start(self, log, ledger, consumer="serve", topic="board-detail"):
         lease = taken_lease(self.settings)
@@ -102,7 +104,7 @@ class TestRepair:
 
     def test_a_ledger_that_fits_is_left_alone(self, log, ledger, settings, repair):
         before = rows(settings, LEDGER)
-        assert self.run(repair) == (0, "Nothing to repair: the ledger matches its topics.")
+        assert self.run(repair) == (0, "Nothing to repair: the ledger matches its topics.\n")
         assert (rows(settings, LEDGER), rows(settings, REPAIRS)) == (before, [])
 
     def test_a_dry_run_shows_what_is_lost_and_changes_nothing(self, log, ledger, settings, repair):
@@ -187,10 +189,10 @@ class TestRepair:
         assert rows(settings, is_sent) == [(False,)]
 
     def reject(self, log, ledger, settings, repair, record, dry_run=False):
-        lines = []
         rejects = ManualReject(settings.database, log.offsets, ledger)
-        code = reject(repair, rejects, Place.parse(record, PIPELINE), dry_run, False, lines.append)
-        return code, "\n".join(lines)
+        with redirect_stdout(io.StringIO()) as printed:
+            code = reject(repair, rejects, Place.parse(record, PIPELINE), dry_run, False)
+        return code, printed.getvalue()
 
     def test_one_record_becomes_a_reject_whole(self, log, ledger, settings, repair):
         log.send("board", 0, 2)

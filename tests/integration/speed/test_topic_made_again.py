@@ -4,6 +4,8 @@
 """
 
 import datetime as dt
+import io
+from contextlib import redirect_stdout
 
 import pytest
 
@@ -76,10 +78,10 @@ def made_again(log, settings, topic="board"):
 
 
 def repaired(log, settings):
-    lines = []
     repair = Repair(settings, log.offsets, OffsetLedger(settings.database), SystemClock())
-    assert run(repair, ["join"], dry_run=False, force=True, show=lines.append) == 0
-    return "\n".join(lines)
+    with redirect_stdout(io.StringIO()) as printed:
+        assert run(repair, ["join"], dry_run=False, force=True) == 0
+    return printed.getvalue()
 
 
 def test_an_update_of_a_published_day_is_seen(log, published):
@@ -216,7 +218,7 @@ def test_the_stream_refuses_another_topic_of_members_until_it_is_taken_out_of_th
         refuse_replaced_table(waiting.database, log.offsets, "member")
     assert "topic member was created again" in repaired(log, waiting)
     refuse_replaced_table(waiting.database, log.offsets, "member")
-    assert repaired(log, waiting) == "Nothing to repair: the ledger matches its topics."
+    assert repaired(log, waiting) == "Nothing to repair: the ledger matches its topics.\n"
 
 
 def test_a_build_from_the_former_members_is_not_published(log, waiting):

@@ -251,7 +251,7 @@ def test_a_late_board_is_told_from_a_missing_one(settings):
 def test_a_day_is_certified_when_its_balance_adds_up(settings):
     build(settings, [row(1, 0), row(2, 1)], cut=5, run_id="r")
     publish(settings, DAY, "r")
-    assert certify_alone(settings, DAY).row_count == 2
+    assert certify_alone(settings, DAY).count("rows") == 2
     assert rows(settings, "SELECT status, row_count FROM day_status") == [("certified", 2)]
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from include.archive.store import MARKER
 from stack import backup_manifest, environment, irreplaceable, jobs
-from stack.backup import backup, connect, copy_store
+from stack.backup import backup, copy_store
+from stack.databases import as_superuser
 from stack.down import down
 from stack.errors import StackError
 from stack.layout import Layout
@@ -50,7 +51,11 @@ class BackedUp:
 
 def run(layout: Layout, statement: str, *parameters: object) -> list[tuple[object, ...]]:
     settings = environment.load_settings(layout)
-    with closing(connect(settings, settings["DATABASE_NAME"])) as connection, connection, connection.cursor() as cursor:
+    with (
+        closing(as_superuser(settings, settings["DATABASE_NAME"])) as connection,
+        connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute(statement, parameters)
         return cursor.fetchall() if cursor.description else []
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.adapters.kafka.partitioner import Partitioner, murmur2
+from include.adapters.kafka.partitioner import murmur2, place
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,12 @@ def test_is_kafkas_hash(key, signed):
 
 
 def test_knows_no_place_before_it_has_heard_of_the_topics_nor_without_a_key():
-    partitioner = Partitioner()
-    assert partitioner.place("board", b"21") is None
-    partitioner.learn({"board": 8, "empty": 0})
-    assert partitioner.place("board", None) is None
-    assert partitioner.place("board", b"21") == ("board", ((-973932308) & 0x7FFFFFFF) % 8)
+    assert place({}, "board", b"21") is None
+    partitions = {"board": 8, "empty": 0}
+    assert place(partitions, "board", None) is None
+    assert place(partitions, "board", b"21") == ("board", ((-973932308) & 0x7FFFFFFF) % 8)
 
 
 def test_topic_that_is_not_there_is_a_place_of_its_own():
-    partitioner = Partitioner()
-    partitioner.learn({"board": 8, "empty": 0})
-    assert [partitioner.place(topic, b"21") for topic in ("missing", "empty")] == [("missing", -1), ("empty", -1)]
+    partitions = {"board": 8, "empty": 0}
+    assert [place(partitions, topic, b"21") for topic in ("missing", "empty")] == [("missing", -1), ("empty", -1)]

@@ -21,7 +21,7 @@ from include.errors import DatabaseUnavailable
 from include.integrity.author import Author
 from include.integrity.certificate import Term
 from include.integrity.comparison import Sample
-from include.integrity.day_page import Changed, Correction, DayPage, Difference, GenerationRow, LeftOut
+from include.integrity.day_page import Changed, DayPage, Difference, GenerationRow, LeftOut
 from include.integrity.days import Window
 from include.integrity.deadline import SearchTooLong
 from include.integrity.findings import Finding
@@ -451,11 +451,11 @@ class TestDay:
         1, TODAY, "undo", 12, None, "<wrong>", "operator, undo_day manual__1", 0, 0, NOW
     )  # fmt: skip
     BUILT = GenerationRow(12, "scheduled__1", None, "published", 3, 1, 0, 2, "abcdef0123456789", NOW, NOW, True)
-    CHANGED = Correction(
+    CHANGED = Changed(
         "member_version_changed", 7, {"nickname": "저녁", "title": "<b>"}, {"nickname": "아침", "title": "<b>"},
         ["nickname"],
     )  # fmt: skip
-    ADDED = Correction("missing", 8, None, {"nickname": "하늘", "city": None}, [])
+    ADDED = Changed("missing", 8, None, {"nickname": "하늘", "city": None}, [])
 
     def page(
         self, corrections=(), history=(), terms=(), left_out=(), date="2026-11-20", kept=(), difference=None, **changes
