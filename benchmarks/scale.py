@@ -48,9 +48,9 @@ class Figure:
 
 
 FIGURES = {
-    "member bytes": Figure(28.3, "measure: tables of 1 and 8 million members"),
-    "member scan, core s": Figure(2.42e-7, "measure: batches of 5,000 boards against these"),
-    "task, s": Figure(0.00048, "measure: a job of 400 empty tasks"),
+    "member bytes": Figure(37.8, "measure: tables of 1 and 8 million members"),
+    "member scan, core s": Figure(2.54e-7, "measure: batches of 5,000 boards against these"),
+    "task, s": Figure(0.00045, "measure: a job of 400 empty tasks"),
     "join, boards/s a core": Figure(52_300 / 2, "steady: 52,300/s on 2 cores"),
     "load, members/s a core": Figure(12_557_872 / (95.4 - 12.1) / 2, "member table: 442,128 in 12.1 s, 13 M in 95.4 s"),
     "start, s": Figure(12.1, "member table: 442,128 members"),
