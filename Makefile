@@ -12,7 +12,7 @@ STACK := $(PY) -m stack
 # What needs no set-up takes the environment that is there; stopping and cleaning up go without one too.
 STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
-FORCED = $(if $(filter-out 0 no false,$(FORCE)),--force)
+FORCED = $(if $(filter 1 yes true,$(FORCE)),--force)
 
 .PHONY: help setup env up down status logs clean clean-all backup restore demo load test test-e2e test-unit test-long coverage faults cluster drill compose-test bench check audit lock
 

@@ -31,7 +31,7 @@ from stack.services import external_services
 ENV_FILE = "env"
 TOKENS_FILE = "gateway-tokens.json"
 STORE = "fallback"
-STORE_DATABASES = (fallback_schema.FILE, call_journal.FILE)
+STORE_DATABASES = (call_journal.FILE, fallback_schema.FILE)  # the store itself last
 _POSITIONS = "SELECT consumer || ' ' || topic || ' ' || partition, next_offset FROM offset_ledger ORDER BY 1"
 _REVISION = "SELECT version_num FROM alembic_version"
 
@@ -49,6 +49,9 @@ def backup(layout: Layout, target: Path) -> None:
             raise StackError(
                 "PostgreSQL is your own (STACK_EXTERNAL): its backup is too; docs/runbooks/backup.md lists what else"
             )
+        folders = [settings["GATEWAY_FALLBACK_DIR"], *archives_of(settings).values()]
+        if inside := [folder for folder in folders if target.resolve().is_relative_to(Path(folder).resolve())]:
+            raise StackError(f"{target} is in {inside[0]}, which is backed up: name a folder elsewhere")
         server = postgres_server(layout, settings)
         unfinished = target.absolute().with_name(f".{target.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -83,8 +86,13 @@ def _write(layout: Layout, settings: Mapping[str, str], server: PostgresServer, 
             print(f"  the archive of {name} is in {archive}: not copied, back it up there")
         elif Path(archive).is_dir():
             _copy_tree(Path(archive), folder / "archive" / name)
+        else:
+            print(f"  no archive of {name}: there is no {archive}")
     # Last, so that the copy has all that waits. Events that are sent meanwhile come twice from it, with their ids.
-    copy_store(Path(settings["GATEWAY_FALLBACK_DIR"]), folder / STORE)
+    store = Path(settings["GATEWAY_FALLBACK_DIR"])
+    copy_store(store, folder / STORE)
+    if not (folder / STORE / fallback_schema.FILE).exists():
+        print(f"  no fallback store: there is none in {store}")
     tokens = Path(settings["GATEWAY_TOKENS_FILE"])
     for source, name in ((layout.env_file, ENV_FILE), (tokens, TOKENS_FILE)):
         if source.exists():
@@ -135,6 +143,8 @@ def copy_store(source: Path, target: Path) -> None:
     if not source.is_dir():
         return
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (source / cluster_file.FILE).exists():
+        copy_private(source / cluster_file.FILE, target / cluster_file.FILE)
     for name in STORE_DATABASES:
         if (source / name).exists():
             address = f"{(source / name).absolute().as_uri()}?mode=ro"
@@ -146,8 +156,6 @@ def copy_store(source: Path, target: Path) -> None:
             except sqlite3.Error as exc:
                 raise StackError(f"{source / name} cannot be copied to {target}: {exc}") from exc
             scratch.rename(target / name)  # last: a file of that name is complete
-    if (source / cluster_file.FILE).exists():
-        copy_private(source / cluster_file.FILE, target / cluster_file.FILE)
 
 
 def copy_private(source: Path, target: Path) -> None:
@@ -161,6 +169,8 @@ def _copy_tree(source: Path, target: Path) -> None:
     """Copy a folder with what its links lead to."""
 
     def copy(file: str, into: str) -> None:
+        if Path(file).is_symlink() and not Path(file).exists():
+            raise StackError(f"{file} leads to nothing: mount its disk, or remove the link")
         with suppress(FileNotFoundError):  # no longer listed, or not yet, and removed meanwhile
             shutil.copy2(file, into)
 

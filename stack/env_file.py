@@ -354,6 +354,12 @@ def _with_added(text: str, existing: Iterable[_Assignment], values: Mapping[str,
     return "\n".join([*lines, *([""] if at_the_end else []), *at_the_end, ""])
 
 
+def located(path: str, state: Path) -> str:
+    """Return a path of the file, in the state folder in place of `.state`; the jars stay."""
+    is_data = path.startswith(_STATE) and not path.startswith(_JARS)
+    return str(state / path.removeprefix(_STATE)) if is_data else path
+
+
 def _section_of(pipeline: str, number: int) -> Section:
     prefix, folder, port = prefix_of(pipeline), f"{_STATE}pipelines/{pipeline}", _FIRST_FURTHER_PORT + 2 * number
     return Section(
@@ -377,8 +383,8 @@ def _new_values(
     taken = {int(existing[each.name]) for each in variables if each.port and existing.get(each.name, "").isdigit()}
     for variable in (each for each in variables if each.name not in existing):
         value = overrides.get(variable.name, variable.default)
-        if state is not None and value.startswith(_STATE) and not value.startswith(_JARS):
-            value = str(state / value.removeprefix(_STATE))
+        if state is not None:
+            value = located(value, state)
         make = variable.make_secret or variable.make_name
         if make is not None and not value:
             value = make()

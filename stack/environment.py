@@ -26,7 +26,7 @@ def load_settings(layout: Layout) -> dict[str, str]:
     settings = env_file.with_defaults(env_file.read(layout.env_file))
     for name in filter(env_file.is_path, settings):
         if settings[name] and "://" not in settings[name]:  # the archive may be in a store, given by a URI
-            settings[name] = str(layout.root / settings[name])
+            settings[name] = str(layout.root / env_file.located(settings[name], layout.state))
     settings_check.check(settings)
     return settings
 

@@ -14,7 +14,7 @@ from stack.unprivileged import command_prefix, ordinary_user
 from stack.wal_archive import WalArchive, history_of
 
 SUPERUSER = "postgres"
-RESTORED, REPLACED = "data.restored", "data.replaced"  # beside the data while a backup is restored
+UNFINISHED = "restore.unfinished"  # beside the data while a backup is restored
 _BUILTIN_SINCE = 17  # the builtin locale provider, which does not depend on the machine's locales
 
 
@@ -34,6 +34,8 @@ class PostgresServer:
         Also raises StackError if the data have another password or major version: nobody could log in, or the server
         would not start.
         """
+        if self.data.with_name(UNFINISHED).exists():
+            raise StackError(f"a restore into {self.data} did not end: run `make restore` again")
         if self.wal_archive is not None:
             self.wal_archive.prepare()
         self._prepare_data()
@@ -42,9 +44,19 @@ class PostgresServer:
 
     def system_identifier(self) -> str:
         """Return the number that initdb gave to the data; a copy keeps it."""
+        return self._control_data()["Database system identifier"]
+
+    def end_of_log(self) -> tuple[str, int]:
+        """Return the state of data whose server does not run, and the position of the last checkpoint."""
+        found = self._control_data()
+        high, low = found["Latest checkpoint location"].split("/")
+        return found["Database cluster state"], (int(high, 16) << 32) + int(low, 16)
+
+    def _control_data(self) -> dict[str, str]:
         command = [str(self.binaries.tool("pg_controldata")), "-D", str(self.data)]
         output = subprocess.run(command, capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
-        return next(line.split()[-1] for line in output.splitlines() if line.startswith("Database system identifier"))
+        pairs = (line.partition(":") for line in output.splitlines())
+        return {name: value.strip() for name, _, value in pairs}
 
     def history(self) -> str:
         """Return the name of the history to which the data's log belongs."""
@@ -74,8 +86,6 @@ class PostgresServer:
                     "put the old .env back, or remove the data with `make clean`"
                 )
             return
-        if self.data.with_name(REPLACED).exists():
-            raise StackError(f"a restore into {self.data} did not end: run `make restore` again")
         fresh = self.data.with_name(self.data.name + ".new")
         password_file = self.data.with_name("superuser.password")
         shutil.rmtree(fresh, ignore_errors=True)

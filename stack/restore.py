@@ -14,11 +14,12 @@ from pathlib import Path
 
 import psycopg2
 
+from include.adapters.files import fallback_schema
 from include.adapters.files.fallback_folder import ID_FILE
 from include.archive.store import MARKER
 from include.errors import DatabaseUnavailable
-from stack import backup_manifest, env_file, environment, leftovers, postgres_binaries
-from stack.backup import ENV_FILE, STORE, STORE_DATABASES, TOKENS_FILE, archives_of, copy_private, copy_store
+from stack import backup_manifest, environment, leftovers, postgres_binaries
+from stack.backup import ENV_FILE, STORE, TOKENS_FILE, archives_of, copy_private, copy_store
 from stack.backup_manifest import POSTGRES, Manifest
 from stack.databases import as_superuser
 from stack.errors import StackError
@@ -27,13 +28,14 @@ from stack.jobs import last_lines
 from stack.layout import Layout
 from stack.lock import exclusive
 from stack.ports import is_free
-from stack.postgres import REPLACED, RESTORED, PostgresServer
+from stack.postgres import UNFINISHED, PostgresServer
 from stack.run_service import postgres_server
 from stack.services import external_services
 from stack.unprivileged import ordinary_user
-from stack.wal_archive import SETTING, begin_history, unarchived
+from stack.wal_archive import SEGMENT_BYTES, SETTING, WalArchive, begin_history, history_of
 
 LATEST = "latest"
+RESTORED, REPLACED = "data.restored", "data.replaced"  # beside the data
 _POLL_S = 0.1
 _PORT_S = 10.0
 _NOT_YET = ("starting up", "not yet accepting connections", "not accepting connections")  # answers to our own questions
@@ -45,14 +47,14 @@ _NOTE_TIMELINE = "SELECT public.note_timeline()"
 # The migration that brings timelines finds the setting, and notes that rows may be lost.
 NOTE_WITHOUT_TIMELINES = """
 INSERT INTO pipeline_setting VALUES ('restored', 'rows may be lost') ON CONFLICT (name) DO NOTHING;
-SELECT setval(format('%%I.%%I', schemaname, sequencename)::regclass,
-              COALESCE(last_value, 0) + 1000000
-              + 1000 * ceil(EXTRACT(epoch FROM clock_timestamp() - %(until)s::timestamptz))::bigint)
+SELECT setval(format('%I.%I', schemaname, sequencename)::regclass,
+              COALESCE(last_value, 0) + 1000000 + floor(1000000000 * random())::bigint)
   FROM pg_sequences WHERE schemaname IN ('public', 'site')
 """
 _CLAIM_ARCHIVE = "INSERT INTO pipeline_setting VALUES ('archive_id', %(id)s) ON CONFLICT (name) DO NOTHING"
 _RECOVERED = """
-SELECT pg_last_xact_replay_timestamp(), timeline_id FROM pg_control_checkpoint() WHERE NOT pg_is_in_recovery()
+SELECT pg_last_xact_replay_timestamp(), timeline_id, pg_last_wal_replay_lsn() - '0/0'::pg_lsn
+  FROM pg_control_checkpoint() WHERE NOT pg_is_in_recovery()
 """
 
 
@@ -66,6 +68,10 @@ def restore(layout: Layout, source: Path, at: str | None = None, force: bool = F
     with exclusive(layout):
         if running := leftovers.find(layout.state):
             raise StackError(f"the stack runs ({leftovers.describe(running[0])}): `make down` first")
+        data = layout.postgres / "data"
+        _bring_back(data)
+        if data.is_symlink():
+            raise StackError(f"{data} is a link, and would become a folder: make {data.parent} the link")
         manifest = backup_manifest.read(source)
         binaries = postgres_binaries.of_major(manifest.postgres_major, os.environ)
         if binaries is None:
@@ -81,22 +87,23 @@ def restore(layout: Layout, source: Path, at: str | None = None, force: bool = F
         if "postgres" in external_services(settings):
             raise StackError("PostgreSQL is your own in the backup's .env (STACK_EXTERNAL): restore it there")
         targets = _targets(at, manifest, settings)
+        if at is not None:
+            _check_log(layout, WalArchive(Path(settings[SETTING])), manifest, source / POSTGRES, at)
         layout.make_folders()
         postgres_binaries.save(layout.postgres / "binaries.json", binaries)
         server = postgres_server(layout, settings)
-        _bring_back(server)
-        if server.data.is_symlink():
-            raise StackError(f"{server.data} is a link, and would become a folder: make {server.data.parent} the link")
-        if at is not None:
-            _check_log(layout, server, source / POSTGRES, at)
+        if at == LATEST and server.wal_archive is not None:
+            history = history_of(source / POSTGRES, manifest.system_identifier)
+            _check_present_data(server, server.wal_archive, history)
         databases = {state.database: _archive_id(settings, name) for name, state in manifest.pipelines.items()}
-        _restore_server(layout, server, source / POSTGRES, settings, databases, targets, manifest)
+        _restore_server(layout, server, source / POSTGRES, settings, databases, targets)
         _restore_env_file(layout, source)
         for name, archive in archives_of(settings).items():
             if (source / "archive" / name).is_dir():
                 added = _add_missing(source / "archive" / name, Path(archive))
                 print(f"  archive of {name}: {added} missing files added")
         _restore_store(source, settings)
+        server.data.with_name(UNFINISHED).unlink()
     print("restored; next: make up, then a minute later `.state/venv/bin/python -m include.gateway.reconcile`, "
         "`.state/venv/bin/python -m include.integrity status`; see docs/runbooks/backup.md")  # fmt: skip
 
@@ -152,30 +159,36 @@ def _targets(at: str | None, manifest: Manifest, settings: Mapping[str, str]) ->
     return {"recovery_target_time": moment.isoformat()}
 
 
-def _bring_back(server: PostgresServer) -> None:
+def _bring_back(data: Path) -> None:
     """Undo a restore that was killed between its two renames."""
-    replaced = server.data.with_name(REPLACED)
-    if replaced.exists() and not server.data.exists():
-        replaced.rename(server.data)
+    replaced = data.with_name(REPLACED)
+    if replaced.exists() and not data.exists():
+        replaced.rename(data)
 
 
-def _check_log(layout: Layout, server: PostgresServer, base: Path, at: str) -> None:
+def _check_log(layout: Layout, archive: WalArchive, manifest: Manifest, base: Path, at: str) -> None:
     """Raise StackError if log that a recovery needs is missing, elsewhere, or only in the data that it replaces."""
-    assert server.wal_archive is not None
-    present = env_file.read(layout.env_file).get(SETTING, "") if layout.env_file.exists() else ""
-    if present and Path(present) != server.wal_archive.folder:
-        raise StackError(f"{SETTING} is {present} in .env and {server.wal_archive.folder} in the backup: move the log "
-                         "of the first one into the second, and set that in .env")  # fmt: skip
-    history = dataclasses.replace(server, data=base).history()
-    server.wal_archive.check(history, base / "pg_wal", at_its_end=at == LATEST)
-    if at == LATEST and server.data.exists() and server.history() == history and (left := unarchived(server.data)):
-        raise StackError(f"{left} segments of {server.data} are not archived: make room in "
-                         f"{server.wal_archive.folder}, then `make up` until they are")  # fmt: skip
+    present = environment.load_settings(layout).get(SETTING) if layout.env_file.exists() else ""
+    if present and Path(present) != archive.folder:
+        raise StackError(f"{SETTING} is {present} in .env and {archive.folder} in the backup: move the log of the "
+                         "first one into the second, and set that in .env")  # fmt: skip
+    history = history_of(base, manifest.system_identifier)
+    archive.check(history, base / "pg_wal", at_its_end=at == LATEST)
+
+
+def _check_present_data(server: PostgresServer, archive: WalArchive, history: str) -> None:
+    """Raise StackError if the data in place are of the history, and have log that the archive lacks."""
+    if not server.data.exists() or server.history() != history:
+        return
+    state, end = server.end_of_log()
+    if state != "shut down" or end > archive.end(history):
+        raise StackError(f"{server.data} has log that {archive.folder} lacks: run `make up` and `make down` with the "
+                         f"{SETTING} of the backup; to lose it for good, move that folder away")  # fmt: skip
 
 
 def _restore_server(
     layout: Layout, server: PostgresServer, source: Path, settings: Mapping[str, str],
-    databases: Mapping[str, str | None], targets: Mapping[str, str], manifest: Manifest,
+    databases: Mapping[str, str | None], targets: Mapping[str, str],
 ) -> None:  # fmt: skip
     """Recover a copy of the base backup, then put it in the place of the data."""
     fresh = dataclasses.replace(server, data=server.data.with_name(RESTORED))
@@ -187,7 +200,8 @@ def _restore_server(
     shutil.rmtree(fresh.data, ignore_errors=True)
     try:
         shutil.copytree(source, fresh.data)
-        until, timeline = _recover(layout, fresh, settings, databases, targets, manifest)
+        until, timeline = _recover(layout, fresh, settings, databases, targets)
+        server.data.with_name(UNFINISHED).touch(mode=0o600)
         replaced = server.data.with_name(REPLACED)
         shutil.rmtree(replaced, ignore_errors=True)
         if server.data.exists():
@@ -202,7 +216,7 @@ def _restore_server(
 
 def _recover(
     layout: Layout, fresh: PostgresServer, settings: Mapping[str, str], databases: Mapping[str, str | None],
-    targets: Mapping[str, str], manifest: Manifest,
+    targets: Mapping[str, str],
 ) -> tuple[dt.datetime | None, int]:  # fmt: skip
     """Run the server until it has reached the target; returns the time of the last replayed commit, and its timeline.
 
@@ -225,16 +239,18 @@ def _recover(
             recovery |= fresh.wal_archive.restore_settings(former)
     options = [part for name, value in recovery.items() for part in ("-c", f"{name}={value}")]
     with _running([*fresh.command(death_signal="INT"), *options], layout.log_file("restore")) as process:
-        recovered = _wait_until_recovered(process, settings, layout.log_file("restore"))
+        until, timeline, end = _wait_until_recovered(process, settings, layout.log_file("restore"))
+        if fresh.wal_archive is not None and not targets and end <= fresh.wal_archive.end(former) - SEGMENT_BYTES:
+            raise StackError(f"the recovery ended before the last segment in {fresh.wal_archive.folder}: the server's "
+                             f"user cannot read it, or it is damaged (log: {layout.log_file('restore')})")  # fmt: skip
         for database, archive_id in databases.items():
             with closing(as_superuser(settings, database)) as connection, connection, connection.cursor() as cursor:
                 cursor.execute(_HAS_TIMELINES)
                 [has_timelines] = cursor.fetchone()
-                until = {"until": recovered[0] or manifest.earliest}
-                cursor.execute(_NOTE_TIMELINE if has_timelines else NOTE_WITHOUT_TIMELINES, until)
+                cursor.execute(_NOTE_TIMELINE if has_timelines else NOTE_WITHOUT_TIMELINES)
                 if archive_id is not None:
                     cursor.execute(_CLAIM_ARCHIVE, {"id": archive_id})
-        return recovered
+        return until, timeline
 
 
 @contextmanager
@@ -256,8 +272,8 @@ def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
 
 def _wait_until_recovered(
     process: subprocess.Popen[bytes], settings: Mapping[str, str], log: Path
-) -> tuple[dt.datetime | None, int]:
-    """Block until the server accepts writes; returns the time of the last commit, and its timeline.
+) -> tuple[dt.datetime | None, int, int]:
+    """Block until the server accepts writes; returns the time of the last commit, its timeline, and the log's end.
 
     Raises StackError if it ends before.
     """
@@ -266,8 +282,8 @@ def _wait_until_recovered(
         try:
             with closing(as_superuser(settings)) as connection, connection.cursor() as cursor:
                 cursor.execute(_RECOVERED)
-                for until, timeline in cursor.fetchall():
-                    return until, timeline
+                for until, timeline, end in cursor.fetchall():
+                    return until, timeline, int(end)
         except (DatabaseUnavailable, psycopg2.Error):
             pass  # it starts
         if time.monotonic() > said + _SAY_AGAIN_S:
@@ -298,7 +314,7 @@ def _add_missing(source: Path, target: Path) -> int:
 def _restore_store(source: Path, settings: Mapping[str, str]) -> None:
     """Restore the gateway's store and tokens if there are none: those that are there have what came since."""
     store = Path(settings["GATEWAY_FALLBACK_DIR"])
-    if any((store / name).exists() for name in STORE_DATABASES):
+    if (store / fallback_schema.FILE).exists():  # of a copy, it is the last file
         print(f"  {store} stays, with what came since: {events_in(store) or 'no event is'} in it")
     else:
         copy_store(source / STORE, store)

@@ -32,14 +32,14 @@ def ordinary_user() -> pwd.struct_passwd | None:
 
 
 def command_prefix(user: pwd.struct_passwd | None, paths: Iterable[Path], death_signal: str | None = None) -> list[str]:
-    """Return a command prefix that runs a command as `user` with access to `paths`; empty if `user` is None.
+    """Return a command prefix that runs a command as `user` with access to `paths`; None: as the present user.
 
     The command gets `death_signal` when its parent dies; one that was set before is cleared by the change of user.
     Raises StackError if setpriv or a needed capability is missing.
     """
-    if user is None:
-        return []
     setpriv = shutil.which("setpriv", path=os.environ.get("PATH", "") + ":/usr/bin:/bin")
+    if user is None:
+        return [setpriv, f"--pdeathsig={death_signal}"] if setpriv and death_signal else []
     if setpriv is None:
         raise StackError(
             "PostgreSQL refuses to run as root and setpriv is missing: install util-linux, or do not run as root"

@@ -19,7 +19,10 @@ from stack.unprivileged import ordinary_user
 SETTING = "POSTGRES_WAL_DIR"
 HISTORY_FILE = "pipeline_wal_history"  # in the data of a restored server, and so in its base backups
 _SEGMENT = re.compile(r"[0-9A-F]{24}")
-_SEGMENTS_A_FILE = 256  # the last eight digits count from 0 to 255: segments have 16 MB
+SEGMENT_BYTES = 16 << 20
+_SEGMENTS_A_FILE = 256  # the last eight digits of a name count from 0 to 255
+_PAGE_HEADER = 40  # before the first record of a segment: with an archive, a server's end begins a segment
+_MAX_PATH = 800  # PostgreSQL 15 cuts a command at 1,024 bytes
 _BROKEN = 255  # PostgreSQL gives up a recovery after such an exit code; after others, it takes the log for its end
 _PASSED_THROUGH = 0o711
 _LONGEST_WAIT = "60s"  # a segment that is not full is archived after that, so at most that much cannot be restored
@@ -33,6 +36,8 @@ class WalArchive:
 
     def prepare(self) -> None:
         """Create the folder if there is none; the server's user may traverse it."""
+        if len(os.fsencode(self.folder)) > _MAX_PATH:
+            raise StackError(f"{SETTING} is longer than {_MAX_PATH} bytes: choose a shorter path")
         if not self.folder.is_dir():
             self.folder.mkdir(parents=True)
             self.folder.chmod(_PASSED_THROUGH)
@@ -58,8 +63,9 @@ class WalArchive:
 
     def restore_settings(self, history: str) -> Mapping[str, str]:
         """Return the settings with which a server reads the archive while it recovers. A damaged file ends it."""
+        reach = f'test -x "${{f%%/*}}" || exit {_BROKEN}'
         read = f'test -e "$f.gz" && {{ gzip -d -c "$f.gz" > "%p" || exit {_BROKEN}; }}'
-        return {"restore_command": f"{self._set_file(history)}; {read}"}
+        return {"restore_command": f"{self._set_file(history)}; {reach}; {read}"}
 
     def check(self, history: str, backup_wal: Path, at_its_end: bool) -> None:
         """Raise StackError if the history has no folder.
@@ -83,6 +89,11 @@ class WalArchive:
                                  "back, or choose a moment before it as AT")  # fmt: skip
             expected = (segment[0], segment[1] + 1)
 
+    def end(self, history: str) -> int:
+        """Return the position up to which the log of a server that was shut down is archived; 0 if none is."""
+        segments = _segments(self.folder / history, ".gz") if (self.folder / history).is_dir() else []
+        return (segments[-1][1] + 1) * SEGMENT_BYTES + _PAGE_HEADER if segments else 0
+
     def _set_file(self, history: str) -> str:
         """Return the command that sets f to a segment's file. It has the path once: PostgreSQL 15 cuts at 1,024 bytes.
 
@@ -100,11 +111,6 @@ def history_of(data: Path, system_identifier: str) -> str:
 def begin_history(data: Path) -> None:
     """Give the data a history of their own."""
     (data / HISTORY_FILE).write_text(f"{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}\n")
-
-
-def unarchived(data: Path) -> int:
-    """Return the number of segments in a server's data that wait for being archived."""
-    return sum(1 for _ in (data / "pg_wal" / "archive_status").glob("*.ready"))
 
 
 def _segments(folder: Path, suffix: str = "") -> list[tuple[str, int]]:

@@ -149,7 +149,7 @@ def test_a_backup_without_timelines_that_was_restored_is_not_reconciled(postgres
                                           **database_environment(postgres, "restored_early")})  # fmt: skip
     migrate(settings, "0047")
     with contextlib.closing(psycopg2.connect(postgres.superuser_dsn("restored_early"))) as connection, connection:
-        connection.cursor().execute(NOTE_WITHOUT_TIMELINES, {"until": dt.datetime.now(dt.UTC)})
+        connection.cursor().execute(NOTE_WITHOUT_TIMELINES)
     migrate(settings)
     assert rows(settings, "SELECT replayed_until, reconciled_at FROM database_timeline") == [(None, None)]
     assert rows(settings, "SELECT count(*) FROM pipeline_setting WHERE name = 'restored'") == [(0,)]

@@ -13,8 +13,6 @@ DECLARE
     present CONSTANT text := current_timeline();
     has_site CONSTANT boolean := to_regclass('site.member') IS NOT NULL;
     replayed timestamptz := CASE WHEN NOT is_restored THEN pg_last_xact_replay_timestamp() END;
-    newest timestamptz;
-    lost_s double precision;
 BEGIN
     IF present IS NULL OR current_setting('transaction_read_only')::boolean
        OR NOT is_restored AND EXISTS (SELECT FROM database_timeline WHERE timeline = present) THEN
@@ -25,17 +23,16 @@ BEGIN
     IF NOT is_restored AND EXISTS (SELECT FROM database_timeline WHERE timeline = present) THEN
         RETURN present;
     END IF;
-    IF has_site THEN
-        SELECT greatest((SELECT max(modified_at) FROM site.member), (SELECT max(modified_at) FROM site.board_document))
-          INTO newest;
-        -- the server replayed more than this database has if the database is a dump; null if it has no row
-        replayed := CASE WHEN replayed IS NOT NULL AND newest IS NOT NULL THEN LEAST(replayed, newest) END;
-    END IF;
-    -- two restores of one state give other ids, because time has passed between them
-    lost_s := COALESCE(EXTRACT(epoch FROM clock_timestamp() - COALESCE(replayed, newest)), 0);
+    -- by chance: two restores of one state must not give the same ids
     PERFORM setval(format('%I.%I', schemaname, sequencename)::regclass,
-                   COALESCE(last_value, 0) + 1000000 + 1000 * GREATEST(0, ceil(lost_s))::bigint)
+                   COALESCE(last_value, 0) + 1000000 + floor(1000000000 * random())::bigint)
        FROM pg_sequences WHERE schemaname IN ('public', 'site');
+    IF has_site AND replayed IS NOT NULL THEN
+        -- the server replayed more than this database has if the database is a dump; null if it has no row
+        SELECT CASE WHEN newest IS NOT NULL THEN LEAST(replayed, newest) END INTO replayed
+          FROM (SELECT greatest((SELECT max(modified_at) FROM site.member),
+                                (SELECT max(modified_at) FROM site.board_document)) AS newest) site_rows;
+    END IF;
     INSERT INTO database_timeline (timeline, replayed_until, reconciled_at)
     VALUES (present, replayed,
             -- without the site's tables, the stream writes back all that was lost: it reads the topics again
@@ -47,8 +44,8 @@ END
 $$;
 COMMENT ON FUNCTION note_timeline IS
     'Returns the current timeline. The first call on a timeline notes it, and moves every sequence ahead, by 1,000,000'
-    ' and 1,000 for each second that may be lost, so that ids of lost rows are not given again. is_restored: notes it'
-    ' again, after a restore that did not change it. Null on a standby.';
+    ' and a random number below a billion, so that ids of lost rows are not given again. is_restored: notes it again,'
+    ' after a restore that did not change it. Null on a standby.';
 """
 
 
