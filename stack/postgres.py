@@ -54,8 +54,11 @@ class PostgresServer:
 
     def _control_data(self) -> dict[str, str]:
         command = [str(self.binaries.tool("pg_controldata")), "-D", str(self.data)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True, env={"LC_ALL": "C"}).stdout
-        pairs = (line.partition(":") for line in output.splitlines())
+        result = subprocess.run(command, capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
+        if result.returncode != 0:
+            raise StackError(f"{self.data} is damaged, or of another version: {result.stderr.strip()}; move that "
+                             "folder away, and restore a backup")  # fmt: skip
+        pairs = (line.partition(":") for line in result.stdout.splitlines())
         return {name: value.strip() for name, _, value in pairs}
 
     def history(self) -> str:

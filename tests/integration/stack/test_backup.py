@@ -248,6 +248,20 @@ def test_log_that_only_the_present_data_have_is_not_lost(tmp_path: Path, state: 
     _check_present_data(server, archive, "another")
 
 
+def test_data_that_are_damaged_are_named(made: BackedUp) -> None:
+    restore(made.layout, made.backup, force=True)
+    data = made.layout.postgres / "data"
+    control = data / "global" / "pg_control"
+    control.rename(control.with_name("away"))
+    with pytest.raises(
+        StackError, match=r"data is damaged, or of another version: .*pg_control.*move that folder away"
+    ):
+        restore(made.layout, made.backup, LATEST, force=True)
+    shutil.rmtree(data)  # as the message says
+    restore(made.layout, made.backup, LATEST, force=True)
+    assert signed_up(made.layout) == ["before", "between", "after"]
+
+
 def test_log_that_does_not_belong_there_is_not_taken_for_its_end(made: BackedUp, log: Path) -> None:
     restore(made.layout, made.backup, force=True)
     segments = sorted(log.glob("?" * 24 + ".gz"))
