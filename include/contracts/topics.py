@@ -49,10 +49,14 @@ class Topic:
 
     def field(self, name: str) -> Field:
         """Return the field with that JSON name. Raises KeyError."""
-        for field in self.fields:
-            if field.name == name:
-                return field
-        raise KeyError(f"topic {self.name} has no field {name}")
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise KeyError(f"topic {self.name} has no field {name}") from None
+
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        return {field.name: field for field in self.fields}
 
     def json_schema(self) -> dict[str, object]:
         """Return the value as a JSON Schema (draft 2020-12). Other properties are allowed and passed through."""

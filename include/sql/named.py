@@ -81,6 +81,7 @@ def fill(text: str, definition: Definition | None) -> str:
     return _PLACEHOLDER.sub(lambda match: lists[match.group(1)], text)
 
 
+@cache
 def _column_lists(definition: Definition) -> dict[str, str]:
     result = definition.relational_columns
     served = (*result, *COORDINATES)
