@@ -45,12 +45,12 @@ def gateways(settings: Settings) -> list[GatewaySettings]:
 def unsent(settings: Settings, timeout_s: float = 15.0) -> Mapping[str, Unsent]:
     """Return the events of each gateway that are in no topic, by its address.
 
-    Asks all gateways at once, and blocks up to the timeout. Raises GatewayUnavailable, and ConfigurationError without
-    an admin token.
+    Asks all gateways at once, and blocks up to the timeout. Raises GatewayUnavailable, which names each gateway that
+    is, and ConfigurationError without an admin token.
     """
     found = unsent_or_reason(settings, timeout_s)
-    if late := sorted(url for url, answer in found.items() if isinstance(answer, _NoAnswer)):
-        raise GatewayUnavailable(f"{', '.join(late)}: no answer within {timeout_s:.0f} s")
+    if missing := [f"{url}: {answer}" for url, answer in found.items() if isinstance(answer, GatewayUnavailable)]:
+        raise GatewayUnavailable("; ".join(missing))
     for answer in found.values():
         if isinstance(answer, PipelineError):
             raise answer
@@ -85,15 +85,11 @@ def _each_store_once(answers: Mapping[str, Unsent | PipelineError]) -> Mapping[s
     return found
 
 
-class _NoAnswer(GatewayUnavailable):
-    """The gateway did not answer within the timeout."""
-
-
 def _answer(asked: Future[Unsent], timeout_s: float) -> Unsent | PipelineError:
     try:
         return asked.result(0)
     except (TimeoutError, CancelledError):
-        return _NoAnswer(f"no answer within {timeout_s:.0f} s")
+        return GatewayUnavailable(f"no answer within {timeout_s:.0f} s")
     except PipelineError as exc:
         return exc
 

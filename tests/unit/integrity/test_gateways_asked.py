@@ -83,7 +83,7 @@ def test_a_store_at_two_addresses_counts_once_and_is_an_error():
 def test_frozen_ones_are_named_after_one_timeout():
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         frozen = [f"http://127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
-        with pytest.raises(GatewayUnavailable, match=f"{frozen[0]}.*{frozen[1]}|{frozen[1]}.*{frozen[0]}|ReadTimeout"):
+        with pytest.raises(GatewayUnavailable, match=f"{frozen[0]}: .*; {frozen[1]}: "):
             unsent(settings(frozen), timeout_s=0.5)
 
 
