@@ -58,13 +58,15 @@ demo: setup ## the story of board_detail, told and checked on the terminal; anot
 load: up ## send the reference volume and wait until the view holds all of it
 	@$(PY) -m demo.load
 
-# Files go to the two processes in their order: short ones, of tests/unit, come last, so that both end together.
-PYTEST = $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Files go to the processes in their order: short ones, of tests/unit, come last, so that all end together. A process
+# waits for its servers a third of its time, so three keep two cores busy; a whole stack needs the memory of two.
+PYTEST = $(PY) -m pytest --dist loadfile --no-loadscope-reorder -n $(or $(PROCESSES),2)
 
-test: setup ## all tests but those of tests/e2e, in two processes, each with its servers; one: make test T=file::name
+test: PROCESSES = 3
+test: setup ## all tests but those of tests/e2e, in three processes, each with its servers; one: make test T=file::name
 	@$(if $(T),$(PY) -m pytest $(T),$(PYTEST) --ignore=tests/e2e)
 
-test-e2e: setup ## stacks as a whole: Airflow and its pages in a browser, tutorial and guide, rounds of faults
+test-e2e: setup ## the pipeline as a whole: Airflow and its pages in a browser, backups, tutorial and guide, rounds of faults
 	@$(PYTEST) tests/e2e
 
 test-unit: setup ## the tests that start no server

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from stack.layout import Layout
-from tests.servers import KafkaServer, PostgresTestServer, ServerProcess, kafka_server, postgres_server
+from tests.servers import (
+    KafkaServer,
+    PostgresTestServer,
+    ServerProcess,
+    fast_folder,
+    kafka_server,
+    postgres_server,
+)
 from tests.support.broker import Broker, remove_topics
 from tests.support.browser import NO_CHROMIUM
 from tests.support.examples import LONG_PROFILE
@@ -26,6 +33,9 @@ settings.load_profile("any machine")
 
 # A JVM that a test starts lives for seconds or minutes: too short for the optimizing compiler to pay off.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# Vacuum is left to each test: with it, a test that counts row versions would depend on when it runs.
+_QUIET = {"autovacuum": "off", "max_wal_size": "128MB"}
 
 _AIRFLOW = "tests/e2e/airflow/"
 _ON_SERVERS = [Path(__file__).with_name(folder) for folder in ("integration", "e2e")]
@@ -105,23 +115,21 @@ def spark() -> Iterator["SparkSession"]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """A real broker. A test that stops it starts it again."""
+def kafka_of_all_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     with kafka_server(tmp_path_factory.mktemp("kafka")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def broker(kafka: KafkaServer) -> KafkaServer:
-    """The broker, without the topics of other files."""
-    remove_topics(kafka.bootstrap_servers)
-    return kafka
+def kafka(kafka_of_all_files: KafkaServer) -> KafkaServer:
+    """A real broker without the topics of other files. A test that stops it starts it again."""
+    remove_topics(kafka_of_all_files.bootstrap_servers)
+    return kafka_of_all_files
 
 
 @pytest.fixture(scope="module")
 def gateway_broker(kafka: KafkaServer) -> Iterator[Broker]:
     """The broker with the pipeline's topics, which a test may kill."""
-    remove_topics(kafka.bootstrap_servers)
     broker = Broker(kafka)
     broker.make_topics()
     yield broker
@@ -131,7 +139,7 @@ def gateway_broker(kafka: KafkaServer) -> Iterator[Broker]:
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresTestServer]:
     """A real PostgreSQL. A test asks it for a database of its own."""
-    with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
+    with fast_folder(tmp_path_factory.mktemp("postgres")) as folder, postgres_server(folder, _QUIET) as server:
         yield server
 
 

@@ -16,7 +16,7 @@ from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import Settings
 from include.sql.named import query
-from tests.servers import FLUSHED, PostgresTestServer, postgres_server
+from tests.servers import DEFAULTS, PostgresTestServer, postgres_server
 from tests.support.pipeline import migrated
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
@@ -111,7 +111,7 @@ def bench(rows: int) -> Iterator[Bench]:
         folder = Path(name)
         folder.chmod(0o755)  # PostgreSQL runs as another user when we are root
         with postgres_server(
-            folder, {"max_connections": str(CONNECTIONS), "reserved_connections": "0", **FLUSHED}
+            folder, {"max_connections": str(CONNECTIONS), "reserved_connections": "0", **DEFAULTS}
         ) as server:
             found = Bench(server, migrated(None, server, "bench", folder), rows)
             with psycopg2.connect(server.superuser_dsn()) as connection, connection.cursor() as cursor:

@@ -27,7 +27,7 @@ from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from stack.layout import PROJECT_ROOT, Layout
-from tests.servers import FLUSHED, KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until
+from tests.servers import DEFAULTS, KafkaServer, PostgresTestServer, kafka_server, postgres_server, wait_until
 from tests.support.pipeline import environment, migrated, rows
 
 PARTITIONS = 8
@@ -235,7 +235,7 @@ def bench(members: int, boards: int) -> Iterator[Bench]:
     for name in ("kafka", "postgres"):
         (folder / name).mkdir(parents=True)
     try:
-        with kafka_server(folder / "kafka") as kafka, postgres_server(folder / "postgres", FLUSHED) as postgres:
+        with kafka_server(folder / "kafka") as kafka, postgres_server(folder / "postgres", DEFAULTS) as postgres:
             yield Bench(kafka, postgres, folder, members, boards)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

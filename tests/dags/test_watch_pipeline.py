@@ -181,7 +181,7 @@ class TestTask:
             ("webhook", 5)
         ]
 
-    def test_records_drifts_of_kafka_as_alerts_beside_those_of_the_watch(self, settings, broker, caplog, monkeypatch):
+    def test_records_drifts_of_kafka_as_alerts_beside_those_of_the_watch(self, settings, kafka, caplog, monkeypatch):
         from include.airflow_support.watching import audit_kafka, watch_pipeline
         from tests.support.broker import make_pipeline_topics
         from tests.support.pipeline import rows
@@ -191,7 +191,7 @@ class TestTask:
             return rows(settings, found)
 
         watch_pipeline("board_detail", {"ti": Instance()})
-        monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+        monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
         missing = [("topic_missing", name) for name in ("board", "board-detail", "member")]
         assert audit_kafka("board_detail", {})["sent"] == {"log": 3}
         assert sorted(open_alerts()) == missing

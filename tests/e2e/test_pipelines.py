@@ -6,8 +6,8 @@ from include.gateway.client import GatewayClient
 from include.settings import Settings
 from stack import control, leftovers
 from stack.environment import load_settings
+from tests.e2e.pipelines.test_second import customer, order
 from tests.fakes.events import board, member
-from tests.integration.pipelines.test_second import customer, order
 from tests.servers import wait_until
 from tests.support.clone import Clone
 from tests.support.pipeline import rows

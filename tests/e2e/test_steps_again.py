@@ -31,26 +31,26 @@ DATABASE = "steps_again"
 
 
 @pytest.fixture(scope="module")
-def variables(broker, postgres, tmp_path_factory):
+def variables(kafka, postgres, tmp_path_factory):
     """The environment of the steps, this process's too: a gateway whose store is empty, and topics without records."""
     state = tmp_path_factory.mktemp("steps-again")
-    with_topics(broker, postgres, DATABASE, state)
+    with_topics(kafka, postgres, DATABASE, state)
     with gateway_with(0) as url, pytest.MonkeyPatch.context() as patch:
         gateway = {"GATEWAY_URL": url, "GATEWAY_ADMIN_TOKEN": "admin"}
-        made = environment(broker, postgres, DATABASE, state) | gateway
+        made = environment(kafka, postgres, DATABASE, state) | gateway
         for name, value in made.items():
             patch.setenv(name, value)
         yield made
 
 
 @pytest.fixture(scope="module")
-def new_day(broker, postgres, variables, tmp_path_factory):
+def new_day(kafka, postgres, variables, tmp_path_factory):
     """Makes a database in which the stream shows three posts of the day."""
-    topic_id = OffsetReader(KafkaConnection(broker.bootstrap_servers)).topic_id("board-detail")
+    topic_id = OffsetReader(KafkaConnection(kafka.bootstrap_servers)).topic_id("board-detail")
     state = tmp_path_factory.mktemp("steps-again")
 
     def make():
-        settings = migrated(broker, postgres, DATABASE, state)
+        settings = migrated(kafka, postgres, DATABASE, state)
         store = opened_store(settings, topic_id=topic_id)
         try:
             serve(store, [of_day(1, 0), of_day(2, 1), of_day(3, 7)])

@@ -108,9 +108,9 @@ class Chain(Driver):
 
 
 @pytest.fixture(scope="module")
-def pipeline(broker, postgres, tmp_path_factory):
+def pipeline(kafka, postgres, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any-record")
-    made = with_topics(broker, postgres, "any_record", folder)
+    made = with_topics(kafka, postgres, "any_record", folder)
     batch = dataclasses.replace(made.batch, archive_dir=str(folder / "archive"))
     return dataclasses.replace(made, batch=batch)
 

@@ -259,8 +259,8 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def pipeline(broker, postgres, tmp_path_factory):
-    settings = with_topics(broker, postgres, "stream_property", tmp_path_factory.mktemp("stream-property"))
+def pipeline(kafka, postgres, tmp_path_factory):
+    settings = with_topics(kafka, postgres, "stream_property", tmp_path_factory.mktemp("stream-property"))
     refuse_unfenced(settings)
     return settings
 

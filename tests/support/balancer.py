@@ -12,6 +12,7 @@ import httpx
 from stack.ports import unused
 from tests.servers import wait_until
 from tests.support.gateway_process import ROOT
+from tests.support.http import HTTP
 
 CADDY = Path(sys.prefix) / "bin" / "caddy"
 CONFIGURATION = ROOT / "docs/examples/Caddyfile"
@@ -40,6 +41,6 @@ def balancer(urls: Sequence[str], folder: Path) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
+        return HTTP.get(f"{url}/healthz").status_code == 200
     except httpx.TransportError:
         return False

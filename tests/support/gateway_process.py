@@ -15,6 +15,7 @@ from include.gateway.client import GatewayClient
 from include.settings import Settings
 from stack.ports import unused
 from tests.servers import wait_until
+from tests.support.http import HTTP
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = {"GATEWAY_TOKEN": "data-token", "GATEWAY_ADMIN_TOKEN": "admin-token"}  # the clients'; the gateway has a file
@@ -95,6 +96,6 @@ class GatewayProcess:
         assert self.process is not None
         assert self.process.poll() is None, f"the gateway ended: {self.log.read_text()}"
         try:
-            return httpx.get(f"{self.url}/healthz", trust_env=False).status_code == 200
+            return HTTP.get(f"{self.url}/healthz").status_code == 200
         except httpx.TransportError:
             return False

@@ -6,9 +6,9 @@ import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -71,19 +71,26 @@ def compose(variables: dict[str, str]) -> Compose:
     return Compose.load(variables, [COMPOSE_FILE])
 
 
+@pytest.fixture
+def schemas() -> ModuleType:
+    import kubernetes_validate  # takes 1.4 s, which each process of the tests would spend
+
+    return kubernetes_validate
+
+
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_each_resource_keeps_the_schema_of_kubernetes(version: str) -> None:
+def test_each_resource_keeps_the_schema_of_kubernetes(schemas: ModuleType, version: str) -> None:
     found = [*resources(), *read("executor.yaml")]
     assert len(found) > 10
     for resource in found:
-        kubernetes_validate.validate(resource, version, strict=True)
+        schemas.validate(resource, version, strict=True)
 
 
-def test_a_misspelled_field_is_found() -> None:
+def test_a_misspelled_field_is_found(schemas: ModuleType) -> None:
     deployment = next(each for each in resources() if each["kind"] == "Deployment")
     deployment["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(deployment, NEWEST, strict=True)
+    with pytest.raises(schemas.ValidationError):
+        schemas.validate(deployment, NEWEST, strict=True)
 
 
 def test_kustomize_itself_accepts_the_base(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from demo.airflow_client import AirflowRefused, RunFailed
 from include.clock import rfc3339
 from include.contracts.day import Day
+from tests.e2e.pipelines.test_second import customer, order
 from tests.fakes.events import member
-from tests.integration.pipelines.test_second import customer, order
 from tests.servers import wait_until
 from tests.support.airflow import (
     RUN_DEADLINE_S,

@@ -13,7 +13,7 @@ from include.integrity.comparison import diff, verify
 from include.integrity.publication import undo
 from include.settings import Settings
 from include.sql.migrate import migrate
-from tests.integration.pipelines.test_second import customer, order
+from tests.e2e.pipelines.test_second import customer, order
 from tests.support.certifying import certify_alone, take_everything
 from tests.support.evolved import NEW_COLUMNS, evolved
 from tests.support.pipeline import environment, produce, rows, run_module
@@ -35,10 +35,10 @@ def rebuild(variables, day, run_id, source="auto"):
 
 
 @pytest.fixture
-def variables(broker, postgres, tmp_path):
+def variables(kafka, postgres, tmp_path):
     postgres.new_database("orders_evolved")
     return {
-        **environment(broker, postgres, "orders_evolved", tmp_path), "PIPELINE": "order_detail",
+        **environment(kafka, postgres, "orders_evolved", tmp_path), "PIPELINE": "order_detail",
         "PIPELINE_TIMEZONE": ZONE, "ARCHIVE_DIR": str(tmp_path / "archive"),
     }  # fmt: skip
 

@@ -21,8 +21,8 @@ from include.integrity.publication import undo
 from include.integrity.report import text_of
 from include.settings import Settings
 from include.sql.migrate import migrate
+from tests.e2e.speed.test_pipeline_live import Stream
 from tests.fakes.events import board, member
-from tests.integration.speed.test_pipeline_live import Stream
 from tests.servers import wait_until
 from tests.support.pipeline import environment, produce, rows, run_module, with_topics
 from tests.support.publication import publish
@@ -50,8 +50,8 @@ def order(number, of=1, **fields):
 
 
 @pytest.fixture
-def boards(broker, postgres, tmp_path):
-    return with_topics(broker, postgres, "beside", tmp_path)
+def boards(kafka, postgres, tmp_path):
+    return with_topics(kafka, postgres, "beside", tmp_path)
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def definitions(tmp_path):
 
 
 @pytest.fixture
-def variables(broker, postgres, tmp_path, boards, definitions):
+def variables(kafka, postgres, tmp_path, boards, definitions):
     postgres.new_database("orders_live")
     return {
         "DEFINITIONS_DIR": str(definitions),
-        **environment(broker, postgres, "orders_live", tmp_path), "PIPELINE": "order_detail",
+        **environment(kafka, postgres, "orders_live", tmp_path), "PIPELINE": "order_detail",
         "PIPELINE_TIMEZONE": ZONE, "ARCHIVE_DIR": str(tmp_path / "archive"),
     }  # fmt: skip
 

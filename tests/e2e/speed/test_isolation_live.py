@@ -51,8 +51,8 @@ class Topics:
 
 
 @pytest.mark.timeout(900)
-def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(broker, postgres, tmp_path):
-    settings = with_topics(broker, postgres, "isolation", tmp_path)
+def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(kafka, postgres, tmp_path):
+    settings = with_topics(kafka, postgres, "isolation", tmp_path)
     topics = Topics(settings)
     topics.send([("member", KNOWN, member(KNOWN))])
     boards = topics.send([("board", n, board(n, KNOWN)) for n in range(6)])
@@ -62,10 +62,10 @@ def test_a_record_that_fails_becomes_a_reject_and_the_rest_arrives(broker, postg
         "join.records": boards[4], "resolve.records": waiting[1], "serve.decode": details[0], "serve.write": details[1]
     }  # fmt: skip
     hand = ManualReject(
-        settings.database, OffsetReader(KafkaConnection(broker.bootstrap_servers)), OffsetLedger(settings.database)
+        settings.database, OffsetReader(KafkaConnection(kafka.bootstrap_servers)), OffsetLedger(settings.database)
     )
     assert hand.run(Place.parse(boards[2], PIPELINE), False)
-    driver = Driver(environment(broker, postgres, "isolation", tmp_path), tmp_path / "driver")
+    driver = Driver(environment(kafka, postgres, "isolation", tmp_path), tmp_path / "driver")
     for place, record in failing.items():
         driver.arm_record(place, "fail", record)
     driver.start()

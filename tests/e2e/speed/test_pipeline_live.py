@@ -67,9 +67,9 @@ class Stream:
 
 
 @pytest.mark.timeout(600)
-def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(broker, postgres, spark, tmp_path):
-    variables = environment(broker, postgres, "pipeline_live", tmp_path)
-    settings = with_topics(broker, postgres, "pipeline_live", tmp_path)
+def test_posts_reach_the_view_and_the_rebuild_corrects_the_day(kafka, postgres, spark, tmp_path):
+    variables = environment(kafka, postgres, "pipeline_live", tmp_path)
+    settings = with_topics(kafka, postgres, "pipeline_live", tmp_path)
     refuse_unfenced(settings)
     stream = Stream(variables, tmp_path / "stream.log")
     stream.start()

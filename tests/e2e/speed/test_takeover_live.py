@@ -22,8 +22,8 @@ MISCONFIGURED = 78
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path):
-    settings = with_topics(broker, postgres, "takeover", tmp_path)
+def settings(kafka, postgres, tmp_path):
+    settings = with_topics(kafka, postgres, "takeover", tmp_path)
     refuse_unfenced(settings)
     return settings
 
@@ -37,9 +37,9 @@ def leader(settings):
 
 
 @pytest.fixture
-def variables(broker, postgres, settings, tmp_path):
+def variables(kafka, postgres, settings, tmp_path):
     (port,) = unused(1)
-    return {**os.environ, **environment(broker, postgres, "takeover", tmp_path), "PYTHONPATH": str(ROOT),
+    return {**os.environ, **environment(kafka, postgres, "takeover", tmp_path), "PYTHONPATH": str(ROOT),
             "STREAM_METRICS_PORT": str(port)}  # fmt: skip
 
 

@@ -2,19 +2,19 @@
 
 import json
 
-import httpx
 import pytest
 from confluent_kafka import Consumer
 
 from include.contracts.trace_context import parse
 from include.integrity.report import text_of
 from include.integrity.whereabouts import find
+from tests.e2e.speed.test_pipeline_live import Stream
 from tests.fakes.events import board, member
-from tests.integration.speed.test_pipeline_live import Stream
 from tests.servers import wait_until
 from tests.support.certifying import nothing_waits
 from tests.support.collector import Collector
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 from tests.support.pipeline import environment, produce, rows, with_topics
 
 PARENT = "b7ad6b7169203331"
@@ -35,13 +35,13 @@ def post(gateway, topic, value, trace_id="", flags="01"):
     headers = {"Authorization": f"Bearer {gateway.settings.gateway.token}"}
     if trace_id:
         headers["traceparent"] = f"00-{trace_id}-{PARENT}-{flags}"
-    answer = httpx.post(f"{gateway.url}/topics/{topic}/events", json=value, headers=headers, trust_env=False)
+    answer = HTTP.post(f"{gateway.url}/topics/{topic}/events", json=value, headers=headers)
     assert answer.is_success, answer.text
 
 
-def headers_of_output(broker):
+def headers_of_output(kafka):
     """The headers of each record of the output topic, by key."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "test", "enable.auto.commit": False,
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test", "enable.auto.commit": False,
                          "auto.offset.reset": "earliest"})  # fmt: skip
     consumer.subscribe(["board-detail"])
     found = {}
@@ -59,10 +59,10 @@ def headers_of_output(broker):
 
 
 @pytest.mark.timeout(600)
-def test_a_trace_is_followed_from_the_call_to_the_row(broker, postgres, collector, tmp_path):
-    variables = environment(broker, postgres, "tracing_live", tmp_path)
-    settings = with_topics(broker, postgres, "tracing_live", tmp_path)
-    gateway = GatewayProcess.over(tmp_path, broker.bootstrap_servers, **collector.variables())
+def test_a_trace_is_followed_from_the_call_to_the_row(kafka, postgres, collector, tmp_path):
+    variables = environment(kafka, postgres, "tracing_live", tmp_path)
+    settings = with_topics(kafka, postgres, "tracing_live", tmp_path)
+    gateway = GatewayProcess.over(tmp_path, kafka.bootstrap_servers, **collector.variables())
     stream = Stream({**variables, **collector.variables()}, tmp_path / "stream.log")
     try:
         gateway.start()
@@ -83,7 +83,7 @@ def test_a_trace_is_followed_from_the_call_to_the_row(broker, postgres, collecto
         post(gateway, "member", member(2))
         wait_until(lambda: (11,) in rows(settings, ROWS), 60, "its member has come")
 
-        output = headers_of_output(broker)
+        output = headers_of_output(kafka)
         contexts = {key: parse(dict(headers).get("traceparent")) for key, headers in output.items()}
         assert {key: found and found.trace_id for key, found in contexts.items()} == {
             10: KNOWN, 11: PENDING, 12: UNSAMPLED, 13: None, 14: None, 15: SLOW,

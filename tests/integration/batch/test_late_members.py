@@ -31,9 +31,9 @@ IN_TRANSACTION = "SELECT state FROM pg_stat_activity WHERE application_name = %s
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path):
+def settings(kafka, postgres, tmp_path):
     """A published day: a board of member 7 at noon, one of member 8; the members' cut is the topic's end."""
-    made = with_topics(broker, postgres, "late_members", tmp_path)
+    made = with_topics(kafka, postgres, "late_members", tmp_path)
     build(made, [row(1, 1), row(2, 2, member_id=8)], cut=9, run_id="r")
     cut_members(made, "generation")
     publish(made, DAY, "r")
@@ -124,8 +124,8 @@ def refuse(*_):
     raise DatabaseUnavailable("a test says so")
 
 
-def test_without_a_published_day_nothing_is_read(broker, postgres, tmp_path):
-    made = with_topics(broker, postgres, "late_members", tmp_path)
+def test_without_a_published_day_nothing_is_read(kafka, postgres, tmp_path):
+    made = with_topics(kafka, postgres, "late_members", tmp_path)
     assert find_late_members(made) == 0
     assert rows(made, "SELECT count(*) FROM offset_ledger") == [(0,)]
 

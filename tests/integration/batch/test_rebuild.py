@@ -33,11 +33,11 @@ DUPLICATES = "SELECT board_id, class, rebuilt FROM detail_correction WHERE gener
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path):
-    log = TopicLog(broker.bootstrap_servers)
+def settings(kafka, postgres, tmp_path):
+    log = TopicLog(kafka.bootstrap_servers)
     for topic in ("member", "board", "board-detail"):
         log.make(topic, 4)
-    return migrated(broker, postgres, "rebuild", tmp_path)
+    return migrated(kafka, postgres, "rebuild", tmp_path)
 
 
 def rebuilt(spark, settings, run_id="r"):

@@ -1,11 +1,11 @@
 """The real gateway on a disk that is full, too small, or read-only."""
 
-import httpx
 import pytest
 
 from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.full_disk import small_disk
+from tests.support.http import HTTP
 
 OK, MIXED, UNAVAILABLE = 200, 207, 503
 SIZE_BYTES = 64 << 20
@@ -35,7 +35,7 @@ class Sender:
         events = [board(n + 1, title=f"{len(self.kept)}", body=body) for n in range(count)]
         headers = {"Authorization": "Bearer data-token"}
         url = f"{self.gateway.url}/topics/board/events"
-        answer = httpx.post(url, json=events, headers=headers, timeout=30, trust_env=False)
+        answer = HTTP.post(url, json=events, headers=headers, timeout=30)
         if answer.status_code in (OK, MIXED):
             self.kept += [one["eventId"] for one in answer.json()["results"] if one["status"] == 201]
         return answer
@@ -47,7 +47,7 @@ def fallback(gateway):
 
 
 def is_ready(gateway):
-    return httpx.get(f"{gateway.url}/readyz", trust_env=False).status_code == OK
+    return HTTP.get(f"{gateway.url}/readyz").status_code == OK
 
 
 def in_topic(broker):

@@ -8,6 +8,7 @@ from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.full_disk import small_disk
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 
 HEADERS = {"Authorization": "Bearer data-token"}
 
@@ -15,7 +16,7 @@ HEADERS = {"Authorization": "Bearer data-token"}
 def post(gateway: GatewayProcess, key: str, board_id: int) -> httpx.Response:
     url = f"{gateway.url}/topics/board/events"
     headers = HEADERS | {"Idempotency-Key": key}
-    return httpx.post(url, json=board(id=board_id), headers=headers, timeout=30, trust_env=False)
+    return HTTP.post(url, json=board(id=board_id), headers=headers, timeout=30)
 
 
 def of_key(broker, board_id):
@@ -73,7 +74,7 @@ def test_two_clients_with_one_key_and_one_client_after_the_window_send_events_of
     def send(token, title):
         headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "one-key"}
         url = f"{gateway.url}/topics/board/events"
-        return httpx.post(url, json=board(board_id, title=title), headers=headers, timeout=30, trust_env=False)
+        return HTTP.post(url, json=board(board_id, title=title), headers=headers, timeout=30)
 
     try:
         first, other = send("data-token", "one"), send("other-token", "two")

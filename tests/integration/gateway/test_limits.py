@@ -3,7 +3,6 @@
 The real gateway as a process, without a broker: what it accepts goes to its fallback store.
 """
 
-import httpx
 import pytest
 
 from include.settings import GatewayLimits
@@ -11,6 +10,7 @@ from tests.fakes.events import board
 from tests.support import hostile
 from tests.support.gateway_process import GatewayProcess
 from tests.support.hostile import Hostile, resident_bytes
+from tests.support.http import HTTP
 
 LIMITS = GatewayLimits()
 SLACK = 24 << 20  # of the allocator, and of 1,000 connections that do nothing
@@ -35,7 +35,7 @@ class Watched:
 
     def ask(self):
         for method, path, options in (("POST", "/topics/board/events", EVENT), ("GET", "/healthz", {})):
-            response = httpx.request(method, self._gateway.url + path, trust_env=False, timeout=10, **options)
+            response = HTTP.request(method, self._gateway.url + path, timeout=10, **options)
             self.answers.append(response.status_code)
 
     def look(self):

@@ -6,7 +6,6 @@ import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from include.adapters.kafka.partitioner import partition_of
@@ -19,6 +18,7 @@ from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.broker import PARTITIONS
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 
 board_ids = itertools.count(1)
 
@@ -181,7 +181,7 @@ def test_sigterm_in_an_outage_keeps_what_is_in_flight(broker, gateway):
         poster.start()
 
         def is_in_flight():
-            return "gateway_in_flight 1.0" in httpx.get(f"{gateway.url}/metrics", trust_env=False).text
+            return "gateway_in_flight 1.0" in HTTP.get(f"{gateway.url}/metrics").text
 
         wait_until(is_in_flight, 10, "the event is in flight")
         assert gateway.terminate() == 0
@@ -239,18 +239,16 @@ def test_invalid_events_and_strangers_are_told_what_is_wrong(gateway):
         with pytest.raises(GatewayRefused, match="/memberId: not an integer"):
             client.post_event("board", board(memberId="x"))
     assert (good["status"], bad["status"], bad["details"][0]["pointer"]) == (201, 400, "/title")
-    mixed = httpx.post(
+    mixed = HTTP.post(
         f"{gateway.url}/topics/board/events",
         json=[board(next(board_ids)), {}],
         headers={"Authorization": "Bearer data-token"},
-        trust_env=False,
     )
-    stranger = httpx.post(f"{gateway.url}/topics/board/events", json=board(), trust_env=False)
-    large = httpx.post(
+    stranger = HTTP.post(f"{gateway.url}/topics/board/events", json=board())
+    large = HTTP.post(
         f"{gateway.url}/topics/board/events",
         content=b"x" * (5 << 20),
         headers={"Authorization": "Bearer data-token", "Content-Type": "application/json"},
-        trust_env=False,
     )
     assert (mixed.status_code, stranger.status_code, large.status_code) == (207, 401, 413)
 
@@ -266,7 +264,7 @@ def test_starts_with_the_broker_down(tmp_path):
     process = GatewayProcess.over(tmp_path, "127.0.0.1:9").start()
     try:
         with process.client() as client:
-            assert httpx.get(f"{process.url}/readyz", trust_env=False).is_success
+            assert HTTP.get(f"{process.url}/readyz").is_success
             assert client.post_event("board", board())["keptIn"] == "fallback"
     finally:
         assert process.terminate() == 0

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,6 +14,7 @@ from include.logs import TextFormatter
 from tests.fakes.events import member
 from tests.servers import wait_until
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 
 NO_BROKER = "127.0.0.1:1"  # events go to the fallback store
 EVENTS = "POST /topics/member/events"
@@ -31,7 +31,7 @@ def gateway(tmp_path_factory):
 
 
 def post(gateway, value, **headers):
-    return httpx.post(
+    return HTTP.post(
         f"{gateway.url}/topics/member/events", json=value,
         headers={"Authorization": f"Bearer {gateway.settings.gateway.token}", **headers},
     )  # fmt: skip
@@ -66,11 +66,11 @@ def test_an_id_that_cannot_be_used_is_replaced(gateway, given):
 
 def test_the_first_of_two_ids_is_used(gateway):
     headers = [("X-Request-Id", "first"), ("X-Request-Id", "second")]
-    assert httpx.get(f"{gateway.url}/healthz", headers=headers).headers["x-request-id"] == "first"
+    assert HTTP.get(f"{gateway.url}/healthz", headers=headers).headers["x-request-id"] == "first"
 
 
 def test_refusals_have_ids_too(gateway):
-    unknown = httpx.get(f"{gateway.url}/nothing")
+    unknown = HTTP.get(f"{gateway.url}/nothing")
     wrong = post(gateway, {"id": "none"})
     with socket.create_connection(("127.0.0.1", gateway.settings.gateway.port)) as client:
         client.sendall(b"no HTTP at all\r\n\r\n")
@@ -84,7 +84,7 @@ def test_refusals_have_ids_too(gateway):
 
 def test_latencies_are_counted_by_call_and_client(gateway):
     def count():
-        page = httpx.get(f"{gateway.url}/metrics").text
+        page = HTTP.get(f"{gateway.url}/metrics").text
         (family,) = [each for each in text_string_to_metric_families(page)
                      if each.name == "gateway_request_duration_seconds"]  # fmt: skip
         return {
@@ -131,7 +131,7 @@ def test_a_client_over_its_quota_is_refused_and_admin_calls_are_not(tmp_path):
     assert {answer.headers["retry-after"] for answer in refused} == {"1"}
     with gateway.client() as client:
         assert client.fallback()["backlog"] == 8 - len(refused)  # the calls of admin tokens have no quota
-    page = httpx.get(f"{gateway.url}/metrics").text
+    page = HTTP.get(f"{gateway.url}/metrics").text
     assert f'gateway_quota_refusals_total{{client="data",limit="requests"}} {len(refused)}.0' in page
     assert gateway.terminate() == 0
 
@@ -139,13 +139,13 @@ def test_a_client_over_its_quota_is_refused_and_admin_calls_are_not(tmp_path):
 def test_readiness_turns_before_the_listener_closes(tmp_path):
     gateway = GatewayProcess.over(tmp_path, NO_BROKER, GATEWAY_DRAIN_DELAY_S="3600")
     gateway.start()
-    degraded = httpx.get(f"{gateway.url}/readyz")
+    degraded = HTTP.get(f"{gateway.url}/readyz")
     assert degraded.status_code == 200
     assert degraded.json()["degraded"] == ["Kafka does not acknowledge"]
     gateway.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: httpx.get(f"{gateway.url}/readyz").status_code == 503, 10, "not ready")
-    assert "the gateway ends" in httpx.get(f"{gateway.url}/readyz").json()["degraded"]
-    assert httpx.get(f"{gateway.url}/healthz").is_success
+    wait_until(lambda: HTTP.get(f"{gateway.url}/readyz").status_code == 503, 10, "not ready")
+    assert "the gateway ends" in HTTP.get(f"{gateway.url}/readyz").json()["degraded"]
+    assert HTTP.get(f"{gateway.url}/healthz").is_success
     assert post(gateway, member(1)).status_code == 201  # a balancer may not have noticed yet
     assert gateway.terminate() == 0  # a second signal
     assert "ended, 1 events waiting" in gateway.log.read_text()

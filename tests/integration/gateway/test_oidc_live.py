@@ -2,12 +2,12 @@
 
 import signal
 
-import httpx
 import pytest
 
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.gateway_process import TOKENS, GatewayProcess
+from tests.support.http import HTTP
 from tests.support.issuer import AUDIENCE, Issuer, SigningKey
 
 REFRESH_S = 0.5
@@ -41,7 +41,7 @@ def started(tmp_path):
 def post(gateway, token, topic="board"):
     value = board() if topic == "board" else member()
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.post(f"{gateway.url}/topics/{topic}/events", json=value, headers=headers, trust_env=False)
+    return HTTP.post(f"{gateway.url}/topics/{topic}/events", json=value, headers=headers)
 
 
 def status(gateway, token, topic="board"):
@@ -49,7 +49,7 @@ def status(gateway, token, topic="board"):
 
 
 def degraded(gateway):
-    return httpx.get(f"{gateway.url}/readyz", trust_env=False).json()["degraded"]
+    return HTTP.get(f"{gateway.url}/readyz").json()["degraded"]
 
 
 def test_access_tokens_and_the_tokens_of_the_file_are_accepted_side_by_side(issuer, started):
@@ -66,14 +66,14 @@ def test_access_tokens_and_the_tokens_of_the_file_are_accepted_side_by_side(issu
     assert expired.headers["www-authenticate"].startswith('Bearer error="invalid_token"')
 
     admin = {"Authorization": f"Bearer {issuer.token(scope='gateway:admin', client_id='ops')}"}
-    assert httpx.get(f"{gateway.url}/fallback", headers=admin, trust_env=False).status_code == 200
-    assert httpx.get(f"{gateway.url}/fallback", headers={"Authorization": f"Bearer {token}"},
-                     trust_env=False).status_code == 403  # fmt: skip
+    assert HTTP.get(f"{gateway.url}/fallback", headers=admin).status_code == 200
+    data = {"Authorization": f"Bearer {token}"}
+    assert HTTP.get(f"{gateway.url}/fallback", headers=data).status_code == 403
 
     # another token of the same client, and the client itself has one quota
     wait_until(lambda: 429 in [status(gateway, issuer.token(jti=str(each))) for each in range(20)], 10, "its quota")
     assert status(gateway, issuer.token(client_id="other")) == 201
-    page = httpx.get(f"{gateway.url}/metrics", trust_env=False).text
+    page = HTTP.get(f"{gateway.url}/metrics").text
     assert 'gateway_quota_refusals_total{client="oidc:*",limit="requests"}' in page
     assert "oidc:shop" not in page
     log = gateway.log.read_text()
@@ -151,7 +151,7 @@ def test_while_the_issuer_is_out_known_keys_stay_valid(issuer, started, failure)
     assert status(gateway, issuer.token(jti="another")) == 201  # one that was not verified before
     unknown = post(gateway, issuer.token(SigningKey("second", "ES256")))
     assert (unknown.status_code, "retry-after" in unknown.headers) == (503, True)
-    assert httpx.get(f"{gateway.url}/healthz", trust_env=False).is_success
+    assert HTTP.get(f"{gateway.url}/healthz").is_success
     assert status(gateway, TOKENS["GATEWAY_TOKEN"]) == 201
 
 
@@ -179,7 +179,7 @@ def test_without_a_tokens_file_only_access_tokens_are_accepted(issuer, started):
     gateway = started(issuer, GATEWAY_TOKEN="", GATEWAY_ADMIN_TOKEN="", GATEWAY_TOKENS_FILE="", GATEWAY_HOST="0.0.0.0")
     wait_until(lambda: status(gateway, issuer.token()) == 201, 10, "the keys are there")
     assert status(gateway, "data-token") == 401
-    missing = httpx.post(f"{gateway.url}/topics/board/events", json=board(), trust_env=False)
+    missing = HTTP.post(f"{gateway.url}/topics/board/events", json=board())
     assert (missing.status_code, missing.headers["www-authenticate"]) == (401, "Bearer")
 
 

@@ -8,7 +8,6 @@ import re
 import subprocess
 import uuid
 
-import httpx
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -30,6 +29,7 @@ from include.settings import Settings
 from tests.servers import wait_until
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 
 DATABASE = "gateway_reconcile"
 FIRST_ID = 7_000_000_000  # ids that no other test's records have: the topics are shared
@@ -207,7 +207,7 @@ def test_row_answered_503_with_broker_down_and_store_full_is_found_by_the_comman
     ).start()
 
     def post():
-        return httpx.post(f"{gateway.url}/boards", json=BOARD_FIELDS, headers=HEADERS, timeout=30, trust_env=False)
+        return HTTP.post(f"{gateway.url}/boards", json=BOARD_FIELDS, headers=HEADERS, timeout=30)
 
     def command(*arguments):
         process = gateway.run("include.gateway.reconcile", "--min-age-s", "0", *arguments)
@@ -252,12 +252,11 @@ def test_retry_with_the_same_key_after_503_produces_the_row_that_was_saved(broke
     key = str(uuid.uuid4())
 
     def post():
-        return httpx.post(
+        return HTTP.post(
             f"{gateway.url}/boards",
             json=BOARD_FIELDS,
             headers=HEADERS | {"Idempotency-Key": key},
             timeout=30,
-            trust_env=False,
         )
 
     try:

@@ -8,6 +8,7 @@ import pytest
 from include.adapters.postgres.sessions import connect
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 
 HEADERS = {"Authorization": "Bearer data-token"}
 BOARD = {"memberId": 7, "title": "제목", "body": "본문"}
@@ -40,8 +41,8 @@ def test_member_is_saved_then_produced_through_its_whole_life(broker, database, 
     with gateway.client() as client:
         made = client.post_member({"nickname": "하늘", "city": "서울"})
     path = f"{gateway.url}/members/{made['id']}"
-    changed = httpx.put(path, headers=HEADERS, json={"nickname": "바다"}, trust_env=False).json()
-    deleted = httpx.delete(path, headers=HEADERS, trust_env=False).json()
+    changed = HTTP.put(path, headers=HEADERS, json={"nickname": "바다"}).json()
+    deleted = httpx.delete(path, headers=HEADERS).json()
     assert {made["keptIn"], changed["keptIn"], deleted["keptIn"]} == {"kafka"}
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
         cursor.execute("SELECT nickname, city, deleted_at IS NULL FROM site.member WHERE id = %s", (made["id"],))
@@ -66,7 +67,7 @@ def test_board_is_a_document_with_its_whole_value(broker, database, gateway):
     with gateway.client() as client:
         made = client.post_board(BOARD)
     changed = BOARD | {"title": "새 제목"}
-    httpx.put(f"{gateway.url}/boards/{made['id']}", headers=HEADERS, json=changed, trust_env=False).raise_for_status()
+    HTTP.put(f"{gateway.url}/boards/{made['id']}", headers=HEADERS, json=changed).raise_for_status()
     with connect(database, "gateway") as connection, connection.cursor() as cursor:
         cursor.execute("SELECT document FROM site.board_document WHERE id = %s", (made["id"],))
         [document] = cursor.fetchone()
@@ -79,7 +80,7 @@ def test_same_key_over_a_crash_makes_one_row_and_one_identity(broker, database, 
     key = {"Idempotency-Key": "key-over-a-crash"}
 
     def post():
-        return httpx.post(f"{gateway.url}/boards", json=BOARD, headers=HEADERS | key, trust_env=False)
+        return HTTP.post(f"{gateway.url}/boards", json=BOARD, headers=HEADERS | key)
 
     first = post()
     gateway.kill()  # perhaps before the answer was written down
@@ -105,7 +106,7 @@ def test_same_key_over_a_restart_has_the_same_answer_and_no_second_record(broker
 
     def post():
         url = f"{gateway.url}/topics/board/events"
-        return httpx.post(url, json=[value, value], headers=HEADERS | key, trust_env=False)
+        return HTTP.post(url, json=[value, value], headers=HEADERS | key)
 
     first = post()
     assert gateway.terminate() == 0
@@ -117,14 +118,14 @@ def test_same_key_over_a_restart_has_the_same_answer_and_no_second_record(broker
 
 def test_database_down_is_503_and_back_again(postgres, broker, gateway):
     url = f"{gateway.url}/boards"
-    assert httpx.post(url, json=BOARD, headers=HEADERS, trust_env=False).status_code == 201
+    assert HTTP.post(url, json=BOARD, headers=HEADERS).status_code == 201
     before = len(broker.messages("board"))
     postgres.stop()
     try:
-        response = httpx.post(url, json=BOARD, headers=HEADERS, trust_env=False)
+        response = HTTP.post(url, json=BOARD, headers=HEADERS)
     finally:
         postgres.start()
     assert response.status_code == 503
     assert response.headers["retry-after"]
     assert len(broker.messages("board")) == before
-    assert httpx.post(url, json=BOARD, headers=HEADERS, trust_env=False).status_code == 201
+    assert HTTP.post(url, json=BOARD, headers=HEADERS).status_code == 201

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -21,6 +20,7 @@ from tests.servers import kafka_server, wait_until
 from tests.support.access import AUTHORIZER, Access
 from tests.support.broker import PARTITIONS, Broker
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 
 ALLOWED_BYTES = 200_000  # a topic's max.message.bytes: of a whole batch
 FAILURES = 3
@@ -298,7 +298,7 @@ def test_killed_broker_costs_no_event_its_deadline(broker, start):
         is_drained(gateway)
         wait_until(lambda: in_kafka(client, "board", board(next(ids))), 30, "Kafka is used again")
     assert {answer["eventId"] for answer in answers} <= ids_in(broker, "board")
-    page = httpx.get(f"{gateway.url}/metrics", trust_env=False).text
+    page = HTTP.get(f"{gateway.url}/metrics").text
     assert 'action="stop"' not in page
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.events import board, member
 from tests.servers import wait_until
 from tests.support.gateway_process import ROOT, TOKENS, GatewayProcess
+from tests.support.http import HTTP
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def tokens_command(gateway, *arguments):
 def status(gateway, token, topic="board"):
     value = board() if topic == "board" else member()
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.post(f"{gateway.url}/topics/{topic}/events", json=value, headers=headers, trust_env=False).status_code
+    return HTTP.post(f"{gateway.url}/topics/{topic}/events", json=value, headers=headers).status_code
 
 
 def hang_up(gateway):
@@ -81,7 +82,7 @@ def test_rows_need_the_scope_of_their_topic(gateway, path):
     wait_until(lambda: status(gateway, token, other) == 201, 10, "the added token is taken on")
     headers = {"Authorization": f"Bearer {token}"}
     for method, call in (("POST", path), ("PUT", f"{path}/1"), ("DELETE", f"{path}/1")):
-        answer = httpx.request(method, gateway.url + call, json={}, headers=headers, trust_env=False)
+        answer = HTTP.request(method, gateway.url + call, json={}, headers=headers)
         assert answer.status_code == 403, f"{method} {call}: {answer.text}"
 
 

@@ -4,7 +4,6 @@ import itertools
 import json
 from pathlib import Path
 
-import httpx
 import pytest
 
 from include.contracts.trace_context import parse
@@ -13,6 +12,7 @@ from tests.fakes.events import board
 from tests.servers import wait_until
 from tests.support.collector import Collector
 from tests.support.gateway_process import GatewayProcess
+from tests.support.http import HTTP
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
@@ -52,7 +52,7 @@ def untraced(broker, tmp_path_factory):
 def post(gateway, values, *traceparents):
     headers = [("Authorization", f"Bearer {gateway.settings.gateway.token}")]
     headers += [("traceparent", each) for each in traceparents]
-    answer = httpx.post(f"{gateway.url}/topics/board/events", json=values, headers=headers, trust_env=False)
+    answer = HTTP.post(f"{gateway.url}/topics/board/events", json=values, headers=headers)
     assert answer.is_success, answer.text
     results = answer.json()["results"] if isinstance(values, list) else [answer.json()]
     return [each["eventId"] for each in results], {each["keptIn"] for each in results}
@@ -123,8 +123,8 @@ def test_log_entries_of_the_request_name_its_trace(gateway):
 
 def test_refused_requests_and_operational_calls_have_no_spans(gateway, collector):
     headers = {"traceparent": f"00-{'5' * 32}-{SPAN}-01"}
-    assert httpx.get(f"{gateway.url}/healthz", headers=headers, trust_env=False).is_success
-    assert httpx.post(f"{gateway.url}/topics/board/events", headers=headers, trust_env=False).status_code == 401
+    assert HTTP.get(f"{gateway.url}/healthz", headers=headers).is_success
+    assert HTTP.post(f"{gateway.url}/topics/board/events", headers=headers).status_code == 401
     post(gateway, one(), f"00-{'6' * 32}-{SPAN}-01")
     collector.wait_for("6" * 32, "send board")
     assert collector.of_trace("5" * 32) == []

@@ -25,10 +25,10 @@ LOOK = 3
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path, monkeypatch):
-    remove_topics(broker.bootstrap_servers)
-    made = with_topics(broker, postgres, "audit", tmp_path)
-    for name, value in environment(broker, postgres, "audit", tmp_path).items():
+def settings(kafka, postgres, tmp_path, monkeypatch):
+    remove_topics(kafka.bootstrap_servers)
+    made = with_topics(kafka, postgres, "audit", tmp_path)
+    for name, value in environment(kafka, postgres, "audit", tmp_path).items():
         monkeypatch.setenv(name, value)
     return made
 

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 
-import httpx
 import pytest
 from psycopg2.errors import InsufficientPrivilege
 from psycopg2.extras import execute_values
@@ -31,6 +30,7 @@ from include.sql.named import query
 from stack.ports import unused
 from tests.servers import wait_until
 from tests.support.certifying import all_is_known, certify_alone, gateway_with
+from tests.support.http import HTTP
 from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import open_as, publish
 from tests.support.serving import DAY, NOON, build, duplicate, exclude, opened_store, row, serve
@@ -108,7 +108,7 @@ def counted_again(settings, statement):
         return str(rows(settings, statement, role="batch")[0][-1])
     total = 0
     for line in statement.splitlines():
-        held = httpx.get(line.removeprefix("GET "), headers={"Authorization": "Bearer admin"}).json()
+        held = HTTP.get(line.removeprefix("GET "), headers={"Authorization": "Bearer admin"}).json()
         total += held["backlog"] + held["refused"] + held["lost"]
     return str(total)
 

@@ -16,9 +16,9 @@ NOON = rfc3339(dt.datetime.combine(DAY.date, dt.time(12), ZoneInfo(DAY.zone)))
 
 
 @pytest.mark.timeout(300)
-def test_a_day_is_rebuilt_looked_at_and_published(broker, postgres, tmp_path):
-    settings = with_topics(broker, postgres, "cli_rebuild", tmp_path)
-    variables = {**environment(broker, postgres, "cli_rebuild", tmp_path), "ARCHIVE_DIR": str(tmp_path / "archive")}
+def test_a_day_is_rebuilt_looked_at_and_published(kafka, postgres, tmp_path):
+    settings = with_topics(kafka, postgres, "cli_rebuild", tmp_path)
+    variables = {**environment(kafka, postgres, "cli_rebuild", tmp_path), "ARCHIVE_DIR": str(tmp_path / "archive")}
 
     def command(*arguments):
         return run_module(["-m", "include.integrity", *arguments], variables)

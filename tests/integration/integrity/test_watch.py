@@ -48,18 +48,18 @@ def alive(settings, lag_s=0.0):
 
 
 @pytest.fixture
-def gateway(broker, tmp_path):
-    process = GatewayProcess.over(tmp_path, broker.bootstrap_servers)
+def gateway(kafka, tmp_path):
+    process = GatewayProcess.over(tmp_path, kafka.bootstrap_servers)
     process.start()
     yield process
     process.kill()
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path, monkeypatch):
-    remove_topics(broker.bootstrap_servers)
-    made = with_topics(broker, postgres, "watch", tmp_path)
-    variables = environment(broker, postgres, "watch", tmp_path) | {"GATEWAY_URL": "http://127.0.0.1:9"}
+def settings(kafka, postgres, tmp_path, monkeypatch):
+    remove_topics(kafka.bootstrap_servers)
+    made = with_topics(kafka, postgres, "watch", tmp_path)
+    variables = environment(kafka, postgres, "watch", tmp_path) | {"GATEWAY_URL": "http://127.0.0.1:9"}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     alive(made)

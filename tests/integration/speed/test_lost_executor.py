@@ -26,13 +26,13 @@ def cluster(tmp_path):
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path):
-    return with_topics(broker, postgres, "lost_executor", tmp_path)
+def settings(kafka, postgres, tmp_path):
+    return with_topics(kafka, postgres, "lost_executor", tmp_path)
 
 
 @pytest.fixture
-def table(cluster, settings, broker, postgres, tmp_path):
-    variables = environment(broker, postgres, "lost_executor", tmp_path)
+def table(cluster, settings, kafka, postgres, tmp_path):
+    variables = environment(kafka, postgres, "lost_executor", tmp_path)
     produce(settings, [("member", number, member(number, nickname=f"first {number}")) for number in MEMBERS])
     with Table(cluster, {**variables, **cluster.variables()}, tmp_path / "table.log") as table:
         yield table

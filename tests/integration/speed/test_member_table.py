@@ -26,8 +26,8 @@ MORNING, NOON, EVENING = (f"2026-11-20T{hour}:00:00.000Z" for hour in ("01", "03
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path):
-    return with_topics(broker, postgres, f"members_{abs(hash(tmp_path))}", tmp_path)
+def settings(kafka, postgres, tmp_path):
+    return with_topics(kafka, postgres, f"members_{abs(hash(tmp_path))}", tmp_path)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_rejects_are_kept_in_pages_whatever_their_size(table, settings, ids):
     ]
 
 
-def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, broker, caplog):
+def test_a_broker_that_is_out_leaves_the_table_to_spark(settings, kafka, caplog):
     reader = MemberPreload(OffsetReader(settings.kafka.connection), Missing(), PIPELINE, 1 << 20)
     reader.start()
     assert reader.result() is None
@@ -306,11 +306,11 @@ def test_a_level_that_cannot_be_computed_is_not_persisted(table, spark):
 
 
 @pytest.mark.parametrize("shifted", [0, 3], ids=["as many records", "more records"])
-def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, settings, broker, shifted):
-    log = TopicLog(broker.bootstrap_servers)
+def test_a_topic_made_again_is_noticed_whatever_its_offsets_add_up_to(spark, settings, kafka, shifted):
+    log = TopicLog(kafka.bootstrap_servers)
     log.make("member")
     log.send("member", 0, 5)
-    servers = KafkaConnection(broker.bootstrap_servers)
+    servers = KafkaConnection(kafka.bootstrap_servers)
     tail = TopicTail(servers, "member")
     table = MemberTable(spark, log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 2)
     try:

@@ -244,8 +244,8 @@ def heartbeat(settings):
 
 
 @pytest.fixture
-def followed(spark, broker, own_postgres, tmp_path):
-    settings = with_topics(broker, own_postgres, "monitor_live", tmp_path)
+def followed(spark, kafka, own_postgres, tmp_path):
+    settings = with_topics(kafka, own_postgres, "monitor_live", tmp_path)
     followed = Followed(spark, settings, tmp_path)
     yield followed
     followed.stop()
@@ -293,8 +293,8 @@ def test_shows_the_queries_through_a_wait_an_outage_and_an_end(followed, own_pos
     followed.wait("serve", "waiting_for = 'nothing: the query has ended'")
 
 
-def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(broker, postgres, tmp_path):
-    settings = with_topics(broker, postgres, "monitor_caught_up", tmp_path)
+def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(kafka, postgres, tmp_path):
+    settings = with_topics(kafka, postgres, "monitor_caught_up", tmp_path)
     offset_reader, ledger = OffsetReader(settings.kafka.connection), OffsetLedger(settings.database)
     boards, details = PIPELINE.stream.name, PIPELINE.output.name
     produce(settings, [("board", 1, board(1, 1)), ("board-detail", 1, {"boardId": 1})])
@@ -319,10 +319,10 @@ def test_the_speed_layer_is_caught_up_when_both_ledgers_are_at_the_ends(broker, 
 
 
 def test_an_accepted_event_behind_a_hung_transaction_is_not_caught_up_until_the_runbooks_command_ends_that(
-    broker, postgres, tmp_path, monkeypatch
+    kafka, postgres, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(driver_view, "LONGEST_TRANSACTION_S", 1)
-    settings = with_topics(broker, postgres, "monitor_hung", tmp_path)
+    settings = with_topics(kafka, postgres, "monitor_hung", tmp_path)
     servers, ledger = settings.kafka.connection, OffsetLedger(settings.database)
     offset_reader, lease, state = OffsetReader(servers), taken_lease(settings), DriverState()
     hung = Producer({**servers.librdkafka(), "transactional.id": "hung", "transaction.timeout.ms": 600_000})

@@ -45,13 +45,13 @@ VALUES ('board', 0, 2, 'broken', 'join'), ('board-detail', 0, 2, 'broken', 'serv
 
 
 @pytest.fixture(scope="module")
-def log(broker):
-    return TopicLog(broker.bootstrap_servers)
+def log(kafka):
+    return TopicLog(kafka.bootstrap_servers)
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path):
-    return migrated(broker, postgres, "repair", tmp_path)
+def settings(kafka, postgres, tmp_path):
+    return migrated(kafka, postgres, "repair", tmp_path)
 
 
 @pytest.fixture
@@ -251,8 +251,8 @@ class TestRepair:
         assert ("serve", 0, 6) in rows(settings, LEDGER)
         assert rows(settings, REPAIRS) == []
 
-    def test_the_command_says_how_it_ended(self, log, settings, broker, postgres, tmp_path):
-        variables = environment(broker, postgres, "repair", tmp_path)
+    def test_the_command_says_how_it_ended(self, log, settings, kafka, postgres, tmp_path):
+        variables = environment(kafka, postgres, "repair", tmp_path)
 
         def command(*arguments, **more):
             finished = subprocess.run(
@@ -272,12 +272,12 @@ class TestRepair:
         assert command("--dry-run")[0] == 0
 
     @pytest.mark.timeout(300)
-    def test_the_driver_refuses_to_start_and_names_the_repair(self, log, settings, broker, postgres, tmp_path):
+    def test_the_driver_refuses_to_start_and_names_the_repair(self, log, settings, kafka, postgres, tmp_path):
         log.make("member")
         self.lose_three(log)
         before = rows(settings, LEDGER)
         (port,) = unused(1)
-        variables = {**environment(broker, postgres, "repair", tmp_path), "STREAM_METRICS_PORT": str(port)}
+        variables = {**environment(kafka, postgres, "repair", tmp_path), "STREAM_METRICS_PORT": str(port)}
         ended = subprocess.run(
             [sys.executable, "spark_jobs/stream.py"], cwd=ROOT, text=True, capture_output=True, check=False,
             timeout=240, env={**os.environ, **variables, "PYTHONPATH": str(ROOT)})  # fmt: skip

@@ -29,8 +29,8 @@ PUBLISHED = [(1, "v5", "final"), (2, "v6", "final"), (3, "v7", "final")]
 
 
 @pytest.fixture(scope="module")
-def log(broker):
-    return TopicLog(broker.bootstrap_servers)
+def log(kafka):
+    return TopicLog(kafka.bootstrap_servers)
 
 
 @pytest.fixture

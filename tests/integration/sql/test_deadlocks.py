@@ -183,8 +183,8 @@ OF_THE_STREAM = {"serve": {"serve"}, "mark sent": {"mark sent", "forget supersed
 
 
 @pytest.fixture(scope="module")
-def system(broker, postgres, tmp_path_factory):
-    settings = with_topics(broker, postgres, "deadlocks", tmp_path_factory.mktemp("deadlocks"))
+def system(kafka, postgres, tmp_path_factory):
+    settings = with_topics(kafka, postgres, "deadlocks", tmp_path_factory.mktemp("deadlocks"))
     execute(settings, PAUSES)
     for table in PAUSED:
         execute(settings, PAUSE.format(table))

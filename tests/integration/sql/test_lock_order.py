@@ -70,8 +70,8 @@ class _Cursor(psycopg2.extensions.cursor):
 
 
 @pytest.fixture
-def settings(broker, postgres, tmp_path):
-    return with_topics(broker, postgres, "lock_order", tmp_path)
+def settings(kafka, postgres, tmp_path):
+    return with_topics(kafka, postgres, "lock_order", tmp_path)
 
 
 @pytest.fixture
