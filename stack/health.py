@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,7 +122,7 @@ def _get(url: str, tls: ClientTls | None = None) -> bytes | str:
     """Return the body of a response with status 200 (bytes), else the reason of the failure (str)."""
     # without the proxy of the caller's shell, because all addresses are local
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if tls and url.startswith("https:"):
+    if tls and urllib.parse.urlsplit(url).scheme == "https":
         handlers.append(urllib.request.HTTPSHandler(context=tls.context()))
     try:
         with urllib.request.build_opener(*handlers).open(url, timeout=TIMEOUT_S) as response:

@@ -49,7 +49,7 @@ class GatewayClient:
         self._data = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
         self._admin = {"Authorization": f"Bearer {settings.admin_token}"} if settings.admin_token else {}
         # without TLS nothing is verified, and no certificates are loaded
-        verify = settings.client_tls.context() if settings.url.startswith("https:") else False
+        verify = settings.client_tls.context() if httpx.URL(settings.url).scheme != "http" else False
         self._http = httpx.Client(base_url=settings.url, timeout=timeout_s, trust_env=False, verify=verify)
 
     def __enter__(self) -> Self:

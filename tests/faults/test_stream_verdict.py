@@ -354,7 +354,7 @@ def test_faults_and_values_that_a_pipeline_cannot_have_are_named_and_left_out():
 
 @pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=[*PIPELINES])
 def test_load_delivers_all_it_made_and_the_consumer_understands_it(kafka, pipeline):
-    remove_topics(kafka.bootstrap_servers)  # those of another file may have other partitions
+    remove_topics(kafka.bootstrap_servers)  # those of the other pipeline's case
     Broker(kafka).make_topics()
     first = Load(pipeline, kafka.bootstrap_servers, 7, 1, rate=2_000.0)
     second = Load(pipeline, kafka.bootstrap_servers, 7, 2, rate=2_000.0, earlier=first)

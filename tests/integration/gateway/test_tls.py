@@ -65,14 +65,22 @@ def test_clients_with_a_certificate_send_events(gateway):
     assert {result["status"] for result in results} == {201}
 
 
+def test_a_scheme_in_capitals_is_the_same_scheme(gateway):
+    loud = gateway.url.replace("https:", "HTTPS:")
+    with client_of(gateway, GATEWAY_URL=loud) as client:
+        assert client.post_event("member", member(2))["keptIn"] == "fallback"
+    assert gateway.run("deploy.health", "http", f"{loud}/healthz").wait() == 0
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"GATEWAY_CLIENT_CERTIFICATE_FILE": "", "GATEWAY_CLIENT_KEY_FILE": ""},
         {"GATEWAY_CA_FILE": ""},
+        {"GATEWAY_CA_FILE": "", "GATEWAY_URL": "HTTPS://127.0.0.1:{port}"},
         {"GATEWAY_URL": "http://127.0.0.1:{port}"},
     ],
-    ids=["no certificate", "unknown authority", "no TLS"],
+    ids=["no certificate", "unknown authority", "unknown authority, scheme in capitals", "no TLS"],
 )
 def test_others_are_refused(gateway, changes):
     port = gateway.environment["GATEWAY_PORT"]
