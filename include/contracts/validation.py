@@ -67,7 +67,7 @@ def violations(topic: Topic, value: object, *, plain: bool = False) -> list[Viol
     if not isinstance(value, dict):
         return [Violation("", "not a JSON object", f"send an object with the fields of {topic.name}")]
     found = []
-    for name, kind, limit, field in _checks(topic):
+    for name, kind, limit, field in _known(topic)[1]:
         given = value.get(name)
         # hot path: valid fields end here, and only invalid ones are checked again for the reason
         if kind == "string":
@@ -99,7 +99,7 @@ def suspicious(body: bytes, elsewhere: int = 0) -> bool:
 
 def has_more(topic: Topic, value: object) -> bool:
     """True if the value has a field beyond the contract."""
-    return isinstance(value, dict) and not _names_of(topic).issuperset(value)
+    return isinstance(value, dict) and not _known(topic)[2].issuperset(value)
 
 
 def depth_of(text: bytes) -> int:
@@ -114,7 +114,7 @@ def hidden_violations(value: object, topic: Topic | None = None) -> list[Violati
 
     Skips strings and numbers of the topic's own fields, which `violations` checks. Returns at most 20 violations.
     """
-    known = _names_of(topic) if topic else frozenset[str]()
+    known = _known(topic)[2] if topic else frozenset[str]()
     found: list[Violation] = []
     for violation in _walk(value, known):
         found.append(violation)
@@ -173,14 +173,6 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 _Check = tuple[str, str, int, Field]
 _checks_of: dict[str, tuple[Topic, tuple[_Check, ...], frozenset[str]]] = {}
-
-
-def _checks(topic: Topic) -> tuple[_Check, ...]:
-    return _known(topic)[1]
-
-
-def _names_of(topic: Topic) -> frozenset[str]:
-    return _known(topic)[2]
 
 
 def _known(topic: Topic) -> tuple[Topic, tuple[_Check, ...], frozenset[str]]:

@@ -141,10 +141,10 @@ class Connection(asyncio.BufferedProtocol):
     def _take_head(self, head: bytes, data: bytes, end: int) -> None:
         """Parse a head and the part of its body that has arrived. Raises Fault."""
         server = self._server
-        request = self._request = Request.read(head, server.limits)
+        request = self._request = server.request_of(head)
         self._call = self._refusal = None
         try:
-            call = self._call = server.admit(self, request)
+            call = self._call = server.admit(self, request, head)
             is_kept = call.takes_body
         except Fault as refusal:
             self._refusal = refusal

@@ -7,6 +7,8 @@ import uuid
 
 from include.clock import rfc3339
 
+_AT_ONCE = 256
+_made: list[str] = []  # ids that no event has yet
 _OF_ROWS = uuid.UUID("6f3f8f0c-3b0e-5d0b-9a54-0d9f3c7e2b11")  # never change it
 
 
@@ -14,6 +16,13 @@ def new_event_ids(count: int) -> list[str]:
     """Return `count` random UUIDs, for events without an Idempotency-Key, at the cost of one system call."""
     digits = os.urandom(16 * count).hex()
     return [_uuid(digits[start : start + 32], "4") for start in range(0, 32 * count, 32)]
+
+
+def new_event_id() -> str:
+    """Return a random UUID. A system call makes those of many calls."""
+    if not _made:
+        _made.extend(new_event_ids(_AT_ONCE))
+    return _made.pop()
 
 
 def keyed_event_ids(sender: str, key: str, fingerprint: bytes, count: int) -> list[str]:

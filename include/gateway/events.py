@@ -6,7 +6,7 @@ import msgspec
 
 from include.contracts.validation import suspicious
 from include.gateway.answer import JSON, RETRY_AFTER, Answer, Fault, encode, fault, shown, unavailable
-from include.gateway.event_ids import keyed_event_ids, new_event_ids
+from include.gateway.event_ids import keyed_event_ids, new_event_id, new_event_ids
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint
 from include.gateway.intake import Kept, NotKept, Outcome, Rejected
 from include.gateway.limits import MAX_RECORD_BYTES
@@ -63,7 +63,7 @@ async def _attempt(services: Services, call: Call, body: bytes, outcomes: Outcom
     if isinstance(value, list):
         objects = sum(type(each) is dict for each in value)
         return await _many(services, call, value, body, not suspicious(body, elsewhere=objects), outcomes)
-    [event_id] = _event_ids(call, body, 1)
+    event_id = new_event_id() if call.key is None else _event_ids(call, body, 1)[0]
     plain = not suspicious(body)
     outcome = await services.intake.accept(call.topic, value, event_id, plain, call.key, call.trace)
     kept = raise_unless_kept(outcome)

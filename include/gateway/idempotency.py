@@ -26,7 +26,7 @@ _PREFIX = struct.Struct(">I32s?")  # stored at, fingerprint, is compressed
 Outcomes = dict[int, bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Answer
 class Attempted:
     """An answer and whether it is final. One that is not, such as a 503, is not stored: a repeated call runs again."""
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Where = Literal["kafka", "fallback"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Record
 class Kept:
     """Durable: acknowledged by Kafka, or on the disk of the fallback store."""
 

@@ -50,6 +50,11 @@ class Request:
         self._repeated = ""
         self._parser = httptools.HttpRequestParser(self)
 
+    @property
+    def is_reusable(self) -> bool:
+        """True if it may stand for other requests with the same head: nothing changes it after `read`."""
+        return self.head.transfer_encoding is None
+
     @classmethod
     def read(cls, head: bytes, limits: GatewayLimits) -> "Request":
         """Parse a head, including the empty line at its end. Raises Fault.
@@ -169,6 +174,8 @@ def check_unfinished(data: bytes, seen: int, limits: GatewayLimits) -> None:
 
 def require_json(head: Head) -> None:
     """Raise Fault 415 unless the body is declared as plain JSON in UTF-8."""
+    if head.content_type == b"application/json" and not head.content_encoding:
+        return  # nearly always
     kind, _, parameters = head.content_type.lower().partition(b";")
     charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
     if kind.strip() != b"application/json" or charset not in (b"", b"utf-8"):

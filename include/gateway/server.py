@@ -4,6 +4,7 @@ docs/adr/0009 says why no existing server is used. httptools parses heads and ch
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -19,6 +20,10 @@ from include.settings import GatewayLimits
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 0.25  # interval of timeout checks
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_EXHAUSTED_S = 1.0
+_HEADS = 1024  # kept at most; with the parsed requests they take up to 3 MB
+_HEAD_BYTES = 1024  # of a head that is kept
 _PAUSE_S = 0.001  # before each costly step
 
 
@@ -81,12 +86,16 @@ class Server:
         self.evicted_connections = 0
         self.is_ending = False
         self.read_buffer = memoryview(bytearray(limits.read_bytes))
+        self._heads: dict[bytes, Request] = {}  # of clients that have authenticated, by their bytes
         # Each is ordered by last answer. A connection is in exactly one of the first three.
         self._strangers: OrderedDict[Connection, None] = OrderedDict()
         self._known: OrderedDict[Connection, None] = OrderedDict()
         self._extra: OrderedDict[Connection, None] = OrderedDict()
         self._stalled: OrderedDict[Connection, None] = OrderedDict()
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._opening: set[asyncio.Task[None]] = set()  # connections, until their handshake is done
+        self._resume: asyncio.TimerHandle | None = None  # of accepting
         self._sweeper: asyncio.TimerHandle | None = None
         self._costly_steps: deque[Callable[[], None]] = deque()
         self._next: asyncio.TimerHandle | None = None
@@ -106,18 +115,15 @@ class Server:
         self.loop = asyncio.get_running_loop()
         for kind in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             listener.setsockopt(socket.SOL_SOCKET, kind, self.limits.socket_buffer_bytes)  # connections inherit it
-        backlog = self.limits.backlog  # asyncio calls listen() again, with 100 by default
-        handshake_s = self.limits.receive_timeout_s if tls else None
-        self._listener = await self.loop.create_server(
-            lambda: Connection(self), sock=listener, backlog=backlog, ssl=tls, ssl_handshake_timeout=handshake_s
-        )
+        listener.listen(self.limits.backlog)
+        self._listener, self._tls = listener, tls
+        self.loop.add_reader(listener, self._accept)
         self._sweep()
 
     async def quiesce(self, timeout_s: float) -> bool:
         """Stop accepting, close idle connections, wait for busy ones. False if some are still busy at the timeout."""
         self.is_ending = True
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_accepting()
         for connection in list(self.connections):
             connection.close_if_idle()
         deadline = self.loop.time() + timeout_s
@@ -129,11 +135,60 @@ class Server:
 
     def close(self) -> None:
         """Abort all connections."""
+        self._stop_accepting()
         for timer in (self._sweeper, self._next):
             if timer is not None:
                 timer.cancel()
         for connection in list(self.connections):
             connection.abort()
+
+    # --- accepting
+
+    def _accept(self) -> None:
+        """Accept all connections that wait.
+
+        uvloop's own server accepts one in each iteration of the loop, which under load takes a tenth of a second.
+        """
+        assert self._listener is not None
+        for _ in range(self.limits.backlog):
+            try:
+                client, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as exc:
+                if exc.errno in _EXHAUSTED:
+                    log.error("no connection can be accepted for %g s: %s", _EXHAUSTED_S, exc.strerror)
+                    self.loop.remove_reader(self._listener)
+                    self._resume = self.loop.call_later(
+                        _EXHAUSTED_S, self.loop.add_reader, self._listener, self._accept
+                    )
+                    return
+                continue  # the client has gone
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self.loop.create_task(self._open(client))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, client: socket.socket) -> None:
+        handshake_s = self.limits.receive_timeout_s if self._tls else None
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: Connection(self), client, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
+        except OSError as exc:  # a handshake that fails or times out is one, too
+            log.debug("a connection was not opened: %s", exc)
+            client.close()
+
+    def _stop_accepting(self) -> None:
+        if self._resume is not None:
+            self._resume.cancel()
+        if self._listener is not None:
+            self.loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for task in self._opening:
+            task.cancel()
 
     # --- called by connections
 
@@ -172,12 +227,23 @@ class Server:
         for group in (self._strangers, self._known, self._extra, self._stalled):
             group.pop(connection, None)
 
-    def admit(self, connection: Connection, request: Request) -> Admitted:
+    def request_of(self, head: bytes) -> Request:
+        """Parse a head, unless a request with the same bytes was admitted before. Raises Fault.
+
+        The requests of one client differ in few bytes of their heads, often in none.
+        """
+        return self._heads.get(head) or Request.read(head, self.limits)
+
+    def admit(self, connection: Connection, request: Request, head: bytes) -> Admitted:
         """Let the application admit a request, and mark the connection as authenticated if it is. Raises Fault.
 
         Extra connections get a 503 for calls that are not vital.
         """
         call = self.application.admit(request)
+        if call.is_known and head not in self._heads and len(head) <= _HEAD_BYTES and request.is_reusable:
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            self._heads[head] = request  # only here, so that strangers evict none
         if connection.is_extra:
             if not call.is_vital:
                 self.refused_connections += 1

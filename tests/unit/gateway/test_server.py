@@ -364,3 +364,58 @@ def test_ending_gives_up_on_a_sender_that_never_finishes():
         return await gateway.server.quiesce(0.05)
 
     assert against(scenario) is False
+
+
+def test_a_head_that_comes_again_is_a_request_of_its_own():
+    async def scenario(gateway, connect):
+        first, second = await connect(), await connect()
+        ids = []
+        for number in range(1, 4):
+            for wire in (first, second):
+                wire.send(request(event(title=f"{number}")))
+            for wire in (first, second):
+                status, headers, body = await wire.answer()
+                assert status == 201
+                ids += [headers["x-request-id"], json.loads(body)["eventId"]]
+        heads = len(gateway.server._heads)
+        titles = sorted(json.loads(record.value)["title"] for record in gateway.producer.records)
+        return heads, titles, len(set(ids))
+
+    assert against(scenario) == (1, ["1", "1", "2", "2", "3", "3"], 12)
+
+
+def test_a_known_head_is_admitted_anew():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        wire.send(request(event()))
+        before, _, _ = await wire.answer()
+        gateway.services.tokens._known.clear()  # as a reload after the token was removed
+        wire.send(request(event()))
+        after, _, _ = await wire.answer()
+        return before, after
+
+    assert against(scenario) == (201, 401)
+
+
+def test_heads_are_kept_of_clients_that_are_known_and_in_bounds():
+    async def scenario(gateway, connect):
+        wire = await connect()
+        for number in range(5):
+            wire.send(request(event(), f"X-Number: {number}").replace(DATA_TOKEN.encode(), b"not-a-token"))
+            assert (await wire.answer())[0] == 401
+            wire.send(request(method="GET", target="/healthz"))
+            assert (await wire.answer())[0] == 200
+        wire.send(request(event(), "X-Long: " + "x" * 2000))
+        assert (await wire.answer())[0] == 201
+        body = event()
+        wire.send(request(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), "Transfer-Encoding: chunked"))
+        assert (await wire.answer())[0] == 201
+        kept = len(gateway.server._heads)
+        most = 0
+        for number in range(1500):
+            wire.send(request(event(), f"Idempotency-Key: {number}"))
+            assert (await wire.answer())[0] == 201
+            most = max(most, len(gateway.server._heads))
+        return kept, most
+
+    assert against(scenario) == (0, 1024)
