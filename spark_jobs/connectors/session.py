@@ -26,7 +26,6 @@ STREAM_CONFIGURATION = {
     "spark.sql.codegen.hugeMethodLimit": "8000",  # the JVM does not compile larger methods, so do not generate them
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # joins must use the member table's partitioning
     "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # larger relations are spread over all tasks
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",  # each Arrow batch is built whole in memory
     "spark.task.maxDirectResultSize": "64MB",  # batches for PostgreSQL reach the driver without the block manager
     "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and ids hardly compress, and trying takes a second
     # Spark's default starts a `readlink` process for each file that it renames: 60 ms per batch

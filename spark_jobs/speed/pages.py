@@ -10,6 +10,7 @@ from pyspark.sql import types as t
 from include.adapters.kafka.offsets import OffsetRange, Offsets
 
 SIZE = "_bytes"
+_FEW_HEADERS = 10  # a record of the join has at most nine
 
 
 def pages(
@@ -79,9 +80,12 @@ def _size(schema: t.StructType) -> str:
 
 def _size_of(field: t.StructField) -> str:
     if isinstance(field.dataType, t.ArrayType):  # headers
-        # joined as texts, because Spark does not compile lambdas
+        # joined as texts, because Spark does not compile lambdas; that copies each header, so few are added one by one
         texts = (f"`{field.name}`.key", f"cast(`{field.name}`.value AS array<string>)")
-        return " + ".join(f"coalesce(octet_length(array_join({each}, '')), 0)" for each in texts)
+        joined = " + ".join(f"coalesce(octet_length(array_join({each}, '')), 0)" for each in texts)
+        parts = (f"get(`{field.name}`, {index}).{part}" for index in range(_FEW_HEADERS) for part in ("key", "value"))
+        added = " + ".join(f"coalesce(octet_length({each}), 0)" for each in parts)
+        return f"CASE WHEN size(`{field.name}`) > {_FEW_HEADERS} THEN {joined} ELSE {added} END"
     return f"coalesce(octet_length(`{field.name}`), 0)"
 
 
