@@ -74,7 +74,7 @@ def bench() -> Iterator[Bench]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        with kafka_server(folder / "kafka") as server:
+        with kafka_server(folder / "kafka", java_options=()) as server:
             broker = Broker(server)
             broker.make_topics()
             broker.make_topics(_PEER_TOPIC)

@@ -235,7 +235,10 @@ def bench(members: int, boards: int) -> Iterator[Bench]:
     for name in ("kafka", "postgres"):
         (folder / name).mkdir(parents=True)
     try:
-        with kafka_server(folder / "kafka") as kafka, postgres_server(folder / "postgres", DEFAULTS) as postgres:
+        with (
+            kafka_server(folder / "kafka", java_options=()) as kafka,
+            postgres_server(folder / "postgres", DEFAULTS) as postgres,
+        ):
             yield Bench(kafka, postgres, folder, members, boards)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

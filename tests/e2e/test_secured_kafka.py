@@ -33,7 +33,7 @@ from spark_jobs.connectors.kafka import read_range, stream_reader, write_records
 from stack.layout import Layout
 from stack.ports import unused
 from stack.prerequisites import find_java
-from tests.servers import Listener, kafka_server
+from tests.servers import QUICK_START, Listener, kafka_server
 from tests.support.broker import remove_topics
 from tests.support.certificates import Authority
 from tests.support.identity_provider import identity_provider
@@ -87,7 +87,7 @@ def secured(authority, ports, provider, tmp_path_factory):
     }
     listeners = (Listener("SECURE", ports["SECURE"], "SASL_SSL"), Listener("MUTUAL", ports["MUTUAL"], "SSL"))
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider}/keys"
-    with kafka_server(tmp_path_factory.mktemp("secured"), more, listeners, (allowed,)) as kafka:
+    with kafka_server(tmp_path_factory.mktemp("secured"), more, listeners, (*QUICK_START, allowed)) as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         sha_256, sha_512 = (ScramCredentialInfo(each, 4096) for each in (ScramMechanism.SCRAM_SHA_256,
                                                                         ScramMechanism.SCRAM_SHA_512))  # fmt: skip
