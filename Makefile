@@ -14,7 +14,7 @@ STACK_AS_IS = $(if $(wildcard $(PY)),$(PY),"$(PYTHON)") -m stack
 
 FORCED = $(if $(filter 1 yes true,$(FORCE)),--force)
 
-.PHONY: help setup env up down status logs clean clean-all backup restore demo load test test-e2e test-unit test-long coverage faults cluster drill compose-test bench check audit lock
+.PHONY: help setup env up down status logs clean clean-all backup restore demo load test test-e2e test-unit test-long coverage faults cluster drill compose-test bench bench-guard check audit lock
 
 help: ## this list
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 20
@@ -101,6 +101,9 @@ bench: setup ## figures of gateway, stream and batch beside their peers, an hour
 	@$(PY) -m benchmarks.rebuild
 	@$(PY) -m benchmarks.publish
 	@$(PY) -m benchmarks.scale
+
+bench-guard: setup ## cost of each hot path beside its peer, against benchmarks/guard.toml, eight minutes; needs wrk, a JDK and a quiet machine
+	@$(PY) -m benchmarks.guard $(N)
 
 # Base images of the shell, else the official ones. DEBIAN_IMAGE=… builds stand-ins for them from that image first.
 compose-test: setup ## the team deployment as containers: built, failed, updated and ended; needs Docker and Compose 2

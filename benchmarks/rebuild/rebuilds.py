@@ -18,6 +18,7 @@ import psycopg2
 from benchmarks.memory import Peak, PeakMemory
 from benchmarks.peer_python import peer_python
 from benchmarks.report import Goal, Report, median_ratio
+from benchmarks.sessions import ChildrenCpu
 from benchmarks.stream.parts import SEED, Bench
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
@@ -105,7 +106,7 @@ def _compare(bench: Bench, report: Report, rounds: int, boards: int) -> None:
     for number in range(rounds):
         runs: list[tuple[list[Timed], Callable[[], Timed]]] = [
             (ours, lambda n=number: rebuild_ours(bench, report, f"ours {n}", boards)),  # type: ignore[misc]
-            (peers, lambda n=number: _peer(bench, report, f"DuckDB {n}", boards)),  # type: ignore[misc]
+            (peers, lambda n=number: rebuild_peer(bench, report, f"DuckDB {n}", boards)),  # type: ignore[misc]
         ]
         for found, run in runs if number % 2 else reversed(runs):
             bench.empty_database()  # so that the day is new for both
@@ -144,7 +145,8 @@ def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, source: s
     return timed
 
 
-def _peer(bench: Bench, report: Report, name: str, boards: int) -> "Timed":
+def rebuild_peer(bench: Bench, report: Report, name: str, boards: int) -> "Timed":
+    """Rebuild the day with the hand-written program."""
     dsn = bench.postgres.superuser_dsn(bench.settings.database.name)
     program = str(Path(__file__).with_name("duckdb_rebuild.py"))
     timed = run_timed([program, bench.kafka.bootstrap_servers, dsn, _PEER_TABLE], bench, {}, str(peer_python()))
@@ -159,29 +161,31 @@ def _peer(bench: Bench, report: Report, name: str, boards: int) -> "Timed":
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Seconds and peak memory of a command."""
+    """Seconds, CPU seconds of all its processes, and peak memory of a command."""
 
     taken_s: float
+    cpu_s: float
     peak: Peak
 
 
 def run_timed(line: list[str], bench: Bench, more: Mapping[str, str], python: str = sys.executable) -> Timed:
     """Run a command of the pipeline to its end, with further variables. Raises AssertionError if it fails."""
     with tempfile.TemporaryFile("w+") as errors:
-        began = time.monotonic()
+        cpu, began = ChildrenCpu(), time.monotonic()
         process = subprocess.Popen([python, *line], cwd=PROJECT_ROOT, env=bench.variables(**more), stderr=errors,
                                    stdout=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
         memory = PeakMemory(process.pid, _WORKER)
         try:
             code = process.wait(_LIMIT_S)
             taken_s = time.monotonic() - began
+            cpu_s = cpu.of_ended(process.pid)
         finally:
             process.kill()
             process.wait()
             peak = memory.stop()
         errors.seek(0)
         assert code == 0, f"{line} ended with {code}:\n{errors.read()[-3000:]}"
-    return Timed(taken_s, peak)
+    return Timed(taken_s, cpu_s, peak)
 
 
 def _stream(bench: Bench) -> None:
@@ -194,6 +198,7 @@ def _stream(bench: Bench) -> None:
 
 def _add(report: Report, name: str, timed: Timed, boards: int) -> None:
     report.add({
-        "run": name, "published s": round(timed.taken_s, 1), "boards/s": round(boards / timed.taken_s),
+        "run": name, "published s": round(timed.taken_s, 1), "CPU s": round(timed.cpu_s, 1),
+        "boards/s": round(boards / timed.taken_s),
         "MiB": round(timed.peak.together), "task MiB": round(timed.peak.largest) or None,
     })  # fmt: skip

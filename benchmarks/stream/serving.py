@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import psycopg2
 
@@ -25,7 +25,7 @@ def serve(bench: Bench, rounds: int) -> Report:
     for number in range(1, rounds + 1):
         for name in list(_NAMES) if number % 2 else list(reversed(_NAMES)):
             bench.begin()
-            with _ours(bench) if name == "ours" else bench.sink(name) as (application, progress):
+            with started(bench, name) as (application, progress):
                 for what in ("first", "warm"):
                     timing, cpu_s = bench.from_standstill(application, bench.boards, progress, BOARD_DETAIL.name)
                     report.add(timing.row(f"{_NAMES[name]} {number}, {what}", "rows", cpu_s))
@@ -38,6 +38,11 @@ def serve(bench: Bench, rounds: int) -> Report:
         Goal("rows/s, ours warm / sink copy", to_copy, at_least=1.0),
     )
     return report
+
+
+def started(bench: Bench, name: str) -> AbstractContextManager[tuple[Application, Callable[[], int]]]:
+    """Run the query *serve* for "ours", else the hand-written sink of that name; yields its count of rows as well."""
+    return _ours(bench) if name == "ours" else bench.sink(name)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """The server's caps and manners, on real sockets and the product's own event loop; what is behind it is fake."""
 
 import asyncio
+import errno
 import json
+import socket
 
 import pytest
 
@@ -419,3 +421,56 @@ def test_heads_are_kept_of_clients_that_are_known_and_in_bounds():
         return kept, most
 
     assert against(scenario) == (0, 1024)
+
+
+def clients_of(gateway, count):
+    """Connections that wait in the kernel, made without a turn of the event loop."""
+    address = gateway.server._listener.getsockname()
+    return [socket.create_connection(address) for _ in range(count)]
+
+
+def test_all_waiting_connections_are_accepted_at_once():
+    async def scenario(gateway, connect):
+        clients = clients_of(gateway, 50)
+        for _ in range(10):  # turns of the loop: a socket is opened in some turns, by a task of its own
+            await asyncio.sleep(0)
+        found = gateway.server.open_connections
+        for client in clients:
+            client.close()
+        return found
+
+    assert against(scenario) == 50
+
+
+def test_accepting_goes_on_after_file_descriptors_ran_out(monkeypatch, caplog):
+    monkeypatch.setattr("include.gateway.server._EXHAUSTED_S", 0.05)
+
+    async def scenario(gateway, connect):
+        listener, failures = gateway.server._listener, [errno.EMFILE, errno.ECONNABORTED]
+
+        class Exhausted:
+            def accept(self):
+                if failures:
+                    raise OSError(failures.pop(0), "as the kernel says")
+                return listener.accept()
+
+            def __getattr__(self, name):
+                return getattr(listener, name)
+
+        gateway.server._listener = Exhausted()
+        wire = await connect()
+        wire.send(request(event()))
+        return (await wire.answer())[0]
+
+    assert against(scenario) == 201
+    assert "no connection can be accepted for 0.05 s: as the kernel says" in caplog.text
+
+
+def test_no_connection_is_accepted_once_the_server_quiesces():
+    async def scenario(gateway, connect):
+        address = gateway.server._listener.getsockname()
+        await gateway.server.quiesce(1.0)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+
+    against(scenario)

@@ -1,0 +1,124 @@
+"""Measures the figures of the guard, ours and the reference in turns."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from benchmarks.gateway.processes import bench as gateway_bench
+from benchmarks.gateway.processes import target
+from benchmarks.gateway.wrk import load
+from benchmarks.guard.recorded import Figure
+from benchmarks.rebuild.rebuilds import fill, rebuild_ours, rebuild_peer
+from benchmarks.report import Report, median
+from benchmarks.stream.boards import View, into_topic
+from benchmarks.stream.clock import time_until
+from benchmarks.stream.parts import Bench
+from benchmarks.stream.parts import bench as stream_bench
+from benchmarks.stream.serving import started
+from demo import reference_data
+from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
+
+FIGURES = ("single", "arrays", "cold", "steady", "paced", "post to view", "serve", "rebuild")
+
+_ARRAY = 500
+_RATE = 500
+_SECONDS = 15.0
+_SETTLED_S = 3.0
+
+
+def measure(sections: Iterable[str]) -> Iterator[Figure]:
+    """Yield the figures of these sections as they are measured."""
+    wanted = set(sections)
+    if "gateway" in wanted:
+        yield from _gateway()
+    if rest := [SECTIONS[name] for name in SECTIONS if name in wanted and name != "gateway"]:
+        with stream_bench(reference_data.MEMBERS, reference_data.BOARDS) as bench:
+            for section in rest:
+                yield from section(bench)
+
+
+def _gateway() -> Iterator[Figure]:
+    """Yield the CPU time of a call, and of an event in an array, beside a call of the hand-written gateway."""
+    ours, arrays, peers = [], [], []
+    with gateway_bench() as parts, parts.gateway() as gateway, parts.peer() as peer:
+        for one in (target(gateway), peer):
+            load(one, 4)
+        for _ in range(3):
+            ours.append(load(target(gateway), 4).cpu_us)
+            peers.append(load(peer, 4).cpu_us)
+            arrays.append(load(target(gateway), 4, _ARRAY).cpu_us / _ARRAY)
+    yield Figure("single", median(ours), median(peers), "CPU µs per call")
+    yield Figure("arrays", median(arrays), median(peers), "CPU µs per event")
+
+
+def _join(bench: Bench) -> Iterator[Figure]:
+    """Yield the cost of a board from a cold start, warm, and at a steady rate, beside a cold start of Kafka Streams."""
+    bench.begin(MEMBER.name, BOARD.name)
+    bench.fill(MEMBER.name)
+    bench.fill(BOARD.name)
+    starts = {"ours": lambda: bench.ours("--query", "join"), "Kafka Streams": bench.kafka_streams}
+    found: dict[str, list[float]] = {name: [] for name in starts}
+    warm = []
+    for number in range(2):
+        for name in list(starts)[:: 1 if number else -1]:
+            bench.begin()
+            with starts[name]() as application:
+                time_until(bench.boards, bench.joined, application.started_at, application)
+                found[name].append(_micros(application.cpu_s(), bench.boards))
+                if name == "ours" and number:
+                    time.sleep(_SETTLED_S)
+                    _, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
+                    warm.append(_micros(cpu_s, bench.boards))
+    peer = median(found["Kafka Streams"])
+    yield Figure("cold", median(found["ours"]), peer, "CPU µs per board")
+    yield Figure("steady", median(warm), peer, "CPU µs per board")
+    yield from _paced(bench, peer)
+
+
+def _paced(bench: Bench, peer: float) -> Iterator[Figure]:
+    """Yield the CPU time of a board and its way from the topic to the view at 500 boards/s."""
+    bench.begin(MEMBER.name, BOARD.name)
+    bench.fill(MEMBER.name)
+    with bench.ours() as application:
+        bench.wait_until_running(application)
+        servers = bench.kafka.bootstrap_servers
+        into_topic(servers, bench.members, _RATE, _SECONDS, None)
+        view, before_s = View(bench.settings), application.cpu_s()
+        sent = into_topic(servers, bench.members, _RATE, _SECONDS, view)
+        cpu_s = application.cpu_s() - before_s
+        p50_s = view.close().percentile(50)
+    yield Figure("paced", _micros(cpu_s, sent), peer, "CPU µs per board")
+    yield Figure("post to view", p50_s * 1e3, peer, "ms")
+
+
+def _serve(bench: Bench) -> Iterator[Figure]:
+    """Yield the CPU time of a row of board-detail, warm, beside the hand-written sink that uses COPY."""
+    found = {}
+    for name in ("ours", "copy"):
+        bench.begin()
+        with started(bench, name) as (application, progress):
+            for _ in ("first", "warm"):
+                _, cpu_s = bench.from_standstill(application, bench.boards, progress, BOARD_DETAIL.name)
+        found[name] = _micros(cpu_s, bench.boards)
+    yield Figure("serve", found["ours"], found["copy"], "CPU µs per row")
+
+
+def _rebuild(bench: Bench) -> Iterator[Figure]:
+    """Yield the CPU time of a row of a rebuilt day, beside DuckDB by hand."""
+    fill(bench, bench.boards)
+    report = Report("rebuild")
+    ours: list[float] = []
+    peers: list[float] = []
+    for number in range(2):
+        for found, run in ((ours, rebuild_ours), (peers, rebuild_peer)):
+            bench.empty_database()
+            found.append(_micros(run(bench, report, f"{run.__name__} {number}", bench.boards).cpu_s, bench.boards))
+    yield Figure("rebuild", median(ours), median(peers), "CPU µs per row")
+
+
+def _micros(seconds: float, count: int) -> float:
+    return seconds * 1e6 / count
+
+
+SECTIONS: Mapping[str, Callable[[Bench], Iterator[Figure]]] = {
+    "gateway": lambda _: _gateway(), "join": _join, "serve": _serve, "rebuild": _rebuild,
+}  # fmt: skip
