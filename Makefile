@@ -102,7 +102,7 @@ bench: setup ## figures of gateway, stream and batch beside their peers, an hour
 	@$(PY) -m benchmarks.publish
 	@$(PY) -m benchmarks.scale
 
-bench-guard: setup ## cost of each hot path beside its peer, against benchmarks/guard.toml, eight minutes; needs wrk, a JDK and a quiet machine
+bench-guard: setup ## cost of each hot path relative to a peer, against benchmarks/guard.toml, eight minutes; needs wrk, a JDK and a quiet machine
 	@$(PY) -m benchmarks.guard $(N)
 
 # Base images of the shell, else the official ones. DEBIAN_IMAGE=… builds stand-ins for them from that image first.

@@ -329,7 +329,7 @@ def kafka_server(
     listeners: tuple[Listener, ...] = (),
     java_options: tuple[str, ...] = QUICK_START,
 ) -> Iterator[KafkaServer]:
-    """A running broker, stopped at the end of the block. Benchmarks give no `java_options`, as the stack does."""
+    """A running broker, stopped at the end of the block. Benchmarks give `java_options=()`, as in the stack."""
     server = KafkaServer(folder, more, listeners, java_options)
     try:
         server.start()

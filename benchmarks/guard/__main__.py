@@ -1,8 +1,8 @@
 """Compares the cost of each hot path with `benchmarks/guard.toml`: `python -m benchmarks.guard [NAME …]`.
 
-Each figure is CPU time or latency divided by the CPU time of a peer in the same run. A ratio above 1.15 times the
-recorded one is missed. Takes about eight minutes on two cores.
-Exit codes: 0 no ratio is missed; 1 one is; 2 a program is missing on this machine, for instance wrk or a JDK.
+Each figure is CPU time, or for a cold start and a record's way to the view time, relative to a peer in the same run. A
+ratio above 1.15 times the recorded one is missed. Takes about eight minutes on two cores.
+Exit codes: 0 no ratio is missed; 1 one is, or a run failed; 2 a program is missing here, for instance wrk or a JDK.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The recorded ratios of the guard, and how measured ones compare with them."""
 
+import math
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ TOLERANCE = 1.15
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured cost in this unit, and the CPU time of a peer in µs per call, board or row, in the same run."""
+    """A measured cost in this unit, and that of a peer in the same run: its CPU µs, or seconds for a cold start."""
 
     name: str
     ours: float
@@ -35,10 +36,12 @@ def recorded(file: Path, names: Collection[str]) -> Mapping[str, float]:
         raise StackError(
             f"{file}: not a TOML file with a table [ratios]: {exc}; restore it from the repository"
         ) from exc
-    if set(found) != set(names):
-        differing = ", ".join(sorted(set(found) ^ set(names)))
-        raise StackError(f"{file}: the ratios are not those of the figures ({differing}); give each figure one")
-    return {name: float(ratio) for name, ratio in found.items()}
+    if not isinstance(found, dict) or set(found) != set(names):
+        raise StackError(f"{file}: the ratios are not those of the figures; give one to each of: {', '.join(names)}")
+    for name, ratio in found.items():
+        if not isinstance(ratio, int | float) or not 0 < ratio < math.inf:
+            raise StackError(f"{file}: {name} = {ratio!r} is not a ratio; give a number above 0")
+    return found
 
 
 def judge(report: Report, figures: Iterable[Figure], limits: Mapping[str, float]) -> None:
@@ -47,7 +50,7 @@ def judge(report: Report, figures: Iterable[Figure], limits: Mapping[str, float]
         limit = limits[figure.name] * TOLERANCE
         report.add({
             "figure": f"{figure.name}, {figure.unit}", "ours": round(figure.ours, 1),
-            "peer, CPU µs": round(figure.reference, 1), "ratio": round(figure.ratio, 3),
+            "peer": round(figure.reference, 1), "ratio": round(figure.ratio, 3),
             "recorded": limits[figure.name], "at most": round(limit, 3),
             "verdict": "ok" if figure.ratio <= limit else "MISSED",
         })  # fmt: skip

@@ -18,7 +18,7 @@ import psycopg2
 from benchmarks.memory import Peak, PeakMemory
 from benchmarks.peer_python import peer_python
 from benchmarks.report import Goal, Report, median_ratio
-from benchmarks.sessions import ChildrenCpu
+from benchmarks.sessions import SessionCpu
 from benchmarks.stream.parts import SEED, Bench
 from demo import reference_data
 from demo.topic_sender import as_gateway, send
@@ -171,18 +171,17 @@ class Timed:
 def run_timed(line: list[str], bench: Bench, more: Mapping[str, str], python: str = sys.executable) -> Timed:
     """Run a command of the pipeline to its end, with further variables. Raises AssertionError if it fails."""
     with tempfile.TemporaryFile("w+") as errors:
-        cpu, began = ChildrenCpu(), time.monotonic()
+        began = time.monotonic()
         process = subprocess.Popen([python, *line], cwd=PROJECT_ROOT, env=bench.variables(**more), stderr=errors,
                                    stdout=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-        memory = PeakMemory(process.pid, _WORKER)
+        memory, cpu = PeakMemory(process.pid, _WORKER), SessionCpu(process.pid)
         try:
             code = process.wait(_LIMIT_S)
             taken_s = time.monotonic() - began
-            cpu_s = cpu.of_ended(process.pid)
         finally:
             process.kill()
             process.wait()
-            peak = memory.stop()
+            peak, cpu_s = memory.stop(), cpu.stop()
         errors.seek(0)
         assert code == 0, f"{line} ended with {code}:\n{errors.read()[-3000:]}"
     return Timed(taken_s, cpu_s, peak)

@@ -35,7 +35,7 @@ def cold(bench: Bench, rounds: int) -> Report:
             with starts[name]() as application:
                 timing = time_until(bench.boards, bench.joined, application.started_at, application)
                 report.add(timing.row(f"{name} {number}", "boards", application.cpu_s()))
-                _refuse_more(bench, bench.boards)
+                refuse_more(bench, bench.boards)
             found[name].append(timing.last_s)
     report.judge(
         Goal(
@@ -70,7 +70,7 @@ def steady(bench: Bench, rounds: int) -> Report:
                     timing, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
                     rates[name].append(timing.rate)
                     report.add(timing.row(f"{name} {number}, {what}", "boards", cpu_s))
-                _refuse_more(bench, 2 * bench.boards)
+                refuse_more(bench, 2 * bench.boards)
     report.judge(
         Goal(
             "boards/s, ours warm / Kafka Streams preloaded, median of the pairs",
@@ -84,7 +84,7 @@ def steady(bench: Bench, rounds: int) -> Report:
     return report
 
 
-def _refuse_more(bench: Bench, expected: int) -> None:
+def refuse_more(bench: Bench, expected: int) -> None:
     """Raise AssertionError if there are more records than boards: the measurement would have ended too early."""
     time.sleep(1)
     assert bench.joined() == expected, f"{bench.joined():,} records in board-detail, not {expected:,}"

@@ -30,7 +30,7 @@ def serve(bench: Bench, rounds: int) -> Report:
                     timing, cpu_s = bench.from_standstill(application, bench.boards, progress, BOARD_DETAIL.name)
                     report.add(timing.row(f"{_NAMES[name]} {number}, {what}", "rows", cpu_s))
                 warm[name].append(timing.rate)
-            in_table = bench.in_view() if name == "ours" else _sunk_rows(bench)
+            in_table = rows_of(bench, name)
             assert in_table == 2 * bench.boards, f"{in_table:,} rows"
     to_rows, to_copy = (median_ratio(warm["ours"], warm[peer]) for peer in ("rows", "copy"))
     report.judge(
@@ -87,6 +87,11 @@ def _both_peers(bench: Bench) -> tuple[Timing, float]:
         cpu_s = sink.cpu_s() + streams.cpu_s()
     assert _sunk_rows(bench) == bench.boards
     return timing, cpu_s
+
+
+def rows_of(bench: Bench, name: str) -> int:
+    """Return the number of rows that "ours", else a hand-written sink, has written."""
+    return bench.in_view() if name == "ours" else _sunk_rows(bench)
 
 
 def _sunk_rows(bench: Bench) -> int:

@@ -43,18 +43,32 @@ class MeasuredBody:
         return rest
 
 
+class _Content:
+    """Collects the body's bytes for the parser. It does not know the parser: a cycle would keep a refused body alive."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def on_body(self, data: bytes) -> None:
+        """Append a piece of a chunk."""
+        self.content += data
+
+
 class ChunkedBody:
-    """A body in chunked encoding. The parser that read the head validates it; this class only finds where pieces end.
+    """A body in chunked encoding. A parser that has the head validates it; this class only finds where pieces end.
 
     The parser must never see a byte of the next request. Trailers count against the limit of the head and are dropped.
     """
 
     is_costly = True
 
-    def __init__(self, parser: httptools.HttpRequestParser, content: bytearray, limits: GatewayLimits) -> None:
-        self.content = content  # the parser's callback appends to it
+    def __init__(self, head: bytes, limits: GatewayLimits) -> None:
+        """`head` must be a valid one."""
+        target = _Content()
+        self.content = target.content
         self.is_whole = False
-        self._parser = parser
+        self._parser = httptools.HttpRequestParser(target)
+        self._parser.feed_data(head)
         self._limits = limits
         self._line = b""  # unfinished line: of a chunk's head or of a trailer
         self._missing = 0  # bytes missing of the present chunk and its CRLF

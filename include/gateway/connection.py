@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from include.gateway.answer import Answer, Fault, Headers, answer_of, fault, unavailable
-from include.gateway.body import Body, MeasuredBody
+from include.gateway.body import Body, ChunkedBody, MeasuredBody
 from include.gateway.request import HEAD_END, Request, check_unfinished, new_id
 from include.logs import REQUEST, RequestIds
 
@@ -166,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if is_kept and waits and len(data) == end:
             self._transport.write(_CONTINUE)
-        self._body = request.chunks(server.limits) if length is None else MeasuredBody(length, is_kept)
+        self._body = ChunkedBody(head, server.limits) if length is None else MeasuredBody(length, is_kept)
         self._take_body(data[end:])
 
     def _take_body(self, data: bytes) -> None:
@@ -214,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
                 answer = self._answer_of(self._refusal)
         finally:
             self._release()
-            self._request = self._task = None
+            self._request = self._refusal = self._task = None  # a refusal's traceback has this connection
         self._server.application.answered(request, call, answer, len(body), self._loop.time() - began)
         if self._transport.is_closing():
             return

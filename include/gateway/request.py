@@ -7,7 +7,7 @@ from itertools import count
 import httptools
 
 from include.gateway.answer import Fault, fault
-from include.gateway.body import ChunkedBody, body_too_large, head_too_large
+from include.gateway.body import body_too_large, head_too_large
 from include.settings import GatewayLimits
 
 HEAD_END = b"\r\n\r\n"
@@ -39,7 +39,7 @@ _FIELDS = {name.replace("_", "-").encode(): name for name in vars(Head) if not n
 class Request:
     """A request whose head has been parsed. The methods that begin with `on_` are callbacks of the parser."""
 
-    __slots__ = ("_content", "_given", "_parser", "_repeated", "head", "is_kept_alive", "method", "target")
+    __slots__ = ("_given", "_parser", "_repeated", "head", "is_kept_alive", "method", "target")
 
     def __init__(self) -> None:
         self.method = b""
@@ -48,7 +48,7 @@ class Request:
         self.is_kept_alive = False
         self._given: dict[str, object] = self.head.__dict__
         self._repeated = ""
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = None  # only while `read` runs: the two would be a cycle
 
     @property
     def is_reusable(self) -> bool:
@@ -63,20 +63,22 @@ class Request:
         """
         check_beginning(head, limits)
         request = cls()
-        parser = request._parser
+        parser = request._parser = httptools.HttpRequestParser(request)
         try:
             parser.feed_data(head)
+            if parser.should_upgrade():
+                raise _other_protocol()
+            request.method = parser.get_method()
+            request._check(head, parser.get_http_version())
         except httptools.HttpParserUpgrade as exc:
             raise _other_protocol() from exc
         except httptools.HttpParserError as exc:
             raise _other_version() if _OTHER_VERSION.match(head) else _not_http() from exc
-        if parser.should_upgrade():
-            raise _other_protocol()
-        request.method = parser.get_method()
-        request._check(head)
+        finally:
+            request._parser = None
         return request
 
-    def _check(self, data: bytes) -> None:
+    def _check(self, data: bytes, version: str) -> None:
         # requirements of RFC 9112 that the parser does not check
         head = self.head
         if data.startswith(b"%b %b HTTP/1.1\r\n" % (self.method, self.target)):
@@ -85,7 +87,7 @@ class Request:
         elif data.startswith(b"%b %b HTTP/1.0\r\n" % (self.method, self.target)):
             head.expect = b""
             self.is_kept_alive = False
-        elif self._parser.get_http_version() not in ("1.1", "1.0"):
+        elif version not in ("1.1", "1.0"):
             raise _other_version()
         else:
             raise fault(400, "", "not a request line", "send method, target and HTTP/1.1 with one space between")
@@ -104,11 +106,6 @@ class Request:
         if length > limits.max_body_bytes:
             raise body_too_large(limits)
         return length
-
-    def chunks(self, limits: GatewayLimits) -> ChunkedBody:
-        """Return the reader of a chunked body."""
-        self._content = bytearray()
-        return ChunkedBody(self._parser, self._content, limits)
 
     @property
     def id(self) -> str:
@@ -141,11 +138,8 @@ class Request:
 
     def on_headers_complete(self) -> None:
         """Read the keep-alive flag. Later is too late: the parser resets it after a request without a body."""
+        assert self._parser is not None
         self.is_kept_alive = self._parser.should_keep_alive()
-
-    def on_body(self, data: bytes) -> None:
-        """Append a piece of a chunk."""
-        self._content += data
 
 
 _PROCESS = secrets.token_hex(8)

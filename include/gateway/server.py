@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 _SWEEP_S = 0.25  # interval of timeout checks
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _EXHAUSTED_S = 1.0
+_ACCEPTED_AT_ONCE = 64
 _HEADS = 1024  # kept at most; with the parsed requests they take up to 3 MB
 _HEAD_BYTES = 1024  # of a head that is kept
 _PAUSE_S = 0.001  # before each costly step
@@ -94,7 +95,7 @@ class Server:
         self._stalled: OrderedDict[Connection, None] = OrderedDict()
         self._listener: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
-        self._opening: set[asyncio.Task[None]] = set()  # connections, until their handshake is done
+        self._opening: dict[asyncio.Task[None], None] = {}  # connections, until their handshake is done; oldest first
         self._resume: asyncio.TimerHandle | None = None  # of accepting
         self._sweeper: asyncio.TimerHandle | None = None
         self._costly_steps: deque[Callable[[], None]] = deque()
@@ -115,8 +116,9 @@ class Server:
         self.loop = asyncio.get_running_loop()
         for kind in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             listener.setsockopt(socket.SOL_SOCKET, kind, self.limits.socket_buffer_bytes)  # connections inherit it
+        listener.setblocking(False)
         listener.listen(self.limits.backlog)
-        self._listener, self._tls = listener, tls
+        self._listener, self._tls, self.is_ending = listener, tls, False
         self.loop.add_reader(listener, self._accept)
         self._sweep()
 
@@ -136,6 +138,9 @@ class Server:
     def close(self) -> None:
         """Abort all connections."""
         self._stop_accepting()
+        if self._tls:  # without TLS a connection opens at once, and `joined` closes it
+            for task in self._opening:
+                task.cancel()
         for timer in (self._sweeper, self._next):
             if timer is not None:
                 timer.cancel()
@@ -145,12 +150,12 @@ class Server:
     # --- accepting
 
     def _accept(self) -> None:
-        """Accept all connections that wait.
+        """Accept the connections that wait, but few at a time: before it may be evicted, each has a turn to be read.
 
         uvloop's own server accepts one in each iteration of the loop, which under load takes a tenth of a second.
         """
         assert self._listener is not None
-        for _ in range(self.limits.backlog):
+        for _ in range(max(1, min(_ACCEPTED_AT_ONCE, self.limits.max_connections // 8))):
             try:
                 client, _ = self._listener.accept()
             except BlockingIOError:
@@ -167,8 +172,12 @@ class Server:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self.loop.create_task(self._open(client))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._opening[task] = None
+            task.add_done_callback(lambda task: self._opening.pop(task, None))
+            if self._tls and len(self._opening) > self.limits.max_connections + self.limits.reserved_connections:
+                oldest = next(iter(self._opening))
+                del self._opening[oldest]
+                oldest.cancel()
 
     async def _open(self, client: socket.socket) -> None:
         handshake_s = self.limits.receive_timeout_s if self._tls else None
@@ -179,6 +188,9 @@ class Server:
         except OSError as exc:  # a handshake that fails or times out is one, too
             log.debug("a connection was not opened: %s", exc)
             client.close()
+        except BaseException:
+            client.close()
+            raise
 
     def _stop_accepting(self) -> None:
         if self._resume is not None:
@@ -187,13 +199,17 @@ class Server:
             self.loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
-        for task in self._opening:
-            task.cancel()
 
     # --- called by connections
 
     def joined(self, connection: Connection) -> None:
-        """Register a new connection; evict another, or make it an extra one, if there are too many."""
+        """Register a new connection; evict another, or make it an extra one, if there are too many.
+
+        It is closed if the server is ending: nothing of it was read.
+        """
+        if self.is_ending:
+            connection.abort()
+            return
         self.connections.add(connection)
         if len(self.connections) - len(self._extra) <= self.limits.max_connections or self._make_room():
             self._strangers[connection] = None

@@ -3,11 +3,14 @@
 import itertools
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from include.adapters.kafka.offsets import OffsetRange
-from spark_jobs.speed.pages import parts_of, share_of
+from spark_jobs.schemas import RECORD
+from spark_jobs.speed.pages import _size, pages, parts_of, share_of
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(0, 5_000))
 
@@ -49,3 +52,28 @@ def test_rows_of_their_share_fit(count, max_bytes):
 def test_batches_of_similar_counts_have_the_same_share():
     assert len({share_of(count, 64 << 20) for count in range(1, 50_001)}) < 70
     assert share_of(49_996, 64 << 20) == share_of(49_998, 64 << 20)
+
+
+def test_the_size_of_a_record_counts_its_key_value_and_headers(spark):
+    def with_headers(headers, value=b"value"):
+        return {"key": b"12", "value": value, "topic": "t", "partition": 0, "offset": 0, "timestamp": None,
+                "headers": headers}  # fmt: skip
+
+    def several(count):
+        return [{"key": f"name-{n}" + "é" * n, "value": b"\xff" * n if n % 3 else None} for n in range(count)]
+
+    records = [
+        with_headers(None), with_headers([]), with_headers(several(1)), with_headers(several(10)),
+        with_headers(several(11)), with_headers(several(25), None),
+        with_headers([{"key": "a", "value": None}, {"key": "b", "value": b""}]),
+    ]  # fmt: skip
+    expected = [
+        len("t") + sum(len(record[name] or b"") for name in ("key", "value"))
+        + sum(len(each["key"].encode()) + len(each["value"] or b"") for each in record["headers"] or ())
+        for record in records
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(records, to_arrow_schema(RECORD))
+    [collected] = pages(spark.createDataFrame(table), lambda part: None, OffsetRange({}, {}), 0, 1 << 20)
+    assert collected.num_rows == len(records)
+    sized = spark.createDataFrame(table).selectExpr(f"bigint({_size(RECORD)}) AS size").toArrow()
+    assert sized["size"].to_pylist() == expected

@@ -26,7 +26,15 @@ def test_a_figure_is_missed_above_the_tolerance(capsys, ours, is_reached):
 
 @pytest.mark.parametrize(
     "text",
-    ["[ratios]\nsingle = 1.0\n", "[ratios]\nsingle = 1.0\narrays = 1.0\nother = 1.0\n", "no = toml =", "[other]\n"],
+    [
+        "[ratios]\nsingle = 1.0\n",
+        "[ratios]\nsingle = 1.0\narrays = 1.0\nother = 1.0\n",
+        "no = toml =",
+        "[other]\n",
+        "[ratios]\nsingle = 1.0\narrays = 'x'\n",
+        "[ratios]\nsingle = 1.0\narrays = inf\n",
+        "ratios = 3\n",
+    ],
 )
 def test_a_file_without_exactly_the_figures_is_refused(tmp_path, text):
     file = tmp_path / "guard.toml"

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import json
 import socket
 
@@ -429,7 +430,7 @@ def clients_of(gateway, count):
     return [socket.create_connection(address) for _ in range(count)]
 
 
-def test_all_waiting_connections_are_accepted_at_once():
+def test_many_waiting_connections_are_accepted_at_once():
     async def scenario(gateway, connect):
         clients = clients_of(gateway, 50)
         for _ in range(10):  # turns of the loop: a socket is opened in some turns, by a task of its own
@@ -474,3 +475,74 @@ def test_no_connection_is_accepted_once_the_server_quiesces():
             socket.create_connection(address)
 
     against(scenario)
+
+
+def test_a_flood_of_silent_clients_evicts_none_before_it_is_read():
+    async def scenario(gateway, connect):
+        [sender] = clients_of(gateway, 1)
+        sender.sendall(request(event()))
+        strangers = clients_of(gateway, 1100)
+        sender.setblocking(False)
+        async with asyncio.timeout(TIMEOUT_S):
+            answered = await asyncio.get_running_loop().sock_recv(sender, 1000)
+        for client in (sender, *strangers):
+            client.close()
+        return answered
+
+    assert against(scenario).startswith(b"HTTP/1.1 201")
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_an_event_that_is_kept_while_the_server_quiesces_is_answered(turns):
+    async def scenario(gateway, connect):
+        clients = clients_of(gateway, 20)
+        for client in clients:
+            client.sendall(request(event()))
+            client.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await gateway.server.quiesce(TIMEOUT_S)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        answered = 0
+        for client in clients:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    answered += bool(await asyncio.get_running_loop().sock_recv(client, 1000))
+            except ConnectionError:
+                pass  # closed unread
+            client.close()
+        return answered, len(gateway.producer.records), gateway.server.open_connections
+
+    answered, kept, left = against(scenario)
+    assert answered == kept
+    assert left == 0
+
+
+def test_requests_are_freed_without_the_collector():
+    refused = request(b"", "Transfer-Encoding: chunked").replace(DATA_TOKEN.encode(), b"not-a-token")
+
+    def alive():
+        return sum(type(each).__name__ in ("Request", "ChunkedBody", "HttpRequestParser") for each in gc.get_objects())
+
+    async def scenario(gateway, connect):
+        body = event()
+        taken = request(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), "Transfer-Encoding: chunked")
+        gc.disable()
+        try:
+            before = alive()
+            for _ in range(20):
+                for each in (taken, request(event()), refused, b"GET / HTTP/1.0\r\nx\r\n\r\n", taken[:-30]):
+                    wire = await connect()
+                    wire.send(each)
+                    if each == taken[:-30]:
+                        await asyncio.sleep(0.001)
+                    else:
+                        await wire.answer()
+                    wire.vanish()
+            await until(lambda: gateway.server.open_connections == 0)
+            return alive() - before
+        finally:
+            gc.enable()
+
+    assert against(scenario) <= 2  # the kept head

@@ -237,7 +237,7 @@ def test_requests_behind_one_that_is_handled_wait_unread():
 
 def test_listener_has_its_backlog():
     async def scenario(gateway, connect):
-        listener = gateway.server._listener.sockets[0]
+        listener = gateway.server._listener
         # of a listening socket, the kernel tells its backlog as `tcpi_sacked`
         return struct.unpack_from("I", listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 28)[0]
 
