@@ -44,7 +44,7 @@ class MeasuredBody:
 
 
 class _Content:
-    """Collects the body's bytes for the parser. It does not know the parser: a cycle would keep a refused body alive."""
+    """Collects the bytes of a body. It does not know the parser: a cycle would keep a refused body alive."""
 
     def __init__(self) -> None:
         self.content = bytearray()
