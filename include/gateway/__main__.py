@@ -45,7 +45,6 @@ STOPPED = 70
 _SHUTDOWN_MARGIN_S = 3.0  # for the fsync of records that Kafka did not acknowledge in time
 _PROBE_S = 1.0
 _TOPICS_S = 60.0
-_GC_OBJECTS = 50_000  # Python's 700 scan the events in flight again and again, a fifth of the CPU of an array's event
 
 
 @as_command
@@ -155,7 +154,6 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     if keys is not None:
         watching.append(asyncio.create_task(keys.run()))
     gc.freeze()
-    gc.set_threshold(_GC_OBJECTS)
     await server.start(listener, context)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)
     try:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, first_header, numbers
+from include.adapters.kafka.record_table import RAW
 from include.archive.store import ArchivedFile
 from include.contracts.definition import Definition
 from include.contracts.fields import LONG_MAX, LONG_MIN, record_id
@@ -18,7 +19,7 @@ from include.contracts.versions import OLDEST_FIRST
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import member_schema
-from spark_jobs.batch.splits import OUTPUT_COORDINATES, RAW
+from spark_jobs.batch.splits import OUTPUT_COORDINATES
 from spark_jobs.speed.json_columns import JsonColumns, converted
 from spark_jobs.speed.record_decoder import read_record
 from spark_jobs.speed.slow_path import RowRecord, iter_records

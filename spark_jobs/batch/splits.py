@@ -5,17 +5,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import pyarrow as pa
-from confluent_kafka import Message
 
 from include.adapters.kafka.range_reader import MAX_RECORDS, RangeReader
+from include.adapters.kafka.record_table import RAW, raw_schema, record_table
 from include.kafka_connection import KafkaConnection
 from spark_jobs.archive.files import ArchiveFolder
-
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RAW = pa.schema([
-    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC")),
-    ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS),
-])  # fmt: skip
 
 # Coordinates of the output topic's records and of the board records they were made from; `key` is the board's id.
 OUTPUT_COORDINATES = pa.schema([
@@ -69,7 +63,7 @@ def read_split(
         case TopicSplit():
             return read_topic([split], kafka, columns, all_headers)
         case FileSplit():
-            return read_columns(split, _schema(columns))
+            return read_columns(split, raw_schema(columns))
 
 
 def read_topic(
@@ -85,7 +79,7 @@ def read_topic(
     while waiting:  # a consumer has one position per partition, so splits of the same partition take turns
         together = {split.partition: split for split in reversed(waiting)}
         waiting = [split for split in waiting if together[split.partition] is not split]
-        yield from _read_partitions(together, kafka, _schema(columns), all_headers)
+        yield from _read_partitions(together, kafka, raw_schema(columns), all_headers)
 
 
 def read_columns(split: FileSplit | ColumnsFile, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -94,10 +88,6 @@ def read_columns(split: FileSplit | ColumnsFile, schema: pa.Schema) -> Iterator[
         for number in range(file.num_row_groups):  # all row groups at once would be buffered together
             for batch in file.iter_batches(ROWS, row_groups=[number], columns=schema.names):
                 yield pa.Table.from_batches([batch]).cast(schema)
-
-
-def _schema(columns: Collection[str]) -> pa.Schema:
-    return pa.schema([field for field in RAW if field.name in columns])
 
 
 def _read_partitions(
@@ -110,7 +100,7 @@ def _read_partitions(
     reader.begin(topic, positions)
     try:
         for records in reader.iter_to(ends, positions, READ_TIMEOUT_S):
-            yield _table(records, schema, all_headers)
+            yield record_table(records, schema, all_headers)
     finally:
         reader.release()
 
@@ -119,29 +109,3 @@ def _read_partitions(
 def _reader(kafka: KafkaConnection) -> RangeReader:
     """Return the worker's reader, which is reused for every split: creating one takes longer than reusing it."""
     return RangeReader(kafka)
-
-
-def _table(records: list[Message], schema: pa.Schema, all_headers: bool) -> pa.Table:
-    return pa.Table.from_arrays([_column(records, field, all_headers) for field in schema], schema=schema)
-
-
-def _column(records: list[Message], field: pa.Field, all_headers: bool) -> pa.Array:
-    match field.name:
-        case "timestamp":
-            return pa.array([record.timestamp()[1] for record in records], pa.int64()).cast(field.type)
-        case "headers":
-            return _headers([r.headers() if all_headers or r.value() is None else None for r in records])
-        case name:
-            return pa.array([getattr(record, name)() for record in records], field.type)
-
-
-def _headers(headers: list[list[tuple[str, bytes]] | None]) -> pa.Array:
-    offsets, names, values = [0], [], []
-    for each in headers:
-        for name, value in each or ():
-            names.append(name)
-            values.append(value)
-        offsets.append(len(names))
-    entries = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())],
-                                         fields=list(HEADERS.value_type))  # fmt: skip
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=HEADERS)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array, first_header, numbers
+from include.adapters.kafka.record_table import RAW
 from include.adapters.postgres.arrow_copy import copy_rows
 from include.adapters.postgres.generation_store import Counts, GenerationStore, Part
 from include.contracts.day import Day
@@ -23,7 +24,6 @@ from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import candidate_schema, day_rows, member_schema
 from spark_jobs.batch.splits import (
     OUTPUT_COORDINATES,
-    RAW,
     ColumnsFile,
     FileSplit,
     Split,

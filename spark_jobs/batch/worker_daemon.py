@@ -35,6 +35,7 @@ import pyarrow as pa  # noqa: E402
 from pyspark import daemon  # noqa: E402
 
 import spark_jobs.batch.tasks  # noqa: E402, F401
+from include.command import collect_garbage_rarely  # noqa: E402
 
 
 class _NoPandas:
@@ -75,5 +76,6 @@ def acknowledge_at_once() -> None:
 if __name__ == "__main__":
     acknowledge_at_once()
     hide_pandas_from_pyarrow()
+    collect_garbage_rarely()
     gc.freeze()  # a worker collects garbage after each task, and would traverse all modules
     daemon.manager()  # type: ignore[no-untyped-call]

@@ -106,8 +106,6 @@ def open_session(
 def open_context(spark: SparkSettings, name: str, driver_memory: str) -> SparkContext:
     """Return a context without a session, for batch jobs, which do not use Spark SQL."""
     _prepare_process()
-    # the launcher is a separate JVM that only prints the command line, so it needs no optimizing compiler
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     options = f"{java_options(spark.jars_dir)} {QUICK_OPTIONS}"
     every = {
         **_configuration(spark, name, driver_memory),
@@ -135,6 +133,8 @@ def _prepare_process() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
+    # the launcher is a separate JVM that only prints the command line, so it needs no optimizing compiler
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def _configuration(spark: SparkSettings, name: str, driver_memory: str) -> dict[str, str]:

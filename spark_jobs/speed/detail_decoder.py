@@ -7,16 +7,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.adapters.arrow_rows import array, event_ids, first_header, numbers
+from include.adapters.arrow_rows import TIMES, array, event_ids, first_header, numbers
 from include.adapters.postgres.served_batch import COORDINATE_TYPES, records_schema, reject_records
 from include.clock import instant_of
 from include.contracts.definition import Definition
+from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.reject import Reject
 from spark_jobs.batch.raw_columns import RawColumns
 from spark_jobs.speed.slow_path import RowRecord, iter_records
 
 _SOURCE = ("stream_partition", "stream_offset", "table_partition", "table_offset")
 _REQUIRED = ("stream_partition", "stream_offset")
+_FIRST, _END = (pa.scalar(each, pa.timestamp("ms", "UTC")) for each in (FIRST_INSTANT, END_INSTANT))
 
 
 class DetailDecoder:
@@ -32,7 +34,7 @@ class DetailDecoder:
         self._headers = {column: definition.source_header(column) for column in _SOURCE}
 
     def read(self, records: pa.Table) -> pa.Table:
-        """Decode records of Spark's Kafka source into a batch of `include.adapters.postgres.served_batch`.
+        """Decode records with the columns of RAW into a batch of `include.adapters.postgres.served_batch`.
 
         Rejects are rows with a `reason`. A tombstone's version is in the version column, so that versions compare
         alike. The order of the rows is unspecified.
@@ -40,7 +42,7 @@ class DetailDecoder:
         records = records.combine_chunks()
         carried = {
             "kafka_partition": records["partition"], "kafka_offset": records["offset"],
-            "kafka_timestamp": records["timestamp"], "_index": pa.array(np.arange(records.num_rows)),
+            "kafka_timestamp": _in_years(records["timestamp"]), "_index": pa.array(np.arange(records.num_rows)),
         }  # fmt: skip
         rows, rejects = self._columns.decode(
             array(records["key"]), array(records["value"]),
@@ -66,7 +68,7 @@ class DetailDecoder:
         for record, source in zip(iter_records(records.take(rows["_index"])), sources, strict=True):
             reason = _reason(record, source, self._headers)
             yield Reject(self._topic.name, record.partition(), record.offset(), reason, record.key(), record.value(),
-                         instant_of(record.row["timestamp"]))  # fmt: skip
+                         instant_of(record.timestamp()[1] * 1000))  # fmt: skip
 
 
 def _reason(record: RowRecord, source: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -77,6 +79,12 @@ def _reason(record: RowRecord, source: Mapping[str, Any], names: Mapping[str, st
         if source[column] is None
     ]
     return f"{'; '.join(wrong)}; only the join writes here"
+
+
+def _in_years(timestamps: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the timestamps in the contract's range of years, null for others: a producer may write any number."""
+    is_in = pc.and_(pc.greater_equal(timestamps, _FIRST), pc.less(timestamps, _END))
+    return pc.if_else(is_in, timestamps, None).cast(TIMES)
 
 
 def _sources(headers: pa.Array, names: Mapping[str, str]) -> dict[str, pa.Array]:

@@ -172,7 +172,7 @@ class Driver:
         started = []
         for query in self._queries:
             self._closing.append(query.close)
-            started.append(query.start(session, checkpoints))
+            started.append((query.start(session, checkpoints), query.starting_offsets))
         self._monitor.start(started)
 
     def _follow(self) -> None:

@@ -99,9 +99,9 @@ class Monitor:
         if "join" in self._topics:
             self._repeat("monitor-pending", PENDING_EVERY_S, self._poll_pending)
 
-    def start(self, queries: Sequence[StreamingQuery]) -> None:
-        """Observe the driver's queries in Spark."""
-        self._watches = {query.name or "": QueryWatch(query) for query in queries}
+    def start(self, queries: Sequence[tuple[StreamingQuery, Mapping[int, int]]]) -> None:
+        """Observe the driver's queries in Spark, each given with its starting offsets."""
+        self._watches = {query.name or "": QueryWatch(query, start) for query, start in queries}
         self._last_loop_at = self._clock.now()
         self._poll_queries()
         self._starting = None

@@ -31,6 +31,7 @@ class QueryWatch:
     """The last polled state. Only one thread may call `look`; any may read, because values are replaced as a whole."""
 
     query: StreamingQuery
+    start: Mapping[int, int]  # where the query began: Spark does not say it of the first batch
     is_active: bool = True
     batch: SparkBatch | None = None
     position: dict[int, int] | None = None
@@ -60,9 +61,9 @@ class QueryWatch:
         ends = _offsets(source.get("endOffset"))
         if ends is None:
             return
-        starts = _offsets(source.get("startOffset"))  # None for the first batch
+        starts = _offsets(source.get("startOffset")) or self.start
         self.position = ends
-        rows = progress.get("numInputRows", 0) if starts is None else _distance(starts, ends)
+        rows = _distance(starts, ends)
         if rows == 0 or (self.batch is not None and self.batch.batch_id == progress["batchId"]):
             return
         phases = {name: ms / 1000 for name, ms in progress.get("durationMs", {}).items()}

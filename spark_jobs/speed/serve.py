@@ -3,29 +3,36 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import chain
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from include.adapters.arrow_rows import array, first_header
 from include.adapters.kafka.offsets import OffsetRange
+from include.adapters.kafka.record_table import record_table
+from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.live_table_sink import LiveTableSink
-from include.adapters.postgres.served_batch import holds_record, reject_records
+from include.adapters.postgres.served_batch import ends_of, holds_record, reject_records
 from include.contracts.definition import Definition
 from include.contracts.headers import TRACEPARENT
 from include.contracts.reject import Reject
 from include.failpoints import failpoint_records
+from include.kafka_connection import KafkaConnection
+from include.retry import NO_LIMIT, retry_transient
 from include.spans import Tracer
-from spark_jobs.schemas import RECORD
 from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.driver_state import DriverState
-from spark_jobs.speed.pages import pages
 
 log = logging.getLogger(__name__)
 
 STEP = -1  # the id of a batch that Spark did not make
+READ_TIMEOUT_S = 10.0  # without records; then it is tried again, unless the application is stopping
+
+_Part = Future[tuple[pa.Table, list[bytes]]]  # decoded records, and their traces
 
 
 class Serve:
@@ -34,56 +41,65 @@ class Serve:
     A batch may still be in progress when `process` returns, so Spark may commit it too early. That does no harm: the
     starting offsets come from the ledger, which moves with the rows, and Spark's checkpoint is new at each start.
 
-    Spark reads the records. The driver decodes them, because all must pass through it to be written in one transaction,
-    and a second Spark plan would cost more than a small batch.
+    Spark plans the batches. The driver reads them itself, because all records must pass through it to be written in one
+    transaction, and reading them in Spark's tasks would convert each record twice more.
     """
 
     def __init__(
         self,
         store: LiveTableSink,
-        read: Callable[[OffsetRange], DataFrame],
+        kafka: KafkaConnection,
         definition: Definition,
         timezone: str,
         state: DriverState,
         stop: threading.Event,
         max_bytes: int,
+        excluded: Collection[tuple[int, int]] = (),
         guard: Guard | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`read` returns the records of a range of the topic; at most `max_bytes` are in the driver at once."""
+        """At most `max_bytes` of records are in a transaction. `excluded` are partitions and offsets to leave out."""
         self._topic = definition.output.name
         self._definition = definition
-        self._read = read
+        self._kafka = kafka
+        self._tail = TopicTail(kafka, self._topic)
         self._details = DetailDecoder(definition, timezone)
+        self._decoder = ThreadPoolExecutor(1, "serve-decoder")
         self._writer = BatchWriter(store, state, stop, guard, tracer)
+        self._state = state
+        self._stop = stop
         self._is_traced = tracer is not None
         self._max_bytes = max_bytes
+        self._excluded = frozenset(excluded)
 
-    def process(self, records: DataFrame, range_: OffsetRange, batch_id: int) -> None:
-        """Process the records of a range: one Spark job and one transaction if they have at most `max_bytes`.
+    def process(self, range_: OffsetRange, batch_id: int) -> None:
+        """Process the records of a range: one transaction if they have at most `max_bytes`.
 
-        Larger ranges are read and written in parts, one transaction each, and the ledger moves with each part. Blocks
-        until the previous batch is written, and raises its error. If the application is stopping, the next driver
-        writes the rest.
+        Larger ranges are written in parts, one transaction each, and the ledger moves with each part. Blocks until the
+        previous batch is written, and raises its error. If the application stops, the next driver writes the rest.
         """
-        started, began_ns = time.monotonic(), time.time_ns()
-        for page in pages(_whole(records), self._read_whole, range_, range_.count, self._max_bytes):
-            read = time.monotonic()
-            batch = self._decoded(page)
-            phases_s = {"read": read - started, "decode": time.monotonic() - read}
-            traces = tuple(_traces(page)) if self._is_traced else ()
-            decoded = DecodedBatch(batch_id, batch, phases_s, traces, began_ns)
-            if batch.num_rows and not self._writer.hand_over(decoded):
-                log.info("batch %d: stopping; the next driver writes the rest", batch_id)
-                return
+        left = range_
+
+        def attempt() -> None:
+            nonlocal left
             started, began_ns = time.monotonic(), time.time_ns()
+            for parts in self._pages(self._tail, left):
+                read = time.monotonic()
+                batch, traces = _joined(parts)
+                phases_s = {"read": read - started, "decode": time.monotonic() - read}
+                if not self._writer.hand_over(DecodedBatch(batch_id, batch, phases_s, traces, began_ns)):
+                    log.info("batch %d: stopping; the next driver writes the rest", batch_id)
+                    return
+                left = OffsetRange(left.start | ends_of(batch), left.end)
+                started, began_ns = time.monotonic(), time.time_ns()
+
+        retry_transient(attempt, NO_LIMIT, self._state.waiting_callback("serve"), self._stop)
 
     def take(self, range_: OffsetRange) -> None:
         """Read, decode and write the records of a range before returning. No batch may be in progress."""
-        for page in pages(self._read_whole(range_), self._read_whole, range_, range_.count, self._max_bytes):
-            batch = self._decoded(page)
-            if batch.num_rows:
-                self._writer.write(DecodedBatch(STEP, batch, {}))
+        with closing(TopicTail(self._kafka, self._topic)) as tail:  # `process` may be reading the next batch
+            for parts in self._pages(tail, range_):
+                self._writer.write(DecodedBatch(STEP, _joined(parts)[0], {}))
 
     def reject(self, rejected: Sequence[Reject]) -> None:
         """Save rejects of records of the topic, and advance past them. No batch may be in progress."""
@@ -94,18 +110,32 @@ class Serve:
         """Wait until the batch in progress is written. Raises its error."""
         self._writer.wait()
 
-    def _decoded(self, page: pa.Table) -> pa.Table:
+    def _pages(self, tail: TopicTail, range_: OffsetRange) -> Iterator[list[_Part]]:
+        """Yield the records of the range in pages of at most `max_bytes`, or of one record.
+
+        The parts of a page are decoded in a thread while the next one is read. Most of decoding is Arrow's, which runs
+        beside Python.
+        """
+        if tail.position != range_.start:
+            tail.begin(range_.start)
+        page, size = list[_Part](), 0
+        for records in tail.iter_to(range_.end, READ_TIMEOUT_S):
+            if self._excluded:
+                records = [each for each in records if (each.partition(), each.offset()) not in self._excluded]
+            for part in _parts(record_table(records), self._max_bytes):
+                if page and size + part.nbytes > self._max_bytes:
+                    yield page
+                    page, size = [], 0
+                page.append(self._decoder.submit(self._decoded, part))
+                size += part.nbytes
+        if page:
+            yield page
+
+    def _decoded(self, records: pa.Table) -> tuple[pa.Table, list[bytes]]:
+        """Return the decoded records, and the traces in their headers."""
         failpoint_records("serve.decode", lambda topic, *at: topic == self._topic and holds_record(
-            page["partition"], page["offset"], *at))  # fmt: skip
-        return self._details.read(page)
-
-    def warm_up(self, nothing: DataFrame) -> None:
-        """Run the code path once over an empty range, without writing, so that its code is compiled."""
-        for page in pages(_whole(nothing), self._read_whole, OffsetRange({}, {}), 0, self._max_bytes):
-            self._details.read(page)
-
-    def _read_whole(self, range_: OffsetRange) -> DataFrame:
-        return _whole(self._read(range_))
+            records["partition"], records["offset"], *at))  # fmt: skip
+        return self._details.read(records), _traces(records) if self._is_traced else []
 
     @property
     def is_writing(self) -> bool:
@@ -118,15 +148,31 @@ class Serve:
 
     def close(self, max_wait_s: float = 10.0) -> bool:
         """Wait for the batch in progress, cancel it after `max_wait_s`. Returns True if no batch failed or is left."""
-        return self._writer.close(max_wait_s)
+        is_written = self._writer.close(max_wait_s)
+        self._decoder.shutdown(wait=False, cancel_futures=True)
+        self._tail.close()
+        return is_written
+
+
+def _joined(parts: Sequence[_Part]) -> tuple[pa.Table, list[bytes]]:
+    """Wait for the parts, and return them as one batch, with its traces."""
+    tables, traces = zip(*(part.result() for part in parts), strict=True)
+    return pa.concat_tables(tables), [*chain.from_iterable(traces)]
+
+
+def _parts(records: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
+    """Split the table into halves until each part has at most `max_bytes`, or one record."""
+    if not records.num_rows:
+        return
+    if records.nbytes <= max_bytes or records.num_rows == 1:
+        yield records
+        return
+    middle = records.num_rows // 2
+    yield from _parts(records.slice(0, middle), max_bytes)
+    yield from _parts(records.slice(middle), max_bytes)
 
 
 def _traces(page: pa.Table) -> list[bytes]:
     """Return the different values of `traceparent` in the records' headers."""
     values: list[bytes] = first_header(array(page["headers"]), TRACEPARENT).drop_null().unique().to_pylist()
     return values
-
-
-def _whole(records: DataFrame) -> DataFrame:
-    """Select the columns of the source that the decoder needs."""
-    return records.select(*RECORD.names)

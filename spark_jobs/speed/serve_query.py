@@ -31,25 +31,24 @@ class ServeQuery(StreamQuery):
             return OffsetRange({partition: store.committed_offsets.get(partition, 0) for partition in end}, end)
 
         serve = self._serve = Serve(
-            store, self._reader(session), self._definition, settings.timezone, context.state, context.stop,
-            settings.stream.max_batch_bytes,
+            store, settings.kafka.connection, self._definition, settings.timezone, context.state, context.stop,
+            settings.stream.max_batch_bytes, self._rejected_by_hand,
             lambda write, records: isolation.run(write, lambda: left(ends_of(records))), context.tracer,
         )  # fmt: skip
         isolation = self._isolations.of_topic(
             self._trials(self.name), self._topic, serve.take, lambda rejected, _: serve.reject(rejected)
         )
         self._closing.callback(serve.close)
-        if self._begin(isolation, most):
-            serve.warm_up(self._nothing(session))
+        self._begin(isolation, most)
 
         def rest(range_: OffsetRange) -> OffsetRange:
             serve.wait()
             return left(range_.end)
 
-        def process(frame: DataFrame, range_: OffsetRange, batch: int) -> None:
-            isolation.run(lambda: serve.process(frame, range_, batch), lambda: rest(range_), is_taken=False)
+        def process(_frame: DataFrame, range_: OffsetRange, batch: int) -> None:
+            isolation.run(lambda: serve.process(range_, batch), lambda: rest(range_), is_taken=False)
 
-        return self._write(self._records(session, most), checkpoints, process)
+        return self._write(self._topic_stream(session, most), checkpoints, process)
 
     def check(self) -> None:
         """See `StreamQuery.check`. Raises also the error of a batch that Spark counts as done."""

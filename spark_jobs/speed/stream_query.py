@@ -102,6 +102,11 @@ class StreamQuery(ABC):
         rejected = self._retry(lambda: self._context.store.rejected_by_hand(self._topic))
         self._rejected_by_hand = [(partition, at) for partition, at in rejected if at >= start.get(partition, 0)]
 
+    @property
+    def starting_offsets(self) -> Offsets:
+        """The offsets from which the streaming query reads."""
+        return self._start
+
     @abstractmethod
     def start(self, session: SparkSession, checkpoints: Path) -> StreamingQuery:
         """Start the streaming query, with its checkpoint in a folder below `checkpoints`. Blocks while it loads."""
@@ -155,9 +160,13 @@ class StreamQuery(ABC):
         return read
 
     def _records(self, session: SparkSession, most: int) -> DataFrame:
+        """Return the topic as `_topic_stream`, without records that are not wanted."""
+        return self._wanted(session, self._topic_stream(session, most))
+
+    def _topic_stream(self, session: SparkSession, most: int) -> DataFrame:
         """Return the topic as a stream of batches of up to `most` records."""
         kafka = self._context.settings.kafka.connection
-        return self._wanted(session, stream_reader(session, kafka, self._topic, self._start, most).load())
+        return stream_reader(session, kafka, self._topic, self._start, most).load()
 
     def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:
         """Return the records except those that an operator rejected, in one task per core.

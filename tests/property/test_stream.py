@@ -23,7 +23,6 @@ from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.adapters.postgres.pending_store import PendingStore
 from include.clock import rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import DriverState
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.members import MemberTable
@@ -220,7 +219,7 @@ class Driver:
         self._serving = LiveTableSink(settings.database, "serve", OUTPUT, topic_id, lease)
         self._serving.begin(start)
         self._serve = Serve(
-            self._serving, self._details, PIPELINE, settings.timezone, state, self._stop, self.max_bytes
+            self._serving, settings.kafka.connection, PIPELINE, settings.timezone, state, self._stop, self.max_bytes
         )
         self._serve._details = Measured(self._serve._details, self.max_bytes)
         self._parts.callback(self._serve.close)
@@ -240,15 +239,11 @@ class Driver:
         """All that is in the topic by now."""
         start, ends = self._serving.committed_offsets, self._offset_reader.ends(OUTPUT)
         if start != ends:
-            range_ = OffsetRange(start, ends)
-            self._serve.process(self._details(range_), range_, next(self._batch_id))
+            self._serve.process(OffsetRange(start, ends), next(self._batch_id))
             wait_until(lambda: self._is_served(ends), 60, "the batch is written")
 
     def _boards(self, range_):
         return part_of(self._records, range_)
-
-    def _details(self, range_):
-        return read_range(self._spark, self._offset_reader, OUTPUT, range_.start, range_.end)
 
     def close(self):
         self._parts.close()

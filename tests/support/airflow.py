@@ -61,7 +61,10 @@ def held(pipeline, day):
 
 
 def nights(operator, today, dag_id="nightly_rebuild"):
-    """The runs that Airflow made by itself for the last nights."""
+    """The runs that Airflow made by itself for the last nights, the last one first.
+
+    One is made when Airflow starts, another if the hour of the night comes while the tests run.
+    """
     runs = [run for age in range(1, 6) for run in operator.runs_of_day(dag_id, today.before(age).date)]
     return [run for run in runs if run.run_id.startswith("scheduled__")]
 

@@ -12,6 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.arrow_rows import event_ids
+from include.adapters.kafka.record_table import RAW
 from include.adapters.postgres.served_batch import records_schema
 from include.adapters.published_versions import PublishedVersion, version_of
 from include.clock import SystemClock
@@ -30,7 +31,6 @@ from include.settings import GatewayLimits
 from spark_jobs.archive.rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
-from spark_jobs.batch.splits import RAW
 from spark_jobs.schemas import RECORD
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.record_decoder import plain_value, read_record

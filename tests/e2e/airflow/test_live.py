@@ -144,7 +144,7 @@ def test_a_scheduled_run_makes_up_for_missed_nights_and_rebuilds_what_late_membe
     post(pipeline, "member", member(7, nickname="바다", createdAt=noon(day.before(6)), modifiedAt=noon(day.before(6))))
     late = rfc3339(dt.datetime.combine(day.date, dt.time(11, 59), ZoneInfo(day.zone)))
     post(pipeline, "member", member(7, nickname="별", createdAt=noon(day.before(6)), modifiedAt=late))
-    (night,) = nights(operator, today)
+    night, *_ = nights(operator, today)
 
     operator.rerun(night)
     runs = wait_for_night(operator, night)
@@ -272,7 +272,7 @@ def test_another_pipeline_has_its_own_night_and_its_own_days(pipeline, operator)
     orders = pipeline.settings_of("order_detail")
     today = Day.of(dt.datetime.now(dt.UTC), orders.timezone)
     day = today.before(3)
-    (night,) = nights(operator, today, "nightly_rebuild_order_detail")
+    night, *_ = nights(operator, today, "nightly_rebuild_order_detail")
     assert operator.wait(night, RUN_DEADLINE_S).state == "success"
     with pipeline.gateway.client() as gateway:
         gateway.post_event("customer", customer(1, changedAt=noon(day.before(1))))

@@ -6,13 +6,13 @@ import json
 import pyarrow as pa
 import pytest
 
+from include.adapters.kafka.record_table import RAW
 from include.clock import epoch_ms, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from spark_jobs.batch.blobs import Gathered, Kind, buckets_of, unpacked
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
-from spark_jobs.batch.splits import RAW
 from tests.fakes.events import board
 
 SEOUL = Day.parse("2026-11-20", "Asia/Seoul")

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from include.adapters.kafka.record_table import RAW
 from include.clock import rfc3339
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.settings import DatabaseSettings
 from spark_jobs.batch import tasks
 from spark_jobs.batch.blobs import Kind, needed_rows, steps
-from spark_jobs.batch.splits import RAW, ROWS, FileSplit
+from spark_jobs.batch.splits import ROWS, FileSplit
 from tests.fakes.events import board, member
 from tests.support.spark import encoded
 

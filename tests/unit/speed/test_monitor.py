@@ -122,7 +122,7 @@ class World:
         return self
 
     def start(self, is_ticking=True):
-        self.load().monitor.start(self.queries)
+        self.load().monitor.start([(query, {}) for query in self.queries])
         if is_ticking:
             threading.Thread(target=self._loop, daemon=True).start()
         return self
@@ -173,7 +173,7 @@ def test_a_query_that_runs_alone_is_the_only_one_shown_and_saved_from_the_beginn
     """Else the driver of one query would write over the row of the other's."""
     world.alone(query).load()
     wait_until(lambda: bool(world.progress.saves), 10, "a heartbeat while it loads")
-    world.monitor.start(world.queries)
+    world.monitor.start([(query, {}) for query in world.queries])
     assert world.health() == (200, None)
     assert f'query="{other}"' not in world.get("/metrics")[1]
     world.monitor.tick()

@@ -53,7 +53,7 @@ def query():
 
 @pytest.fixture
 def watch(query):
-    return QueryWatch(query)
+    return QueryWatch(query, {0: 1000})
 
 
 def after(seconds):

@@ -1,0 +1,42 @@
+"""Records of a topic as an Arrow table."""
+
+from collections.abc import Collection, Sequence
+from itertools import accumulate, chain
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RAW = pa.schema([
+    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC")),
+    ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS),
+])  # fmt: skip
+
+
+def raw_schema(columns: Collection[str]) -> pa.Schema:
+    """Return the fields of RAW with these names, in its order."""
+    return pa.schema([field for field in RAW if field.name in columns])
+
+
+def record_table(records: Sequence[Message], schema: pa.Schema = RAW, all_headers: bool = True) -> pa.Table:
+    """Return the records as a table with columns of RAW. Without `all_headers` only tombstones have headers."""
+    return pa.Table.from_arrays([_column(records, field, all_headers) for field in schema], schema=schema)
+
+
+def _column(records: Sequence[Message], field: pa.Field, all_headers: bool) -> pa.Array:
+    match field.name:
+        case "timestamp":
+            return pa.array([record.timestamp()[1] for record in records], pa.int64()).cast(field.type)
+        case "headers":
+            return _headers([r.headers() if all_headers or r.value() is None else None for r in records])
+        case name:
+            return pa.array([getattr(record, name)() for record in records], field.type)
+
+
+def _headers(headers: Sequence[list[tuple[str, bytes]] | None]) -> pa.Array:
+    flat = list(chain.from_iterable(each or () for each in headers))
+    names = pa.array([name for name, _ in flat], pa.string())
+    values = pa.array([value for _, value in flat], pa.binary())
+    entries = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    offsets = accumulate((len(each or ()) for each in headers), initial=0)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=HEADERS)

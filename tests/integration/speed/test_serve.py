@@ -1,0 +1,176 @@
+"""The serve query's batches, read from a real Kafka and written to a real PostgreSQL."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import Producer
+
+from include.adapters.kafka.offsets import OffsetRange
+from include.contracts import headers as h
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import LedgerConflict, MissingRange
+from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.serve import Serve
+from tests.servers import wait_until
+from tests.support.pipeline import rows, with_topics
+from tests.support.serving import opened_store
+from tests.support.sessions import is_waiting, locked
+from tests.support.topic_log import TopicLog
+
+TOPIC = "board-detail"
+ZONE = "Asia/Seoul"
+VIEW = "SELECT board_id, title, kafka_offset FROM board_detail ORDER BY board_id"
+LEDGER = "SELECT next_offset FROM offset_ledger"
+MOST = 1 << 20
+
+
+def detail(board_id, **fields):
+    return {
+        "boardId": board_id, "memberId": 7, "nickname": "하늘", "city": "서울", "phone": None, "title": "title",
+        "body": "one\n\\.\n\ttwo \\N \\", "modifiedAt": "2026-11-20T03:00:00.000000Z",
+        "createdAt": "2026-11-20T03:00:00.000000Z", "kafkaPartition": None, "kafkaOffset": None, **fields,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def settings(kafka, postgres, tmp_path):
+    made = with_topics(kafka, postgres, f"serve_{abs(hash(tmp_path))}", tmp_path)
+    TopicLog(kafka.bootstrap_servers).make(TOPIC, 1)
+    return made
+
+
+@pytest.fixture
+def served_by(settings):
+    """Return a function that opens the query, which is closed after the test."""
+    opened = []
+
+    def open_(max_bytes=MOST, **more):
+        opened.append(
+            Serve(opened_store(settings), settings.kafka.connection, PIPELINE, ZONE, DriverState(), threading.Event(),
+                  max_bytes, **more)
+        )  # fmt: skip
+        return opened[-1]
+
+    yield open_
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def serve(served_by):
+    return served_by()
+
+
+@pytest.fixture
+def send(settings):
+    """Return a function that sends (key, value) to the topic, and returns their range."""
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    ends = TopicLog(settings.kafka.bootstrap_servers).offsets.ends
+
+    def send(*records):
+        start = ends(TOPIC)
+        for offset, (key, value) in enumerate(records, start[0]):
+            encoded = json.dumps(value).encode() if isinstance(value, dict) else value
+            headers = {h.EVENT_ID: f"e{offset}", h.ACCEPTED_AT: "2026-11-20T03:00:00.000000Z", "board-partition": "0",
+                       "board-offset": str(offset), "member-partition": "1", "member-offset": "5"}  # fmt: skip
+            producer.produce(TOPIC, encoded, str(key).encode(), 0, headers=headers)
+        assert producer.flush(30) == 0
+        return OffsetRange(start, ends(TOPIC))
+
+    return send
+
+
+def written(serve):
+    """True if the last batch was written. Raises the error of its writing."""
+    serve.check()
+    return not serve.is_writing
+
+
+def test_batches_are_written_one_after_the_other_while_the_next_is_read(settings, serve, send):
+    def batch(number):
+        again = detail(1, title=f"again {number}", modifiedAt=f"2026-11-20T03:0{number}:00.000000Z")
+        return send((number, detail(number, title=f"t{number}")), (number, b"bad"), (1, again))
+
+    with ThreadPoolExecutor(1) as spark_thread:
+        with locked(settings, "offset_ledger"):
+            serve.process(batch(1), 1)  # returns while the batch is still being written
+            wait_until(lambda: is_waiting(settings, "serve"), 20, "the first batch waits for the ledger")
+            second = spark_thread.submit(serve.process, batch(2), 2)
+            assert serve.is_writing
+        second.result()
+    serve.process(batch(3), 3)
+    wait_until(lambda: written(serve), 60, "the last batch is written")
+    assert rows(settings, VIEW) == [(1, "again 3", 8), (2, "t2", 3), (3, "t3", 6)]
+    assert rows(settings, "SELECT body FROM board_detail WHERE board_id = 2") == [(detail(2)["body"],)]
+    assert rows(settings, 'SELECT "offset", rejected_by FROM reject ORDER BY 1') == [(o, "serve") for o in (1, 4, 7)]
+    assert rows(settings, LEDGER) == [(9,)]
+
+
+def test_a_failed_batch_is_heard_of_and_none_comes_after_it(settings, serve, send):
+    serve.process(send((1, detail(1))), 1)
+    wait_until(lambda: written(serve), 60, "the first batch is written")
+    rows(settings, "DELETE FROM offset_ledger")
+    serve.process(send((2, detail(2))), 2)
+    wait_until(lambda: not serve.is_writing, 60, "the second batch has failed")
+    with pytest.raises(LedgerConflict):
+        serve.check()
+    with pytest.raises(LedgerConflict):
+        serve.process(send((3, detail(3))), 3)
+    assert rows(settings, VIEW) == [(1, "title", 0)]
+
+
+def test_a_batch_of_more_bytes_than_a_transaction_takes_is_written_in_parts(settings, served_by, send):
+    sizes = [100, 60_000, 100, 60_000, 60_000, 60_000, 100]
+    range_ = send(*((n + 1, detail(n + 1, body="x" * size)) for n, size in enumerate(sizes)))
+    parts = []
+    serve = served_by(140_000, guard=lambda write, records: (parts.append(records.num_rows), write()))
+    serve.process(range_, 1)
+    wait_until(lambda: written(serve), 60, "the last part is written")
+    assert rows(settings, "SELECT board_id, length(body) FROM board_detail ORDER BY 1") == [
+        (n + 1, size) for n, size in enumerate(sizes)
+    ]
+    assert len(parts) > 2
+    assert sum(parts) == len(sizes)
+    assert max(parts) * 60_000 < 140_000 * 3
+    assert rows(settings, LEDGER) == [(7,)]
+
+
+def test_a_record_of_more_bytes_than_a_transaction_takes_is_one_by_itself(settings, served_by, send):
+    range_ = send(*((n, detail(n, body="x" * 5_000)) for n in (1, 2)))
+    serve = served_by(1_000)
+    serve.process(range_, 1)
+    wait_until(lambda: written(serve), 60, "both are written")
+    assert rows(settings, LEDGER) == [(2,)]
+
+
+def test_a_range_ends_where_it_says_and_the_next_one_may_begin_anywhere(settings, serve, send):
+    send(*((n, detail(n)) for n in range(10)))
+    serve.process(OffsetRange({0: 0}, {0: 4}), 1)
+    wait_until(lambda: written(serve), 60, "the first four are written")
+    assert rows(settings, LEDGER) == [(4,)]
+    serve.process(OffsetRange({0: 4}, {0: 5}), 2)
+    serve.wait()
+    serve.take(OffsetRange({0: 5}, {0: 7}))
+    assert rows(settings, LEDGER) == [(7,)]
+    serve.process(OffsetRange({0: 7}, {0: 10}), 3)
+    wait_until(lambda: written(serve), 60, "the rest is written")
+    assert [row[0] for row in rows(settings, VIEW)] == [*range(10)]
+    assert rows(settings, LEDGER) == [(10,)]
+
+
+def test_records_that_a_person_rejected_are_left_out(settings, served_by, send):
+    range_ = send(*((n, detail(n)) for n in range(4)))
+    serve = served_by(excluded=[(0, 1), (0, 3)])
+    serve.process(range_, 1)
+    wait_until(lambda: written(serve), 60, "the others are written")
+    assert [row[0] for row in rows(settings, VIEW)] == [0, 2]
+
+
+def test_records_that_kafka_no_longer_has_are_an_error(kafka, settings, serve, send):
+    range_ = send(*((n, detail(n)) for n in range(4)))
+    TopicLog(kafka.bootstrap_servers).delete_before(TOPIC, 0, 2)
+    with pytest.raises(MissingRange):
+        serve.process(range_, 1)
+    assert rows(settings, VIEW) == []
