@@ -347,7 +347,7 @@ class Settings:
             ),
             stream=StreamSettings(
                 checkpoint_dir=Path(env.text("STREAM_CHECKPOINT_DIR", ".state/checkpoints")),
-                trigger_interval_s=env.seconds("STREAM_TRIGGER_INTERVAL_S", 0.5, may_be_zero=True),
+                trigger_interval_s=env.seconds("STREAM_TRIGGER_INTERVAL_S", 0.7, may_be_zero=True),
                 metrics_host=env.text("STREAM_METRICS_HOST", "127.0.0.1"),
                 metrics_port=env.port("STREAM_METRICS_PORT", 18081),
                 serve_metrics_port=env.port("STREAM_SERVE_METRICS_PORT", 18083),

@@ -111,7 +111,7 @@ SECTIONS = (
         "The streaming application. STREAM_PROCESSES=2 runs the queries join and serve as two services.",
         (
             Variable("STREAM_CHECKPOINT_DIR", ".state/checkpoints"),
-            Variable("STREAM_TRIGGER_INTERVAL_S", "0.5"),
+            Variable("STREAM_TRIGGER_INTERVAL_S", "0.7"),
             Variable("STREAM_PROCESSES", "1"),
             Variable("STREAM_METRICS_PORT", "18081", port=True),
             Variable("STREAM_SERVE_METRICS_PORT", "18083", port=True),

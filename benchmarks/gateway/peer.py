@@ -1,7 +1,7 @@
 """The peer: a typical hand-written gateway with aiohttp and confluent-kafka. `peer.py PORT BOOTSTRAP TOPIC`.
 
-It responds with 204 once the broker has acknowledged the event, and with 503 otherwise. It has no store, no schema, no
-tokens and no limits.
+It responds with 204 once the broker has acknowledged the event, or all events of an array, and with 503 otherwise. It
+has no store, no schema, no tokens and no limits.
 """
 
 import asyncio
@@ -37,12 +37,17 @@ class Peer:
         threading.Thread(target=self._poll, daemon=True).start()
 
     async def post(self, request: web.Request) -> web.Response:
-        """Handle one event."""
+        """Handle one event, or an array of events."""
         body = await request.read()
         try:
-            orjson.loads(body)
+            parsed = orjson.loads(body)
         except ValueError:
             return web.Response(status=400)
+        events = map(orjson.dumps, parsed) if isinstance(parsed, list) else [body]
+        errors = await asyncio.gather(*[self._send(event) for event in events])
+        return web.Response(status=503 if any(errors) else 204)
+
+    def _send(self, event: bytes) -> "asyncio.Future[KafkaError | None]":
         future: asyncio.Future[KafkaError | None] = self._loop.create_future()
 
         def report(error: KafkaError | None, _message: Message) -> None:
@@ -51,9 +56,8 @@ class Peer:
                 if len(self._reports) == 1:
                     self._loop.call_soon_threadsafe(self._settle)
 
-        self._producer.produce(self._topic, body, on_delivery=report)
-        error = await future
-        return web.Response(status=204 if error is None else 503)
+        self._producer.produce(self._topic, event, on_delivery=report)
+        return future
 
     def _settle(self) -> None:
         with self._lock:

@@ -18,7 +18,19 @@ from benchmarks.stream.serving import rows_of, started
 from demo import reference_data
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 
-FIGURES = ("single", "arrays", "cold", "cold start", "steady", "paced", "topic to view", "serve", "rebuild")
+FIGURES = (
+    "single",
+    "arrays",
+    "both",
+    "both start",
+    "cold",
+    "cold start",
+    "steady",
+    "paced",
+    "topic to view",
+    "serve",
+    "rebuild",
+)
 
 _ARRAY = 500
 _RATE = 500
@@ -38,10 +50,16 @@ def measure(sections: Iterable[str]) -> Iterator[Figure]:
 
 
 def _gateway() -> Iterator[Figure]:
-    """Yield the CPU time of a call, and of an event in an array, relative to a call of the hand-written gateway."""
-    loads: dict[str, list[Load]] = {"single": [], "peer": [], "arrays": []}
+    """Yield the CPU time of a call, and of an event in an array, relative to the hand-written gateway."""
     with gateway_bench() as parts, parts.gateway() as gateway, parts.peer() as peer:
-        runs = {"single": (target(gateway), 1), "peer": (peer, 1), "arrays": (target(gateway), _ARRAY)}
+        ours = target(gateway)
+        runs = {
+            "single": (ours, 1),
+            "single, peer": (peer, 1),
+            "arrays": (ours, _ARRAY),
+            "arrays, peer": (peer, _ARRAY),
+        }
+        loads: dict[str, list[Load]] = {name: [] for name in runs}
         for one, events in runs.values():
             load(one, 3, events)
         for _ in range(3):
@@ -49,9 +67,9 @@ def _gateway() -> Iterator[Figure]:
                 loads[name].append(load(one, 4, events))
     refused = sum(each.bad_status + each.broken + each.timeouts for found in loads.values() for each in found)
     assert not refused, f"{refused} calls were refused or broken"
-    cpu_us = {name: median([each.cpu_us for each in found]) for name, found in loads.items()}
-    yield Figure("single", cpu_us["single"], cpu_us["peer"], "CPU µs per call")
-    yield Figure("arrays", cpu_us["arrays"] / _ARRAY, cpu_us["peer"], "CPU µs per event")
+    cpu_us = {name: median([each.cpu_us for each in found]) / runs[name][1] for name, found in loads.items()}
+    for name in ("single", "arrays"):
+        yield Figure(name, cpu_us[name], cpu_us[f"{name}, peer"], "CPU µs per event")
 
 
 def _join(bench: Bench) -> Iterator[Figure]:
@@ -59,6 +77,7 @@ def _join(bench: Bench) -> Iterator[Figure]:
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
     bench.fill(BOARD.name)
+    both_us, both_s = _both(bench)
     starts = {"ours": lambda: bench.ours("--query", "join"), "Kafka Streams": bench.kafka_streams}
     cpu_us: dict[str, list[float]] = {name: [] for name in starts}
     seconds: dict[str, list[float]] = {name: [] for name in starts}
@@ -75,11 +94,23 @@ def _join(bench: Bench) -> Iterator[Figure]:
                     time.sleep(_SETTLED_S)
                     _, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
                     warm_us = _micros(cpu_s, bench.boards)
-    peer = median(cpu_us["Kafka Streams"])
+    peer, peer_s = median(cpu_us["Kafka Streams"]), median(seconds["Kafka Streams"])
+    yield Figure("both", both_us, peer, "CPU µs per board")
+    yield Figure("both start", both_s, peer_s, "s")
     yield Figure("cold", median(cpu_us["ours"]), peer, "CPU µs per board")
-    yield Figure("cold start", median(seconds["ours"]), median(seconds["Kafka Streams"]), "s")
+    yield Figure("cold start", median(seconds["ours"]), peer_s, "s")
     yield Figure("steady", warm_us, peer, "CPU µs per board")
     yield from _paced(bench, peer)
+
+
+def _both(bench: Bench) -> tuple[float, float]:
+    """Return the CPU time of a board with both queries, and the seconds from the start to the last row."""
+    bench.begin()
+    with bench.ours() as application:
+        timing = time_until(bench.boards, bench.served, application.started_at, application)
+        cpu_us = _micros(application.cpu_s(), bench.boards)
+    assert bench.in_view() == bench.boards
+    return cpu_us, timing.last_s
 
 
 def _paced(bench: Bench, peer: float) -> Iterator[Figure]:

@@ -26,12 +26,14 @@ STREAM_CONFIGURATION = {
     "spark.sql.codegen.hugeMethodLimit": "8000",  # the JVM does not compile larger methods, so do not generate them
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # joins must use the member table's partitioning
     "spark.sql.execution.arrow.localRelationThreshold": "1MB",  # larger relations are spread over all tasks
-    "spark.task.maxDirectResultSize": "64MB",  # batches for PostgreSQL reach the driver without the block manager
     "spark.sql.inMemoryColumnarStorage.compressed": "false",  # names and ids hardly compress, and trying takes a second
     # Spark's default starts a `readlink` process for each file that it renames: 60 ms per batch
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     ),
+    # Checkpoints live as long as the driver. Hadoop's default writes a checksum file beside each file, and starts a
+    # `chmod` process for both.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "500",

@@ -114,7 +114,7 @@ class Serve:
         """Yield the records of the range in pages of at most `max_bytes`, or of one record.
 
         The parts of a page are decoded in a thread while the next one is read. Most of decoding is Arrow's, which runs
-        beside Python.
+        beside Python. A page ends early if it is decoded and no other one is being written.
         """
         if tail.position != range_.start:
             tail.begin(range_.start)
@@ -123,7 +123,8 @@ class Serve:
             if self._excluded:
                 records = [each for each in records if (each.partition(), each.offset()) not in self._excluded]
             for part in _parts(record_table(records), self._max_bytes):
-                if page and size + part.nbytes > self._max_bytes:
+                is_full = size + part.nbytes > self._max_bytes
+                if page and (is_full or not (self.is_writing or page[-1].running() or not page[-1].done())):
                     yield page
                     page, size = [], 0
                 page.append(self._decoder.submit(self._decoded, part))

@@ -24,11 +24,12 @@ class TopicTail:
         self._next: Offsets = {}
         self._fetched: Offsets = {}
         self._ahead: list[Message] = []  # records from `_next` up to `_fetched`
+        self._is_reading = False  # a range is not consumed to its end
         self._reader = RangeReader(kafka)
 
     def begin(self, offsets: Offsets) -> None:
         """Set the next offset of each partition."""
-        self._next, self._fetched, self._ahead = dict(offsets), dict(offsets), []
+        self._next, self._fetched, self._ahead, self._is_reading = dict(offsets), dict(offsets), [], False
         self._reader.begin(self._topic, offsets)
 
     @property
@@ -46,19 +47,17 @@ class TopicTail:
         The position advances once all batches are consumed; until then the next call yields the same records. Raises as
         `RangeReader.iter_to`.
         """
-        is_done = False
-        try:
-            ahead, self._ahead = self._ahead, []
-            if records := self._before(ahead, ends):
+        if self._is_reading:
+            self.begin(self._next)
+        self._is_reading = True
+        ahead, self._ahead = self._ahead, []
+        if records := self._before(ahead, ends):
+            yield records
+        for fetched in self._reader.iter_to(ends, self._fetched, timeout_s, stop_at_ends=False):
+            if records := self._before(fetched, ends):
                 yield records
-            for fetched in self._reader.iter_to(ends, self._fetched, timeout_s, stop_at_ends=False):
-                if records := self._before(fetched, ends):
-                    yield records
-            self._next |= {partition: max(end, self._next.get(partition, 0)) for partition, end in ends.items()}
-            is_done = True
-        finally:
-            if not is_done:
-                self.begin(self._next)
+        self._next |= {partition: max(end, self._next.get(partition, 0)) for partition, end in ends.items()}
+        self._is_reading = False
 
     def _before(self, records: list[Message], ends: Mapping[int, int]) -> list[Message]:
         """Return the records before the ends, and keep the others for the next range."""

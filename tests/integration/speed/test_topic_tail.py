@@ -1,0 +1,77 @@
+"""The driver's reader of a topic: exactly the records of each range, whatever was fetched ahead or given up before."""
+
+import random
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Producer
+
+from include.adapters.kafka.topic_tail import TopicTail
+from include.kafka_connection import KafkaConnection
+from tests.support.topic_log import TopicLog
+
+TOPIC = "tail"
+TRANSACTIONS, SENT = 8, 12  # per partition, beside a marker of each transaction
+
+
+@pytest.fixture(scope="module")
+def log(kafka):
+    """A topic of three partitions, one of them with transactions, of which every other one was aborted."""
+    made = TopicLog(kafka.bootstrap_servers)
+    made.make(TOPIC, 3)
+    plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(TRANSACTIONS * SENT):
+        for partition in (0, 1):
+            plain.produce(TOPIC, str(number), partition=partition)
+    assert plain.flush(30) == 0
+    with_transactions = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "tail"})
+    with_transactions.init_transactions(30)
+    for turn in range(TRANSACTIONS):
+        with_transactions.begin_transaction()
+        for number in range(SENT):
+            with_transactions.produce(TOPIC, str(number), partition=2)
+        with_transactions.flush(30)
+        (with_transactions.abort_transaction if turn % 2 else with_transactions.commit_transaction)(30)
+    return made
+
+
+def there(start, ends):
+    """The committed records of a range."""
+    found = {(p, o) for p in (0, 1) for o in range(start[p], ends[p])}
+    length = SENT + 1
+    visible = {o for turn in range(0, TRANSACTIONS, 2) for o in range(turn * length, turn * length + SENT)}
+    return found | {(2, o) for o in range(start[2], ends[2]) if o in visible}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_range_has_its_records_once_and_in_order(kafka, log, seed):
+    chance = random.Random(seed)
+    last = log.offsets.ends(TOPIC)
+    assert last == {0: 96, 1: 96, 2: 104}
+    with closing(TopicTail(KafkaConnection(kafka.bootstrap_servers), TOPIC)) as tail:
+        position = dict.fromkeys(last, 0)
+        tail.begin(position)
+        given_up = []  # not closed: their end must not disturb the later ones, whenever it comes
+        for _ in range(40):
+            if chance.random() < 0.2:
+                position = {partition: chance.randint(0, end) for partition, end in last.items()}
+                tail.begin(position)
+            ends = {
+                p: chance.choice((at, min(at + 1, last[p]), chance.randint(at, last[p]))) for p, at in position.items()
+            }
+            reading = tail.iter_to(ends)
+            if chance.random() < 0.3:
+                given_up.append(reading)
+                next(reading, None)
+                if chance.random() < 0.5:
+                    given_up.clear()
+                if tail.position != ends:
+                    assert tail.position == position
+                    continue
+                position = ends
+                continue
+            read = [(each.partition(), each.offset()) for records in reading for each in records]
+            assert {*read} == there(position, ends)
+            assert all([o for q, o in read if q == p] == sorted({o for q, o in read if q == p}) for p in last)
+            assert tail.position == ends
+            position = ends
