@@ -43,9 +43,11 @@ class Peer:
             parsed = orjson.loads(body)
         except ValueError:
             return web.Response(status=400)
-        events = map(orjson.dumps, parsed) if isinstance(parsed, list) else [body]
-        errors = await asyncio.gather(*[self._send(event) for event in events])
-        return web.Response(status=503 if any(errors) else 204)
+        if isinstance(parsed, list):
+            has_failed = any(await asyncio.gather(*[self._send(orjson.dumps(event)) for event in parsed]))
+        else:
+            has_failed = await self._send(body) is not None
+        return web.Response(status=503 if has_failed else 204)
 
     def _send(self, event: bytes) -> "asyncio.Future[KafkaError | None]":
         future: asyncio.Future[KafkaError | None] = self._loop.create_future()

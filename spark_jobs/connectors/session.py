@@ -31,9 +31,6 @@ STREAM_CONFIGURATION = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     ),
-    # Checkpoints live as long as the driver. Hadoop's default writes a checksum file beside each file, and starts a
-    # `chmod` process for both.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "500",

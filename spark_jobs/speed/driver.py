@@ -1,5 +1,7 @@
 """The driver of the speed layer: its lease, Spark session, queries, periodic work and monitoring."""
 
+import gc
+import itertools
 import logging
 import math
 import shutil
@@ -33,7 +35,7 @@ from spark_jobs.speed.join_query import JoinQuery
 from spark_jobs.speed.monitor import Monitor
 from spark_jobs.speed.presence import Presence, is_gone
 from spark_jobs.speed.serve_query import ServeQuery
-from spark_jobs.speed.stream_query import DriverContext, StreamQuery
+from spark_jobs.speed.stream_query import RARELY, DriverContext, StreamQuery
 from spark_jobs.speed.watchdog import Watchdog
 
 log = logging.getLogger("stream")
@@ -181,8 +183,14 @@ class Driver:
         self._closing.append(chores.join)
         chores.start()
         self._is_starting = False
-        while not self._stop.wait(TICK_S):
+        gc.collect()
+        gc.freeze()
+        for number in itertools.count():
+            if self._stop.wait(TICK_S):
+                return
             self._loop.tick()
+            if number % RARELY == 0:
+                gc.collect()  # Java objects live until then: py4j's references to them are cycles
             for query in self._queries:
                 query.check()
             chores.check()
