@@ -153,6 +153,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     watching = [asyncio.create_task(_watch_topics(settings, services)), asyncio.create_task(services.home.run())]
     if keys is not None:
         watching.append(asyncio.create_task(keys.run()))
+    gc.collect()
     gc.freeze()
     await server.start(listener, context)
     log.info("listening on %s:%d, %d events waiting", gateway.host, gateway.port, store.backlog().waiting)

@@ -77,5 +77,6 @@ if __name__ == "__main__":
     acknowledge_at_once()
     hide_pandas_from_pyarrow()
     collect_garbage_rarely()
+    gc.collect()
     gc.freeze()  # a worker collects garbage after each task, and would traverse all modules
     daemon.manager()  # type: ignore[no-untyped-call]

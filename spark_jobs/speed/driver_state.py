@@ -1,9 +1,10 @@
 """State of the driver's queries: the queries' threads record it, the monitor reads it."""
 
 import datetime as dt
+import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,7 +57,8 @@ class DriverState:
     _done: dict[Query, Done] = field(default_factory=dict)
     _positions: dict[str, dict[int, int]] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
-    _waiting: dict[Query, tuple[str, dt.datetime]] = field(default_factory=dict)
+    _waiting: dict[tuple[Query, int], tuple[str, dt.datetime]] = field(default_factory=dict)
+    _wait_numbers: Iterator[int] = field(default_factory=itertools.count)
     _table: TableSize = TableSize()
 
     def record_batch(self, query: Query, batch: Batch) -> None:
@@ -85,15 +87,16 @@ class DriverState:
             self._table = size
 
     def waiting_callback(self, query: Query) -> Callable[[Retryable | None], None]:
-        """Return a callback for `retry_transient` that records what the query waits for."""
+        """Return a callback for `retry_transient` that records what the query waits for; several may be in use."""
+        key = (query, next(self._wait_numbers))
 
         def note(error: Retryable | None) -> None:
             with self._lock:
                 if error is None:
-                    self._waiting.pop(query, None)
+                    self._waiting.pop(key, None)
                 else:
-                    _, since = self._waiting.get(query, ("", dt.datetime.now(dt.UTC)))
-                    self._waiting[query] = (f"{type(error).__name__}: {error}", since)
+                    _, since = self._waiting.get(key, ("", dt.datetime.now(dt.UTC)))
+                    self._waiting[key] = (f"{type(error).__name__}: {error}", since)
 
         return note
 
@@ -124,6 +127,7 @@ class DriverState:
             return self._table
 
     def waiting_for(self, query: Query) -> tuple[str, dt.datetime] | None:
-        """The error that the query waits out, and since when; None while it does not wait."""
+        """The error that the query waits out, the oldest of two, and since when; None while it does not wait."""
         with self._lock:
-            return self._waiting.get(query)
+            waits = [wait for (name, _), wait in self._waiting.items() if name == query]
+        return min(waits, key=lambda wait: wait[1], default=None)

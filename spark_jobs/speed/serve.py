@@ -19,11 +19,12 @@ from include.adapters.postgres.served_batch import ends_of, holds_record, reject
 from include.contracts.definition import Definition
 from include.contracts.headers import TRACEPARENT
 from include.contracts.reject import Reject
+from include.errors import Retryable
 from include.failpoints import failpoint_records
 from include.kafka_connection import KafkaConnection
 from include.retry import NO_LIMIT, retry_transient
 from include.spans import Tracer
-from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard
+from spark_jobs.speed.batch_writer import BatchWriter, DecodedBatch, Guard, WriterClosed
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.driver_state import DriverState
 
@@ -78,28 +79,18 @@ class Serve:
         Larger ranges are written in parts, one transaction each, and the ledger moves with each part. Blocks until the
         previous batch is written, and raises its error. If the application stops, the next driver writes the rest.
         """
-        left = range_
-
-        def attempt() -> None:
-            nonlocal left
-            started, began_ns = time.monotonic(), time.time_ns()
-            for parts in self._pages(self._tail, left):
-                read = time.monotonic()
-                batch, traces = _joined(parts)
-                phases_s = {"read": read - started, "decode": time.monotonic() - read}
-                if not self._writer.hand_over(DecodedBatch(batch_id, batch, phases_s, traces, began_ns)):
-                    log.info("batch %d: stopping; the next driver writes the rest", batch_id)
-                    return
-                left = OffsetRange(left.start | ends_of(batch), left.end)
-                started, began_ns = time.monotonic(), time.time_ns()
-
-        retry_transient(attempt, NO_LIMIT, self._state.waiting_callback("serve"), self._stop)
+        try:
+            for batch in self._batches(self._tail, range_, batch_id):
+                if not self._writer.hand_over(batch):
+                    raise WriterClosed
+        except WriterClosed:
+            log.info("batch %d: stopping; the next driver writes the rest", batch_id)
 
     def take(self, range_: OffsetRange) -> None:
         """Read, decode and write the records of a range before returning. No batch may be in progress."""
         with closing(TopicTail(self._kafka, self._topic)) as tail:  # `process` may be reading the next batch
-            for parts in self._pages(tail, range_):
-                self._writer.write(DecodedBatch(STEP, _joined(parts)[0], {}))
+            for batch in self._batches(tail, range_, STEP):
+                self._writer.write(batch)
 
     def reject(self, rejected: Sequence[Reject]) -> None:
         """Save rejects of records of the topic, and advance past them. No batch may be in progress."""
@@ -109,6 +100,29 @@ class Serve:
     def wait(self) -> None:
         """Wait until the batch in progress is written. Raises its error."""
         self._writer.wait()
+
+    def _batches(self, tail: TopicTail, range_: OffsetRange, batch_id: int) -> Iterator[DecodedBatch]:
+        """Yield the decoded pages of the range. Waits while Kafka does not respond, unless the application stops."""
+        left, pages = range_, self._pages(tail, range_)
+
+        def next_page() -> list[_Part] | None:
+            nonlocal pages
+            try:
+                return next(pages, None)
+            except Retryable:
+                pages = self._pages(tail, left)
+                raise
+
+        waiting = self._state.waiting_callback("serve")
+        started, began_ns = time.monotonic(), time.time_ns()
+        while parts := retry_transient(next_page, NO_LIMIT, waiting, self._stop):
+            read = time.monotonic()
+            tables, traces = zip(*(part.result() for part in parts), strict=True)
+            batch = pa.concat_tables(tables)
+            phases_s = {"read": read - started, "decode": time.monotonic() - read}
+            yield DecodedBatch(batch_id, batch, phases_s, [*chain.from_iterable(traces)], began_ns)
+            left = OffsetRange(left.start | ends_of(batch), left.end)
+            started, began_ns = time.monotonic(), time.time_ns()
 
     def _pages(self, tail: TopicTail, range_: OffsetRange) -> Iterator[list[_Part]]:
         """Yield the records of the range in pages of at most `max_bytes`, or of one record.
@@ -120,6 +134,8 @@ class Serve:
             tail.begin(range_.start)
         page, size = list[_Part](), 0
         for records in tail.iter_to(range_.end, READ_TIMEOUT_S):
+            if self._stop.is_set():
+                raise WriterClosed
             if self._excluded:
                 records = [each for each in records if (each.partition(), each.offset()) not in self._excluded]
             for part in _parts(record_table(records), self._max_bytes):
@@ -153,12 +169,6 @@ class Serve:
         self._decoder.shutdown(wait=False, cancel_futures=True)
         self._tail.close()
         return is_written
-
-
-def _joined(parts: Sequence[_Part]) -> tuple[pa.Table, list[bytes]]:
-    """Wait for the parts, and return them as one batch, with its traces."""
-    tables, traces = zip(*(part.result() for part in parts), strict=True)
-    return pa.concat_tables(tables), [*chain.from_iterable(traces)]
 
 
 def _parts(records: pa.Table, max_bytes: int) -> Iterator[pa.Table]:

@@ -1,7 +1,8 @@
 """Reads ranges of a topic without Spark: the one consumer of the project, its settings and its errors."""
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -14,6 +15,7 @@ READ_TIMEOUT_S = 30.0  # without records
 RENEWAL_S = 5.0  # without records, until the consumer is replaced; triples each time
 POLL_S = 0.1
 MAX_RECORDS = 16_384  # per batch: about 10 MB with texts
+MAX_AHEAD = 16_384  # records fetched beyond the ends, while other partitions have not reached theirs
 
 
 class RangeReader:
@@ -39,10 +41,12 @@ class RangeReader:
             "fetch.wait.max.ms": 50,  # a range that is begun waits for the fetch at the former one's end, else 500 ms
         }
         self._topic = ""
+        self._paused: set[int] = set()
         self._consumer = Consumer(self._settings)
 
     def begin(self, topic: str, positions: Offsets) -> None:
         """Fetch the topic from these offsets on, in the background."""
+        self._resume()  # a paused partition would stay paused when assigned again
         self._topic = topic
         self._consumer.assign([TopicPartition(topic, *position) for position in positions.items()])
 
@@ -52,12 +56,17 @@ class RangeReader:
         """Yield the records from `positions` up to these ends (exclusive), in the order of each partition.
 
         `positions` are those of `begin`, of each partition. Each batch advances them, and has up to 16,384 records.
-        Without `stop_at_ends` records beyond an end may be yielded too, and the next ones are fetched ahead. Raises
-        BrokerUnavailable if no record arrives for `timeout_s`, not counting the time the caller takes for a batch;
-        MissingRange if Kafka no longer has a record.
+        Without `stop_at_ends` some records beyond an end may be yielded too, and the next ones are fetched ahead.
+        Raises BrokerUnavailable if no record before the ends arrives for `timeout_s`, not counting the time the caller
+        takes for a batch; MissingRange if Kafka no longer has a record.
         """
-        renewal_s, began = RENEWAL_S, time.monotonic()
+        renewal_s, began, least = RENEWAL_S, time.monotonic(), math.inf
+        if not stop_at_ends:
+            self._resume()
         while left := {p: end - positions.get(p, 0) for p, end in ends.items() if positions.get(p, 0) < end}:
+            count = sum(left.values())
+            if count < least:  # records of other partitions are no progress of one that does not respond
+                renewal_s, began, least = RENEWAL_S, time.monotonic(), count
             waited_s = time.monotonic() - began
             if waited_s > timeout_s:
                 raise BrokerUnavailable(
@@ -67,25 +76,38 @@ class RangeReader:
                 # librdkafka ignores a leader epoch lower than one it has seen: after a topic was deleted and created
                 # again, a client that read the former one waits forever
                 self.close()
-                self._consumer = Consumer(self._settings)
+                self._consumer, self._paused = Consumer(self._settings), set()
                 again = [*left] if stop_at_ends else [*positions]
                 self.begin(self._topic, {partition: positions[partition] for partition in again})
                 renewal_s *= 3
-            records = self._consume(min(MAX_RECORDS, sum(left.values())), positions)
+            records = self._consume(min(MAX_RECORDS, count), positions)
             if stop_at_ends:
                 records = self._stopped(records, left, ends, positions)
+            elif sum(max(0, at - ends.get(partition, 0)) for partition, at in positions.items()) > MAX_AHEAD:
+                self._pause(p for p, at in positions.items() if at >= ends.get(p, 0))
             if records:
+                given = time.monotonic()
                 yield records
-                renewal_s, began = RENEWAL_S, time.monotonic()
+                began += time.monotonic() - given
 
     def release(self) -> None:
         """Stop fetching."""
-        self._consumer.resume(self._consumer.assignment())  # a paused partition would stay paused when assigned again
+        self._resume()
         self._consumer.unassign()
 
     def close(self) -> None:
         """Close the connections."""
         self._consumer.close()
+
+    def _pause(self, partitions: Iterable[int]) -> None:
+        if more := {*partitions} - self._paused:
+            self._consumer.pause([TopicPartition(self._topic, partition) for partition in more])
+            self._paused |= more
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._consumer.resume([TopicPartition(self._topic, partition) for partition in self._paused])
+            self._paused = set()
 
     def _consume(self, count: int, positions: Offsets) -> list[Message]:
         """Return up to `count` records, and advance the positions; blocks for at most `POLL_S`."""
@@ -118,8 +140,7 @@ class RangeReader:
     ) -> list[Message]:
         """Return the records that are before the ends, and pause the partitions that reached theirs."""
         done = [partition for partition in left if positions[partition] >= ends[partition]]
-        if done:
-            self._consumer.pause([TopicPartition(self._topic, partition) for partition in done])
+        self._pause(done)
         if any(positions[partition] > ends[partition] for partition in ends):
             return [record for record in records if record.offset() < ends[record.partition()]]
         return records

@@ -166,9 +166,10 @@ class Gate:
 
     def process(self, records, batch_id):
         found = records.groupBy("partition").agg({"offset": "max", "*": "count"}).collect()
+        note = self._state.waiting_callback(self._query)
         while not self.open.wait(0.1):
-            self._state.waiting_callback(self._query)(DatabaseUnavailable(host="gate"))
-        self._state.waiting_callback(self._query)(None)
+            note(DatabaseUnavailable(host="gate"))
+        note(None)
         self._state.record_batch(self._query, Batch(sum(row["count(1)"] for row in found), {"write": 0.1}, None))
         self._state.set_position(self._topic, {row["partition"]: row["max(offset)"] + 1 for row in found})
 

@@ -1,12 +1,16 @@
 """The driver's reader of a topic: exactly the records of each range, whatever was fetched ahead or given up before."""
 
 import random
+import time
 from contextlib import closing
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 
+from include.adapters.kafka import range_reader
 from include.adapters.kafka.topic_tail import TopicTail
+from include.errors import BrokerUnavailable
 from include.kafka_connection import KafkaConnection
 from tests.support.topic_log import TopicLog
 
@@ -43,8 +47,10 @@ def there(start, ends):
     return found | {(2, o) for o in range(start[2], ends[2]) if o in visible}
 
 
+@pytest.mark.parametrize("most_ahead", [0, 5, range_reader.MAX_AHEAD])
 @pytest.mark.parametrize("seed", range(6))
-def test_each_range_has_its_records_once_and_in_order(kafka, log, seed):
+def test_each_range_has_its_records_once_and_in_order(kafka, log, monkeypatch, seed, most_ahead):
+    monkeypatch.setattr(range_reader, "MAX_AHEAD", most_ahead)
     chance = random.Random(seed)
     last = log.offsets.ends(TOPIC)
     assert last == {0: 96, 1: 96, 2: 104}
@@ -75,3 +81,53 @@ def test_each_range_has_its_records_once_and_in_order(kafka, log, seed):
             assert all([o for q, o in read if q == p] == sorted({o for q, o in read if q == p}) for p in last)
             assert tail.position == ends
             position = ends
+
+
+class OneStuck:
+    """A client whose partition 0 does not respond, while partition 1 has records without end."""
+
+    def __init__(self, settings):
+        self.paused, self.offset = set(), 0
+
+    def assign(self, partitions):
+        pass
+
+    def pause(self, partitions):
+        self.paused |= {each.partition for each in partitions}
+
+    def resume(self, partitions):
+        self.paused -= {each.partition for each in partitions}
+
+    def consume(self, count, timeout_s):
+        time.sleep(0.01)
+        if 1 in self.paused:
+            return []
+        first, self.offset = self.offset, self.offset + 100
+        return [StubRecord(offset) for offset in range(first, self.offset)]
+
+    def close(self):
+        pass
+
+
+class StubRecord(NamedTuple):
+    at: int
+
+    def error(self):
+        return None
+
+    def partition(self):
+        return 1
+
+    def offset(self):
+        return self.at
+
+
+def test_a_partition_that_does_not_respond_is_no_progress_of_another_one(monkeypatch):
+    monkeypatch.setattr(range_reader, "Consumer", OneStuck)
+    monkeypatch.setattr(range_reader, "MAX_AHEAD", 1_000)
+    tail = TopicTail(KafkaConnection("none:9"), TOPIC)
+    tail.begin({0: 0, 1: 0})
+    with pytest.raises(BrokerUnavailable):
+        [*tail.iter_to({0: 5, 1: 250}, timeout_s=1)]
+    assert len(tail._ahead) <= 1_100
+    assert tail.position == {0: 0, 1: 0}

@@ -225,7 +225,8 @@ def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
     world.state.record_batch("serve", Batch(10, {}, world.clock.now()))
     world.start()
     world.saved("serve", lambda row: (row.lag_records, row.lag_s) == (0, 0.0), "no lag")
-    world.state.waiting_callback("serve")(DatabaseUnavailable(host="db"))
+    note = world.state.waiting_callback("serve")
+    note(DatabaseUnavailable(host="db"))
     world.topics.found["board-detail"] = {0: 25}
     world.clock.advance(40)
     world.monitor.tick()
@@ -239,7 +240,7 @@ def test_lag_grows_while_a_query_waits_and_ends_with_it(world):
     assert row.offsets == {"board-detail": {"0": 10}}
     assert world.state.waiting_for("join") is None
 
-    world.state.waiting_callback("serve")(None)
+    note(None)
     world.state.set_position("board-detail", {0: 30})
     world.saved("serve", lambda row: (row.lag_records, row.waiting_for) == (0, None), "all is taken")
 
