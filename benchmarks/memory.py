@@ -1,10 +1,9 @@
 """Samples the memory of a process and its descendants while they run."""
 
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.sessions import processes_of
+from benchmarks.sessions import SessionSampler, processes_of
 
 _EVERY_S = 1.0  # a sample takes milliseconds per gigabyte
 _MIB = 1 << 20
@@ -18,29 +17,25 @@ class Peak:
     largest: float
 
 
-class PeakMemory:
+class PeakMemory(SessionSampler):
     """Samples the processes of a session until it is stopped. Shared pages count proportionally (PSS)."""
 
     def __init__(self, session: int, words: str) -> None:
-        self._session = session
         self._words = words
         self._together = self._largest = 0.0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+        super().__init__(session, _EVERY_S)
 
     def stop(self) -> Peak:
         """Stop sampling; returns the greatest values."""
-        self._stopping.set()
-        self._thread.join()
+        self.end()
         return Peak(self._together, self._largest)
 
-    def _watch(self) -> None:
-        while not self._stopping.wait(_EVERY_S):
-            held = {pid: _pss_bytes(pid) / _MIB for pid, _ in processes_of(self._session)}
-            self._together = max(self._together, sum(held.values()))
-            named = [mib for pid, mib in held.items() if self._words in _command(pid)]
-            self._largest = max(self._largest, *named, 0.0)
+    def sample(self) -> None:
+        """Note the memory of the processes if it is the greatest so far."""
+        held = {pid: _pss_bytes(pid) / _MIB for pid, _ in processes_of(self._session)}
+        self._together = max(self._together, sum(held.values()))
+        named = [mib for pid, mib in held.items() if self._words in _command(pid)]
+        self._largest = max(self._largest, *named, 0.0)
 
 
 def _pss_bytes(pid: int) -> int:

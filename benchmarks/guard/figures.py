@@ -14,7 +14,7 @@ from benchmarks.stream.clock import time_until
 from benchmarks.stream.joins import refuse_more
 from benchmarks.stream.parts import Bench
 from benchmarks.stream.parts import bench as stream_bench
-from benchmarks.stream.serving import rows_of, started
+from benchmarks.stream.serving import both_ours, rows_of, started
 from demo import reference_data
 from include.contracts.site import BOARD, BOARD_DETAIL, MEMBER
 
@@ -77,7 +77,8 @@ def _join(bench: Bench) -> Iterator[Figure]:
     bench.begin(MEMBER.name, BOARD.name)
     bench.fill(MEMBER.name)
     bench.fill(BOARD.name)
-    both_us, both_s = _both(bench)
+    bench.begin()
+    both, both_cpu_s = both_ours(bench)
     starts = {"ours": lambda: bench.ours("--query", "join"), "Kafka Streams": bench.kafka_streams}
     cpu_us: dict[str, list[float]] = {name: [] for name in starts}
     seconds: dict[str, list[float]] = {name: [] for name in starts}
@@ -95,22 +96,12 @@ def _join(bench: Bench) -> Iterator[Figure]:
                     _, cpu_s = bench.from_standstill(application, bench.boards, bench.joined)
                     warm_us = _micros(cpu_s, bench.boards)
     peer, peer_s = median(cpu_us["Kafka Streams"]), median(seconds["Kafka Streams"])
-    yield Figure("both", both_us, peer, "CPU µs per board")
-    yield Figure("both start", both_s, peer_s, "s")
+    yield Figure("both", _micros(both_cpu_s, bench.boards), peer, "CPU µs per board")
+    yield Figure("both start", both.last_s, peer_s, "s")
     yield Figure("cold", median(cpu_us["ours"]), peer, "CPU µs per board")
     yield Figure("cold start", median(seconds["ours"]), peer_s, "s")
     yield Figure("steady", warm_us, peer, "CPU µs per board")
     yield from _paced(bench, peer)
-
-
-def _both(bench: Bench) -> tuple[float, float]:
-    """Return the CPU time of a board with both queries, and the seconds from the start to the last row."""
-    bench.begin()
-    with bench.ours() as application:
-        timing = time_until(bench.boards, bench.served, application.started_at, application)
-        cpu_us = _micros(application.cpu_s(), bench.boards)
-    assert bench.in_view() == bench.boards
-    return cpu_us, timing.last_s
 
 
 def _paced(bench: Bench, peer: float) -> Iterator[Figure]:

@@ -92,6 +92,7 @@ class Driver:
             self._close()
 
     def _run(self, take_over: bool) -> None:
+        gc.freeze()  # modules only: of Java objects that were frozen, py4j's cycles would keep them for good
         self._loop.tick(LOADING_S)
         self._watchdog.start()
         self._closing.append(self._watchdog.stop)
@@ -183,9 +184,7 @@ class Driver:
         self._closing.append(chores.join)
         chores.start()
         self._is_starting = False
-        gc.collect()
-        gc.freeze()
-        for number in itertools.count():
+        for number in itertools.count(1):
             if self._stop.wait(TICK_S):
                 return
             self._loop.tick()

@@ -1,15 +1,18 @@
 """The query *join*: reads board and writes board-detail."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.adapters.kafka.offsets import OffsetRange
 from include.adapters.kafka.topic_tail import TopicTail
 from include.contracts.definition import Definition
+from spark_jobs.connectors.kafka import read_range
 from spark_jobs.speed.driver_state import Query
 from spark_jobs.speed.join import BoardJoin
 from spark_jobs.speed.join_progress import JoinProgress
@@ -93,6 +96,32 @@ class JoinQuery(StreamQuery):
         self._members.check_topic()
         super()._tick_rarely()
         self._context.store.forget_superseded()
+
+    def _nothing(self, session: SparkSession) -> DataFrame:
+        """Return an empty range of the topic."""
+        return read_range(session, self._context.offset_reader, self._topic, self._start, self._start)
+
+    def _reader(self, session: SparkSession) -> Callable[[OffsetRange], DataFrame]:
+        """Return a function that reads a range of the topic."""
+        offset_reader = self._context.offset_reader
+
+        def read(part: OffsetRange) -> DataFrame:
+            return self._wanted(session, read_range(session, offset_reader, self._topic, part.start, part.end))
+
+        return read
+
+    def _records(self, session: SparkSession, most: int) -> DataFrame:
+        """Return the topic as `_topic_stream`, without records that are not wanted."""
+        return self._wanted(session, self._topic_stream(session, most))
+
+    def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:
+        """Return the records except those that an operator rejected, in one task per core.
+
+        One task per partition would cost more than a small batch itself.
+        """
+        for partition, offset in self._rejected_by_hand:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") != offset))
+        return records.coalesce(session.sparkContext.defaultParallelism)
 
     def _refuse_replaced_table(self) -> None:
         database, offset_reader = self._context.settings.database, self._context.offset_reader

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.adapters.kafka.offsets import OffsetRange, OffsetReader, Offsets
@@ -22,7 +21,7 @@ from include.errors import PipelineError
 from include.retry import NO_LIMIT, retry_transient
 from include.settings import Settings
 from include.spans import Tracer
-from spark_jobs.connectors.kafka import read_range, stream_reader
+from spark_jobs.connectors.kafka import stream_reader
 from spark_jobs.speed.checkpoints import BatchRanges
 from spark_jobs.speed.driver_state import DriverState, Query, topics_of
 from spark_jobs.speed.isolated import Isolations, first_batch
@@ -146,36 +145,10 @@ class StreamQuery(ABC):
             self._start = taken.end
         return self._context.offset_reader.ends(self._topic) == self._start
 
-    def _nothing(self, session: SparkSession) -> DataFrame:
-        """Return an empty range of the topic."""
-        return read_range(session, self._context.offset_reader, self._topic, self._start, self._start)
-
-    def _reader(self, session: SparkSession) -> Callable[[OffsetRange], DataFrame]:
-        """Return a function that reads a range of the topic."""
-        offset_reader = self._context.offset_reader
-
-        def read(part: OffsetRange) -> DataFrame:
-            return self._wanted(session, read_range(session, offset_reader, self._topic, part.start, part.end))
-
-        return read
-
-    def _records(self, session: SparkSession, most: int) -> DataFrame:
-        """Return the topic as `_topic_stream`, without records that are not wanted."""
-        return self._wanted(session, self._topic_stream(session, most))
-
     def _topic_stream(self, session: SparkSession, most: int) -> DataFrame:
         """Return the topic as a stream of batches of up to `most` records."""
         kafka = self._context.settings.kafka.connection
         return stream_reader(session, kafka, self._topic, self._start, most).load()
-
-    def _wanted(self, session: SparkSession, records: DataFrame) -> DataFrame:
-        """Return the records except those that an operator rejected, in one task per core.
-
-        One task per partition would cost more than a small batch itself.
-        """
-        for partition, offset in self._rejected_by_hand:
-            records = records.where((F.col("partition") != partition) | (F.col("offset") != offset))
-        return records.coalesce(session.sparkContext.defaultParallelism)
 
     def _write(
         self, frame: DataFrame, checkpoints: Path, process: Callable[[DataFrame, OffsetRange, int], None]
