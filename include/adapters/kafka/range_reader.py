@@ -15,6 +15,7 @@ READ_TIMEOUT_S = 30.0  # without records
 RENEWAL_S = 5.0  # without records, until the consumer is replaced; triples each time
 POLL_S = 0.1
 MAX_RECORDS = 16_384  # per batch: about 10 MB with texts
+BATCH_BYTES = 16 << 20  # of values, about: the number of records follows the size of those before
 MAX_AHEAD = 16_384  # records fetched beyond the ends, while other partitions have not reached theirs
 
 
@@ -42,6 +43,7 @@ class RangeReader:
         }
         self._topic = ""
         self._paused: set[int] = set()
+        self._most = MAX_RECORDS
         self._consumer = Consumer(self._settings)
 
     def begin(self, topic: str, positions: Offsets) -> None:
@@ -80,7 +82,7 @@ class RangeReader:
                 again = [*left] if stop_at_ends else [*positions]
                 self.begin(self._topic, {partition: positions[partition] for partition in again})
                 renewal_s *= 3
-            records = self._consume(min(MAX_RECORDS, count), positions)
+            records = self._consume(min(self._most, count), positions)
             if stop_at_ends:
                 records = self._stopped(records, left, ends, positions)
             elif sum(max(0, at - ends.get(partition, 0)) for partition, at in positions.items()) > MAX_AHEAD:
@@ -116,6 +118,8 @@ class RangeReader:
         except KafkaException as exc:
             raise broker_error(exc, self._kafka, "Read", self._topic) from exc
         records = [message for message in messages if message.error() is None]
+        if records:
+            self._most = min(MAX_RECORDS, max(1, BATCH_BYTES * len(records) // max(1, sum(map(len, records)))))
         positions.update({record.partition(): record.offset() + 1 for record in records})
         for message in messages if len(records) < len(messages) else ():
             self._pass(message, positions)

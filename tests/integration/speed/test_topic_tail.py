@@ -83,6 +83,24 @@ def test_each_range_has_its_records_once_and_in_order(kafka, log, monkeypatch, s
             position = ends
 
 
+def test_the_number_of_records_of_a_batch_follows_their_sizes(kafka, monkeypatch):
+    monkeypatch.setattr(range_reader, "MAX_RECORDS", 20)
+    monkeypatch.setattr(range_reader, "BATCH_BYTES", 1_000_000)
+    log = TopicLog(kafka.bootstrap_servers)
+    log.make("large", 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for size in (200_000,) * 60 + (10,) * 300:
+        producer.produce("large", b"x" * size, partition=0)
+    assert producer.flush(30) == 0
+    with closing(TopicTail(KafkaConnection(kafka.bootstrap_servers), "large")) as tail:
+        tail.begin({0: 0})
+        first, *rest = ([*map(len, records)] for records in tail.iter_to(log.offsets.ends("large")))
+    assert len(first) <= 20
+    assert all(len(sizes) <= 5 for sizes in rest if sizes[0] > 10)
+    assert max(len(sizes) for sizes in rest if sizes[0] == 10) > 5
+    assert sum(map(len, rest), len(first)) == 360
+
+
 class OneStuck:
     """A client whose partition 0 does not respond, while partition 1 has records without end."""
 
@@ -114,6 +132,9 @@ class StubRecord(NamedTuple):
 
     def error(self):
         return None
+
+    def __len__(self):
+        return 10
 
     def partition(self):
         return 1
