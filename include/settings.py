@@ -352,7 +352,7 @@ class Settings:
                 metrics_port=env.port("STREAM_METRICS_PORT", 18081),
                 serve_metrics_port=env.port("STREAM_SERVE_METRICS_PORT", 18083),
                 driver_memory=env.memory("STREAM_DRIVER_MEMORY", "2g"),
-                max_boards_per_batch=env.whole("STREAM_MAX_BOARDS_PER_BATCH", 250_000),
+                max_boards_per_batch=env.whole("STREAM_MAX_BOARDS_PER_BATCH", 500_000),
                 max_details_per_batch=env.whole("STREAM_MAX_DETAILS_PER_BATCH", 50_000),
                 max_batch_bytes=env.whole("STREAM_MAX_BATCH_BYTES", 64 << 20),
                 table_partitions=env.whole("STREAM_MEMBER_TABLE_PARTITIONS", 0, least=0, most=10_000),
