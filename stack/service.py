@@ -61,7 +61,7 @@ class Service:
     address: str
     depends_on: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)  # variable of `.env` → port, which must be free at the start
-    deadline_s: float = 60
+    deadline_s: float = 180
     stop_signal: Signal = "TERM"
     stop_deadline_s: int = 20
     external: bool = False  # the user's own: monitored, never started or stopped

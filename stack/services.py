@@ -96,7 +96,6 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
                 address=f"http://127.0.0.1:{settings[stream.port]}",
                 depends_on=(f"migrate{suffix_of(stream.pipeline, settings)}", "topics"),
                 ports=ports(stream.port),
-                deadline_s=180,
             )
             for name, stream in stream_services(settings).items()
         ),
@@ -106,7 +105,6 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
             address=airflow_url,
             depends_on=("airflow-migrate",),
             ports=ports("AIRFLOW_PORT"),
-            deadline_s=180,
             stop_deadline_s=30,
         ),
         *(
@@ -115,7 +113,6 @@ def declare(settings: Mapping[str, str], layout: Layout | None = None) -> list[N
                 AirflowHealth(airflow_health, component),
                 address="",
                 depends_on=("airflow-migrate",),
-                deadline_s=180,
                 stop_deadline_s=30,
             )
             for component in ("scheduler", "dag_processor", "triggerer")

@@ -29,7 +29,7 @@ def up(layout: Layout, only: tuple[str, ...] = (), pipeline: str = "") -> None:
     If the code, the environment or `.env` has changed since a service was started, all running services are stopped
     first and started again: a process of an earlier version must not use tables of this one.
     Blocks until all are healthy. Raises StackError if a port is in use, or if a service dies or is not healthy by its
-    deadline; the other services stay up.
+    deadline; the other services stay up, and so does one that is late.
     """
     started = time.monotonic()
     layout.make_folders()
@@ -59,27 +59,34 @@ def up(layout: Layout, only: tuple[str, ...] = (), pipeline: str = "") -> None:
 
 
 def wait_healthy(service: Service, layout: Layout, supervisor: Supervisor, cancelled: threading.Event) -> None:
-    """Block until the service is healthy. Raises StackError if it dies, misses its deadline, or `cancelled` is set."""
-    deadline = time.monotonic() + service.deadline_s
+    """Block until the service is healthy; prints what it waits for every ten seconds.
+
+    Raises StackError if the service dies, misses its deadline, or `cancelled` is set. One that died is stopped, so that
+    supervisord does not restart it for ever. One that is late goes on starting.
+    """
+    began = said = time.monotonic()
     first_pid = 0
-    reason: str | None = "not asked yet"
     while True:
         pid, started_at = 0, 0.0
         if not service.external:
             process = supervisor.state(service.name)
             first_pid = first_pid or process.pid
             if process.state not in ALIVE or process.pid not in (0, first_pid):
-                raise _failed(
-                    service, layout, supervisor, f"died while starting ({process.description or process.state})"
-                )
+                supervisor.stop([service.name])
+                raise _failed(service, layout, f"died while starting ({process.description or process.state})")
             pid, started_at = process.pid, process.started_at
         reason = unhealthy_reason(service, pid, started_at)
         if reason is None:
             return
         if cancelled.is_set():
             raise StackError(f"{service.name}: no longer waited for")
-        if time.monotonic() > deadline:
-            raise _failed(service, layout, supervisor, f"not healthy after {service.deadline_s:.0f} s ({reason})")
+        now = time.monotonic()
+        if now - began > service.deadline_s:
+            later = "" if service.external else "; it goes on starting, start it again to wait for it"
+            raise _failed(service, layout, f"not healthy after {service.deadline_s:.0f} s ({reason}){later}")
+        if now - said >= _SAY_AGAIN_S:
+            print(f"  waiting for {service.name}: {reason}")
+            said = now
         cancelled.wait(_POLL_S)
 
 
@@ -96,6 +103,7 @@ class _Start:
         """Start the nodes and wait for them. Raises the first failure, after the nodes in progress have ended."""
         print("starting what does not run; the first time that takes a minute or two")
         waiting = {node.name: node for node in nodes}
+        job_names = {node.name for node in nodes if isinstance(node, Job)}  # services say themselves what they lack
         running: dict[Future[None], str] = {}
         done: set[str] = set()
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
@@ -105,8 +113,8 @@ class _Start:
                         running[pool.submit(self._begin, node)] = node.name
                         del waiting[node.name]
                     finished = wait(running, _SAY_AGAIN_S, return_when=FIRST_COMPLETED).done
-                    if not finished:
-                        print(f"  waiting for {', '.join(sorted(running.values()))}")
+                    if not finished and (names := sorted(each for each in running.values() if each in job_names)):
+                        print(f"  waiting for {', '.join(names)}")
                     for future in finished:
                         future.result()
                         done.add(running.pop(future))
@@ -127,10 +135,8 @@ class _Start:
                 print(f"  {node.name:<24} healthy   {time.monotonic() - started:5.1f} s   {node.address}".rstrip())
 
 
-def _failed(service: Service, layout: Layout, supervisor: Supervisor, what: str) -> StackError:
+def _failed(service: Service, layout: Layout, what: str) -> StackError:
     log = layout.log_file(service.name)
-    if not service.external:
-        supervisor.stop([service.name])  # otherwise supervisord would restart it forever
     tail = "".join(f"\n    {line}" for line in jobs.last_lines(log, _LOG_LINES))
     return StackError(f"{service.name} {what}, see {log}{tail}")
 

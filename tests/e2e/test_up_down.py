@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,30 @@ def test_stopped_service_stays_stopped_until_started(running: Layout) -> None:
     assert pid_of("kafka", running) == 0
     assert healthy(running) == {"postgres"}
     control.start_service("kafka", running)
+    assert healthy(running) == set(SERVICES)
+
+
+def test_service_that_is_slow_is_waited_for_and_left_to_start(
+    running: Layout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stack.up._SAY_AGAIN_S", 0.3)
+    real = control._own_service
+    monkeypatch.setattr(control, "_own_service", lambda name, layout: replace(real(name, layout), deadline_s=2.0))
+    control.stop_service("kafka", running)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(control.start_service, "kafka", running)
+        wait_until(lambda: pid_of("kafka", running) != 0, 10, "kafka is started")
+        pid = pid_of("kafka", running)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StackError, match=r"kafka not healthy after 2 s .* goes on starting"):
+                started.result(30)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert "  waiting for kafka: " in capsys.readouterr().out
+    monkeypatch.undo()
+    control.start_service("kafka", running)
+    assert pid_of("kafka", running) == pid
     assert healthy(running) == set(SERVICES)
 
 
