@@ -23,17 +23,30 @@ _DATE = (
 )
 
 
+class Limit(NamedTuple):
+    """A limit of a format that texts in common use exceed: `pattern` finds the part, `valid` is one within the limit.
+
+    `pattern` and `valid` are arguments of `re.sub`.
+    """
+
+    pattern: str
+    valid: str
+    problem: str
+    remedy: str
+
+
 class TextFormat(NamedTuple):
     """A format of values that are JSON strings. `pattern` cannot tell whether a date exists.
 
     One expression serves all engines: Python's `re` in the gateway, Java's regex in Spark, RE2 in Arrow. RE2 has no
-    look-ahead.
+    look-ahead. `limits` are named in the reason of a refusal.
     """
 
     json_format: str | None
     pattern: str
     problem: str
     wanted: str
+    limits: tuple[Limit, ...] = ()
 
     @property
     def remedy(self) -> str:
@@ -41,13 +54,28 @@ class TextFormat(NamedTuple):
         return f"give {self.wanted}"
 
 
-# RFC 3339 with an explicit offset and at most microseconds, the resolution of PostgreSQL and Python.
+# RFC 3339 with an explicit offset. Readers cut digits beyond microseconds, the resolution of PostgreSQL and Python.
 TIMESTAMP = TextFormat(
     "date-time",
-    rf"^{_DATE}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-](0[0-9]|1[0-4]):[0-5][0-9])$",
+    rf"^{_DATE}[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{{1,9}})?"
+    r"([Zz]|[+-]((0[0-9]|1[0-3]):[0-5][0-9]|14:00))$",
     f"not an RFC 3339 time with an offset in the years {FIRST_YEAR} to {LAST_YEAR}",
     'a time such as "2026-11-20T09:30:00.000Z"',
-)
+    (
+        Limit(
+            r"^(.{17})60", r"\g<1>59",
+            "second 60: databases cannot store leap seconds", "give second 59, or second 00 of the next minute",
+        ),
+        Limit(
+            r"[+-](14:(0[1-9]|[1-5][0-9])|(1[5-9]|2[0-3]):[0-5][0-9])$", "Z",
+            "an offset beyond 14 hours", "give an offset from -14:00 to +14:00, or the time in UTC with Z",
+        ),
+        Limit(
+            r"\.[0-9]{10,}", ".0",
+            "more than nine digits of a second", "give at most nine; readers keep six",
+        ),
+    ),
+)  # fmt: skip
 DATE = TextFormat(
     "date", f"^{_DATE}$", f"not a date in the years {FIRST_YEAR} to {LAST_YEAR}", 'a date such as "2026-11-20"'
 )

@@ -159,7 +159,12 @@ def is_timestamp(text: str) -> bool:
 
 
 def parse_timestamp(text: str) -> dt.datetime:
-    """Return the aware instant, in UTC, of a text that `is_timestamp` accepts. Raises ValueError for some others."""
+    """Return the aware instant, in UTC, of a text that `is_timestamp` accepts. Raises ValueError for some others.
+
+    Digits of a second beyond microseconds are cut.
+    """
+    if text[-1:] == "z":  # `fromisoformat` accepts lower case only before the time
+        text = text[:-1] + "Z"
     return dt.datetime.fromisoformat(text).astimezone(dt.UTC)
 
 
@@ -198,7 +203,7 @@ def _problem(field: Field, value: object) -> tuple[str, str] | None:
         return ("not a string", f"give {_wanted(field)}")
     form = field.text_format
     if form is not None:
-        return None if _is_of_format(field, form, value) else (form.problem, form.remedy)
+        return None if _is_of_format(field, form, value) else _breach(field, form, value)
     unwanted = _unwanted(value)
     if unwanted is not None:
         return unwanted
@@ -215,6 +220,19 @@ def _is_of_format(field: Field, form: TextFormat, text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _breach(field: Field, form: TextFormat, text: str) -> tuple[str, str]:
+    """Return problem and remedy of a text of another format. A limit is named if the text exceeds nothing else."""
+    exceeded = []
+    for limit in form.limits:
+        within = re.sub(limit.pattern, limit.valid, text)
+        if within != text:
+            exceeded.append(limit)
+            text = within
+    if exceeded and _is_of_format(field, form, text):
+        return exceeded[0].problem, exceeded[0].remedy
+    return form.problem, form.remedy
 
 
 def _unwanted(text: str) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
 from include.clock import instant_of
 from include.contracts import headers, trace_context
 from include.contracts.fields import record_id
+from include.contracts.validation import parse_timestamp
 from include.errors import MissingRange
 from include.integrity.caught_up import taken_offsets
 from include.integrity.deadline import Deadline
@@ -125,4 +126,4 @@ def _header(message: Message, name: str) -> bytes | None:
 
 def _time(value: bytes | None) -> dt.datetime | None:
     text = headers.accepted_at(value)
-    return None if text is None else dt.datetime.fromisoformat(text)
+    return None if text is None else parse_timestamp(text)

@@ -36,7 +36,7 @@ from spark_jobs.speed.pages import pages
 from spark_jobs.speed.pending import PendingBatch, PendingPages
 from spark_jobs.speed.record_decoder import TableRow, plain_value
 from spark_jobs.speed.slow_path import read_slow_path
-from spark_jobs.transforms.decode import decode
+from spark_jobs.transforms.decode import decode, timestamp_of
 from spark_jobs.transforms.details import day_of, to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
 
@@ -216,7 +216,7 @@ class BoardJoin:
         return details.where("NOT is_sent").select(
             "topic", "partition", "offset", F.col(self._key_column).alias("stream_key"),
             F.col(self._join_column).alias("table_key"), day, "key", "value", "kafka_timestamp", "event_id",
-            "accepted_text", F.try_to_timestamp("accepted_text").alias("accepted_at"), "version_at", "traceparent",
+            "accepted_text", timestamp_of(F.col("accepted_text")).alias("accepted_at"), "version_at", "traceparent",
             "ok",
         )  # fmt: skip
 

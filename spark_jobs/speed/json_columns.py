@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 from pyarrow.lib import ArrowInvalid
 
-from include.adapters.arrow_rows import arrow_type
+from include.adapters.arrow_rows import TIMES, arrow_type
 from include.contracts.fields import CONTROL_PATTERN, Field
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
@@ -17,6 +17,8 @@ CHUNK = 8_192  # values that are parsed together; a value that does not parse se
 _CONTROL = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", CONTROL_PATTERN)  # as RE2 writes code points
 _CONTROL_SIGNS = (b"\\u", b"\\b", b"\\f", b"\x7f", b"\xc2")
 _LONG = 1 << 16
+_NANOSECONDS = pa.timestamp("ns", "UTC")  # Arrow's parser refuses more digits than the type has
+_DAY_US = 24 * 60 * 60 * 1_000_000  # the first time of the contract is less than a day before 1970
 _NO_NUMBER = re.compile(rb"[:,\[][ \t\r\n]*-?(?:NaN|Inf)")  # Arrow's parser accepts these, but they are not JSON
 
 
@@ -90,7 +92,16 @@ class JsonColumns:
 
 def converted(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """Convert the values of a field, as `JsonColumns.read` returns them, to the field's type."""
+    if field.type == "timestamp":
+        return _instants(values)
     return values if field.text_format is None else values.cast(arrow_type(field))
+
+
+def _instants(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert times of the contract. Digits beyond microseconds are cut, which is rounding down, before 1970 too."""
+    nanoseconds = pc.ascii_upper(texts).cast(_NANOSECONDS).cast(pa.int64())
+    rounded_down = pc.subtract(pc.divide(pc.add(nanoseconds, _DAY_US * 1000), 1000), _DAY_US)  # it truncates towards 0
+    return rounded_down.cast(TIMES)
 
 
 def _lines(values: pa.Array) -> bytes:

@@ -126,11 +126,12 @@ def _header_columns() -> tuple[Column, ...]:
         f" AND (octet_length(_event_id) <= {most} OR char_length(_event_id) <= {most})"
         f" AND NOT _event_id RLIKE {_literal(h.UNPRINTABLE_PATTERN)}"
     )
-    accepted = f"{_has_form('_accepted', TIMESTAMP.pattern)} AND try_to_timestamp(_accepted) IS NOT NULL"
+    is_time = F.expr(_has_form("_accepted", TIMESTAMP.pattern))
+    accepted_at = F.when(is_time, timestamp_of(F.col("_accepted")))
     return (
         F.expr(f"CASE WHEN {event_id} THEN _event_id END").alias("event_id"),
-        F.expr(f"CASE WHEN {accepted} THEN _accepted END").alias("accepted_text"),
-        F.expr(f"CASE WHEN {accepted} THEN try_to_timestamp(_accepted) END").alias("accepted_at"),
+        F.when(accepted_at.isNotNull(), F.col("_accepted")).alias("accepted_text"),
+        accepted_at.alias("accepted_at"),
     )
 
 
@@ -157,10 +158,15 @@ def _conversion(text: Column, field: Field) -> Column:
     "1e-400000000" for hours.
     """
     if field.type == "timestamp":
-        return F.try_to_timestamp(text)
+        return timestamp_of(text)
     assert field.text_format is not None
     kind = t.DateType() if field.type == "date" else t.DecimalType(field.precision, field.scale)
     return F.when(text.rlike(_to_the_end(field.text_format.pattern)), text.try_cast(kind))
+
+
+def timestamp_of(text: Column) -> Column:
+    """Return the instant of a time of the contract; null if it has none. Digits beyond microseconds are cut."""
+    return F.coalesce(F.try_to_timestamp(text), F.try_to_timestamp(F.upper(text)))  # Spark reads upper case only
 
 
 def _converted(field: Field) -> str:

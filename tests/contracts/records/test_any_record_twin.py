@@ -201,7 +201,7 @@ def test_the_join_writes_records_that_keep_the_contract_with_the_same_values(spa
             assert row.values[output.field(column.output).column] == wanted, (column, record)
 
 
-MICROSECONDS = "2024-02-29T23:59:59.123456+14:59"
+MICROSECONDS = "2024-02-29T23:59:59.123456+14:00"
 
 
 def times_of(topic):
