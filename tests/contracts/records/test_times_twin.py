@@ -118,7 +118,7 @@ def pipeline(postgres, tmp_path_factory):
 @given(drawn=LISTS)
 @example(drawn=list(WRITTEN))
 def test_postgresql(pipeline, drawn):
-    """What the stream serves, in the live table: the output topic has the text as it was sent."""
+    """The live table has what the stream serves; the output topic has the text as it was sent."""
     rows(pipeline, "TRUNCATE detail_live, offset_ledger, reject, day_publication CASCADE")
     details = [
         AnyRecord("board-detail", b"%d" % number, encoded({
