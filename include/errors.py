@@ -38,6 +38,10 @@ class DatabaseUnavailable(Retryable):
     """PostgreSQL cannot be reached."""
 
 
+class DatabaseClockAhead(DatabaseUnavailable):
+    """PostgreSQL's clock is ahead of this machine's by more than the contract's tolerance; set both by one source."""
+
+
 class ConfigurationError(PipelineError):
     """A setting is missing or wrong."""
 

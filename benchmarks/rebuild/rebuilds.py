@@ -124,8 +124,8 @@ def fill(bench: Bench, boards: int, author: int | None = None) -> None:
 def _send_day(
     bench: Bench, of: Day, boards: int, first: int = 0, members: int | None = None, author: int | None = None
 ) -> None:
-    """Send members and boards of that day, with Kafka timestamps of that day."""
-    at = epoch_ms(of.start + dt.timedelta(hours=12))
+    """Send members and boards of that day, with Kafka timestamps of its end: no version is later than its record."""
+    at = epoch_ms(of.end + dt.timedelta(hours=1))
     of_day = reference_data.boards(boards, bench.members, SEED + first, created_on=of.start)
     numbered = ({**board, "id": board["id"] + first, "memberId": author or board["memberId"]} for board in of_day)
     changed = reference_data.members(bench.members if members is None else members, SEED + first)

@@ -7,11 +7,11 @@ import datetime as dt
 import logging
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -19,10 +19,10 @@ from include.adapters.files import fallback_schema as sql
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.fields import record_id
-from include.contracts.headers import ACCEPTED_AT, EVENT_ID
+from include.contracts.headers import EVENT_ID
+from include.contracts.record_time import SENDER_TIME, Timed, accepted_time, record_time
 from include.contracts.topics import Topic
-from include.contracts.validation import is_timestamp, parse_timestamp
-from include.contracts.versions import version_in
+from include.contracts.versions import accepted_version
 from include.gateway.event_ids import row_event_id
 from include.gateway.ports import StoreUnavailable
 from include.kafka_connection import KafkaConnection
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 _BATCH = 500  # rows read at a time; small, because a value can be large
 _PROGRESS_S = 5.0
 _decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
-_Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Content(NamedTuple):
@@ -73,8 +72,7 @@ def iter_topic(
         for messages in reader.iter_to(ends, positions):
             count += len(messages)
             for message in messages:
-                headers = message.headers() or [] if contents else None
-                version = version_of(topic, message.key(), message.value(), headers)
+                version = version_of(topic, message, contents)
                 if version is not None:
                     yield version
             if time.monotonic() > logged_s + _PROGRESS_S:
@@ -93,43 +91,66 @@ def iter_store(folder: Path, topic: Topic, contents: bool = False) -> Iterator[P
             # page by page, because a long read transaction would keep the gateway from shrinking its file
             while rows := connection.execute(sql.OF_TOPIC, (last_id, topic.name, _BATCH)).fetchall():
                 last_id = rows[-1][0]
-                for _, key, value, headers in rows:
-                    version = version_of(topic, key, value, _stored(headers) if contents else None)
+                for _, *row in rows:
+                    version = version_of(topic, _StoredRecord(*row), contents)
                     if version is not None:
                         yield version
     except sqlite3.Error as exc:
         raise StoreUnavailable("the fallback store cannot be read", path=path, reason=exc) from exc
 
 
-def version_of(
-    topic: Topic, key: bytes | None, value: bytes | None, headers: _Headers | None = None
-) -> PublishedVersion | None:
-    """Return the version of a record; None if its key is not an id or its version is not valid.
+class _Record(Timed, Protocol):
+    """A record with the interface of confluent_kafka's Message."""
 
-    With `headers`, the version of a row of the API has its content.
+    def key(self) -> bytes | None:
+        """Return the key."""
+
+    def value(self) -> bytes | None:
+        """Return the value; None for a tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredRecord:
+    """A record of a fallback store, with the interface of confluent_kafka's Message."""
+
+    stored_key: bytes | None
+    stored_value: bytes | None
+    stored_headers: bytes
+    timestamp_ms: int
+
+    def key(self) -> bytes | None:
+        return self.stored_key
+
+    def value(self) -> bytes | None:
+        return self.stored_value
+
+    def timestamp(self) -> tuple[int, int]:
+        return SENDER_TIME, self.timestamp_ms
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        try:
+            return [(name, text.encode("latin-1")) for name, text in _decode_headers(self.stored_headers)]
+        except ValueError:  # damaged on the disk: it is not known whose record it is
+            return []
+
+
+def version_of(topic: Topic, record: _Record, contents: bool = False) -> PublishedVersion | None:
+    """Return the version of a record; None if its key is not an id, or if readers reject it for its version.
+
+    With `contents`, the version of a row of the API has its content.
     """
-    row_id = record_id(key)
+    row_id, value = record_id(record.key()), record.value()
     if row_id is None:
         return None
-    at = None if value is None else version_in(value, topic)
-    if value is not None and at is None:
+    accepted = accepted_time(record) if value is None else None
+    at = accepted_version(topic, value, record_time(record), accepted)
+    if at is None:
         return None
-    return PublishedVersion(row_id, at, None if headers is None else _content(topic, row_id, at, value, headers))
+    modified_at = None if value is None else at
+    return PublishedVersion(row_id, modified_at, _content(topic, row_id, at, record) if contents else None)
 
 
-def _content(
-    topic: Topic, row_id: int, at: dt.datetime | None, value: bytes | None, headers: _Headers
-) -> Content | None:
-    found = dict(reversed(headers))  # of several headers with one name, the first counts
-    text = (found.get(ACCEPTED_AT) or b"").decode(errors="replace")
-    if at is None and is_timestamp(text):
-        at = parse_timestamp(text)  # of a tombstone
-    is_of_row = at is not None and found.get(EVENT_ID) == row_event_id(topic.name, row_id, at).encode()
-    return Content(at, value) if at is not None and is_of_row else None
-
-
-def _stored(headers: bytes) -> list[tuple[str, bytes]]:
-    try:
-        return [(name, text.encode("latin-1")) for name, text in _decode_headers(headers)]
-    except ValueError:  # damaged on the disk: it is not known whose record it is
-        return []
+def _content(topic: Topic, row_id: int, at: dt.datetime, record: _Record) -> Content | None:
+    found = dict(reversed(record.headers() or []))  # of several headers with one name, the first counts
+    is_of_row = found.get(EVENT_ID) == row_event_id(topic.name, row_id, at).encode()
+    return Content(at, record.value()) if is_of_row else None

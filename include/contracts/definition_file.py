@@ -1,5 +1,6 @@
 """Reads the definition of a pipeline from a TOML file, and refuses a wrong one with the field and the remedy."""
 
+import datetime as dt
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -76,6 +77,8 @@ _SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 
 _FieldName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-zA-Z0-9]{0,47}$")]
 _TopicName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,47}$")]
+# Seconds. With less than one, the gateway could not compare texts.
+_Tolerance = Annotated[int, msgspec.Meta(ge=1, le=86_400)]
 _Text = Annotated[str, msgspec.Meta(max_length=1000, pattern=rf"^(?=[\s\S]*\S){TEXT_PATTERN[1:]}")]
 
 
@@ -121,6 +124,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     stream: _Stream
     table: _Table
     output: _Output
+    clock_tolerance_s: _Tolerance = 300
 
 
 @cache
@@ -158,8 +162,9 @@ def load_definition(path: Path) -> Definition:
 
 
 def _definition(read: _File) -> Definition:
-    stream = _topic(read.stream, REBUILD_WINDOW_DAYS, "stream")
-    table = _topic(read.table, None, "table")
+    tolerance = dt.timedelta(seconds=read.clock_tolerance_s)
+    stream = _topic(read.stream, REBUILD_WINDOW_DAYS, tolerance, "stream")
+    table = _topic(read.table, None, tolerance, "table")
     columns = [*_columns(read.output.columns)]
     output: dict[str, Field] = {}
     for column, given in zip(columns, read.output.columns, strict=True):
@@ -194,11 +199,11 @@ def _definition(read: _File) -> Definition:
     )  # fmt: skip
 
 
-def _topic(read: _Table, retention_days: int | None, section: str) -> Topic:
+def _topic(read: _Table, retention_days: int | None, tolerance: dt.timedelta, section: str) -> Topic:
     # No other name of the stream and the rebuild ends with an underscore: a field may be called "offset".
     fields = tuple(Field(column=f"{snake_case(f.name)}_", **msgspec.structs.asdict(f)) for f in read.fields)
     try:
-        return Topic(read.topic, read.description, read.key, read.version, fields, retention_days)
+        return Topic(read.topic, read.description, read.key, read.version, fields, retention_days, tolerance)
     except ContractMismatch as exc:
         raise ContractMismatch(f"[{section}] {exc}") from exc
 

@@ -27,6 +27,7 @@ def kept_form(definition: Definition) -> dict[str, Any]:
             **_topic_form(stream), "day": definition.day_field, "joined_by": definition.join_field,
         },
         "table": _topic_form(table),
+        "clock_tolerance_s": _tolerance_s(definition),
         "output": {
             "topic": definition.output.name,
             "columns": [
@@ -77,6 +78,11 @@ def _form_refused(today: Form, kept: Form) -> Iterator[str]:
         new, old = today[section][name], kept[section][name]
         if new != old:
             yield f"[{section}] {name} = {new!r}, and the database has {old!r}; {_OTHER_RECORDS}"
+    if today["clock_tolerance_s"] < kept.get("clock_tolerance_s", 0):
+        yield (
+            f"clock_tolerance_s = {today['clock_tolerance_s']}, and the database has {kept['clock_tolerance_s']}; "
+            f"{_REFUSED}; give it that or more"
+        )
     for section in ("stream", "table"):
         yield from _fields_refused(section, today[section]["fields"], kept[section]["fields"])
     columns = {column["name"]: column for column in kept["output"]["columns"]}
@@ -116,6 +122,11 @@ def _fields_refused(section: str, today: Form, kept: Form) -> Iterator[str]:
                 f"{place}: max_length = {field['max_length']}, and the database has {old['max_length']}; {_REFUSED}; "
                 "give it that length or more"
             )
+
+
+def _tolerance_s(definition: Definition) -> int:
+    tolerance = definition.stream.clock_tolerance
+    return 0 if tolerance is None else int(tolerance.total_seconds())
 
 
 def _topic_form(topic: Topic) -> dict[str, Any]:

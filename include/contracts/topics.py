@@ -1,5 +1,6 @@
 """The topics of the pipeline as data: keys, values, settings and retention."""
 
+import datetime as dt
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +17,9 @@ class Topic:
 
     The record key is the value's `key_field`, a `long`, as decimal text. `version_field`, a `timestamp`, orders the
     versions of a key. Both fields are never null. `retention_days` is None for a topic kept for ever.
+
+    A version may be later than the time of its record by `clock_tolerance` at most; it is None for a topic whose
+    versions were checked before they were written.
     """
 
     name: str
@@ -24,6 +28,7 @@ class Topic:
     version_field: str
     fields: tuple[Field, ...]
     retention_days: int | None
+    clock_tolerance: dt.timedelta | None = None
 
     def __post_init__(self) -> None:
         """Raise ContractMismatch if the key or the version is not a field of the type it needs."""

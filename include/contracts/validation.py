@@ -25,7 +25,6 @@ from include.contracts.fields import (
 )
 from include.contracts.topics import Topic
 
-NO_VERSION = "a tombstone has neither accepted-at nor a timestamp in the years of the contract; send it with the time"
 MAX_DEPTH = 32  # of nested objects and arrays; a flat object has depth 1
 # Limits for fields beyond the contract. Jackson, Python and other parsers have limits of their own, by default from
 # 1,000 digits and 50,000 characters on, and cannot parse a record that exceeds one.

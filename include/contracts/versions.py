@@ -1,7 +1,10 @@
-"""Versions: their order, and the version in a record's value.
+"""Versions: their order, their bound, and the version in a record's value.
 
 Versions of a key are ordered by their time, then by Kafka offset. Of versions that are equal in both, which only a
 topic with an added partition can have, the one in the lowest partition is the newest.
+
+A version may be later than the time of its record (`record_time`) by the topic's `clock_tolerance` at most. A later one
+would hide every correction and deletion until its time has come.
 """
 
 import datetime as dt
@@ -10,11 +13,51 @@ from typing import Any
 
 import msgspec
 
+from include.clock import rfc3339
 from include.contracts.topics import Topic
-from include.contracts.validation import is_timestamp, parse_timestamp
+from include.contracts.validation import Violation, is_timestamp, parse_timestamp
 
 NEWEST_FIRST = (("version_at", "descending"), ("offset", "descending"), ("partition", "ascending"))
 OLDEST_FIRST = (("version_at", "ascending"), ("offset", "ascending"), ("partition", "descending"))
+
+NO_TIME = Violation(
+    "/timestamp",
+    "the record has neither accepted-at nor a timestamp in the years of the contract",
+    "send it with the time",
+)
+
+
+def dated_ahead(
+    topic: Topic, pointer: str, text: str, version_at: dt.datetime, time: dt.datetime | None, clock: str
+) -> Violation | None:
+    """Return the violation of a version that is too late for the time of its record; None if it is not.
+
+    `pointer` and `text` are the place of the version and its text. `clock` says whose time it is compared with.
+    """
+    if topic.clock_tolerance is None:
+        return None
+    if time is None:
+        return NO_TIME
+    if version_at - time <= topic.clock_tolerance:
+        return None
+    return Violation(
+        pointer,
+        f"{text} is more than {topic.clock_tolerance.total_seconds():g} s later than {clock}, {rfc3339(time)}",
+        "correct the sender's clock or offset, and send the version again",
+    )
+
+
+def accepted_version(
+    topic: Topic, value: bytes | None, time: dt.datetime | None, accepted: dt.datetime | None
+) -> dt.datetime | None:
+    """Return the version of a record; None if readers reject the record for its version. Never raises.
+
+    `time` is the time of the record, `accepted` that of its header `accepted-at`, the version of a tombstone.
+    """
+    version_at = (accepted or time) if value is None else version_in(value, topic)
+    if version_at is None or dated_ahead(topic, "", "", version_at, time, ""):
+        return None
+    return version_at
 
 
 def version_in(value: bytes, topic: Topic) -> dt.datetime | None:

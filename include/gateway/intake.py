@@ -9,10 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from include.clock import Clock, epoch_ms, rfc3339
+from include.clock import Clock, epoch_ms, instant_of, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, TRACEPARENT
 from include.contracts.topics import Topic
-from include.contracts.validation import Violation, has_more, hidden_violations, violations
+from include.contracts.validation import Violation, has_more, hidden_violations, parse_timestamp, violations
+from include.contracts.versions import dated_ahead
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.event_ids import row_event_id
@@ -65,9 +66,10 @@ Outcome = Kept | Rejected | NotKept
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Time of acceptance, as the record's timestamp and as its header."""
+    """Time of acceptance, as the record's timestamp, as text in UTC with milliseconds, and as the record's header."""
 
     timestamp_ms: int
+    text: str
     header: tuple[str, bytes]
 
 
@@ -77,7 +79,8 @@ _encode = msgspec.json.Encoder().encode
 
 def accepted_at(instant: dt.datetime) -> Accepted:
     """Return an instant in the form that records carry."""
-    return Accepted(epoch_ms(instant), (ACCEPTED_AT, rfc3339(instant).encode()))
+    text = rfc3339(instant)
+    return Accepted(epoch_ms(instant), text, (ACCEPTED_AT, text.encode()))
 
 
 def make_record(
@@ -114,6 +117,30 @@ def row_record(
     return make_record(topic, saved.id, saved.value, event_id, accepted, key, trace)
 
 
+class _Present:
+    """Texts of the present second, by offset, to compare versions with: parsing one takes as long as validating it."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._texts: dict[str, str] = {}
+
+    def text_at(self, accepted: Accepted, offset: str) -> str:
+        """Return the time at an offset, as the first 19 characters of a version; empty unless it is an offset."""
+        second = accepted.timestamp_ms // 1000
+        if second != self._second:
+            self._second, self._texts = second, {}
+        text = self._texts.get(offset)
+        if text is None:
+            text = self._texts[offset] = self._text(offset)
+        return text
+
+    def _text(self, offset: str) -> str:
+        if offset[-1] == "z":
+            return ""
+        zone = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{offset}").tzinfo
+        return dt.datetime.fromtimestamp(self._second, zone).isoformat()[:19]
+
+
 class Intake:
     """Validates events and makes each durable, in Kafka or in the fallback store, before it reports success.
 
@@ -140,7 +167,8 @@ class Intake:
         self._counters = counters
         self._home = home
         self._is_refusing = False
-        self._accepted = Accepted(-1, (ACCEPTED_AT, b""))
+        self._accepted = Accepted(-1, "", (ACCEPTED_AT, b""))
+        self._present = _Present()
 
     def admit(
         self,
@@ -161,8 +189,14 @@ class Intake:
             found += hidden_violations(value, topic)
         if found or not isinstance(value, dict):
             return Rejected(400, f"the event breaks the contract of {topic.name}", tuple(found))
+        accepted = accepted or self.accepted()
+        text = value[topic.version_field]
+        # hot path: a text that sorts before the present one is earlier or of the same second, and not ahead
+        if text > accepted.text if text[-1] == "Z" else text[:19] > self._present.text_at(accepted, text[-6:]):
+            ahead = _ahead(topic, text, accepted)
+            if ahead is not None:
+                return Rejected(400, f"the event breaks the contract of {topic.name}", (ahead,))
         try:
-            accepted = accepted or self.accepted()
             record = make_record(topic, value[topic.key_field], value, event_id, accepted, key, trace)
         except (RecursionError, ValueError, OverflowError):
             problem = Violation("", "cannot be written as JSON", "send plainer values: less nesting, smaller numbers")
@@ -336,6 +370,12 @@ class Intake:
         rule = TABLE[kind]
         self._counters.count_failure(kind, rule.action)
         return NotKept(record.event_id, rule.why)
+
+
+def _ahead(topic: Topic, text: str, accepted: Accepted) -> Violation | None:
+    """Return the violation of a version that is too late for the gateway's clock, as readers would find it."""
+    time = instant_of(accepted.timestamp_ms * 1000)
+    return dated_ahead(topic, f"/{topic.version_field}", text, parse_timestamp(text), time, "the gateway's clock")
 
 
 def _reason(outcome: Outcome) -> str:

@@ -16,7 +16,7 @@ from include.contracts.fields import LONG_MAX
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, violations
-from include.errors import DatabaseUnavailable
+from include.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.gateway.answer import Answer, Fault, encode, fault, pointer, unavailable
 from include.gateway.events import raise_unless_kept
 from include.gateway.idempotency import Attempted, Outcomes, fingerprint, key_reused
@@ -26,7 +26,7 @@ from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.gateway.request_trace import RequestTrace
 from include.gateway.router import Call
 from include.gateway.services import Services
-from include.gateway.supervision import DATABASE_UNAVAILABLE, TABLE
+from include.gateway.supervision import DATABASE_CLOCK_AHEAD, DATABASE_UNAVAILABLE, TABLE
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Rows:
         except KeyReused as exc:
             raise key_reused() from exc
         except DatabaseUnavailable as exc:
-            rule = TABLE[DATABASE_UNAVAILABLE]
+            rule = TABLE[DATABASE_CLOCK_AHEAD if isinstance(exc, DatabaseClockAhead) else DATABASE_UNAVAILABLE]
             self._services.counters.count_failure(rule.kind, rule.action)
             log.error("%s not saved: %s", self._topic.name, exc)
             raise unavailable(rule.why) from exc

@@ -56,6 +56,7 @@ KEY_WAITING = "gateway.key_waiting"
 STORE_FULL = "gateway.store_full"
 STORE_UNAVAILABLE = "gateway.store_unavailable"
 DATABASE_UNAVAILABLE = "gateway.database_unavailable"
+DATABASE_CLOCK_AHEAD = "gateway.database_clock_ahead"
 FOREIGN_CLUSTER = "gateway.foreign_cluster"
 
 _KEPT = 201
@@ -165,6 +166,7 @@ _GROUPS: tuple[_Rules, ...] = (
     _refused(503, "the fallback store is full", STORE_FULL),
     _refused(503, "the fallback store cannot write", STORE_UNAVAILABLE),
     _refused(503, "the system of record cannot be reached", DATABASE_UNAVAILABLE),
+    _refused(503, "the clock of the system of record is ahead of the gateway's", DATABASE_CLOCK_AHEAD),
 )
 
 _ROWS = tuple(rule for group in _GROUPS for rule in group)

@@ -18,12 +18,10 @@ from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.adapters.kafka.topic_tail import TopicTail
 from include.adapters.postgres.offset_ledger import move_partitions, open_partitions
 from include.adapters.postgres.sessions import connect
-from include.clock import instant_of
 from include.contracts.fields import record_id
-from include.contracts.headers import ACCEPTED_AT, accepted_at
+from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
-from include.contracts.validation import parse_timestamp
-from include.contracts.versions import version_in
+from include.contracts.versions import accepted_version
 from include.integrity.day_checks import Ends, mark_days_dirty
 from include.settings import Settings
 from include.sql.named import query
@@ -149,17 +147,11 @@ def _versions(messages: Iterable[Message], table: Topic, topic_id: str, ends: Of
         member_id = record_id(key)
         if offset >= ends[partition] or member_id is None:
             continue
-        at = _version_at(message, table)
+        value = message.value()
+        accepted = accepted_time(message) if value is None else None
+        at = accepted_version(table, value, record_time(message), accepted)
         if at is not None:
             yield LateMember(topic_id, partition, offset, member_id, at)
-
-
-def _version_at(message: Message, table: Topic) -> dt.datetime | None:
-    """Return the version that the join uses; None if the record violates the contract, so that no board gets it."""
-    if message.value() is None:
-        text = accepted_at(next((value for name, value in message.headers() or () if name == ACCEPTED_AT), None))
-        return parse_timestamp(text) if text is not None else instant_of(message.timestamp()[1] * 1000)
-    return version_in(message.value(), table)
 
 
 def _save(settings: Settings, late: Sequence[LateMember]) -> int:

@@ -20,7 +20,7 @@ from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.batch.raw_columns import RawColumns, longs
 from spark_jobs.batch.rows import member_schema
 from spark_jobs.batch.splits import OUTPUT_COORDINATES
-from spark_jobs.speed.json_columns import JsonColumns, converted
+from spark_jobs.speed.json_columns import JsonColumns
 from spark_jobs.speed.record_decoder import read_record
 from spark_jobs.speed.slow_path import RowRecord, iter_records
 
@@ -45,10 +45,11 @@ class DatedRows:
     def add(self, records: pa.Table) -> pa.Table:
         """Return the records with the schema `RECORDS`, in the same order."""
         records = records.select(RAW.names).combine_chunks()
-        fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]))
+        times = array(records["timestamp"]) if self._topic.clock_tolerance is not None else None
+        fields, fast_path_mask = self._json.read(array(records["key"]), array(records["value"]), times)
         ids, days = (
             array(fields[self._topic.key_field]),
-            self._days(converted(fields[self._day_field.name], self._day_field)),
+            self._days(fields[self._day_field.name]),
         )
         if not pc.all(fast_path_mask).as_py():
             needs_slow_path = [self._one(record) for record in iter_records(records.filter(pc.invert(fast_path_mask)))]

@@ -14,7 +14,7 @@ from include.adapters.arrow_rows import TIMES, array, arrow_type
 from include.contracts.fields import LONG_MAX, LONG_MIN
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
-from spark_jobs.speed.json_columns import JsonColumns, converted
+from spark_jobs.speed.json_columns import JsonColumns
 from spark_jobs.speed.record_decoder import Message, TableRow, read_record
 from spark_jobs.speed.slow_path import iter_records
 
@@ -50,9 +50,11 @@ class RawColumns:
     ) -> tuple[pa.Table, list[Reject]]:
         """Return the rows of records with these keys and values, and the rejects. `carried` is copied to the rows.
 
-        `records_at` returns the records with these indexes, for the slow path.
+        `carried` has the column `timestamp`, the records' times in milliseconds, unless the topic's versions have no
+        bound. `records_at` returns the records with these indexes, for the slow path.
         """
-        fields, fast_path_mask = self._json.read(keys, values)
+        times = array(carried["timestamp"]) if self._topic.clock_tolerance is not None else None
+        fields, fast_path_mask = self._json.read(keys, values, times)
         if pc.all(fast_path_mask).as_py():  # nearly always
             return self._plain(fields, carried), []
         needs_slow_path = pc.indices_nonzero(pc.invert(fast_path_mask))
@@ -61,8 +63,7 @@ class RawColumns:
         return pa.concat_tables([self._plain(fields, carried.filter(fast_path_mask)), rows]), rejects
 
     def _plain(self, fields: pa.Table, carried: pa.Table) -> pa.Table:
-        columns = [fields[self._key.name]]
-        columns += [converted(fields[field.name], field) for field in (*self._kept, self._version)]
+        columns = [fields[field.name] for field in (self._key, *self._kept, self._version)]
         columns += [pa.repeat(False, fields.num_rows), *carried.columns]
         return pa.Table.from_arrays(columns, schema=self._schema(carried))
 

@@ -1,5 +1,6 @@
 """The fast path: parses many JSON values of a topic into columns, and leaves the unusual ones to the slow path."""
 
+import datetime as dt
 import re
 
 import pyarrow as pa
@@ -7,8 +8,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 from pyarrow.lib import ArrowInvalid
 
-from include.adapters.arrow_rows import TIMES, arrow_type
+from include.adapters.arrow_rows import TIMES, array, arrow_type
 from include.contracts.fields import CONTROL_PATTERN, Field
+from include.contracts.record_time import END_MS, FIRST_MS
 from include.contracts.topics import Topic
 from include.contracts.validation import MAX_DEPTH
 
@@ -17,6 +19,7 @@ CHUNK = 8_192  # values that are parsed together; a value that does not parse se
 _CONTROL = re.sub(r"\\u([0-9a-f]{4})", r"\\x{\1}", CONTROL_PATTERN)  # as RE2 writes code points
 _CONTROL_SIGNS = (b"\\u", b"\\b", b"\\f", b"\x7f", b"\xc2")
 _LONG = 1 << 16
+_MICROSECOND = dt.timedelta(microseconds=1)
 _NANOSECONDS = pa.timestamp("ns", "UTC")  # Arrow's parser refuses more digits than the type has
 _DAY_US = 24 * 60 * 60 * 1_000_000  # the first time of the contract is less than a day before 1970
 _NO_NUMBER = re.compile(rb"[:,\[][ \t\r\n]*-?(?:NaN|Inf)")  # Arrow's parser accepts these, but they are not JSON
@@ -27,24 +30,42 @@ class JsonColumns:
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
+        self._schema = pa.schema({field.name: arrow_type(field) for field in topic.fields})
         # times, decimals and dates are read as texts first, because Arrow's parser does not check their format
         types = {field.name: pa.string() if field.text_format else arrow_type(field) for field in topic.fields}
-        self._schema = pa.schema(types)
-        self._known = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
-        self._any = pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore")
+        self._parsed_schema = pa.schema(types)
+        self._known = pa_json.ParseOptions(explicit_schema=self._parsed_schema, unexpected_field_behavior="error")
+        self._any = pa_json.ParseOptions(explicit_schema=self._parsed_schema, unexpected_field_behavior="ignore")
 
-    def read(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
+    def read(self, keys: pa.Array, values: pa.Array, times: pa.Array | None) -> tuple[pa.Table, pa.Array]:
         """Return the fields of accepted values, by JSON name, and a mask: true if accepted.
 
-        `keys` and `values` (binary) are of the same records. A value is accepted only if its id equals the key. The
-        table has one row per accepted value. Fields with a text format are texts: `converted` gives their values.
+        `keys` and `values` (binary) are of the same records, and so are `times`, in milliseconds, which bound the
+        versions; None if the topic's versions have no bound. A value is accepted only if its id equals the key. The
+        table has one row per accepted value.
         """
         tables, masks = [self._schema.empty_table()], [pa.array([], pa.bool_())]
         for first in range(0, len(values), CHUNK):
             table, mask = self._read_chunk(keys[first : first + CHUNK], values[first : first + CHUNK])
             tables.append(table)
             masks.append(mask)
-        return pa.concat_tables(tables), pa.concat_arrays(masks)
+        fields, mask = pa.concat_tables(tables), pa.concat_arrays(masks)
+        if times is None:
+            return fields, mask
+        is_bounded = self._is_bounded(fields, times.filter(mask))
+        if pc.all(is_bounded).as_py():  # nearly always
+            return fields, mask
+        return fields.filter(is_bounded), pc.replace_with_mask(mask, mask, is_bounded)
+
+    def _is_bounded(self, fields: pa.Table, times: pa.Array) -> pa.Array:
+        """Return a mask: true for a version that is not too late for the time of its record."""
+        assert self._topic.clock_tolerance is not None
+        milliseconds = times.cast(pa.int64())
+        is_in_years = pc.and_(pc.greater_equal(milliseconds, FIRST_MS), pc.less(milliseconds, END_MS))
+        in_years = pc.if_else(is_in_years, milliseconds, pa.scalar(None, pa.int64()))
+        latest = pc.add(pc.multiply(in_years, 1000), self._topic.clock_tolerance // _MICROSECOND)
+        versions = fields[self._topic.version_field].cast(pa.int64())
+        return array(pc.less_equal(versions, latest).fill_null(False))
 
     def _read_chunk(self, keys: pa.Array, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         is_plain = pa.repeat(True, len(values))
@@ -57,12 +78,14 @@ class JsonColumns:
                     is_plain = pa.array(map(_is_plain, values.to_pylist()), pa.bool_())
                     text = _lines(values.filter(is_plain))
                 parsed = self._parsed(text, is_plain.true_count, self._any)
-            fast_path_mask = self._are_right(parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text))
+            fields, fast_path_mask = self._checked(
+                parsed, keys.filter(is_plain).cast(pa.string()), _may_hold_controls(text)
+            )
         except ArrowInvalid:  # a value does not parse, and Arrow does not say which
             return self._schema.empty_table(), pa.repeat(False, len(values))
         if pc.all(fast_path_mask).as_py():  # nearly always
-            return parsed, is_plain
-        return parsed.filter(fast_path_mask), pc.replace_with_mask(is_plain, is_plain, fast_path_mask)
+            return fields, is_plain
+        return fields.filter(fast_path_mask), pc.replace_with_mask(is_plain, is_plain, fast_path_mask)
 
     def _of_known_fields(self, text: bytes, count: int) -> pa.Table | None:
         """Parse the lines; None if one of them has other fields than the contract's, or other types.
@@ -76,25 +99,31 @@ class JsonColumns:
 
     def _parsed(self, text: bytes, count: int, options: pa_json.ParseOptions) -> pa.Table:
         if not count:
-            return self._schema.empty_table()
+            return self._parsed_schema.empty_table()
         reading = pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
         parsed = pa_json.read_json(pa.BufferReader(text), reading, options)
         if parsed.num_rows != count:
             raise ArrowInvalid("a value holds more than one object")
         return parsed.combine_chunks()
 
-    def _are_right(self, parsed: pa.Table, keys: pa.Array, look_for_controls: bool) -> pa.Array:
+    def _checked(self, parsed: pa.Table, keys: pa.Array, look_for_controls: bool) -> tuple[pa.Table, pa.Array]:
+        """Return the fields with their types, and a mask: true for a value that keeps the contract."""
         right = pc.equal(parsed[self._topic.key_field].cast(pa.string()), keys).fill_null(False)
+        columns = []
         for field in self._topic.fields:
-            right = pc.and_(right, _keeps_contract(parsed[field.name], field, look_for_controls))
-        return right.combine_chunks() if isinstance(right, pa.ChunkedArray) else right
+            values = parsed[field.name]
+            keeps_contract = _keeps_contract(values, field, look_for_controls)
+            if field.text_format is not None:
+                if not pc.all(keeps_contract).as_py():
+                    values = pc.if_else(keeps_contract, values, pa.scalar(None, pa.string()))
+                values = _converted(values, field)  # raises for the 30th of February
+            columns.append(values)
+            right = pc.and_(right, keeps_contract)
+        return pa.Table.from_arrays(columns, schema=self._schema), array(right)
 
 
-def converted(values: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
-    """Convert the values of a field, as `JsonColumns.read` returns them, to the field's type."""
-    if field.type == "timestamp":
-        return _instants(values)
-    return values if field.text_format is None else values.cast(arrow_type(field))
+def _converted(texts: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    return _instants(texts) if field.type == "timestamp" else texts.cast(arrow_type(field))
 
 
 def _instants(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -168,7 +197,6 @@ def _keeps_contract(values: pa.ChunkedArray, field: Field, look_for_controls: bo
             right = pc.and_not(right, pc.match_substring_regex(values, _CONTROL))
     elif field.text_format is not None:
         right = pc.match_substring_regex(values, field.text_format.pattern)
-        converted(values.filter(right), field)  # raises for the 30th of February
     else:
         right = pc.or_(pc.is_valid(values), field.nullable)
     return right.fill_null(field.nullable)

@@ -2,29 +2,29 @@
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from include.clock import instant_of
-from include.contracts import headers as h
+from include.clock import rfc3339
 from include.contracts.fields import record_id
+from include.contracts.record_time import Timed, accepted_time, record_time
 from include.contracts.reject import Reject
 from include.contracts.topics import Topic
 from include.contracts.validation import (
     MAX_DEPTH,
-    NO_VERSION,
     PARSERS,
     depth_of,
-    parse_timestamp,
     undecodable_violations,
     violations,
 )
+from include.contracts.versions import NO_TIME, dated_ahead
 
 log = logging.getLogger(__name__)
 
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CLOCK = "the time of the record"
 
 
 class TableRow(NamedTuple):
@@ -43,7 +43,7 @@ class TableRow(NamedTuple):
         return self.version_at, self.offset, -self.partition
 
 
-class Message(Protocol):
+class Message(Timed, Protocol):
     """A record with the interface of confluent_kafka's Message."""
 
     def key(self) -> bytes | None:
@@ -58,12 +58,6 @@ class Message(Protocol):
     def offset(self) -> int:
         """Return the offset."""
 
-    def timestamp(self) -> tuple[int, int]:
-        """Return the timestamp's type, and milliseconds since 1970."""
-
-    def headers(self) -> Sequence[tuple[str, bytes]] | None:
-        """Return the headers as pairs of name and value."""
-
 
 def read_record(message: Message, topic: Topic) -> TableRow | Reject:
     """Return the record's row, or a reject with the reason. Never raises, whatever the record holds.
@@ -71,31 +65,33 @@ def read_record(message: Message, topic: Topic) -> TableRow | Reject:
     This function defines the valid records of a topic: readers by column leave to it every record that their fast path
     does not accept. Fields beyond the contract are ignored, except for the depth of their nesting.
     """
-    kafka_timestamp = instant_of(message.timestamp()[1] * 1000)  # a producer may write any number there
+    time: dt.datetime | None = None
 
     def reject(reason: str) -> Reject:
-        return Reject(
-            topic.name, message.partition(), message.offset(), reason, message.key(), message.value(), kafka_timestamp
-        )
+        return Reject(topic.name, message.partition(), message.offset(), reason, message.key(), message.value(), time)
 
     try:
-        return _read(message, topic, kafka_timestamp, reject)
+        time = record_time(message)
+        return _read(message, topic, time, reject)
     except Exception as exc:  # _read is a pure function of one record, so only the record can cause an error
         log.exception("%s/%s/%s cannot be read", topic.name, message.partition(), message.offset())
         return reject(f"/: cannot be read: {type(exc).__name__}; send it again as the contract of {topic.name} says")
 
 
 def _read(
-    message: Message, topic: Topic, kafka_timestamp: dt.datetime | None, reject: Callable[[str], Reject]
+    message: Message, topic: Topic, time: dt.datetime | None, reject: Callable[[str], Reject]
 ) -> TableRow | Reject:
     key, value = message.key(), message.value()
     key_id = record_id(key)
     if value is None:
         if key_id is None:
             return reject(f"/key: a tombstone's key is not a {topic.name} id; use the id as decimal text")
-        version_at = _accepted_at(message) or kafka_timestamp
+        version_at = accepted_time(message) or time
         if version_at is None:
-            return reject(f"/timestamp: {NO_VERSION}")
+            return reject(str(NO_TIME))
+        ahead = dated_ahead(topic, "/headers/accepted-at", rfc3339(version_at), version_at, time, _CLOCK)
+        if ahead is not None:
+            return reject(str(ahead))
         return TableRow(key_id, message.partition(), message.offset(), version_at, True, {})
     fields = _fields(value, topic)
     if fields is None:
@@ -106,7 +102,10 @@ def _read(
     if key != str(fields[topic.key_field]).encode():
         return reject(f"/key: the record key differs from /{topic.key_field}; use the id as decimal text")
     values = {f.column: _value(fields.get(f.name), f.type) for f in topic.fields}
-    version_at = values[topic.version_column]
+    version_at, name = values[topic.version_column], topic.version_field
+    ahead = dated_ahead(topic, f"/{name}", fields[name], version_at, time, _CLOCK)
+    if ahead is not None:
+        return reject(str(ahead))
     return TableRow(fields[topic.key_field], message.partition(), message.offset(), version_at, False, values)
 
 
@@ -156,11 +155,3 @@ def _broken(value: bytes, topic: Topic) -> str:
 def _value(value: Any, kind: str) -> Any:
     parse = PARSERS.get(kind)
     return value if parse is None or value is None else parse(value)
-
-
-def _accepted_at(message: Message) -> dt.datetime | None:
-    for name, value in message.headers() or ():
-        if name == h.ACCEPTED_AT:
-            text = h.accepted_at(value)
-            return None if text is None else parse_timestamp(text)
-    return None

@@ -4,6 +4,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from include.adapters.arrow_rows import newest_versions
+from include.adapters.kafka.record_table import record_times
 from include.contracts.definition import Definition
 from include.contracts.reject import Reject
 from spark_jobs.batch.raw_columns import RawColumns
@@ -30,12 +31,13 @@ class TableDecoder:
         """Decode and collect these records."""
         keys = pa.array([message.key() for message in messages], pa.binary())
         values = pa.array([message.value() for message in messages], pa.binary())
-        coordinates = pa.table({
+        carried = pa.table({
             "partition": pa.array([message.partition() for message in messages], pa.int32()),
             "offset": pa.array([message.offset() for message in messages], pa.int64()),
+            "timestamp": record_times(messages),
         })  # fmt: skip
         rows, rejects = self._columns.decode(
-            keys, values, coordinates, lambda indexes: (messages[number] for number in indexes.to_pylist())
+            keys, values, carried, lambda indexes: (messages[number] for number in indexes.to_pylist())
         )
         self._tables.append(rows.select(self._schema.names))
         self.rejects += rejects

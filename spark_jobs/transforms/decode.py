@@ -4,6 +4,7 @@
 is false the record may still be valid: `read_record` decides.
 """
 
+import datetime as dt
 import secrets
 from functools import cache
 
@@ -16,7 +17,7 @@ from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT
 from include.contracts.topics import Topic
 from include.contracts.trace_context import RECORD_PATTERN
 from include.contracts.validation import MAX_DEPTH
-from spark_jobs.schemas import json_type
+from spark_jobs.schemas import BROKER_TIME, json_type
 from spark_jobs.transforms.headers import header_text
 
 _CARRIED = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "deleted", "replayed")
@@ -53,18 +54,19 @@ def decode(records: DataFrame, topic: Topic, traced: bool = False) -> DataFrame:
     If `ok` is false the topic's columns are null, so that later expressions never get a value that breaks the contract.
     A tombstone has `deleted` true and its key as id. `<column>_text` is a timestamp as it was sent. `accepted_text` is
     the text of the header, `accepted_at` its timestamp. `version_at` is the time of the version; for a tombstone, the
-    time when it was accepted. `kafka_timestamp` is null outside the contract's range of years. With `traced` there is
-    also `traceparent`, null unless the header has the form in which the gateway writes it.
+    time when it was accepted. `kafka_timestamp` is the time of the record (`include.contracts.record_time`), but null
+    if it has none. With `traced` there is also `traceparent`, null unless the header has the
+    form in which the gateway writes it.
 
     There are four projections. Each copies all values of a row, which takes longer than most checks.
     """
-    in_years = (F.col("timestamp") >= FIRST_INSTANT) & (F.col("timestamp") < END_INSTANT)
     carried = (*_CARRIED, "traceparent") if traced else _CARRIED
     parsed = records.select(
         "topic",
         "partition",
         "offset",
-        F.when(in_years, F.col("timestamp")).alias("kafka_timestamp"),
+        _in_years(F.col("timestamp")).alias("_timestamp"),
+        (F.col("timestampType") == BROKER_TIME).alias("_is_of_broker"),
         "key",
         "value",
         F.col("value").isNull().alias("deleted"),
@@ -74,7 +76,8 @@ def decode(records: DataFrame, topic: Topic, traced: bool = False) -> DataFrame:
         *([_traceparent()] if traced else []),
         _parsed(topic).alias("_parsed"),
     )
-    read = parsed.select(*carried, *_header_columns(), *_value_columns(topic))
+    of_record = [name for name in carried if name != "kafka_timestamp"]
+    read = parsed.select(*of_record, *_header_columns(), *_value_columns(topic))
     judged = read.select(*carried, *_OF_HEADERS, "_json", *_converted_columns(topic), _ok(topic).alias("ok"))
     return judged.select(*carried, *_OF_HEADERS, *_typed_columns(topic), "ok")
 
@@ -119,7 +122,7 @@ def _traceparent() -> Column:
 
 @cache
 def _header_columns() -> tuple[Column, ...]:
-    """Return the valid values of two headers, by the same rules as `include.contracts.headers`."""
+    """Return the valid values of two headers, and the time of the record, by the rules of `include.contracts`."""
     most = h.MAX_EVENT_ID_LENGTH
     event_id = (  # without BETWEEN, for which Spark adds a projection
         f"is_valid_utf8(_event_id) AND _event_id != ''"
@@ -128,11 +131,20 @@ def _header_columns() -> tuple[Column, ...]:
     )
     is_time = F.expr(_has_form("_accepted", TIMESTAMP.pattern))
     accepted_at = F.when(is_time, timestamp_of(F.col("_accepted")))
+    accepted_ms = _in_years(F.date_trunc("millisecond", accepted_at))
     return (
         F.expr(f"CASE WHEN {event_id} THEN _event_id END").alias("event_id"),
         F.when(accepted_at.isNotNull(), F.col("_accepted")).alias("accepted_text"),
         accepted_at.alias("accepted_at"),
+        F.when(F.col("_is_of_broker"), F.least("_timestamp", accepted_ms))
+        .otherwise(F.coalesce("_timestamp", accepted_ms))
+        .alias("kafka_timestamp"),
     )
+
+
+def _in_years(instant: Column) -> Column:
+    """Return the instant; null if it is outside the years of the contract."""
+    return F.when((instant >= FIRST_INSTANT) & (instant < END_INSTANT), instant)
 
 
 def _has_form(text: str, pattern: str) -> str:
@@ -228,9 +240,19 @@ def _ok(topic: Topic) -> Column:
             if field.type == "timestamp":
                 is_other = f"NOT ({_has_form(value, TIMESTAMP.pattern)}) OR {is_other}"
             broken.append(f"{value} IS NOT NULL AND ({is_other})" if field.nullable else is_other)
+    broken.append(f"NOT ({_is_bounded(topic, _converted(topic.field(topic.version_field)))})")
     is_broken = " OR ".join(f"({each})" for each in broken)
-    tombstone = f"coalesce({_IS_ID}, false) AND coalesce(accepted_text, string(kafka_timestamp)) IS NOT NULL"
+    version = "coalesce(accepted_at, kafka_timestamp)"
+    tombstone = f"coalesce({_IS_ID} AND {version} IS NOT NULL AND {_is_bounded(topic, version)}, false)"
     return F.expr(f"CASE WHEN deleted THEN {tombstone} ELSE NOT coalesce({is_broken}, true) END")
+
+
+def _is_bounded(topic: Topic, version: str) -> str:
+    """Return a condition: true if the version is not too late for the time of its record; null without a time."""
+    if topic.clock_tolerance is None:
+        return "true"
+    tolerance_us = topic.clock_tolerance // dt.timedelta(microseconds=1)
+    return f"unix_micros({version}) - unix_micros(kafka_timestamp) <= {tolerance_us}"
 
 
 def _may_be_no_text(topic: Topic) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from include.adapters.kafka.partitioner import place
+from include.adapters.postgres.system_of_record import require_not_ahead
 from include.clock import epoch_ms, rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE
 from include.contracts.topics import Topic
@@ -243,10 +244,11 @@ class MemoryFallbackStore:
 
 
 class MemorySystemOfRecord:
-    """Rows in a dictionary. `is_up` is the database's."""
+    """Rows in a dictionary. `is_up` is the database's, `ahead` by how much its clock is ahead of the gateway's."""
 
     def __init__(self, clock: FixedClock, key_window_s: float = 86_400.0) -> None:
         self.is_up = True
+        self.ahead = dt.timedelta(0)
         self.rows: dict[tuple[str, int], dict[str, object] | None] = {}
         self._keys: dict[tuple[str, str], tuple[bytes, Saved, dt.datetime]] = {}
         self._key_window_s = key_window_s
@@ -256,7 +258,7 @@ class MemorySystemOfRecord:
     async def create(self, topic: Topic, fields: Mapping[str, object], key: ChangeKey | None = None) -> Saved:
         def change() -> Saved:
             row_id = 1 + max((known for name, known in self.rows if name == topic.name), default=0)
-            return self._save(topic, row_id, fields, self._clock.now())
+            return self._save(topic, row_id, fields, self._clock.now() + self.ahead)
 
         saved = self._once(key, change)
         assert saved is not None
@@ -278,8 +280,9 @@ class MemorySystemOfRecord:
         def change() -> Saved | None:
             if self.rows.get((topic.name, row_id)) is None:
                 return None
+            modified = self._next_version(topic, row_id)
             self.rows[topic.name, row_id] = None
-            return Saved(row_id, None, self._next_version((topic.name, row_id)), None)
+            return Saved(row_id, None, modified, None)
 
         return self._once(key, change)
 
@@ -301,7 +304,7 @@ class MemorySystemOfRecord:
         return None
 
     def _save(self, topic: Topic, row_id: int, fields: Mapping[str, object], created: dt.datetime) -> Saved:
-        modified = self._next_version((topic.name, row_id))
+        modified = self._next_version(topic, row_id)
         made = {
             topic.key_field: row_id,
             BOARD_DETAIL_PIPELINE.day_field: rfc3339(created),
@@ -311,10 +314,13 @@ class MemorySystemOfRecord:
         self.rows[topic.name, row_id] = value
         return Saved(row_id, created, modified, value)
 
-    def _next_version(self, key: tuple[str, int]) -> dt.datetime:
-        now, before = self._clock.now(), self._modified.get(key)
-        self._modified[key] = now if before is None or now > before else before + dt.timedelta(milliseconds=1)
-        return self._modified[key]
+    def _next_version(self, topic: Topic, row_id: int) -> dt.datetime:
+        key = topic.name, row_id
+        now, before = self._clock.now() + self.ahead, self._modified.get(key)
+        modified = now if before is None or now > before else before + dt.timedelta(milliseconds=1)
+        require_not_ahead(topic, modified, self._clock.now())
+        self._modified[key] = modified
+        return modified
 
     def _require_up(self) -> None:
         if not self.is_up:

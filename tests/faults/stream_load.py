@@ -34,7 +34,7 @@ _WEIGHTS = {
     "record": 100, "table changes": 4, "table replayed": 2, "table comes": 8, "table goes": 1,
     "record changes": 20, "record replayed": 6, "record goes": 4, "record copied": 4,
     "record of an unknown key": 3, "bad record": 4, "bad table record": 2, "bad detail": 1,
-    "record beyond the years": 1, "record with odd headers": 1, "key of twenty digits": 1,
+    "record beyond the years": 1, "dated ahead": 2, "record with odd headers": 1, "key of twenty digits": 1,
 }  # fmt: skip
 _WRONG = {
     "long": "x", "string": "a\0b", "timestamp": "gestern", "decimal": "1e3", "boolean": "true", "date": "2026-02-30",
@@ -204,6 +204,8 @@ class Load:
                 value = self._value(TableKey(next(self._ids)), AT)
                 value |= self._random.choice([{version: "0001-01-01T00:00:00Z"}, {day: "9999-12-31T20:00:00Z"}])
                 self._send_stream(value)
+            case "dated ahead":
+                self._send_dated_ahead()
             case "record with odd headers":
                 odd_id = self._random.choice([b"a\0b", b"\xff", b"", b"e" * 60_000])
                 self._send_new(self._random.choice(self._table), [(EVENT_ID, odd_id), (ACCEPTED_AT, b"gestern")])
@@ -268,6 +270,24 @@ class Load:
     def _delete(self, value: dict[str, Any]) -> None:
         accepted_at = self._now() if self._random.random() < 0.9 else None
         self._send(self.pipeline.stream.name, value[self.pipeline.stream.key_field], None, accepted_at=accepted_at)
+
+    def _send_dated_ahead(self) -> None:
+        """Send a version or a deletion of tomorrow, as a clock that is wrong makes it: it must have no effect."""
+        tomorrow = rfc3339(dt.datetime.now(dt.UTC) + dt.timedelta(days=1))
+        of = self._random.choice(self._table)
+        table, stream = self.pipeline.table, self.pipeline.stream
+        known = self._random.choice(self._sent) if self._sent else None
+        match self._random.randrange(4):
+            case 0:
+                value = value_of(table, of.key, self._clock, AT) | {table.version_field: tomorrow}
+                self._send(table.name, of.key, value)
+            case 1:
+                self._send(table.name, of.key, None, accepted_at=tomorrow)
+            case 2 if known:
+                self._send(stream.name, known[stream.key_field], None, accepted_at=tomorrow)
+            case _:
+                value = known or self._value(of, AT)
+                self._send(stream.name, value[stream.key_field], value | {stream.version_field: tomorrow})
 
     def _send_stream(
         self, value: dict[str, Any], of: TableKey | None = None, headers: Sequence[tuple[str, bytes]] = ()

@@ -133,17 +133,23 @@ def understood(pipeline: Definition, record: Record) -> Version | None:
     topic: Topic = getattr(pipeline, side)
     key = record_id(record.key)
     event_id = record.headers.get(h.EVENT_ID) or f"{name}:{partition}:{offset}"
+    assert topic.clock_tolerance is not None
+    latest = record.timestamp + topic.clock_tolerance
     if record.value is None:
         if key is None:
             return None
         accepted = record.headers.get(h.ACCEPTED_AT)
         at = parse_timestamp(accepted) if accepted else record.timestamp
+        if at > latest:
+            return None
         return Version(name, key, offset, at, event_id, deleted=True, partition=partition)
     try:
         value = json.loads(record.value)
     except ValueError:
         return None
     if violations(topic, value) or key != value[topic.key_field]:
+        return None
+    if parse_timestamp(value[topic.version_field]) > latest:
         return None
     created = parse_timestamp(value[pipeline.day_field]) if side == "stream" else None
     member = value[pipeline.join_field] if side == "stream" else None

@@ -150,12 +150,12 @@ def nobody_is_forgotten(pipeline):
 def test_rejects_are_counted_unless_a_valid_record_of_the_board_exists(spark, pipeline, tmp_path):
     good, other = board(1), board(2)
     records = [
-        Record("board", 0, "1", encoded(good), at(5)),
-        Record("board", 1, "1", encoded({**good, "memberId": "x"}), at(5)),
-        Record("board", 2, "2", encoded({**other, "memberId": "x"}), at(5)),
-        Record("board", 3, "3", b"{nonsense", at(5)),
+        Record("board", 0, "1", encoded(good), at(20)),
+        Record("board", 1, "1", encoded({**good, "memberId": "x"}), at(20)),
+        Record("board", 2, "2", encoded({**other, "memberId": "x"}), at(20)),
+        Record("board", 3, "3", b"{nonsense", at(20)),
         Record("board", 4, "4", b"{nonsense", at(30)),
-        Record("member", 0, "7", encoded(member(7)), at(-5)),
+        Record("member", 0, "7", encoded(member(7, modifiedAt=rfc3339(at(-6)))), at(-5)),
     ]
     texts, excluded, terms, _ = rebuilt(spark, pipeline, tmp_path, records)
     assert list(texts) == [1]

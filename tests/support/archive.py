@@ -12,10 +12,11 @@ from confluent_kafka.admin import AdminClient
 
 from include.adapters.kafka.offsets import OffsetReader
 from include.archive.store import ArchiveStore
-from include.clock import SystemClock, epoch_ms
+from include.clock import SystemClock, epoch_ms, rfc3339
 from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.contracts.validation import parse_timestamp
 from include.kafka_connection import KafkaConnection
 from include.s3_connection import S3Connection
 from include.settings import Settings
@@ -100,16 +101,32 @@ class Archive:
         """One night's run."""
         return archive_topics(self.context, self.settings, self.settings.pipeline, run_id, accept_gap)
 
-    def send(self, records: Sequence[tuple], created: dt.datetime = NOON) -> None:
-        """(topic, key, value) or (topic, key, value, headers) records; a dict goes as JSON, None is a tombstone."""
+    def send(self, records: Sequence[tuple], created: dt.datetime | None = None) -> None:
+        """(topic, key, value) or (topic, key, value, headers) records; a dict goes as JSON, None is a tombstone.
+
+        They are sent at `created`, and a version that is later is of that time. By default they are sent at noon, or
+        at their version if that is later and past.
+        """
         failed: list[object] = []
         producer = Producer({"bootstrap.servers": self.log.bootstrap_servers, "partitioner": "murmur2_random"})
         for topic, key, value, *more in records:
+            value, sent_at = self._timed(topic, value, created)
             data = json.dumps(value, ensure_ascii=False).encode() if isinstance(value, dict) else value
-            producer.produce(topic, data, str(key), headers=more[0] if more else [], timestamp=epoch_ms(created),
+            producer.produce(topic, data, str(key), headers=more[0] if more else [], timestamp=epoch_ms(sent_at),
                              on_delivery=lambda error, _: failed.append(error) if error else None)  # fmt: skip
         assert producer.flush(30) == 0
         assert failed == []
+
+    def _timed(self, topic: str, value, created: dt.datetime | None):
+        """The value, and when it is sent."""
+        pipeline = self.settings.pipeline
+        field = {each.name: each.version_field for each in (pipeline.stream, pipeline.table)}.get(topic)
+        if field is None or not isinstance(value, dict):
+            return value, created or NOON
+        version = parse_timestamp(value[field])
+        if created is None:
+            return value, max(NOON, version) if version < SystemClock().now() else NOON
+        return value | {field: rfc3339(min(version, created))}, created
 
     def rows(self, topic: str, kind: str = "records") -> pa.Table:
         """Return all listed records of a topic, in the order of their coordinates."""

@@ -1,9 +1,12 @@
 """Topics and a definition with fields of every type: orders joined with customers. No deployment has them."""
 
+import datetime as dt
+
 from include.contracts.definition import Column, Definition
 from include.contracts.fields import Field
 from include.contracts.topics import Topic
 
+_TOLERANCE = dt.timedelta(minutes=5)
 _ORDER_FIELDS = (
     Field("customerNo", "customer_no", "long", "The buyer's number."),
     Field("amount", "amount", "decimal", "Amount to pay.", precision=12, scale=2),
@@ -34,6 +37,7 @@ ORDER = Topic(
     version_field="updatedAt",
     fields=(Field("orderNo", "order_no", "long", "Order number."), *_ORDER_FIELDS),
     retention_days=14,
+    clock_tolerance=_TOLERANCE,
 )
 CUSTOMER = Topic(
     name="customer",
@@ -46,6 +50,7 @@ CUSTOMER = Topic(
         Field("changedAt", "changed_at", "timestamp", "When this version was made; the version field."),
     ),
     retention_days=None,
+    clock_tolerance=_TOLERANCE,
 )
 ORDER_DETAIL = Topic(
     name="order-detail",

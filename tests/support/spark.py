@@ -9,9 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.contracts import headers as h
-from spark_jobs.schemas import RECORD
+from spark_jobs.schemas import RECORD, SENDER_TIME
 
 EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
+SENT = EPOCH + dt.timedelta(days=2)  # after every version that tests give their records
 
 
 class RawRecord(NamedTuple):
@@ -24,7 +25,7 @@ class RawRecord(NamedTuple):
     value: bytes | None
     event_id: str | None = None
     accepted_at: str | None = None
-    timestamp: dt.datetime = EPOCH
+    timestamp: dt.datetime = SENT
 
 
 def raw(session: SparkSession, records: Sequence[RawRecord]) -> DataFrame:
@@ -63,4 +64,5 @@ def _row(record: RawRecord) -> tuple[Any, ...]:
         if text is not None
     ]
     key = None if record.key is None else record.key.encode()
-    return key, record.value, record.topic, record.partition, record.offset, record.timestamp, headers or None
+    at = record.partition, record.offset, record.timestamp, SENDER_TIME
+    return key, record.value, record.topic, *at, headers or None

@@ -89,4 +89,4 @@ ACKNOWLEDGE = "UPDATE loss SET reason = ?, acknowledged_at_ms = ? WHERE reason I
 SET_LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'message'"
 HEARTBEAT = "INSERT INTO heartbeat (id, at_ms) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET at_ms = excluded.at_ms"
 # For reconcile, which runs beside the gateway. Includes rows set aside: they are kept, so they are not missing.
-OF_TOPIC = "SELECT id, key, value, headers FROM message WHERE id > ? AND topic = ? ORDER BY id LIMIT ?"
+OF_TOPIC = "SELECT id, key, value, headers, timestamp_ms FROM message WHERE id > ? AND topic = ? ORDER BY id LIMIT ?"

@@ -4,7 +4,10 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate, chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Message
+
+from include.contracts.record_time import BROKER_TIME, END_MS, FIRST_MS, record_ms
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RAW = pa.schema([
@@ -19,18 +22,31 @@ def raw_schema(columns: Collection[str]) -> pa.Schema:
 
 
 def record_table(records: Sequence[Message], schema: pa.Schema = RAW, all_headers: bool = True) -> pa.Table:
-    """Return the records as a table with columns of RAW. Without `all_headers` only tombstones have headers."""
+    """Return the records as a table with columns of RAW. Without `all_headers` only tombstones have headers.
+
+    `timestamp` is the time of the record, see `record_ms`.
+    """
     return pa.Table.from_arrays([_column(records, field, all_headers) for field in schema], schema=schema)
 
 
 def _column(records: Sequence[Message], field: pa.Field, all_headers: bool) -> pa.Array:
     match field.name:
         case "timestamp":
-            return pa.array([record.timestamp()[1] for record in records], pa.int64()).cast(field.type)
+            return record_times(records).cast(field.type)
         case "headers":
             return _headers([r.headers() if all_headers or r.value() is None else None for r in records])
         case name:
             return pa.array([getattr(record, name)() for record in records], field.type)
+
+
+def record_times(records: Sequence[Message]) -> pa.Array:
+    """Return the times of the records, as `record_ms` defines them, as int64."""
+    set_by_senders = [ms for record in records for kind, ms in (record.timestamp(),) if kind != BROKER_TIME]
+    found = pa.array(set_by_senders, pa.int64())
+    is_in_years = pc.and_(pc.greater_equal(found, FIRST_MS), pc.less(found, END_MS))
+    if len(found) == len(records) and is_in_years.true_count == len(records):
+        return found
+    return pa.array([record_ms(record) for record in records], pa.int64())  # rare: headers take long to read
 
 
 def _headers(headers: Sequence[list[tuple[str, bytes]] | None]) -> pa.Array:

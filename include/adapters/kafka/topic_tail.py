@@ -7,7 +7,7 @@ from confluent_kafka import Message
 
 from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.adapters.kafka.range_reader import READ_TIMEOUT_S, RangeReader
-from include.clock import instant_of
+from include.contracts.record_time import record_time
 from include.contracts.reject import Reject
 from include.kafka_connection import KafkaConnection
 
@@ -78,7 +78,6 @@ def read_as_rejects(kafka: KafkaConnection, topic: str, range_: OffsetRange, rea
     with closing(TopicTail(kafka, topic)) as tail:
         tail.begin(range_.start)
         return [
-            Reject(topic, each.partition(), each.offset(), reason, each.key(), each.value(),
-                   instant_of(each.timestamp()[1] * 1000))
+            Reject(topic, each.partition(), each.offset(), reason, each.key(), each.value(), record_time(each))
             for each in tail.read_to(range_.end)
         ]  # fmt: skip

@@ -17,12 +17,13 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import SessionLimits, open_connection
-from include.clock import rfc3339
+from include.clock import Clock, SystemClock, rfc3339
 from include.contracts.fields import snake_case
 from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
-from include.errors import DatabaseUnavailable
+from include.contracts.versions import dated_ahead
+from include.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.settings import DatabaseSettings
 from include.sql.named import query
@@ -53,11 +54,14 @@ class PostgresSystemOfRecord:
     """Implements `ports.SystemOfRecord`: one transaction per change, committed before the call returns.
 
     `timeout_s` limits a statement, its wait for a lock, and a change's wait in the queue; connecting can take 5 s more.
-    Keys are kept for `key_window_s`.
+    Keys are kept for `key_window_s`. `clock` is the gateway's.
     """
 
-    def __init__(self, database: DatabaseSettings, timeout_s: float, key_window_s: float = 86_400.0) -> None:
+    def __init__(
+        self, database: DatabaseSettings, timeout_s: float, key_window_s: float = 86_400.0, clock: Clock | None = None
+    ) -> None:
         self._database = database
+        self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._key_window_s = key_window_s
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="system-of-record")
@@ -96,7 +100,11 @@ class PostgresSystemOfRecord:
         def plain(cursor: Cursor) -> Saved | None:
             cursor.execute(statement, parameters)
             row = cursor.fetchone()
-            return None if row is None else _saved(topic, change, row)
+            if row is None:
+                return None
+            saved = _saved(topic, change, row)
+            require_not_ahead(topic, saved.modified_at, self._clock.now())
+            return saved
 
         def once(cursor: Cursor) -> Saved | None:
             assert key is not None
@@ -208,6 +216,12 @@ class PostgresSystemOfRecord:
         except IndexError:
             limits = SessionLimits(statement_s=self._timeout_s, lock_s=self._timeout_s)
             return open_connection(self._database, "gateway", "gateway", limits), True
+
+
+def require_not_ahead(topic: Topic, modified_at: dt.datetime, now: dt.datetime) -> None:
+    """Raise DatabaseClockAhead if readers would reject the row's record for its version."""
+    if dated_ahead(topic, "", "", modified_at, now, ""):
+        raise DatabaseClockAhead(table=topic.name, modified_at=rfc3339(modified_at), now=rfc3339(now))
 
 
 def saved_row(topic: Topic, row: Row) -> Saved:

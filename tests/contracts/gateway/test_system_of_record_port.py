@@ -6,16 +6,17 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import psycopg2
 import pytest
 
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
-from include.clock import rfc3339
+from include.clock import SystemClock, rfc3339
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.validation import violations
-from include.errors import DatabaseUnavailable
+from include.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.gateway.ports import ChangeKey, KeyReused, SystemOfRecord
 from tests.fakes.gateway import FixedClock, MemorySystemOfRecord
 from tests.support.database import migrated
@@ -69,6 +70,45 @@ def test_created_row_has_an_id_times_and_the_contracts_value(make, topic, fields
     assert violations(topic, first.value) == []
     at = rfc3339(first.created_at)
     assert first.value == {"id": first.id, **fields, "createdAt": at, "modifiedAt": at}
+
+
+@both_topics
+@pytest.mark.parametrize("kind", ["fake", "real"])
+def test_a_database_whose_clock_is_ahead_changes_nothing(request, kind, topic, fields):
+    """Readers would reject the records, and nothing would show that the rows were changed."""
+    tolerance = topic.clock_tolerance
+    if kind == "fake":
+        rows = MemorySystemOfRecord(FixedClock())
+    else:
+        database = request.getfixturevalue("database")
+        rows = PostgresSystemOfRecord(database, 5, clock=FixedClock(SystemClock().now()))
+    name = "nickname" if topic is MEMBER else "title"
+    moved = {**fields, name: "moved"}
+
+    def move(ahead):
+        if kind == "fake":
+            rows.ahead = ahead
+        else:
+            rows._clock.instant = SystemClock().now() - ahead
+
+    async def scenario(system_of_record):
+        made = await system_of_record.create(topic, fields)
+        move(tolerance + timedelta(seconds=30))
+        for change in (
+            lambda: system_of_record.create(topic, fields),
+            lambda: system_of_record.update(topic, made.id, moved),
+            lambda: system_of_record.delete(topic, made.id),
+        ):
+            with pytest.raises(DatabaseClockAhead):
+                await change()
+        move(tolerance - timedelta(seconds=30))
+        after = await system_of_record.update(topic, made.id, moved)
+        return made, after, await system_of_record.create(topic, fields)
+
+    made, after, another = run(lambda: rows, scenario)
+    assert after is not None
+    assert after.value == {**after.value, **moved}
+    assert another.id > made.id
 
 
 @both_topics

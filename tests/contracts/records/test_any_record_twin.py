@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from include.adapters.arrow_rows import event_ids
-from include.adapters.kafka.record_table import RAW
+from include.adapters.kafka.record_table import RAW, record_times
 from include.adapters.postgres.served_batch import records_schema
 from include.adapters.published_versions import PublishedVersion, version_of
 from include.clock import SystemClock
@@ -31,7 +31,7 @@ from include.settings import GatewayLimits
 from spark_jobs.archive.rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
-from spark_jobs.schemas import RECORD
+from spark_jobs.schemas import BROKER_TIME, RECORD, SENDER_TIME
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.record_decoder import plain_value, read_record
 from spark_jobs.speed.slow_path import slow_path_record
@@ -62,6 +62,7 @@ RAW_TOPICS = (BOARD, MEMBER, ORDER, CUSTOMER)
 PIPELINES = {topic: pipeline for pipeline in (PIPELINE, ORDERS)
              for topic in (pipeline.stream, pipeline.table, pipeline.output)}  # fmt: skip
 ZONES = ("Asia/Seoul", "America/New_York", "Pacific/Kiritimati", "Etc/GMT+12", "UTC")
+SPARKS_TYPES = {1: SENDER_TIME, 2: BROKER_TIME}
 LAST_MS = 2**63 // 1000 - 1  # of Spark, which counts microseconds
 
 
@@ -81,6 +82,7 @@ def source(drawn):
         pa.array([r.topic for r in kept], pa.string()), pa.array([0] * len(kept), pa.int32()),
         pa.array(range(len(kept)), pa.int64()),
         pa.array([r.timestamp_ms * 1000 for r in kept], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([SPARKS_TYPES[r.timestamp_type] for r in kept], pa.int32()),
         pa.array([[{"key": k, "value": v} for k, v in r.headers] or None for r in kept], headers),
     ], names=RECORD.names)  # fmt: skip
 
@@ -88,7 +90,7 @@ def source(drawn):
 def raw(drawn):
     """The records as the batch layer reads them."""
     _, table = source(drawn)
-    stamps = pa.array([r.timestamp_ms for r in drawn], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    stamps = record_times(numbered(drawn)).cast(pa.timestamp("ms", "UTC"))
     return table.set_column(table.schema.get_field_index("timestamp"), "timestamp", stamps).select(RAW.names)
 
 
@@ -283,15 +285,17 @@ def test_records_that_are_broken_do_not_become_right_beside_others(drawn):
 def test_the_version_alone_is_read_as_with_all_fields(record):
     read, version = (
         read_single(Message(record, 0), EVERY_TOPIC[record.topic]),
-        version_of(EVERY_TOPIC[record.topic], record.key, record.value),
+        version_of(EVERY_TOPIC[record.topic], Message(record, 0)),
     )
     if not isinstance(read, Reject):
         assert version == PublishedVersion(read.key, None if read.deleted else read.version_at)
+    elif version is not None:  # another field is wrong
+        assert read.reason.split(":")[0] not in (f"/{EVERY_TOPIC[record.topic].version_field}", "/timestamp")
 
 
 @pytest.mark.parametrize("value", ODD_VALUES)
 def test_bytes_without_a_version_have_none(value):
-    assert version_of(MEMBER, b"7", value) is None
+    assert version_of(MEMBER, Message(AnyRecord("member", b"7", value), 0)) is None
 
 
 def admitted(topic, body):
@@ -309,7 +313,8 @@ def hold_what_is_admitted(topic, body):
     record = admitted(topic, body)
     if record is None:
         return
-    read = read_single(Message(AnyRecord(topic.name, record.key, record.value, record.headers), 0), topic)
+    sent = AnyRecord(topic.name, record.key, record.value, record.headers, record.timestamp_ms)
+    read = read_single(Message(sent, 0), topic)
     assert not isinstance(read, Reject), read.reason
     pairs, numbers = [], []
     json.loads(record.value, object_pairs_hook=pairs.extend, parse_int=numbers.append)

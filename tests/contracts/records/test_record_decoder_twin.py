@@ -17,7 +17,7 @@ from spark_jobs.speed.table_decoder import TableDecoder
 from spark_jobs.transforms.decode import decode
 from tests.fakes.events import AT, member
 from tests.support.examples import examples
-from tests.support.spark import EPOCH, RawRecord, encoded, raw
+from tests.support.spark import SENT, RawRecord, encoded, raw
 
 IDS = st.one_of(st.integers(1, 5), st.sampled_from([2**63, -1, 1.5, "7", True, None]))
 TEXTS = st.one_of(
@@ -116,7 +116,7 @@ def test_both_readers_agree(spark, drawn):
 
 def test_a_tombstone_without_its_time_of_acceptance_has_kafkas():
     read = read_record(Message(RawRecord("member", 0, 3, "7", None)), MEMBER)
-    assert (read.key, read.deleted, read.version) == (7, True, (EPOCH.astimezone(dt.UTC), 3, 0))
+    assert (read.key, read.deleted, read.version) == (7, True, (SENT.astimezone(dt.UTC), 3, 0))
 
 
 def called_from(depth, call):

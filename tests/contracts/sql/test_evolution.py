@@ -199,6 +199,8 @@ REFUSED = {
                            "[stream] fields note is never null, and the database has nullable = true; records that"),
     "shorter": (("max_length = 4000", "max_length = 400"),
                 "[stream] fields note: max_length = 400, and the database has 4000; records that were accepted"),
+    "smaller tolerance": (('name = "order_detail"\n', 'name = "order_detail"\nclock_tolerance_s = 299\n'),
+                          "clock_tolerance_s = 299, and the database has 300; records that were accepted would be"),
     "retyped field": (('name = "dueOn", type = "date"', 'name = "dueOn", type = "timestamp"'),
                       "columns due_on is timestamptz, and the database has date"),
 }  # fmt: skip
@@ -222,12 +224,20 @@ def test_a_refused_change_changes_nothing(made):
     assert without_places(settings, "public") == before
 
 
+def test_a_bound_where_there_was_none_is_accepted(tmp_path):
+    today = definition(tmp_path)
+    columns = {name: today.postgres_type(name) for name in today.relational_columns}
+    kept = {name: part for name, part in kept_form(today).items() if name != "clock_tolerance_s"}
+    assert compare(today, columns, kept) == ((), ())
+
+
 def test_wider_contracts_are_accepted(tmp_path):
     before = definition(tmp_path)
     after = definition(
         tmp_path,
         ("max_length = 4000", "max_length = 8000"),
         ('name = "currency", type', 'name = "currency", nullable = true, type'),
+        ('name = "order_detail"\n', 'name = "order_detail"\nclock_tolerance_s = 3600\n'),
     )
     columns = {name: before.postgres_type(name) for name in before.relational_columns}
     assert compare(after, columns, kept_form(before)) == ((), ())

@@ -82,6 +82,19 @@ def test_versions_in_time_newer_than_the_boards_or_broken_mark_nothing(settings)
     assert dirty_days(settings) == []
 
 
+def test_a_version_or_deletion_dated_ahead_marks_nothing(settings):
+    find_late_members(settings)
+    sent = dt.datetime.now(dt.UTC)
+    within, ahead = (rfc3339(sent + dt.timedelta(minutes=minutes)) for minutes in (4, 6))
+    rows(settings, "UPDATE generation SET newest_version_at = %s", (sent + dt.timedelta(days=1),))
+    send(settings, 7, ahead)
+    produce(settings, [("member", 8, None)], accepted_at=ahead)
+    assert find_late_members(settings) == 0
+    send(settings, 7, within)
+    produce(settings, [("member", 8, None)], accepted_at=within)
+    assert find_late_members(settings) == 2
+
+
 def test_a_version_below_the_cut_is_in_the_day_already(settings):
     send(settings, 7, MORNING)
     assert find_late_members(settings) == 1
@@ -229,11 +242,11 @@ class TestADayThatMoves:
 
 
 def test_a_version_newer_than_the_last_publication_is_late_for_a_board_that_is_newer_still(settings):
-    ahead = NOON + dt.timedelta(days=3650)  # a client's clock
+    ahead = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=4)  # a client's clock
     build(settings, [row(1, 1, modified_at=ahead), row(2, 2, member_id=8)], cut=10, run_id="ahead")
     cut_members(settings, "generation", "WHERE run_id = 'ahead'")
     publish(settings, DAY, "ahead")
-    send(settings, 7, rfc3339(ahead - dt.timedelta(days=1)))
+    send(settings, 7, rfc3339(ahead - dt.timedelta(minutes=1)))
     assert find_late_members(settings) == 1
     assert dirty_days(settings) == LATE
 

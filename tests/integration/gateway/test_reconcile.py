@@ -7,6 +7,7 @@ import logging
 import re
 import subprocess
 import uuid
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -16,7 +17,8 @@ from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.postgres.sessions import connect
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
-from include.clock import SystemClock, rfc3339
+from include.clock import SystemClock, epoch_ms, rfc3339
+from include.contracts.reject import Reject
 from include.contracts.site import BOARD, MEMBER
 from include.errors import DatabaseUnavailable
 from include.gateway.event_ids import row_event_id
@@ -26,6 +28,7 @@ from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, re
 from include.integrity.gateway_stores import StoresUnread
 from include.kafka_connection import KafkaConnection
 from include.settings import Settings
+from spark_jobs.speed.record_decoder import read_record
 from tests.servers import wait_until
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import GatewayProcess
@@ -115,6 +118,32 @@ def test_missing_versions_are_produced_and_a_second_run_finds_none(broker, datab
     assert dict(tombstone.headers())["accepted-at"].decode() == rfc3339(gone.modified_at)
 
 
+@pytest.mark.parametrize("topic", [MEMBER, BOARD], ids=["member", "board"])
+def test_row_whose_record_readers_reject_for_its_version_is_produced_again(broker, database, reconcile, topic):
+    """The gateway's clock was a day behind when it sent the records."""
+    fields = MEMBER_FIELDS if topic is MEMBER else BOARD_FIELDS
+
+    async def scenario(rows):
+        made, gone = await rows.create(topic, fields), await rows.create(topic, fields)
+        return made, await rows.delete(topic, gone.id)
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    behind = accepted_at(SystemClock().now() - dt.timedelta(days=1))
+    saved = changed(database, scenario)
+    for each in saved:
+        record = row_record(topic, each, behind)
+        producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=record.timestamp_ms)
+    assert producer.flush(30) == 0
+    found = [(2, 2, 0), (0, 0, 0)]
+    assert reconcile() == (found if topic is MEMBER else found[::-1])
+    assert reconcile() == NONE
+    for each in saved:
+        first, second = sorted(of_row(broker, topic.name, each.id), key=lambda message: message.offset())
+        assert event_id(first) == event_id(second)
+        assert isinstance(read_record(first, topic), Reject)
+        assert read_record(second, topic).version_at == each.modified_at
+
+
 def test_row_changed_after_it_was_published_is_produced_again_in_its_newest_version(broker, database, reconcile):
     made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
     reconcile()
@@ -135,7 +164,8 @@ def test_row_that_waits_in_a_fallback_store_is_left_to_it(broker, database, reco
         store = SqliteFallbackStore(tmp_path, SystemClock())
         store.open()
         try:
-            record = Record("board", b"%d" % made.id, json.dumps(made.value).encode(), [("event-id", b"e")], 1)
+            at_ms = epoch_ms(made.modified_at)
+            record = Record("board", b"%d" % made.id, json.dumps(made.value).encode(), [("event-id", b"e")], at_ms)
             await store.put(record, "test", may_be_in_kafka=False)
             while_held = await asyncio.to_thread(reconcile, stores=[tmp_path])
         finally:
@@ -470,7 +500,9 @@ def test_lost_boards_are_read_as_far_back_as_kafka_has_them(
     broker, database, environment, failed_over, emptied, caplog
 ):
     made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
-    record = row_record(BOARD, made, accepted_at(SystemClock().now() - dt.timedelta(days=2)))
+    early = SystemClock().now() - dt.timedelta(days=2)
+    made = replace(made, modified_at=early, value=made.value | {"modifiedAt": rfc3339(early)})
+    record = row_record(BOARD, made, accepted_at(early))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=record.timestamp_ms)
     assert producer.flush(30) == 0

@@ -59,7 +59,7 @@ def test_a_day_holds_its_first_and_last_microsecond_and_no_more(date, zone, hour
     day = Day.parse(date, zone)
     assert day.end - day.start == dt.timedelta(hours=hours)
     edges = [day.start - US, day.start, day.end - US, day.end]
-    found = decided(day, *[(n, n, created(n, at)) for n, at in enumerate(edges)])
+    found = decided(day, *[(n, n, created(n, at), {"at": at}) for n, at in enumerate(edges)])
     assert offsets(found) == [1, 2]
     assert [Day.of(at, zone) == day for at in edges] == [False, True, True, False]  # as the stream places them
 
@@ -77,7 +77,7 @@ def test_versions_that_share_an_event_id_are_no_copies_and_the_newest_counts(new
     older, newer = SEOUL.start, SEOUL.start + dt.timedelta(hours=1)
     versions = [created(1, older)] * 3
     versions[newer_at] = created(1, newer)
-    found = decided(SEOUL, *[(n, 1, value, {"event": "x"}) for n, value in enumerate(versions)])
+    found = decided(SEOUL, *[(n, 1, value, {"event": "x", "at": newer}) for n, value in enumerate(versions)])
     assert offsets(found) == [newer_at]
 
 
@@ -89,7 +89,7 @@ def test_a_deletion_that_shares_its_event_id_with_the_board_is_no_copy():
 
 def test_boards_whose_clock_was_wrong_are_placed_by_contract_and_counted():
     years = dt.timedelta(days=3 * 365)
-    found = decided(SEOUL, (0, 1, created(1, SEOUL.start), {"at": SEOUL.start - years}),
+    found = decided(SEOUL, (0, 1, created(1, SEOUL.start), {"at": SEOUL.start + years}),
                     (1, 2, created(2, SEOUL.start), {"at": SEOUL.start + dt.timedelta(hours=23)}))  # fmt: skip
     assert sorted(offsets(found)) == [0, 1]
     assert found.misplaced == 1

@@ -59,6 +59,20 @@ def test_array_answers_200_207_or_400_with_each_outcome():
     assert refused["details"] == [{"pointer": "/title", "problem": "not a string", "remedy": "give a string"}]
 
 
+def test_a_version_dated_ahead_is_400_with_its_value_and_the_gateways_clock():
+    value = board(modifiedAt="2200-01-01T00:00:00Z")
+    gateway, alone = call("POST", EVENTS, json=value)
+    _, mixed = call("POST", EVENTS, json=[board(), value])
+    problem = {
+        "pointer": "/modifiedAt",
+        "problem": "2200-01-01T00:00:00Z is more than 300 s later than the gateway's clock, 2026-11-20T09:30:00.000Z",
+        "remedy": "correct the sender's clock or offset, and send the version again",
+    }
+    assert (alone.status_code, alone.json()["details"], gateway.producer.records) == (400, [problem], [])
+    assert [result["status"] for result in mixed.json()["results"]] == [201, 400]
+    assert mixed.json()["results"][1]["details"] == [problem]
+
+
 @pytest.mark.parametrize(
     ("name", "body"),
     [

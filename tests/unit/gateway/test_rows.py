@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import datetime as dt
 from dataclasses import replace
 
 import pytest
@@ -136,6 +137,22 @@ def test_database_down_is_503_and_uses_no_key_up():
     assert (refused.status_code, answer.status_code) == (503, 201)
     assert refused.headers["retry-after"]
     assert len(sent(gateway)) == 1
+
+
+def test_a_database_whose_clock_is_ahead_is_503_and_changes_nothing():
+    async def scenario(gateway, client):
+        made = await client.post("/members", json=MEMBER)
+        gateway.system_of_record.ahead = dt.timedelta(minutes=6)
+        changes = [("POST", "/members", MEMBER), ("PUT", "/members/1", MEMBER), ("DELETE", "/members/1", None)]
+        refused = [await client.request(method, path, json=body, headers=KEY) for method, path, body in changes]
+        gateway.system_of_record.ahead = dt.timedelta(minutes=4)
+        return made, refused, await client.delete("/members/1", headers=KEY)
+
+    gateway, (made, refused, deleted) = over_http(scenario)
+    assert [answer.status_code for answer in (made, *refused, deleted)] == [201, 503, 503, 503, 200]
+    reason = "the clock of the system of record is ahead of the gateway's"
+    assert all(reason in answer.text for answer in refused)
+    assert len(sent(gateway)) == 2
 
 
 def test_tombstone_is_a_newer_version_than_every_value_of_its_row():
