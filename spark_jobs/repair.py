@@ -37,12 +37,7 @@ from include.clock import Clock, SystemClock
 from include.command import as_command
 from include.contracts.day import Day
 from include.contracts.definition import SITE_PIPELINE
-from include.errors import (
-    OK,
-    LedgerBeyondEnd,
-    Retryable,
-    TopicReplaced,
-)
+from include.errors import OK, LedgerBeyondEnd, TopicReplaced
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.settings import Settings
 from spark_jobs.speed.driver_state import Query, topics_of
@@ -51,8 +46,6 @@ from spark_jobs.speed.positions import OffsetMismatch, Position, position_of
 from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
 
 FOUND = 1
-
-ALIVE_S = 15.0  # a driver writes a heartbeat every second
 
 HEADINGS = ("query", "topic", "partition", "problem", "ledger", "first", "end", "move to", "lost", "days")
 _OF_JOIN = (
@@ -67,10 +60,6 @@ _BY_THE_SITE = (
     "Those saved through the site's API can be produced again: python -m include.gateway.reconcile --all --dry-run."
 )
 _BY_OTHERS = "Have their senders send them again."
-
-
-class DriverAlive(Retryable):
-    """A driver's heartbeat is less than 15 s old; stop it, wait 15 s and try again, or supersede it with --force."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +102,8 @@ class Repair:
         return replaced_table(self._settings.database, self._offset_reader, self._settings.pipeline.table.name)
 
     def refuse_live_driver(self) -> None:
-        """Raise DriverAlive if a driver's last heartbeat is less than `ALIVE_S` old."""
-        for name, holder in self._lease.holders().items():
-            if not holder.has_ended and holder.age_s < ALIVE_S:
-                raise DriverAlive(
-                    query=name, driver=holder.driver_id, host=holder.host, heartbeat_age_s=round(holder.age_s, 1)
-                )  # fmt: skip
+        """Raise DriverAlive if a driver may still write."""
+        self._lease.refuse_live_driver()
 
     def move(self, positions: Sequence[Position], table: ReplacedTable | None = None) -> int:
         """Move every mismatched partition to the topic's first record; returns the number of partitions moved.

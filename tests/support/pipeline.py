@@ -115,12 +115,19 @@ def produce(
     assert not failed
 
 
-def run_module(arguments: Sequence[str], variables: Mapping[str, str], timeout_s: float = 240) -> str:
-    """Run a Python script or module of the project to its end and return its standard output. Fails with its log."""
+def run_module(
+    arguments: Sequence[str], variables: Mapping[str, str], timeout_s: float = 240, exit_code: int = 0
+) -> str:
+    """Run a Python script or module of the project to its end and return its standard output.
+
+    Fails with its log if it ends with another exit code.
+    """
     import os
 
     finished = subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, timeout=timeout_s, text=True, capture_output=True, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), **variables})  # fmt: skip
-    assert finished.returncode == 0, f"{arguments} exited with {finished.returncode}:\n{finished.stderr[-4000:]}"
+    assert finished.returncode == exit_code, (
+        f"{arguments} exited with {finished.returncode}:\n{finished.stderr[-4000:]}"
+    )
     return finished.stdout

@@ -10,18 +10,23 @@ from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import cursor as Cursor
 
 from include.adapters.postgres.sessions import KeptConnection, SessionLimits
-from include.errors import DatabaseUnavailable, DriverSuperseded, PipelineError, TimelineChanged
+from include.errors import DatabaseUnavailable, DriverSuperseded, PipelineError, Retryable, TimelineChanged
 from include.settings import DatabaseSettings
 from include.sql.named import query
 
 log = logging.getLogger(__name__)
 
 QUERIES = ("join", "serve")
+ALIVE_S = 15.0  # a driver writes a heartbeat every second
 TAKE_S = 10.0  # how long a transaction of the older driver may continue
 
 
 class LeaseTaken(PipelineError):
     """Another driver took the lease in the meantime."""
+
+
+class DriverAlive(Retryable):
+    """A driver's heartbeat is less than 15 s old; stop it, wait 15 s and try again, or supersede it with --force."""
 
 
 class Holder(NamedTuple):
@@ -56,6 +61,14 @@ class DriverLease:
         with self._connection.transaction() as cursor:
             cursor.execute(query("select_driver_lease", cursor), {"queries": self.queries})
             return {row[0]: Holder(*row[1:]) for row in cursor.fetchall()}
+
+    def refuse_live_driver(self) -> None:
+        """Raise DriverAlive if a driver's last heartbeat is less than `ALIVE_S` old."""
+        for name, holder in self.holders().items():
+            if not holder.has_ended and holder.age_s < ALIVE_S:
+                raise DriverAlive(
+                    query=name, driver=holder.driver_id, host=holder.host, heartbeat_age_s=round(holder.age_s, 1)
+                )  # fmt: skip
 
     def take(self, after: Mapping[str, int] | None = None) -> int:
         """Take the leases of all its queries; returns the new epoch.

@@ -128,7 +128,9 @@ SELECT c.{{key}}
 -- A difference is a board of the day that reads otherwise once the generation is published. What the speed layer got
 -- from records after the cut stays on top of it and is none: its rows, its tombstones, and a board that was pending at
 -- the cut and whose member has come since. `differing` has a row for each, and each gets one class. `changed_key` was
--- made just before, see compare_rows and compare_served. `elsewhere`: boards that readers see on another day.
+-- made just before, see compare_rows and compare_served. `elsewhere`: boards that readers see on another day. Table
+-- `reject` has every record that the build rejects: a row or a deletion from such a record was made before the contract
+-- was narrowed.
 ANALYZE changed_key;
 WITH this AS (
     SELECT g.id, g.stream_ends, g.table_ends, p.generation_id AS shown_id, p.stream_ends AS shown_ends
@@ -168,6 +170,9 @@ WITH this AS (
        AND NOT EXISTS (SELECT 1 FROM detail_live l
                         WHERE l.{{key}} = c.{{key}}
                           AND (l.{{version}}, l.stream_offset) >= (c.{{version}}, c.stream_offset))
+), refused AS NOT MATERIALIZED (
+    -- with the key: a topic that was made again has other records at the same offsets
+    SELECT partition, "offset", key FROM reject WHERE topic = '{{stream}}' AND rejected_by <> 'repair'
 ), deleted AS (
     -- A deletion or a move that is newer than the built row, from a record that the cut claims: raw, which had it, has
     -- it no more. One from beyond the cut stays on top.
@@ -175,13 +180,22 @@ WITH this AS (
       FROM built b CROSS JOIN this
      WHERE EXISTS (SELECT 1 FROM detail_live l
                     WHERE l.{{key}} = b.{{key}} AND l.deleted
-                      AND (l.{{version}}, l.stream_offset) > (b.{{version}}, b.stream_offset))
+                      AND (l.{{version}}, l.stream_offset) > (b.{{version}}, b.stream_offset)
+                      AND NOT EXISTS (SELECT 1 FROM refused r
+                                       WHERE (r.partition, r."offset") = (l.stream_partition, l.stream_offset)
+                                         AND r.key = convert_to(l.{{key}}::text, 'UTF8')))
         OR EXISTS (SELECT 1 FROM detail_covered c
                     WHERE c.{{key}} = b.{{key}} AND c.deleted
-                      AND (c.{{version}}, c.stream_offset) > (b.{{version}}, b.stream_offset))
+                      AND (c.{{version}}, c.stream_offset) > (b.{{version}}, b.stream_offset)
+                      AND NOT EXISTS (SELECT 1 FROM refused r
+                                       WHERE (r.partition, r."offset") = (c.stream_partition, c.stream_offset)
+                                         AND r.key = convert_to(c.{{key}}::text, 'UTF8')))
         OR EXISTS (SELECT 1 FROM generation_excluded e
                     WHERE e.generation_id = this.shown_id AND e.{{key}} = b.{{key}}
-                      AND (e.version_at, e.stream_offset) > (b.{{version}}, b.stream_offset))
+                      AND (e.version_at, e.stream_offset) > (b.{{version}}, b.stream_offset)
+                      AND NOT EXISTS (SELECT 1 FROM refused r
+                                       WHERE (r.partition, r."offset") = (e.stream_partition, e.stream_offset)
+                                         AND r.key = convert_to(e.{{key}}::text, 'UTF8')))
 ), shown AS (
     -- as an array, which goes to the indexes of both halves of the view: a join would read the day for each board
     SELECT * FROM {{view}} WHERE day = %(day)s AND {{key}} = ANY (ARRAY(SELECT {{key}} FROM changed_key))
@@ -204,7 +218,11 @@ WITH this AS (
 INSERT INTO detail_correction (generation_id, day, {{key}}, class, shown, rebuilt)
 SELECT %(generation_id)s, %(day)s, d.{{key}},
        CASE
-           WHEN (d.b).{{key}} IS NULL THEN COALESCE(e.kind, 'unexplained')
+           WHEN (d.b).{{key}} IS NULL AND e.kind IS NOT NULL THEN e.kind
+           WHEN EXISTS (SELECT 1 FROM refused r
+                         WHERE (r.partition, r."offset") = ((d.s).stream_partition, (d.s).stream_offset)
+                           AND r.key = convert_to(d.{{key}}::text, 'UTF8')) THEN 'rejected'
+           WHEN (d.b).{{key}} IS NULL THEN 'unexplained'
            WHEN (d.s).{{key}} IS NULL AND d.{{key}} IN (SELECT {{key}} FROM deleted) THEN 'unexplained'
            WHEN (d.s).{{key}} IS NULL AND d.{{key}} = ANY (%(elsewhere)s::bigint[]) THEN 'moved'
            WHEN (d.s).{{key}} IS NULL

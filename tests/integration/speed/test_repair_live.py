@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
+from include.adapters.postgres.driver_lease import DriverAlive
 from include.adapters.postgres.offset_ledger import OffsetLedger
 from include.clock import SystemClock
 from include.contracts.day import Day
@@ -20,7 +21,7 @@ from include.errors import (
     MissingRange,
     RangeExpired,
 )
-from spark_jobs.repair import DriverAlive, Repair, reject, run
+from spark_jobs.repair import Repair, reject, run
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import starting_position
 from stack.ports import unused

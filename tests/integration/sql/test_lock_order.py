@@ -14,6 +14,7 @@ from include.adapters.postgres import sessions as connections
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger
+from include.adapters.postgres.recheck_store import RecheckStore, RejectedRecord
 from include.clock import rfc3339
 from include.integrity.covering import cover
 from include.integrity.late_members import find_late_members
@@ -93,6 +94,14 @@ def repair(settings):
     ledger.close()
 
 
+def recheck(settings):
+    """Remove what was made from a rejected record."""
+    lease = DriverLease(settings.database, "recheck")
+    lease.take()
+    rejected = [RejectedRecord("board", "topic-1", 0, 3)]
+    RecheckStore(settings.database).remove(rejected, [], {DAY.date: 1}, "rejected board", lease)
+
+
 def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
     store = opened_store(settings)
     with contextlib.closing(store):
@@ -111,6 +120,7 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         rows(settings, "UPDATE detail_covered SET covered_at = covered_at - interval '30 days'")
         prune(settings, DAY)
         ForgottenStore(settings.database).remove(7, [1, 2], dry_run=False)
+        recheck(settings)
         take_out_of_cuts(settings, "board", "another")
         collect_orphans(settings)
         repair(settings)

@@ -1,0 +1,206 @@
+"""Takes rows out of the way whose records the contract rejects by now: `python -m spark_jobs.recheck`.
+
+PIPELINE chooses the pipeline. The contract is narrower than when these records were accepted: since then a version may
+not be later than the time of its record, for example. Readers reject such a record, but rows that were made from it
+stay: in front of readers, and above every newer record that has an earlier version.
+
+It reads the topics of the stream and of the table from their first record on, and from the archive what they no longer
+have. It prints each row, its record and the reason, and changes nothing. With --execute it also removes the rows of the
+speed layer, sends the newest valid record of each of these keys again, removes the versions from the archive, keeps the
+records in table reject, and marks the published days dirty. The next night rebuilds those.
+
+Stop the stream before --execute, after it has processed all records, and start it afterwards. Run the command again
+after a repair of *serve*, which reads the output topic again. docs/runbooks/recheck.md has the steps.
+
+Exit codes: 0 nothing found, or removed; 1 rows were found and not removed; 2 wrong arguments; 75 a driver is alive or
+behind, an archive run is in progress, or a server is out: run it again; 78 a setting is wrong.
+"""
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from include.adapters.arrow_rows import array
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.record_table import RAW
+from include.adapters.postgres.driver_lease import DriverLease
+from include.adapters.postgres.generation_store import GenerationStore
+from include.adapters.postgres.pending_store import PendingRecord
+from include.adapters.postgres.recheck_store import MadeRow, RecheckStore, RejectedRecord, days_to_rebuild
+from include.archive.store import ArchiveStore
+from include.clock import rfc3339
+from include.command import as_command
+from include.contracts import headers as h
+from include.contracts.day import Day
+from include.contracts.record_time import accepted_time, record_time
+from include.contracts.topics import Topic
+from include.errors import OK, Retryable
+from include.integrity.caught_up import wait_until_caught_up
+from include.settings import Settings
+from spark_jobs.archive.files import ArchiveFolder
+from spark_jobs.archive.recheck import iter_expired, remove_versions
+from spark_jobs.batch.raw_columns import RawColumns
+from spark_jobs.batch.splits import TopicSplit, read_topic
+from spark_jobs.speed.record_decoder import TableRow, read_record
+from spark_jobs.speed.slow_path import RowRecord, iter_records
+
+FOUND = 1
+SHOWN = 50  # rows printed
+
+
+class StreamBehind(Retryable):
+    """The stream has not processed all records; start it, wait until it has, stop it and run this again."""
+
+
+@dataclass
+class Rejected:
+    """The rejected records of a topic, by coordinates, with the reason."""
+
+    topic: Topic
+    topic_id: str
+    reasons: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+class Recheck:
+    """Reads the topics by the present contract, and compares the tables with what it rejects."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._offsets = OffsetReader(settings.kafka.connection)
+        self._archive = ArchiveStore(settings.database)
+        self._folder = ArchiveFolder.of(settings.batch)
+        self._lease = DriverLease(settings.database, f"recheck-{socket.gethostname()}-{os.getpid()}")
+
+    def refuse_live_driver(self) -> None:
+        """Raise DriverAlive if a driver may still write."""
+        self._lease.refuse_live_driver()
+
+    def look(self, keep: bool) -> tuple[list[Rejected], list[MadeRow]]:
+        """Return the rejected records of both topics, and the rows that were made from some of them.
+
+        `keep`: save the rejected records in table reject.
+        """
+        rejected = [self._rejected(topic, keep) for topic in self._topics]
+        return rejected, RecheckStore(self._settings.database).find(_records(rejected))
+
+    def remove(self, rejected: Sequence[Rejected], found: Sequence[MadeRow]) -> Mapping[str, int]:
+        """Remove the rows; returns their number by table. Raises StreamBehind, DriverSuperseded, ArchiveBusy."""
+        lag = wait_until_caught_up(self._settings, 0)
+        if not lag.is_caught_up:
+            raise StreamBehind(join=lag.join_lag, serve=lag.serve_lag)
+        stream, table = rejected
+        again = self._newest({row.key for row in found if row.place in ("live", "covered")})
+        self._lease.take()  # so that an undetected driver can no longer write
+        try:
+            removed = RecheckStore(self._settings.database).remove(
+                _records(rejected), again, days_to_rebuild(found), f"rejected {stream.topic.name}", self._lease
+            )
+        finally:
+            self._lease.release()  # else the stream would wait until the lease times out
+        with self._archive.hold():
+            versions = remove_versions(self._archive, self._folder, table.topic_id, [*table.reasons])
+        return {**removed, "archived versions": versions}
+
+    @property
+    def _topics(self) -> tuple[Topic, Topic]:
+        return self._settings.pipeline.stream, self._settings.pipeline.table
+
+    def _rejected(self, topic: Topic, keep: bool) -> Rejected:
+        columns = RawColumns(topic, ())
+        store = GenerationStore(self._settings.database)
+        found = Rejected(topic, self._offsets.topic_id(topic.name))
+        for records in self._records(topic, found.topic_id):
+            _, rejects = columns.read(records)
+            found.reasons |= {(each.partition, each.offset): each.reason for each in rejects}
+            if keep:
+                store.save_rejects(rejects)
+        self._offsets.require_ids({topic.name: found.topic_id})
+        return found
+
+    def _records(self, topic: Topic, topic_id: str, all_headers: bool = False) -> Iterator[pa.Table]:
+        earliest, ends = self._offsets.earliest(topic.name), self._offsets.ends(topic.name)
+        yield from iter_expired(self._archive, self._folder, topic.name, topic_id, earliest)
+        splits = [TopicSplit(topic.name, partition, earliest[partition], end) for partition, end in ends.items()]
+        yield from read_topic(splits, self._settings.kafka.connection, RAW.names, all_headers)
+
+    def _newest(self, keys: Collection[int]) -> list[PendingRecord]:
+        """Return the newest valid record of each key of the stream; none for a key that it deletes."""
+        if not keys:
+            return []
+        topic = self._settings.pipeline.stream
+        wanted = pa.array([str(key).encode() for key in keys], pa.binary())
+        newest: dict[int, tuple[TableRow, RowRecord]] = {}
+        for records in self._records(topic, self._offsets.topic_id(topic.name), all_headers=True):
+            for record in iter_records(records.filter(pc.is_in(array(records["key"]), value_set=wanted))):
+                row = read_record(record, topic)
+                if isinstance(row, TableRow) and (row.key not in newest or row.version > newest[row.key][0].version):
+                    newest[row.key] = row, record
+        return [self._pending(row, record) for row, record in newest.values() if not row.deleted]
+
+    def _pending(self, row: TableRow, record: RowRecord) -> PendingRecord:
+        definition = self._settings.pipeline
+        stream = definition.stream
+        event_id = next((value for name, value in record.headers() if name == h.EVENT_ID), None)
+        created = row.values[stream.field(definition.day_field).column]
+        value = record.value()
+        assert value is not None
+        return PendingRecord(
+            stream.name, row.partition, row.offset, row.key, row.values[stream.field(definition.join_field).column],
+            Day.of(created, self._settings.timezone).date, record.key(), value, record_time(record),
+            h.event_id(event_id), accepted_time(record), row.version_at,
+        )  # fmt: skip
+
+
+def _records(rejected: Sequence[Rejected]) -> list[RejectedRecord]:
+    return [RejectedRecord(one.topic.name, one.topic_id, *at) for one in rejected for at in one.reasons]
+
+
+def lines(rejected: Sequence[Rejected], found: Sequence[MadeRow]) -> Iterator[str]:
+    """Yield a line for each row, up to `SHOWN`."""
+    reasons = {(one.topic.name, *at): reason for one in rejected for at, reason in one.reasons.items()}
+    for row in found[:SHOWN]:
+        place = f"{row.place} of {row.day}" if row.day else row.place
+        version = "" if row.version_at is None else f", version {rfc3339(row.version_at)}"
+        record = f"{row.topic}/{row.partition}/{row.offset}"
+        yield f"{place}: key {row.key}{version}, of {record}: {reasons[row.topic, row.partition, row.offset]}"
+    if len(found) > SHOWN:
+        yield f"and {len(found) - SHOWN:,} more"
+
+
+@as_command
+def main() -> int:
+    """Run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_jobs.recheck",
+        description=(__doc__ or "").split("\n\n", 1)[1],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--execute", action="store_true", help="remove the rows; without this option only print them")
+    parser.add_argument("--force", action="store_true", help="also if a driver seems to be alive; it is superseded")
+    arguments = parser.parse_args()
+    settings = Settings.from_environment()
+    recheck = Recheck(settings)
+    if arguments.execute and not arguments.force:
+        recheck.refuse_live_driver()
+    rejected, found = recheck.look(keep=arguments.execute)
+    for line in lines(rejected, found):
+        print(line)
+    for one in rejected:
+        print(f"{one.topic.name}: {len(one.reasons):,} records are rejected")
+    print(f"{len(found):,} rows were made from some of them")
+    if not arguments.execute:
+        return FOUND if found else OK
+    for place, number in recheck.remove(rejected, found).items():
+        print(f"  {place:<26}{number:>10,}")
+    print("Start the stream. The night rebuilds the days that are marked dirty.")
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
