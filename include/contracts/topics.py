@@ -65,12 +65,18 @@ class Topic:
 
     def json_schema(self) -> dict[str, object]:
         """Return the value as a JSON Schema (draft 2020-12). Other properties are allowed and passed through."""
+        properties = {field.name: field.json_schema() for field in self.fields}
+        if self.clock_tolerance is not None:
+            seconds = f"{self.clock_tolerance.total_seconds():g}"
+            properties[self.version_field]["description"] = (
+                f"{self.field(self.version_field).description} It is at most {seconds} s later than the record."
+            )
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": self.name,
             "description": self.description,
             "type": "object",
-            "properties": {field.name: field.json_schema() for field in self.fields},
+            "properties": properties,
             "required": [field.name for field in self.fields if not field.nullable],
             "additionalProperties": True,
         }

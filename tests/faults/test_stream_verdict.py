@@ -302,6 +302,18 @@ def test_old_version_does_not_wait_when_a_newer_one_is_shown(topics):
     assert broken(topics, seen(topics.row())) == set()
 
 
+@pytest.mark.parametrize("side", ["stream", "table"])
+def test_version_or_deletion_of_tomorrow_is_a_reject_and_has_no_effect(topics, side):
+    topic, tomorrow = getattr(topics.pipeline, side), "2026-11-22T00:00:00.000Z"
+    key = 10 if side == "stream" else 1
+    value = value_of(topic, key, 5) | {topic.version_field: tomorrow}
+    bad = [Place(topic.name, 0, topics.add(topic, key, value)),
+           Place(topic.name, 0, topics.add(topic, key, None, accepted_at=tomorrow))]  # fmt: skip
+    assert broken(topics, seen(topics.row(), rejects=bad)) == set()
+    assert broken(topics, seen(topics.row())) == {"rejects_missing"}
+    assert "lost" in broken(topics, seen(rejects=bad))
+
+
 @pytest.mark.parametrize(
     ("side", "key", "make"),
     [
