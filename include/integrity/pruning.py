@@ -33,16 +33,19 @@ class Orphan:
 def prune(settings: Settings, day: Day) -> list[int]:
     """Give up what is beyond the newest three generations, or older than the setting for undo; returns their ids.
 
-    Live rows covered longer ago go too: what was shown before then is refused to an undo from now on. The next
-    `collect_orphans` drops the tables. Raises DatabaseUnavailable.
+    Live rows and pending records covered longer ago go too: what was shown before then is refused to an undo from now
+    on. The next `collect_orphans` drops the tables. Raises DatabaseUnavailable.
     """
     limits = {"day": day.date, "keep": GENERATIONS_KEPT, "undo_days": settings.batch.undo_retention_days}
 
     def step(cursor: Cursor, shows: DayShows) -> list[int]:
         cursor.execute(query("expire_generations", cursor), limits)
         expired = [int(row[0]) for row in cursor.fetchall()]
-        cursor.execute(query("forget_covered", cursor), limits)
-        if cursor.rowcount:
+        forgotten = 0
+        for name in ("forget_covered_pending", "forget_covered"):
+            cursor.execute(query(name, cursor), limits)
+            forgotten += cursor.rowcount
+        if forgotten:
             cursor.execute(query("save_undoable_since", cursor), limits)
         return expired
 

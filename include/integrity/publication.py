@@ -239,8 +239,9 @@ def _publish_built(
         if cursor.fetchone()[0]:
             for step in ("extend_cut", "discard_identical"):
                 cursor.execute(query(step, cursor), params)
+            late = _cover_pending(cursor, day, shows.generation_id)
             cursor.execute(query("count_on_top", cursor), params)
-            _mark_dirty(cursor, day, cursor.fetchone()[0], causes=None)
+            _mark_dirty(cursor, day, cursor.fetchone()[0] + late, causes=None)
             return Published(shows.generation_id, 0, was_identical=True)
     compare_served_since(cursor, day, generation_id, shows.generation_id, verified)
     if not accept_vanishing:
@@ -269,9 +270,13 @@ def _move_back(
 def _point(
     cursor: Cursor, shows: DayShows, day: Day, action: Action, target: Shown, reason: str | None, made_by: str
 ) -> tuple[Moved, int]:
-    """Move the pointer; returns also the number of live rows on top. The caller holds the day and the tombstones."""
+    """Move the pointer; returns also the number of live rows on top and of pending records that came after the cut.
+
+    The caller holds the day and the tombstones.
+    """
     params = {"day": day.date, "generation_id": target, "shown_id": shows.generation_id}
     _require_whole(cursor, day, target)
+    late = _cover_pending(cursor, day, target)
     cursor.execute(query("restore_covered", cursor), params)
     cursor.execute(query("unpoint_day" if target is None else "point_day", cursor), params)
     if cursor.rowcount != 1:
@@ -289,7 +294,13 @@ def _point(
     cursor.execute(query("insert_publication", cursor), {
         **params, "action": action, "reason": reason, "made_by": made_by, "covered": covered, "restored": restored,
     })  # fmt: skip
-    return Moved(action, shows.generation_id, target, covered, restored), on_top
+    return Moved(action, shows.generation_id, target, covered, restored), on_top + late
+
+
+def _cover_pending(cursor: Cursor, day: Day, target: Shown) -> int:
+    """Mark the day's pending records that the target covers; returns how many others came after its cut."""
+    cursor.execute(query("cover_pending", cursor), {"day": day.date, "generation_id": target, "only_new": False})
+    return int(cursor.fetchone()[0])
 
 
 def _require_kept(cursor: Cursor, shows: DayShows, day: Day, target: Shown) -> None:
@@ -313,7 +324,7 @@ def _require_whole(cursor: Cursor, day: Day, target: Shown) -> None:
 
 
 def _mark_dirty(cursor: Cursor, day: Day, on_top: int, causes: list[str] | None) -> None:
-    """Replace the marks of these causes (None: of all) with the count of live rows on top of the shown generation."""
+    """Replace the marks of these causes (None: of all) with the count of records on top of the shown generation."""
     cursor.execute(query("clear_dirty_day", cursor), {"day": day.date, "causes": causes})
     cursor.execute(query("count_unread", cursor), {"day": day.date})
     (unread,) = cursor.fetchone()

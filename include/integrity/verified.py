@@ -4,6 +4,7 @@ The generation has the id of the generation that the day showed, and the offsets
 row has the coordinates of its record, so the rows that were served later are known.
 """
 
+import datetime as dt
 import json
 from collections import defaultdict
 from collections.abc import Mapping
@@ -26,10 +27,15 @@ LOOKED_FOR = 1_000  # absent boards searched on other days; more than that have 
 APART = (*COORDINATES, "generation_id", "day", "replayed", "finality", "shown_since")
 
 
+# A record may be inserted so long after its transaction began, which is its time.
+INSERTED_WITHIN = dt.timedelta(minutes=10)
+
+
 class Verified(NamedTuple):
-    """The offsets served at the comparison. `is_counted`: its differences were counted, not listed one by one."""
+    """The offsets served at the comparison, and its time. `is_counted`: its differences were counted, not listed."""
 
     position: Position
+    at: dt.datetime
     is_counted: bool
 
 
@@ -72,15 +78,21 @@ def require_verified(cursor: Cursor, day: Day, generation_id: int, shown_id: Sho
         topic = pipeline_of(cursor).output.name
         raise NotVerified(f"topic {topic} was made again since this build was compared", day, generation_id,
                           topic_ids=sorted(position))  # fmt: skip
-    return Verified(position, is_counted)
+    return Verified(position, verified_at, is_counted)
 
 
 def compare_served_since(cursor: Cursor, day: Day, generation_id: int, shown_id: Shown, verified: Verified) -> None:
-    """Compare again the boards that were served since. The caller keeps the speed layer from writing into the day."""
+    """Compare again the boards that were served, or became pending, since.
+
+    The caller keeps the speed layer from writing into the day.
+    """
+    since = {"since": _by_partition(verified.position), "pending_since": verified.at - INSERTED_WITHIN}
     if _served(cursor) == verified.position:
-        return
+        cursor.execute(query("select_is_pending_since", cursor), since)
+        if not cursor.fetchone()[0]:
+            return
     params = {"generation_id": generation_id, "day": day.date, "shown_id": shown_id}
-    cursor.execute(query("compare_served", cursor), params | {"since": _by_partition(verified.position)})
+    cursor.execute(query("compare_served", cursor), params | since)
     if cursor.rowcount:
         cursor.execute(query("delete_compared_again", cursor), params)
         if verified.is_counted:

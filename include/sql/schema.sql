@@ -625,18 +625,25 @@ CREATE TABLE pending_record (
     version_at timestamptz NOT NULL,
     sent_at timestamptz,
     traceparent text,
+    covered_by bigint,
+    hides boolean NOT NULL DEFAULT true,
     PRIMARY KEY (topic, partition, "offset")
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 CREATE INDEX pending_record_key ON pending_record ({{key}});
 CREATE INDEX pending_record_table_key ON pending_record ({{table_key}});
-GRANT SELECT ON pending_record TO batch;
-GRANT SELECT (partition, "offset", {{key}}, {{table_key}}, day, event_id, pending_since, version_at, sent_at)
+GRANT SELECT, UPDATE (covered_by, hides), DELETE ON pending_record TO batch;
+GRANT SELECT (partition, "offset", {{key}}, {{table_key}}, day, event_id, pending_since, version_at, sent_at,
+              covered_by)
    ON pending_record TO integrity;
 GRANT SELECT, INSERT, UPDATE, DELETE ON pending_record TO stream;
 COMMENT ON TABLE pending_record IS 'Records whose {{table}} is not known yet, whole, until the {{table}} comes.';
 COMMENT ON COLUMN pending_record.version_at IS 'The version of the {{stream}} that waits.';
 COMMENT ON COLUMN pending_record.traceparent IS 'The trace of the request that made it; null if it belongs to none.';
 COMMENT ON COLUMN pending_record.sent_at IS 'When it was sent to {{output}}; the row goes when that is served.';
+COMMENT ON COLUMN pending_record.covered_by IS
+    'The generation that its day shows, if it has this version of the {{stream}} or a newer one. Null while it waits.';
+COMMENT ON COLUMN pending_record.hides IS
+    'False if {{view}} can have no version of the {{stream}}: while the record waits, there is nothing to hide.';
 
 CREATE TABLE reject (
     topic text NOT NULL,
@@ -855,6 +862,7 @@ DECLARE
     p day_publication;
     on_top bigint[];
     alive bigint;
+    hidden bigint;
     replaced bigint := 0;
 BEGIN
     SELECT * INTO p FROM day_publication WHERE day = of_day;
@@ -869,7 +877,21 @@ BEGIN
           FROM detail_final f
          WHERE f.day = of_day AND f.generation_id = p.generation_id AND f.{{key}} = ANY (on_top);
     END IF;
-    RETURN CASE WHEN p.day IS NOT NULL THEN COALESCE(p.row_count, 0) - replaced + alive END;
+    SELECT count(*) INTO hidden
+      FROM detail_live l
+     WHERE l.day = of_day AND NOT l.deleted
+       AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
+                          l.stream_offset, l.table_partition, l.table_offset)
+       AND EXISTS (SELECT 1 FROM pending_record w WHERE w.{{key}} = l.{{key}} AND w.covered_by IS NULL);
+    IF EXISTS (SELECT 1 FROM generation g JOIN pending_record w ON w.{{key}} BETWEEN g.first_key AND g.last_key
+                WHERE g.id = p.generation_id AND w.covered_by IS NULL) THEN
+        SELECT hidden + count(*) INTO hidden
+          FROM detail_final f
+         WHERE f.day = of_day AND f.generation_id = p.generation_id
+           AND f.{{key}} <> ALL (COALESCE(on_top, '{}'))
+           AND EXISTS (SELECT 1 FROM pending_record w WHERE w.{{key}} = f.{{key}} AND w.covered_by IS NULL);
+    END IF;
+    RETURN CASE WHEN p.day IS NOT NULL THEN COALESCE(p.row_count, 0) - replaced + alive - hidden END;
 END
 $$;
 COMMENT ON FUNCTION shown_rows IS 'How many rows of the day {{view}} shows; null for a day that it does not have.';
@@ -880,17 +902,24 @@ SELECT p.day,
        p.raw_distinct,
        COALESCE(p.row_count, 0) AS row_count,
        (SELECT count(*)
-          FROM (SELECT b.{{key}} FROM pending_record b WHERE b.day = p.day
+          FROM (SELECT w.{{key}} FROM pending_record w WHERE w.day = p.day AND w.covered_by IS NULL
                  UNION
                 SELECT e.{{key}} FROM generation_excluded e
                  WHERE e.generation_id = p.generation_id AND e.kind = 'pending'
-                   AND NOT EXISTS (SELECT FROM detail_live l WHERE l.{{key}} = e.{{key}})) pending) AS pending_count,
+                   AND NOT EXISTS (SELECT FROM detail_live l
+                                    WHERE l.{{key}} = e.{{key}}
+                                      AND NOT (COALESCE(l.day, p.day) = p.day
+                                               AND is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}},
+                                                              l.stream_partition, l.stream_offset, l.table_partition,
+                                                              l.table_offset)))) pending) AS pending_count,
        COALESCE(p.rejected_count, 0) AS rejected_count,
        (SELECT count(*) FROM detail_correction c WHERE c.generation_id = p.generation_id) AS correction_count,
        (SELECT count(*) FROM detail_live l
          WHERE l.day = p.day AND NOT l.deleted
            AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,
-                              l.stream_offset, l.table_partition, l.table_offset)) AS live_row_count,
+                              l.stream_offset, l.table_partition, l.table_offset)
+           AND NOT EXISTS (SELECT FROM pending_record w
+                            WHERE w.{{key}} = l.{{key}} AND w.covered_by IS NULL)) AS live_row_count,
        (SELECT COALESCE(sum(d.count), 0)::bigint FROM dirty_day d WHERE d.day = p.day) AS dirty_count,
        p.generation_id,
        p.published_at,
@@ -906,16 +935,17 @@ COMMENT ON COLUMN day_status.status IS
 COMMENT ON COLUMN day_status.raw_distinct IS
     'Distinct {{stream}}s of the day in the raw topic at the cut, without those deleted or moved.';
 COMMENT ON COLUMN day_status.row_count IS 'Rows of the published generation.';
-COMMENT ON COLUMN day_status.pending_count IS 'Records that wait for their {{table}} now.';
+COMMENT ON COLUMN day_status.pending_count IS '{{stream}}s that wait for their {{table}} now: {{view}} shows none.';
 COMMENT ON COLUMN day_status.rejected_count IS 'Records that break the contract, one of each {{stream}}.';
 COMMENT ON COLUMN day_status.correction_count IS 'Differences the last published rebuild corrected.';
-COMMENT ON COLUMN day_status.live_row_count IS 'Rows the speed layer holds on top of the published generation.';
+COMMENT ON COLUMN day_status.live_row_count IS 'Rows of the speed layer that are shown on top of the generation.';
 COMMENT ON COLUMN day_status.dirty_count IS 'Records that reached the day after it was published.';
 COMMENT ON COLUMN day_status.generation_id IS 'The published generation; null while provisional.';
 COMMENT ON COLUMN day_status.published_at IS 'When it was published.';
 COMMENT ON COLUMN day_status.rebuildable_until IS 'The first date on which raw no longer holds all of the day.';
 COMMENT ON COLUMN day_status.shown_rows IS
-    'Rows of the day that {{view}} shows: row_count and live_row_count, an edited {{stream}} counted once.';
+    'Rows of the day that {{view}} shows: row_count and live_row_count, an edited {{stream}} counted once, without'
+    ' those whose newest version waits.';
 COMMENT ON COLUMN day_status.moved_at IS
     'When the day last began to show another generation, or none; null if it never showed one.';
 

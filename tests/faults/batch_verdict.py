@@ -110,16 +110,17 @@ def judge_changes(
     """Readers see the new topic's versions, records that wait no more, and all else as before."""
     old, new = ({row.key: row for row in rows} for rows in (before, after))
     for key, versions in log.stream.items():
-        # of those that need not wait for the table; a deletion never waits
-        readable = [one for one in versions if one.deleted or joinable(one, log) != {None}]
-        newest = max(readable or versions, key=lambda each: each.version)
+        newest = max(versions, key=lambda each: each.version)
         is_changed = newest.partition >= 0 or newest.member in came
         if is_changed and newest.deleted:
             if key in new:
                 verdict.unseen.append(f"key {key}: deleted at {newest.offset}, and shown")
-        elif is_changed and in_day(newest, day) and None not in joinable(newest, log):
+        elif is_changed and in_day(newest, day):
             shown = new[key].stream_content if key in new else None
-            if shown != newest.name:
+            choices = joinable(newest, log)
+            if shown != newest.name and None not in choices:
                 verdict.unseen.append(f"key {key}: {newest.name} at {newest.offset}, shown is {shown}")
+            if shown is not None and choices == {None}:
+                verdict.unseen.append(f"key {key}: {newest.name} at {newest.offset} waits, shown is {shown}")
         elif not is_changed and old.get(key) != new.get(key):
             verdict.changed.append(f"key {key}: {old.get(key)}, now {new.get(key)}")

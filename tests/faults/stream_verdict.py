@@ -76,7 +76,7 @@ def judge(log: Log, seen: Seen, before: Mapping[int, Row]) -> Verdict:
 
 
 def _judge_key(key: int, rows: Sequence[Row], pending: set[tuple[int, int]], log: Log, verdict: Verdict) -> None:
-    """The row must be the newest version that can be joined, and all newer ones must wait, and no others."""
+    """The row must be the newest version, and there is none if that waits. None older than a joined one waits."""
     if len(rows) > 1:
         verdict.doubled.append(f"key {key}: {len(rows)} rows")
     versions = sorted(log.stream.get(key, []), key=lambda version: version.version, reverse=True)
@@ -92,13 +92,16 @@ def _judge_key(key: int, rows: Sequence[Row], pending: set[tuple[int, int]], log
             if shown is not None:
                 verdict.outdated.append(f"key {key}: deleted at {place}, shown {shown}")
             break
-        if None not in joinable(version, log):
-            if shown is None:
-                verdict.lost.append(f"key {key}: {place} is not shown")
-            else:
+        choices, is_hidden = joinable(version, log), shown is None and waiting & pending
+        if None not in choices or (is_hidden and place not in pending and choices != {None}):
+            if shown is not None:
                 verdict.outdated.append(f"key {key}: {place} is newer than {shown}")
+            elif not is_hidden:
+                verdict.lost.append(f"key {key}: {place} is not shown")
             break
         waiting.add(place)
+        if shown is not None and place in pending:
+            verdict.outdated.append(f"key {key}: {place} waits, shown {shown}")
     else:
         if shown is not None:
             verdict.made_up.append(f"key {key}: there is no record {shown}")

@@ -290,10 +290,13 @@ def test_deleted_record_does_not_wait(waiting):
     assert broken(waiting, seen(waiting.row())) == set()
 
 
-def test_version_that_waits_leaves_the_older_one_shown(topics):
+def test_version_that_waits_hides_the_older_one(topics):
     topics.add_stream(10, 9, 1, LATER)
-    assert broken(topics, seen(topics.row(), pending={10: [1]})) == set()
-    assert broken(topics, seen(pending={10: [1]})) == {"lost"}
+    assert broken(topics, seen(pending={10: [1]})) == set()
+    assert broken(topics, seen(topics.row(), pending={10: [1]})) == {"outdated"}
+    assert broken(topics, seen(topics.row())) == {"pending_missing"}
+    assert broken(topics, seen()) == {"lost", "pending_missing"}
+    assert broken(topics, seen(pending={10: [0, 1]})) == {"pending_left"}
 
 
 def test_old_version_does_not_wait_when_a_newer_one_is_shown(topics):

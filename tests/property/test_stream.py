@@ -96,7 +96,7 @@ def apart(events, number):
 
 
 def expected(events, course):
-    """Rows by board, and the (board, offset) that wait."""
+    """Rows by board, and the (board, offset) that wait. A board whose newest version waits has no row."""
     members, waiting = {}, {}
     shown = {}  # by board and offset: the version, and its author when it was sent first
 
@@ -129,11 +129,16 @@ def expected(events, course):
     for version, chosen in shown.values():
         if version.key not in newest or version.version > newest[version.key][0].version:
             newest[version.key] = (version, chosen)
-    view = {key: f"{chosen.name}/{v.name}" for key, (v, chosen) in newest.items() if not v.deleted}
     pending = {
         (version.key, version.offset)
         for version in waiting.values()
         if version.key not in newest or version.version > newest[version.key][0].version
+    }
+    hidden = {key for key, _ in pending}
+    view = {
+        key: f"{chosen.name}/{version.name}"
+        for key, (version, chosen) in newest.items()
+        if not version.deleted and key not in hidden
     }
     return view, pending
 

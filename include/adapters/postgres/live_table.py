@@ -115,9 +115,10 @@ def _merge_staged(cursor: Cursor, rows: pa.Table, published: Mapping[int, int]) 
         published = {**published, **_hold_days(cursor, set_tombstone_days(cursor), published)}
     # before the fence: a board that the published day shows is no longer pending either
     stream = {"topic": pipeline_of(cursor).stream.name}
-    cursor.execute(query("lock_served_pending", cursor), stream)
+    cursor.execute(query("lock_staged_pending", cursor))
     if cursor.rowcount:
         cursor.execute(query("delete_served_pending", cursor), stream)
+        cursor.execute(query("hide_staged", cursor))
     left = rows.num_rows
     cursor.execute(query("drop_superseded_staged", cursor))
     left -= cursor.rowcount

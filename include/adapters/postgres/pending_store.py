@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import execute_values
 
 from include.adapters.postgres.driver_lease import DriverLease
@@ -72,12 +73,34 @@ class PendingStore:
 
     def save_rejects(self, rejects: Iterable[Reject], rejected_by: str) -> int:
         """Save the records with their reasons; a record saved before stays unchanged. Returns their number."""
-        rows = (reject._replace(rejected_by=rejected_by) for reject in rejects)
-        return self._insert("insert_rejects", rows)
+        rows = [reject._replace(rejected_by=rejected_by) for reject in rejects]
+        if not rows:
+            return 0
+        with self._connection.transaction() as cursor:
+            self._lease.hold(cursor)
+            return _insert(cursor, "insert_rejects", rows)
 
     def save_pending(self, records: Iterable[PendingRecord]) -> int:
-        """Save the records until their row of the table arrives. Returns their number."""
-        return self._insert("insert_pending", records)
+        """Save the records until their row of the table arrives. Returns their number.
+
+        A record whose board is served or published in this version or a newer one does not wait. The others that reach
+        a published day mark it as dirty.
+        """
+        records = list(records)
+        days = sorted({record.day for record in records})
+        with self._connection.transaction() as cursor:
+            self._lease.hold(cursor)
+            cursor.execute(query("share_days", cursor), {"day_numbers": [day.toordinal() for day in days]})
+            count = _insert(cursor, "insert_pending", records)
+            cursor.execute(query("delete_superseded_pending", cursor), {"only_new": True})
+            cursor.execute(query("mark_not_hiding", cursor))
+            cursor.execute(query("select_shown_of_days", cursor), {"days": days})
+            for day, generation_id in cursor.fetchall():
+                params = {"day": day, "generation_id": generation_id, "only_new": True}
+                cursor.execute(query("cover_pending", cursor), params)
+                if late := cursor.fetchone()[0]:
+                    cursor.execute(query("mark_late_pending", cursor), {"day": day, "count": late})
+            return count
 
     def table_keys_waited_for(self, after: int | None, limit: int) -> list[int]:
         """Return the first keys of the table that records wait for, in order, after `after` if it is given."""
@@ -128,26 +151,22 @@ class PendingStore:
         self._execute("mark_pending_sent", _columns(coordinates))
 
     def forget_superseded(self) -> None:
-        """Delete pending records of which the same or a newer version was served meanwhile."""
-        self._execute("delete_superseded_pending", {})
+        """Delete pending records of which the same or a newer version was served meanwhile; others hide older ones."""
+        self._execute("delete_superseded_pending", {"only_new": False})
+        self._execute("mark_hiding", {})
 
     def _execute(self, name: str, parameters: dict[str, object]) -> None:
         with self._connection.transaction() as cursor:
             self._lease.hold(cursor)
             cursor.execute(query(name, cursor), parameters)
 
-    def _insert(self, name: str, rows: Iterable[tuple[object, ...]]) -> int:
-        pages = _pages(rows)
-        first = next(pages, None)
-        if first is None:
-            return 0
-        count = 0
-        with self._connection.transaction() as cursor:
-            self._lease.hold(cursor)
-            for page in (first, *pages):
-                execute_values(cursor, query(name, cursor), page, page_size=PAGE)
-                count += len(page)
-        return count
+
+def _insert(cursor: Cursor, name: str, rows: Iterable[tuple[object, ...]]) -> int:
+    count = 0
+    for page in _pages(rows):
+        execute_values(cursor, query(name, cursor), page, page_size=PAGE)
+        count += len(page)
+    return count
 
 
 def _columns(coordinates: Sequence[tuple[str, int, int]]) -> dict[str, object]:

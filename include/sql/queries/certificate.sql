@@ -52,7 +52,7 @@ WITH known AS (
 )
 SELECT count(*)
   FROM unsaid u
- WHERE NOT EXISTS (SELECT FROM pending_record w WHERE w.{{key}} = u.{{key}})
+ WHERE NOT EXISTS (SELECT FROM pending_record w WHERE w.{{key}} = u.{{key}} AND w.covered_by IS NULL)
    AND NOT EXISTS (SELECT FROM detail_live l LEFT JOIN day_publication p ON p.day = l.day
                     WHERE l.{{key}} = u.{{key}}
                       AND NOT is_covered(p.generation_id, p.stream_ends, p.table_ends, l.{{key}}, l.stream_partition,

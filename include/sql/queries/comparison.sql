@@ -173,6 +173,19 @@ WITH this AS (
 ), refused AS NOT MATERIALIZED (
     -- with the key: a topic that was made again has other records at the same offsets
     SELECT partition, "offset", key FROM reject WHERE topic = '{{stream}}' AND rejected_by <> 'repair'
+), waiting AS (
+    -- Boards that wait for the table after the publication: see cover_pending. Their rows are hidden.
+    SELECT w.{{key}}
+      FROM pending_record w CROSS JOIN this
+     WHERE w.{{key}} IN (SELECT {{key}} FROM changed_key)
+       AND CASE WHEN w.day = %(day)s
+                THEN (NOT COALESCE(w."offset" < this.stream_ends[w.partition + 1], false)
+                      OR was_pending(this.id, w.{{key}}))
+                     AND NOT EXISTS (SELECT 1 FROM built b
+                                      WHERE b.{{key}} = w.{{key}}
+                                        AND ((b.{{version}}, b.stream_offset) >= (w.version_at, w."offset")
+                                             OR b.{{version}} = w.version_at AND b.event_id = w.event_id))
+                ELSE w.covered_by IS NULL END
 ), deleted AS (
     -- A deletion or a move that is newer than the built row, from a record that the cut claims: raw, which had it, has
     -- it no more. One from beyond the cut stays on top.
@@ -214,6 +227,8 @@ WITH this AS (
      WHERE (b.{{key}} IS NULL OR s.{{key}} IS NULL OR ROW({{columns_b}}) IS DISTINCT FROM ROW({{columns_s}}))
        AND NOT EXISTS (SELECT 1 FROM staying y WHERE y.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
        AND NOT EXISTS (SELECT 1 FROM brought_back r WHERE r.{{key}} = COALESCE(b.{{key}}, s.{{key}}))
+       AND NOT (s.{{key}} IS NULL
+                AND b.{{key}} IN (SELECT {{key}} FROM waiting))
 )
 INSERT INTO detail_correction (generation_id, day, {{key}}, class, shown, rebuilt)
 SELECT %(generation_id)s, %(day)s, d.{{key}},
@@ -252,6 +267,7 @@ SELECT %(generation_id)s, %(day)s, l.{{key}},
        CASE WHEN NOT l.deleted THEN to_jsonb(l) END
   FROM brought_back l LEFT JOIN shown s ON s.{{key}} = l.{{key}}
  WHERE CASE
+           WHEN s.{{key}} IS NULL AND l.{{key}} IN (SELECT {{key}} FROM waiting) THEN false
            WHEN l.deleted THEN s.{{key}} IS NOT NULL
            ELSE s.{{key}} IS NULL OR ROW({{columns_l}}) IS DISTINCT FROM ROW({{columns_s}})
        END
@@ -282,6 +298,21 @@ SELECT c.{{key}}
   FROM detail_covered c
  WHERE c.day = %(day)s
    AND COALESCE(c.kafka_offset >= COALESCE((%(since)s::bigint[])[c.kafka_partition + 1], 0), true)
+ UNION
+-- and boards that the day showed, or may show, and that wait since: their older rows are hidden
+SELECT w.{{key}}
+  FROM pending_record w
+ WHERE w.pending_since >= %(pending_since)s
+   AND (EXISTS (SELECT 1 FROM detail_live l WHERE l.{{key}} = w.{{key}})
+        OR EXISTS (SELECT 1 FROM detail_final f
+                    WHERE f.day = %(day)s AND f.generation_id = %(generation_id)s AND f.{{key}} = w.{{key}})
+        OR EXISTS (SELECT 1 FROM detail_final f
+                    WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(shown_id)s, 0) AND f.{{key}} = w.{{key}})
+        OR EXISTS (SELECT 1 FROM detail_correction c
+                    WHERE c.generation_id = %(generation_id)s AND c.{{key}} = w.{{key}}))
+
+-- name: select_is_pending_since
+SELECT EXISTS (SELECT FROM pending_record WHERE pending_since >= %(pending_since)s)
 
 -- name: delete_compared_again
 DELETE FROM detail_correction c

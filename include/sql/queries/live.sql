@@ -30,13 +30,11 @@ COPY detail_live ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
 -- name: copy_stage_detail
 COPY stage_detail ({{served}}, day, deleted) FROM STDIN (FORMAT binary)
 
--- name: lock_served_pending
+-- name: lock_staged_pending
 -- In one order, as whoever marks pending boards does it. Locking comes first, by a statement of its own: a row that was
--- marked meanwhile is seen by the deletion only then.
+-- marked meanwhile is seen by what follows only then.
 SELECT 1
   FROM pending_record p JOIN stage_detail s ON s.{{key}} = p.{{key}}
- WHERE (s.{{version}}, s.stream_offset) >= (p.version_at, p."offset")
-    OR (p.topic = %(topic)s AND s.stream_partition = p.partition AND s.stream_offset = p."offset")
  ORDER BY p.topic, p.partition, p."offset"
    FOR UPDATE OF p
 
@@ -47,6 +45,10 @@ DELETE FROM pending_record p
  WHERE s.{{key}} = p.{{key}}
    AND ((s.{{version}}, s.stream_offset) >= (p.version_at, p."offset")
         OR (p.topic = %(topic)s AND s.stream_partition = p.partition AND s.stream_offset = p."offset"))
+
+-- name: hide_staged
+-- Older versions of boards that go on waiting.
+UPDATE pending_record p SET hides = true FROM stage_detail s WHERE s.{{key}} = p.{{key}} AND NOT p.hides
 
 -- name: drop_superseded_staged
 -- A covered row is the newest that was served of its board, wherever it was moved since: an older version is no news.

@@ -12,6 +12,87 @@ INSERT INTO pending_record
 VALUES %s
 ON CONFLICT (topic, partition, "offset") DO NOTHING
 
+-- name: share_days
+-- Before pending records of these days are inserted: what a day shows does not change until they are there.
+SELECT pg_advisory_xact_lock_shared(7203003, number)
+  FROM (SELECT number FROM unnest(%(day_numbers)s::int[]) AS number ORDER BY number) ordered
+
+-- name: select_shown_of_days
+SELECT day, generation_id FROM day_publication
+ WHERE day = ANY (%(days)s::date[]) AND generation_id IS NOT NULL
+ ORDER BY day
+
+-- name: cover_pending
+-- The pending records of a day that does or will show the generation, or none; or those of this transaction alone. It
+-- covers a record whose version of the board it knows, or a newer one, be it as a row or as a board that was deleted or
+-- has moved; the others wait. Returns how many of these came after its cut. Locked in the order in which others lock
+-- them. No generation is 0, see compare_rows. A record hides what the day or the speed layer has of its board.
+WITH found AS (
+    SELECT topic, partition, "offset", {{key}}, version_at, event_id
+      FROM pending_record
+     WHERE day = %(day)s AND (NOT %(only_new)s OR pending_since = now())
+     ORDER BY topic, partition, "offset"
+       FOR UPDATE
+), decided AS (
+    SELECT w.topic, w.partition, w."offset", r.is_read,
+           r.is_read AND NOT EXISTS (SELECT 1 FROM generation_excluded e
+                                      WHERE e.generation_id = %(generation_id)s AND e.{{key}} = w.{{key}}
+                                        AND e.kind = 'pending')
+           OR EXISTS (SELECT 1 FROM detail_final f
+                       WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(generation_id)s, 0)
+                         AND f.{{key}} = w.{{key}}
+                         AND ((f.{{version}}, ordered_offset(f.stream_offset, g.stream_ends))
+                              >= (w.version_at, w."offset")
+                              OR f.{{version}} = w.version_at AND f.event_id = w.event_id))
+           OR EXISTS (SELECT 1 FROM generation_excluded e
+                       WHERE e.generation_id = %(generation_id)s AND e.{{key}} = w.{{key}}
+                         AND (e.version_at, ordered_offset(e.stream_offset, g.stream_ends))
+                             >= (w.version_at, w."offset")) AS is_covered,
+           EXISTS (SELECT 1 FROM detail_final f
+                    WHERE f.day = %(day)s AND f.generation_id = COALESCE(%(generation_id)s, 0) AND f.{{key}} = w.{{key}})
+           OR EXISTS (SELECT 1 FROM detail_live l WHERE l.{{key}} = w.{{key}})
+           OR EXISTS (SELECT 1 FROM detail_covered c WHERE c.{{key}} = w.{{key}}) AS hides
+      FROM found w
+      LEFT JOIN generation g ON g.id = %(generation_id)s
+     CROSS JOIN LATERAL (SELECT COALESCE(w."offset" < g.stream_ends[w.partition + 1], false) AS is_read) r
+), covered AS (
+    UPDATE pending_record w
+       SET covered_by = CASE WHEN d.is_covered THEN %(generation_id)s::bigint END, hides = w.hides OR d.hides
+      FROM decided d
+     WHERE w.topic = d.topic AND w.partition = d.partition AND w."offset" = d."offset"
+       AND (w.covered_by IS DISTINCT FROM CASE WHEN d.is_covered THEN %(generation_id)s::bigint END
+            OR d.hides AND NOT w.hides)
+)
+SELECT count(*) FROM decided WHERE NOT is_covered AND NOT is_read AND %(generation_id)s::bigint IS NOT NULL
+
+-- name: mark_not_hiding
+-- Pending records of this transaction whose boards have no row: most are new boards, beyond the keys of published days.
+UPDATE pending_record w
+   SET hides = false
+ WHERE w.pending_since = now()
+   AND NOT EXISTS (SELECT 1 FROM detail_live l WHERE l.{{key}} = w.{{key}})
+   AND NOT EXISTS (SELECT 1 FROM detail_covered c WHERE c.{{key}} = w.{{key}})
+   AND COALESCE(w.{{key}} > (SELECT max(g.last_key) FROM day_publication p JOIN generation g ON g.id = p.generation_id),
+                true)
+
+-- name: mark_hiding
+-- An older version was served just when the record was inserted. Locked in the order in which others lock them.
+WITH shown AS (
+    SELECT w.topic, w.partition, w."offset"
+      FROM pending_record w JOIN detail_live l ON l.{{key}} = w.{{key}}
+     WHERE NOT w.hides
+     ORDER BY w.topic, w.partition, w."offset"
+       FOR UPDATE OF w
+)
+UPDATE pending_record w
+   SET hides = true
+  FROM shown s
+ WHERE w.topic = s.topic AND w.partition = s.partition AND w."offset" = s."offset"
+
+-- name: mark_late_pending
+INSERT INTO dirty_day AS d (day, cause, count) VALUES (%(day)s, 'late {{stream}}', %(count)s)
+ON CONFLICT (day, cause) DO UPDATE SET count = d.count + excluded.count, last_at = now()
+
 -- name: select_table_keys_waited_for
 SELECT DISTINCT {{table_key}}
   FROM pending_record
@@ -79,12 +160,15 @@ UPDATE pending_record p
  WHERE p.topic = sent.topic AND p.partition = sent.partition AND p."offset" = sent."offset"
 
 -- name: delete_superseded_pending
--- A board that began to wait just after its newer version was served: nothing else would look at it again. Locked in the
+-- Of all pending records, or of those of this transaction alone: a board whose newer version was served, or another copy
+-- of its event. If that was done just when the record was inserted, nothing else would look at it again. Locked in the
 -- order in which others lock them.
 WITH superseded AS (
     SELECT p.topic, p.partition, p."offset"
       FROM pending_record p JOIN detail_live l ON l.{{key}} = p.{{key}}
-     WHERE (l.{{version}}, l.stream_offset) >= (p.version_at, p."offset")
+     WHERE ((l.{{version}}, l.stream_offset) >= (p.version_at, p."offset")
+            OR l.{{version}} = p.version_at AND l.event_id = p.event_id)
+       AND (NOT %(only_new)s OR p.pending_since = now())
      ORDER BY p.topic, p.partition, p."offset"
        FOR UPDATE OF p
 )

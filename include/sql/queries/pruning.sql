@@ -22,8 +22,22 @@ RETURNING g.id
 DELETE FROM detail_covered
  WHERE NOT deleted AND day = %(day)s AND covered_at < now() - make_interval(days => %(undo_days)s)
 
+-- name: forget_covered_pending
+-- Pending records that the day has covered since before then: only a board of an undo would need them. Locked in the
+-- order in which others lock them.
+WITH gone AS (
+    SELECT w.topic, w.partition, w."offset"
+      FROM pending_record w JOIN day_publication p ON p.day = w.day
+     WHERE w.day = %(day)s AND w.covered_by IS NOT NULL AND p.moved_at < now() - make_interval(days => %(undo_days)s)
+     ORDER BY w.topic, w.partition, w."offset"
+       FOR UPDATE OF w
+)
+DELETE FROM pending_record w
+ USING gone g
+ WHERE w.topic = g.topic AND w.partition = g.partition AND w."offset" = g."offset"
+
 -- name: save_undoable_since
--- Live rows covered before then are gone, so what the day showed before then cannot be shown again.
+-- Live rows and pending records covered before then are gone, so what the day showed before then cannot be shown again.
 UPDATE day_publication SET undoable_since = now() - make_interval(days => %(undo_days)s) WHERE day = %(day)s
 
 -- name: select_abandoned
@@ -39,6 +53,7 @@ SELECT d.day
  WHERE EXISTS (SELECT 1 FROM generation g WHERE g.day = d.day AND g.status IN ('superseded', 'built'))
     OR EXISTS (SELECT 1 FROM detail_covered c WHERE c.day = d.day AND NOT c.deleted)
     OR d.generation_id IS NOT NULL AND EXISTS (SELECT 1 FROM detail_live l WHERE l.day = d.day)
+    OR EXISTS (SELECT 1 FROM pending_record w WHERE w.day = d.day AND w.covered_by IS NOT NULL)
  ORDER BY d.day
 
 -- name: expire_corrections

@@ -17,7 +17,7 @@ UNION ALL
 SELECT 'pending', b.day, NULL, b.event_id, b.pending_since, b.version_at, b.partition, b."offset", NULL, NULL, NULL, NULL,
        format('%%s %%s', b.{{table_key}}, CASE WHEN b.sent_at IS NULL THEN 'is not known' ELSE 'has arrived' END)
   FROM pending_record b
- WHERE b.{{key}} = %(key)s
+ WHERE b.{{key}} = %(key)s AND b.covered_by IS NULL
 UNION ALL
 SELECT e.kind, g.day, g.id, NULL, g.built_at, e.version_at, e.stream_partition, e.stream_offset, NULL, NULL, NULL, NULL,
        e.reason

@@ -14,6 +14,7 @@ from include.adapters.postgres import sessions as connections
 from include.adapters.postgres.driver_lease import DriverLease
 from include.adapters.postgres.forgotten import ForgottenStore
 from include.adapters.postgres.offset_ledger import Move, OffsetLedger
+from include.adapters.postgres.pending_store import PendingRecord, PendingStore
 from include.adapters.postgres.recheck_store import RecheckStore, RejectedRecord
 from include.clock import rfc3339
 from include.integrity.covering import cover
@@ -109,6 +110,9 @@ def test_every_transaction_takes_its_locks_in_one_order(settings, taken):
         pending(settings, 8, 8)
         build(settings, [row(1, 1, title="a"), row(2, 2)], cut=6, run_id="a")
         publish(settings, DAY, "a", accept_vanishing=True)
+        PendingStore(settings.database, store._lease).save_pending(
+            [PendingRecord("board", 0, 30, 30, 99, DAY.date, None, b"", NOON, "e30", None, LATER)]
+        )
         refused = row(9, 9, event_id="refused\0", kafka_partition=1)  # and a partition that was added since
         serve(store, [row(3, 5), row(8, 8), refused, tombstone(2, 10, LATER), tombstone(77, 11, LATER)])
         cover(settings, DAY)
