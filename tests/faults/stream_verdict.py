@@ -81,7 +81,7 @@ def _judge_key(key: int, rows: Sequence[Row], pending: set[tuple[int, int]], log
         verdict.doubled.append(f"key {key}: {len(rows)} rows")
     versions = sorted(log.stream.get(key, []), key=lambda version: version.version, reverse=True)
     shown = rows[0].source if rows else None
-    waiting = set()
+    waiting: set[tuple[int, int]] = set()
     for version in versions:
         place = (version.partition, version.offset)
         if place == shown:
