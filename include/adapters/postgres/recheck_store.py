@@ -42,11 +42,6 @@ class MadeRow(NamedTuple):
     partition: int
     offset: int
 
-    @property
-    def is_of_day(self) -> bool:
-        """True if the day shows it until it is rebuilt."""
-        return self.place not in ("live", "covered", "pending")
-
 
 class RecheckStore:
     """Works as the owner of the tables, the only role that may delete from all of them. Raises DatabaseUnavailable."""
