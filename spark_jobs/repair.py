@@ -91,6 +91,7 @@ class Repair:
         position = position_of(self._ledger, self._offset_reader, consumer, topic)
         if not position.mismatches:
             return position, []
+        # after the position: a record that is removed in between makes the range of days longer, never shorter
         first_at = self._offset_reader.first_times(position.topic)
         return position, [Finding(mismatch, self._days(mismatch, first_at)) for mismatch in position.mismatches]
 
@@ -144,10 +145,12 @@ class Repair:
         return output
 
     def _days(self, mismatch: OffsetMismatch, first_at: dict[int, dt.datetime]) -> tuple[Day, Day] | None:
-        """Return the days from the ledger's last move to the first record that is left, when lost records arrived."""
+        """Return the days from the ledger's last move to the first record that is left, in which lost ones arrived."""
         if mismatch.advanced_at is None or mismatch.error is LedgerBeyondEnd:
             return None
-        until = max(mismatch.advanced_at, first_at.get(mismatch.partition, self._clock.now()))
+        until = first_at.get(mismatch.partition)
+        if until is None or until <= mismatch.advanced_at:
+            until = self._clock.now()  # a replay carries an old timestamp, and lost records came after the last move
         return Day.of(mismatch.advanced_at, self._settings.timezone), Day.of(until, self._settings.timezone)
 
 

@@ -125,7 +125,13 @@ def dirty_days(settings: Settings) -> list[DirtyDay]:
 def days_in_topic(settings: Settings, days: Sequence[Day]) -> set[dt.date]:
     """Return the days in which Kafka received a record of the stream's topic. Blocks; raises BrokerUnavailable."""
     offsets, topic = OffsetReader(settings.kafka.connection), settings.pipeline.stream.name
-    return {day.date for day in days if offsets.at(topic, day.start) != offsets.at(topic, day.end)}
+
+    def has_records(day: Day) -> bool:
+        first = offsets.since(topic, day.start)  # before `after`: a record of today, in between, is not of this day
+        after = offsets.since(topic, day.end)
+        return any(partition not in after or offset < after[partition] for partition, offset in first.items())
+
+    return {day.date for day in days if has_records(day)}
 
 
 def days_to_rebuild(settings: Settings, day: Day, look_up: LookUp = days_in_topic) -> list[str]:

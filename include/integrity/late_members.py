@@ -87,7 +87,9 @@ def find_late_members(settings: Settings) -> int:
     topic = settings.pipeline.table.name
     reader = OffsetReader(settings.kafka.connection)
     topic_id = reader.topic_id(topic)
-    earliest, ends = reader.earliest(topic), reader.ends(topic)
+    whole = reader.available(topic)
+    earliest, ends = whole.start, whole.end
+    # after the ends: a generation that is begun meanwhile is searched from its cut by the next call
     with connect(settings.database, "batch", CONSUMER) as connection, connection.cursor() as cursor:
         cursor.execute(query("select_kept_generations", cursor))
         kept = [Kept(*row) for row in cursor.fetchall()]

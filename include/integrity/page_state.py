@@ -65,12 +65,8 @@ def read_state(settings: Settings, timeout_s: float = PART_TIMEOUT_S) -> Pipelin
 
 def _records_in_topics(settings: Settings, timeout_s: float) -> dict[str, int]:
     offsets, pipeline = OffsetReader(settings.kafka.connection, timeout_s), settings.pipeline
-    return {topic.name: _count(offsets, topic.name) for topic in (pipeline.stream, pipeline.table, pipeline.output)}
-
-
-def _count(offsets: OffsetReader, topic: str) -> int:
-    first = offsets.earliest(topic)
-    return sum(end - first.get(partition, 0) for partition, end in offsets.ends(topic).items())
+    topics = (pipeline.stream.name, pipeline.table.name, pipeline.output.name)
+    return {topic: offsets.available(topic).count for topic in topics}
 
 
 def _answer(name: str, asked: Future[Any]) -> Any:

@@ -109,7 +109,9 @@ def _unarchived(settings: Settings) -> dict[str, int]:
     before = SystemClock().now() - dt.timedelta(seconds=settings.alerts.archive_age_s)
     found = {}
     for topic in (pipeline.stream.name, pipeline.table.name):
-        old, first, topic_id = offsets.at(topic, before), offsets.earliest(topic), offsets.topic_id(topic)
+        topic_id = offsets.topic_id(topic)  # first: of a topic made again since, no offset counts for this id
+        old, first = offsets.at(topic, before), offsets.earliest(topic)
+        # last: records that the archive takes meanwhile are not missing in it
         with connect(settings.database, "batch", "watch") as connection, connection.cursor() as cursor:
             cursor.execute(query("select_ledger", cursor), {"consumer": "archive", "topic_id": topic_id})
             archived = dict(cursor.fetchall())

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,11 +30,15 @@ TOPIC_REPLACED = "the topic was made again; records of the former one are archiv
 
 @dataclass(frozen=True)
 class Range:
-    """The offsets of a topic to archive, and the gap before them."""
+    """The offsets of a topic to archive, and the gap before them.
+
+    Records that are gone came before `taken_at`, and those from the ends on come after it.
+    """
 
     starts: Offsets
     ends: Offsets
-    gap: Gap | None
+    taken_at: dt.datetime
+    gap: Gap | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -98,26 +102,26 @@ class _Run:
     def archive(self, topic: str) -> Batch | None:
         """Archive the new records of a topic; None if there are none."""
         topic_id = self.topic_ids[topic] = self._offsets.topic_id(topic)
-        taken_at, ends = SystemClock().now(), self._offsets.ends(topic)
         position = self._store.position(topic, topic_id)
-        wanted = range_of(topic, position, self._offsets.earliest(topic), ends, self._accept_gap,
-                          lambda: self._offsets.first_times(topic), taken_at)  # fmt: skip
+        wanted = next_range(self._offsets, topic, position, self._accept_gap)
         if wanted.is_empty:
             log.info("topic %s: nothing new to archive", topic)
             return None
         if wanted.gap:
             log.warning("topic %s: offsets %s are not in the archive: %s", topic, dict(wanted.gap.offsets),
                         wanted.gap.reason)  # fmt: skip
-        written = self._write(Origin(topic, topic_id, ends), plan(topic, wanted, self._settings.batch.rows_per_task))
+        portions = plan(topic, wanted, self._settings.batch.rows_per_task)
+        written = self._write(Origin(topic, topic_id, wanted.ends), portions)
         failpoint("archive.after_files")
         self._offsets.require_ids({topic: topic_id})
-        batch = Batch(topic, topic_id, wanted.starts, ends, _newest(written), sum(w.record_count for w in written),
-                      taken_at, wanted.gap)  # fmt: skip
+        batch = Batch(topic, topic_id, wanted.starts, wanted.ends, _newest(written),
+                      sum(w.record_count for w in written), wanted.taken_at, wanted.gap)  # fmt: skip
         files = [file for each in written for file in each.files]
         self._folder.require_files(files)  # a task on another machine may have written to that machine's own disk
         batch_id = self._store.add(self._run_id, batch, files, position.ends)
         failpoint("archive.after_commit")
-        log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files), ends)
+        log.info("topic %s: %d records archived in %d files, up to %s", topic, batch.record_count, len(files),
+                 batch.ends)  # fmt: skip
         return replace(batch, id=batch_id)
 
     def _write(self, origin: Origin, portions: Sequence[tuple[TopicSplit, ...]]) -> list[Written]:
@@ -127,22 +131,20 @@ class _Run:
         return spread(self._start_context, partial(write_portion, archive), portions)
 
 
-def range_of(
-    topic: str,
-    position: Position,
-    earliest: Offsets,
-    ends: Offsets,
-    accept_gap: str | None,
-    first_times: Callable[[], Mapping[int, dt.datetime]],
-    now: dt.datetime,
-) -> Range:
-    """Return the range of a topic to archive.
+def next_range(offset_reader: OffsetReader, topic: str, position: Position, accept_gap: str | None) -> Range:
+    """Return the range of a topic to archive, from a position of the archive that was read before.
 
     Raises RangeExpired if Kafka removed records since the last batch, unless the gap is accepted; LedgerBeyondEnd if
-    the ledger is ahead of the topic. A gap before the first batch is recorded and needs no acceptance.
+    the ledger is ahead of the topic; BrokerUnavailable. A gap before the first batch is recorded and needs no
+    acceptance.
     """
+    # In this order: no end is before the archive's or before the first record, and `taken_at` is between these two.
+    earliest = offset_reader.earliest(topic)
+    taken_at = SystemClock().now()
+    ends = offset_reader.ends(topic)
     # a partition that was added since the last batch is archived from offset 0
-    committed = {partition: position.ends.get(partition, 0 if position.ends else earliest[partition])
+    first = {partition: earliest.get(partition, 0) for partition in ends}
+    committed = {partition: position.ends.get(partition, 0 if position.ends else first[partition])
                  for partition in ends}  # fmt: skip
     beyond = {p: (offset, ends[p]) for p, offset in committed.items() if offset > ends[p]}
     if beyond:
@@ -150,25 +152,25 @@ def range_of(
             "The archive goes further than the topic: it lost records, or was restored to an earlier state; "
             "see docs/runbooks/archive.md",
             topic=topic, ledger_and_end=beyond)  # fmt: skip
-    starts = {partition: max(offset, earliest[partition]) for partition, offset in committed.items()}
+    starts = {partition: max(offset, first[partition]) for partition, offset in committed.items()}
     before = committed if position.ends else dict.fromkeys(ends, 0)
     lost = {p: (before[p], start) for p, start in starts.items() if start > before[p]}
     was_replaced = not position.ends and position.last_taken_at is not None
     if not lost and not was_replaced:
-        return Range(starts, ends, None)
+        return Range(starts, ends, taken_at)
     if position.ends and accept_gap is None:
         raise RangeExpired(
             "Kafka removed records before they were archived; look for them elsewhere (a replica, a mirror), or run "
             "again with --accept-gap and the reason to go on without them",
             topic=topic, first_and_end=lost)  # fmt: skip
-    times = first_times()
+    times = offset_reader.first_times(topic)
     # missing records are older than the first one left; in an empty partition they may be as new as now
-    until = max([times.get(partition, now) for partition in lost] or [min(times.values(), default=now)])
+    until = max([times.get(partition, taken_at) for partition in lost] or [min(times.values(), default=taken_at)])
     if position.last_taken_at and until <= position.last_taken_at:
-        until = now  # a replay carries old timestamps, but the missing records came after the last batch
+        until = taken_at  # a replay carries old timestamps, but the missing records came after the last batch
     if position.ends and accept_gap:
-        return Range(starts, ends, Gap(lost, position.last_taken_at, until, accept_gap))
-    return Range(starts, ends, Gap(lost, None, until, TOPIC_REPLACED if was_replaced else NO_ARCHIVE_BEFORE))
+        return Range(starts, ends, taken_at, Gap(lost, position.last_taken_at, until, accept_gap))
+    return Range(starts, ends, taken_at, Gap(lost, None, until, TOPIC_REPLACED if was_replaced else NO_ARCHIVE_BEFORE))
 
 
 def plan(topic: str, wanted: Range, rows_per_task: int) -> list[tuple[TopicSplit, ...]]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from include.adapters.arrow_rows import array
 from include.adapters.kafka.offsets import OffsetReader, Offsets
-from include.archive.store import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap
+from include.archive.store import ArchivedFile, ArchiveStore, Batch, BoardFiles, Gap, MemberFiles
 from include.clock import epoch_ms
 from include.contracts.day import Day
 from include.contracts.definition import Definition
@@ -46,17 +46,19 @@ def archive_sources(
     known: Known,
     archive: "ArchiveSource",
     from_archive: bool = False,
+    cut: Offsets | None = None,
 ) -> Sources:
     """Return the sources of a rebuild of the day, from the topics and, where they are needed, the archive's files.
 
     The stream is read from its topic while that holds the day, unless `from_archive` is true. The table is read from
-    the archive up to the archive's end offsets, because the topic's records would cost more with every night. Raises
-    MissingRange if neither the topic nor the archive holds the day.
+    the archive up to the archive's end offsets, because the topic's records would cost more with every night. `cut` is
+    that of `fix_ranges`. Raises MissingRange if neither the topic nor the archive holds the day.
     """
-    ranges = fix_ranges(offset_reader, day, definition, known)
-    found = topic_sources(ranges, definition)
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
-    members = archive.members(found.cut[table])
+    listed = archive.listed_members()  # before the topic's ends: an archive run may add records meanwhile
+    ranges = fix_ranges(offset_reader, day, definition, known, cut)
+    found = topic_sources(ranges, definition)
+    members = archive.members(listed, found.cut[table])
     if members is not None:
         tail = splits_of(table, _tail(members.ends, ranges.members), ranges.members[1])
         found = replace(found, members=tail, member_files=members.files)
@@ -74,7 +76,7 @@ def archive_sources(
             raise lost
         return _counted(found, members.record_count if members else 0)
     places = archive.places(day, ranges.details[1])
-    unread = archive.unread(day)
+    unread = archive.unread(day)  # after the files: a gap that is accepted meanwhile lowers the cut
     return _counted(
         replace(
             found,
@@ -187,17 +189,26 @@ class ArchiveSource:
                     found.setdefault(partition, end)
         return found
 
-    def members(self, cut: Offsets) -> Archived[ColumnsFile] | None:
-        """Return the archived versions of the table's keys; None if there are none, or some are beyond the cut.
+    def listed_members(self) -> MemberFiles | None:
+        """Return the listed versions of the table's keys; None if there are none.
 
-        Also None if the topic had lost its first records before the archive began, a gap that nobody accepted, or if
-        the definition has a column of the table that files lack.
+        Also None if the topic had lost its first records before the archive began, a gap that nobody accepted.
         """
         topic, topic_id = self._identify(self._definition.table.name)
         members = self._store.members(topic_id)
+        # after the files: a batch that is listed in between may have a gap, and none of these files
         begun_late = [batch for batch in self._store.batches(topic) if batch.topic_id == topic_id and batch.gap
                       and batch.gap.offsets and batch.gap.since is None]  # fmt: skip
-        if members is None or begun_late or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
+        return None if begun_late else members
+
+    def members(self, members: MemberFiles | None, cut: Offsets) -> Archived[ColumnsFile] | None:
+        """Return the versions of `listed_members`, to be read; None if some are beyond the cut.
+
+        Since the cut was asked for later, the topic has lost records then. Also None if the definition has a column of
+        the table that files lack.
+        """
+        topic = self._definition.table.name
+        if members is None or any(end > cut.get(partition, 0) for partition, end in members.ends.items()):
             return None
         if not VersionRows(self._definition).has_columns(self._folder, members.files):
             log.warning("topic %s is read whole: archived versions lack a column of the definition", topic)
@@ -211,8 +222,9 @@ class ArchiveSource:
         Raises MissingRange if a gap may have held records of the day, or lies between the archive and the topic.
         """
         topic, topic_id = self._identify(self._definition.output.name)
-        self._refuse_gaps([each for each in self._store.batches(topic) if each.topic_id == topic_id], day)
         files, ends = self._store.places(topic_id, day.date)
+        # after the files: the gap of a batch that is listed in between concerns none of them
+        self._refuse_gaps([each for each in self._store.batches(topic) if each.topic_id == topic_id], day)
         self._refuse_lost_tail(topic, ends, cut)
         return self._columns(topic, files, ends)
 

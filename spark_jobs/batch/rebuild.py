@@ -69,13 +69,15 @@ def rebuild_day(
         # before any offset is read; compared again after the build, because a topic may be replaced meanwhile
         topics = (definition.stream.name, definition.table.name, definition.output.name)
         topic_ids = {topic: offset_reader.topic_id(topic) for topic in topics}
-        known = _known(store, day, definition, topic_ids)
         folder = ArchiveFolder.of(settings.batch)
         archive = ArchiveSource(ArchiveStore(settings.database), folder, offset_reader, definition)
 
         def sources(from_archive: bool) -> Sources:
+            # the cut before the known records: one that arrives and is served in between is beyond the cut
+            cut = offset_reader.ends(definition.stream.name)
+            known = _known(store, day, definition, topic_ids)
             found = archive_sources(offset_reader, day, definition, settings.kafka.retention_days,
-                                    SystemClock().now(), known, archive, from_archive)  # fmt: skip
+                                    SystemClock().now(), known, archive, from_archive, cut)  # fmt: skip
             if found.kind == "archive" or found.member_files:
                 folder.require_shared(settings.spark.master)
             return dataclasses.replace(found, topic_ids=topic_ids)
@@ -123,6 +125,7 @@ def build(
     buckets = buckets or buckets_for(found.records, settings.batch.rows_per_task, context.defaultParallelism)
     log.info("day %s: generation %d, run %s: up to %d records from the %s, %d parts", day, generation_id, run_id,
              found.records, found.kind, buckets)  # fmt: skip
+    # `forgotten` after `begin`: forgetting a key saves it, and then looks for builds, so one of the two sees the other
     rebuild = tasks.RebuildContext(definition, day, generation_id, buckets, bool(found.members or found.member_files),
                       _of_tasks(settings.database), settings.kafka.connection, store.forgotten())  # fmt: skip
     records_read = context.accumulator(0)

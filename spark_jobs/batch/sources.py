@@ -102,31 +102,46 @@ def splits_of(topic: str, starts: Offsets, ends: Offsets) -> tuple[TopicSplit, .
     return tuple(splits)
 
 
-def fix_ranges(offset_reader: OffsetReader, day: Day, definition: Definition, known: Known | None = None) -> Ranges:
+def fix_ranges(
+    offset_reader: OffsetReader, day: Day, definition: Definition, known: Known | None = None,
+    cut: Offsets | None = None,
+) -> Ranges:  # fmt: skip
     """Return the ranges from the day's start (less a margin) to the present end offsets; all of the members' topic.
 
     They extend to the end however old the day is, because late records, changes and deletions are there. They start
-    earlier where a record of the day is known to precede the margin, because a client's clock was ahead.
+    earlier where a record of the day is known to precede the margin, because a client's clock was ahead. `cut` has the
+    ends of the stream's topic, if the caller asked for them before it looked for known records.
+
+    The cut comes first: a record that arrives during the call is beyond it, so it stays live on top of the generation,
+    whatever its time. The members come after it: one that reached Kafka before its board is read.
     """
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     start, known = day.start - MARGIN, known or Known()
-    details = _earlier(offset_reader, output, offset_reader.at(output, start), known.details)
-    details = {partition: max(first, known.replaced.get(partition, 0)) for partition, first in details.items()}
+    boards = cut or offset_reader.ends(stream)
+    members = offset_reader.available(table)
     return Ranges(
-        boards=(
-            _earlier(offset_reader, stream, offset_reader.at(stream, start), known.boards),
-            offset_reader.ends(stream),
-        ),
-        members=(offset_reader.earliest(table), offset_reader.ends(table)),
-        details=(details, offset_reader.ends(output)),
+        boards=(_starts(offset_reader, stream, start, known.boards, boards), boards),
+        members=(members.start, members.end),
+        details=_details(offset_reader, output, start, known),
     )
 
 
-def _earlier(offset_reader: OffsetReader, topic: str, starts: Offsets, known: Mapping[int, int]) -> Offsets:
+def _details(offset_reader: OffsetReader, output: str, start: datetime, known: Known) -> tuple[Offsets, Offsets]:
+    ends = offset_reader.ends(output)
+    starts = _starts(offset_reader, output, start, known.details, ends)
+    return {p: min(end, max(starts[p], known.replaced.get(p, 0))) for p, end in ends.items()}, ends
+
+
+def _starts(
+    offset_reader: OffsetReader, topic: str, instant: datetime, known: Mapping[int, int], ends: Offsets
+) -> Offsets:
+    """Return each partition's first offset whose record is not older than the instant, or is known; its end without."""
+    found = offset_reader.since(topic, instant)
+    starts = {partition: min(end, found.get(partition, end)) for partition, end in ends.items()}
     if all(known.get(partition, start) >= start for partition, start in starts.items()):
         return starts
     first = offset_reader.earliest(topic)  # known offsets may be expired, or belong to a former topic of that name
-    return {p: max(first[p], min(start, known.get(p, start))) for p, start in starts.items()}
+    return {p: min(ends[p], max(first.get(p, 0), min(start, known.get(p, start)))) for p, start in starts.items()}
 
 
 def refuse_lost_day(
@@ -139,6 +154,7 @@ def refuse_lost_day(
     nothing shows that records of the day are gone. `begins` has the day's first offset per partition in the archive.
     """
     topic = definition.stream.name
+    # after the ranges and what stored rows show: records that retention removes in between are missed here
     dropped = {partition: first for partition, first in offset_reader.earliest(topic).items() if first > 0}
     if not dropped:
         return
@@ -147,7 +163,7 @@ def refuse_lost_day(
             f"the topic keeps {retention_days} days, and records of this day may be gone; it can't be rebuilt any more",
             topic=topic, day=day, first_offsets=dropped,
         )  # fmt: skip
-    times = offset_reader.first_times(topic)
+    times = offset_reader.first_times(topic)  # after the first offsets: none of these times is too early
     for partition, first in dropped.items():
         reason = _why_lost(day, partition, first, times.get(partition), known, begins)
         if reason:

@@ -19,6 +19,7 @@ from spark_jobs.speed.driver_state import Query, topics_of
 
 _RECORD = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]{1,9})/(?P<offset>[0-9]{1,18})")
 _SHOWN_BYTES = 200
+_DONE = "The stream has processed it already: there is nothing to reject."
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,17 @@ class ManualReject:
 
     def look(self, place: Place) -> tuple[Reject, bool]:
         """Return the record as a reject, and True if the query has processed it. Raises MissingRange if it is gone."""
-        ends, topic_id = self._offset_reader.ends(place.topic), self._offset_reader.topic_id(place.topic)
-        first = self._offset_reader.earliest(place.topic).get(place.partition, 0)
+        topic_id = self._offset_reader.topic_id(place.topic)
+        whole = self._offset_reader.available(place.topic)
         found: list[Reject] = []
-        if first <= place.offset < ends.get(place.partition, 0):
+        if place.partition in whole.end and whole.holds(place.partition, place.offset):
             range_ = OffsetRange({place.partition: place.offset}, {place.partition: place.offset + 1})
             reason = f"rejected by hand by {getpass.getuser()}@{socket.gethostname()}"
             found = read_as_rejects(self._offset_reader.kafka, place.topic, range_, reason)
         if not found:
-            raise MissingRange("the topic has no such record", record=place, first=first,
-                               end=ends.get(place.partition))  # fmt: skip
+            raise MissingRange("the topic has no such record", record=place, first=whole.start.get(place.partition),
+                               end=whole.end.get(place.partition))  # fmt: skip
+        self._offset_reader.require_ids({place.topic: topic_id})
         taken = [entry.next_offset for entry in self._ledger.entries(place.query, place.topic)
                  if (entry.topic_id, entry.partition) == (topic_id, place.partition)]  # fmt: skip
         return found[0], any(next_offset > place.offset for next_offset in taken)
@@ -78,7 +80,7 @@ class ManualReject:
         print(f"{place}  timestamp {record.kafka_timestamp}")
         print(f"  key    {_shown(record.key)}\n  value  {_shown(record.value)}")
         if is_taken and not is_pending:
-            print("The stream has processed it already: there is nothing to reject.")
+            print(_DONE)
             return False
         print("It is pending: its member is not known." if is_pending else "The stream has not processed it yet.")
         if dry_run:
@@ -86,6 +88,10 @@ class ManualReject:
             return False
         lease.take()  # so that an undetected driver can no longer write
         try:
+            record, is_taken = self.look(place)  # again: until now, a driver may have processed it
+            if is_taken and not store.is_pending(place.topic, place.partition, place.offset):
+                print(_DONE)
+                return False
             store.reject_by_hand(record)
         finally:
             lease.release()  # else the stream would wait until the lease times out

@@ -21,8 +21,9 @@ MAX_RECORDS = 1_000_000  # more than that is faster to read in parallel with Spa
 
 @dataclass(frozen=True)
 class PreloadedRows:
-    """The newest version of each key up to `ends`, and the rejects."""
+    """The newest version of each key up to `ends` of the topic with that id, and the rejects."""
 
+    topic_id: str
     newest: pa.Table
     ends: Offsets
     rejects: list[Reject]
@@ -58,12 +59,13 @@ class MemberPreload:
     def _rows(self) -> PreloadedRows | None:
         began = time.monotonic()
         topic = self._definition.table.name
-        earliest, ends = self._offset_reader.earliest(topic), self._offset_reader.ends(topic)
-        if sum(ends.values()) - sum(earliest.values()) > MAX_RECORDS:
+        topic_id = self._offset_reader.topic_id(topic)  # before the offsets, which mean nothing in a later topic
+        whole = self._offset_reader.available(topic)
+        if whole.count > MAX_RECORDS:
             return None
         columns = TableDecoder(self._definition)
-        self._tail.begin(earliest)
-        for messages in self._tail.iter_to(ends):
+        self._tail.begin(whole.start)
+        for messages in self._tail.iter_to(whole.end):
             columns.add(messages)
             if columns.held_bytes > self._max_bytes:
                 log.info("Spark will read topic %s: its rows have more than %d bytes", topic, self._max_bytes)
@@ -71,4 +73,4 @@ class MemberPreload:
         newest = columns.newest()
         log.info("read %d records of topic %s in %.1f s, %d of them one by one: %d keys", columns.count, topic,
                  time.monotonic() - began, columns.looked_at, newest.num_rows)  # fmt: skip
-        return PreloadedRows(newest, self._tail.position, columns.rejects)
+        return PreloadedRows(topic_id, newest, self._tail.position, columns.rejects)

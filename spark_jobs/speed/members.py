@@ -108,14 +108,16 @@ class MemberTable:
 
         Blocks until the table is loaded.
         """
-        self._topic_id = self._offset_reader.topic_id(self._topic.name)
+        # of preloaded rows, the id of their topic: `check_topic` compares it with the present one
+        self._topic_id = preloaded.topic_id if preloaded else self._offset_reader.topic_id(self._topic.name)
         return self._load(preloaded)
 
     def _load(self, preloaded: PreloadedRows | None = None) -> int:
         started = time.monotonic()
-        earliest = self._offset_reader.earliest(self._topic.name)
-        ends = self._offset_reader.ends(self._topic.name) if preloaded is None else preloaded.ends
-        records = sum(ends.values()) - sum(earliest.values())
+        whole = self._offset_reader.available(self._topic.name)
+        if preloaded is not None:
+            whole = OffsetRange(whole.start, preloaded.ends)
+        ends, records = whole.end, whole.count
         if not self._partitions:
             cores = self._session.sparkContext.defaultParallelism
             self._partitions = max(cores, -(-records // ROWS_A_PARTITION))
@@ -123,7 +125,7 @@ class MemberTable:
         done = threading.Event()
         threading.Thread(target=self._tell_progress, args=(started, done), daemon=True).start()
         try:
-            base = self._read(earliest, ends) if preloaded is None else self._taken(preloaded)
+            base = self._read(whole) if preloaded is None else self._taken(preloaded)
         finally:
             done.set()
         failpoint("members.while_loading")
@@ -228,7 +230,7 @@ class MemberTable:
     def _refresh_many(self, ends: Offsets) -> None:
         # a partition added since starts at 0
         start = {partition: self._next.get(partition, 0) for partition in ends}
-        level = self._read(start, ends)
+        level = self._read(OffsetRange(start, ends))
         self._are_listed = False
         self._levels.append(level)
         self._next = ends
@@ -236,8 +238,7 @@ class MemberTable:
         self._tail.begin(ends)
         self._merge_changes()
 
-    def _read(self, start: Offsets, ends: Offsets) -> _Level:
-        whole = OffsetRange(start, ends)
+    def _read(self, whole: OffsetRange) -> _Level:
         decoded = self._decoded(whole)
         left = Observation()
         # the observation also prevents pushdown of the filter, which would parse each record once per condition

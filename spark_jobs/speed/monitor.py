@@ -189,7 +189,9 @@ class Monitor:
         for topic, ends in self._ends.items():
             asked_at = self._clock.now()  # the response may be late; its offsets are of this time or later
             try:
-                found, high = self._offset_reader.ends(topic), self._offset_reader.high_watermarks(topic)
+                # before the ends: a record that arrives in between is not taken for one of an open transaction
+                high = self._offset_reader.high_watermarks(topic)
+                found = self._offset_reader.ends(topic)
             except PipelineError as exc:
                 trouble = trouble or exc  # the other topics may still be available
             else:

@@ -5,7 +5,7 @@ Spark's checkpoint is not used: its folder is created anew at each start.
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from include.adapters.kafka.offsets import OffsetReader, Offsets
 from include.adapters.postgres.driver_lease import DriverLease
@@ -57,8 +57,8 @@ class Position:
 
 def starting_position(
     ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str, lease: DriverLease
-) -> Offsets:
-    """Return the next offset of each partition, after saving missing ones in the ledger.
+) -> Position:
+    """Return the position whose `start` has the ledger's offset of each partition, after saving missing ones there.
 
     A topic that the consumer never read starts at its first records, a partition that was added since at 0. Raises
     TopicReplaced, LedgerBeyondEnd, RangeExpired with the partitions and the repair command; ContractMismatch for a
@@ -67,16 +67,19 @@ def starting_position(
     position = position_of(ledger, offset_reader, consumer, topic)
     raise_on_mismatch(position)
     next_offsets = ledger.open(consumer, topic, position.topic_id, position.start, lease)
-    return {partition: next_offsets[partition] for partition in position.start}
+    return replace(position, start={partition: next_offsets[partition] for partition in position.start})
 
 
 def position_of(ledger: OffsetLedger, offset_reader: OffsetReader, consumer: str, topic: str) -> Position:
     """Compare the ledger with the topic, without changes. Raises as `starting_position`, except for mismatches."""
     offset_reader.partitions(topic)  # raises ContractMismatch if the topic does not exist
     topic_id = offset_reader.topic_id(topic)
-    first, ends = offset_reader.earliest(topic), offset_reader.ends(topic)
+    # The ledger between the two: a driver that runs may advance it at any time, and it never leaves the topic's range.
+    first = offset_reader.earliest(topic)
+    entries = ledger.entries(consumer, topic)
+    ends = offset_reader.ends(topic)
     offset_reader.require_ids({topic: topic_id})
-    return compared(consumer, topic, ledger.entries(consumer, topic), topic_id, first, ends)
+    return compared(consumer, topic, entries, topic_id, first, ends)
 
 
 def compared(
@@ -91,7 +94,7 @@ def compared(
         known, is_same = {entry.partition: entry for entry in entries if entry.topic_id == last_id}, False
     start: Offsets = {}
     mismatches = []
-    for partition in sorted(first.keys() | known.keys()):
+    for partition in sorted(first.keys() | ends.keys() | known.keys()):
         entry = known.get(partition)
         low, end = first.get(partition, 0), ends.get(partition, 0)  # a partition that is gone counts as empty
         at = entry.next_offset if entry else None
@@ -99,7 +102,7 @@ def compared(
         if error is not None:
             mismatches.append(OffsetMismatch(error, partition, entry.topic_id if entry else topic_id, at,
                                   entry.updated_at if entry else None, low, end))  # fmt: skip
-        if partition in first:
+        if partition in ends:
             start[partition] = low if at is None else at
     return Position(consumer, topic, topic_id, entries, start, mismatches)
 

@@ -94,10 +94,10 @@ class StreamQuery(ABC):
         Raises as `starting_position`.
         """
         ledger, offset_reader, lease = self._context.ledger, self._context.offset_reader, self._context.lease
-        start = self._retry(lambda: starting_position(ledger, offset_reader, self.name, self._topic, lease))
+        position = self._retry(lambda: starting_position(ledger, offset_reader, self.name, self._topic, lease))
+        start = self._start = position.start
+        self._topic_id = position.topic_id  # not asked for again: the offsets are of the topic with this id
         self._context.state.set_position(self._topic, start)
-        self._start = start
-        self._topic_id = self._retry(lambda: offset_reader.topic_id(self._topic))
         rejected = self._retry(lambda: self._context.store.rejected_by_hand(self._topic))
         self._rejected_by_hand = [(partition, at) for partition, at in rejected if at >= start.get(partition, 0)]
 

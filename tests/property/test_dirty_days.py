@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from include.adapters.kafka.offsets import OffsetRange
 from include.clock import epoch_ms, rfc3339
 from include.contracts.record_time import SENDER_TIME
 from include.errors import NothingBuilt, StaleRun
@@ -99,11 +100,8 @@ class MemberTopic:
     def require_ids(self, _):
         pass
 
-    def earliest(self, _):
-        return {0: 0}
-
-    def ends(self, _):
-        return {0: len(self.records)}
+    def available(self, _):
+        return OffsetRange({0: 0}, {0: len(self.records)})
 
     def begin(self, starts):
         self._start = starts[0]

@@ -94,8 +94,9 @@ def misplaced_records(kafka: KafkaSettings, topics: Collection[Topic]) -> list[D
     """
     offsets, found = OffsetReader(kafka.connection), []
     for topic in topics:
-        ends, earliest = offsets.ends(topic.name), offsets.earliest(topic.name)
-        starts = {partition: max(earliest[partition], end - NEWEST_RECORDS) for partition, end in ends.items()}
+        whole = offsets.available(topic.name)
+        ends = whole.end
+        starts = {partition: max(whole.start[partition], end - NEWEST_RECORDS) for partition, end in ends.items()}
         with closing(RangeReader(kafka.connection, skip_deleted=True)) as reader:
             reader.begin(topic.name, starts)
             records = [

@@ -113,12 +113,31 @@ class OffsetReader:
         found = self._look_up(topic, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         return {partition: info.offset for partition, info in found.items()}
 
+    def available(self, topic: str) -> OffsetRange:
+        """Return the range of the records that the topic has, with a start and an end of each partition.
+
+        No partition starts beyond its end.
+        """
+        start = self.earliest(topic)  # before the ends: retention removes records that arrive meanwhile, too
+        ends = self.ends(topic)
+        return OffsetRange({partition: start.get(partition, 0) for partition in ends}, ends)
+
     def at(self, topic: str, instant: dt.datetime) -> Offsets:
-        """Return the first offset of each partition whose record is not older than the instant; its end without one."""
+        """Return the first offset of each partition whose record is not older than the instant; its end without one.
+
+        No record that is as new, and arrives during the call, is before the returned offset.
+        """
+        ends = self.ends(topic)  # before the lookup, which would miss a record that arrives in between
+        return ends | self.since(topic, instant)
+
+    def since(self, topic: str, instant: dt.datetime) -> Offsets:
+        """Return the first offset of each partition whose record is not older than the instant.
+
+        Omits partitions without such a record.
+        """
         # Kafka has no timestamps before 1970, and a rebuild's margin may reach back beyond that
         found = self._list(topic, OffsetSpec.for_timestamp(max(EVER, epoch_ms(instant))))
-        ends = self.ends(topic)
-        return {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def first_times(self, topic: str) -> dict[int, dt.datetime]:
         """Return the timestamp of each partition's first record.

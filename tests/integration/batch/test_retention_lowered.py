@@ -99,7 +99,7 @@ def test_the_stream_names_what_it_had_not_taken(archive, consumer):
     archive.send([(OUTPUT, number, b"{}") for number in range(BOARDS)])
     ledger, settings = OffsetLedger(archive.settings.database), archive.settings
     lease = taken_lease(settings)
-    start = starting_position(ledger, archive.offsets, consumer, topic, lease)
+    start = starting_position(ledger, archive.offsets, consumer, topic, lease).start
     lease.release()
     advance(settings, archive.log, topic, {partition: at + 1 for partition, at in start.items()}, consumer)
     lower(archive, topic)

@@ -48,7 +48,10 @@ def topic(log):
 
 @pytest.fixture
 def begin(settings):
-    return lambda log, ledger, topic: starting_position(ledger, log.offsets, "serve", topic, taken_lease(settings))
+    def begin(log, ledger, topic):
+        return starting_position(ledger, log.offsets, "serve", topic, taken_lease(settings)).start
+
+    return begin
 
 
 class TestStart:
@@ -141,7 +144,7 @@ def test_a_partition_added_while_a_query_runs_is_read_from_its_beginning(
 ):
     """Spark's source finds the partition, and the ledger accepts its first advance from 0."""
     lease, topic_id = taken_lease(settings), log.offsets.topic_id(topic)
-    places = dict(starting_position(ledger, log.offsets, "serve", topic, lease))
+    places = dict(starting_position(ledger, log.offsets, "serve", topic, lease).start)
     seen = []
 
     def process(records, batch_id):

@@ -94,7 +94,7 @@ class TestRepair:
     def start(self, log, ledger, consumer="serve", topic="board-detail"):
         lease = taken_lease(self.settings)
         try:
-            return starting_position(ledger, log.offsets, consumer, topic, lease)
+            return starting_position(ledger, log.offsets, consumer, topic, lease).start
         finally:
             lease.release()
 

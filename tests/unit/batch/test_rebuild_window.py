@@ -4,6 +4,7 @@ import datetime as dt
 
 import pytest
 
+from include.adapters.kafka.offsets import OffsetRange
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import MissingRange
@@ -41,9 +42,12 @@ class Log:
     def earliest(self, topic):
         return {partition: first for partition, (first, _, _) in self._partitions.items()}
 
-    def at(self, topic, instant):
+    def since(self, topic, instant):
         self.asked.append((topic, instant))
         return {partition: at for partition, (_, at, _) in self._partitions.items()}
+
+    def available(self, topic):
+        return OffsetRange(self.earliest(topic), self.ends(topic))
 
     def ends(self, topic):
         return {partition: end for partition, (_, _, end) in self._partitions.items()}

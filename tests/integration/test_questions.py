@@ -1,0 +1,355 @@
+"""Between any two questions to Kafka or PostgreSQL something may happen: a record, a batch of a driver, retention.
+
+Each case runs once for each question that it asks. The whole of a rebuild, an archive run, a repair and a start is in
+`tests/faults/questions.py`.
+"""
+
+import dataclasses
+import datetime as dt
+import itertools
+from contextlib import closing, suppress
+
+import pytest
+from confluent_kafka import Producer
+
+from include.adapters.kafka.audit import misplaced_records
+from include.adapters.kafka.offsets import OffsetReader
+from include.adapters.kafka.topic_tail import TopicTail
+from include.adapters.postgres.generation_store import GenerationStore
+from include.adapters.postgres.offset_ledger import OffsetLedger
+from include.archive.store import ArchiveStore, Batch
+from include.clock import SystemClock, epoch_ms
+from include.contracts.day import Day
+from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import DriverSuperseded, LedgerConflict, TableReplaced
+from include.integrity.days import days_in_topic
+from include.integrity.snapshot import _unarchived
+from spark_jobs.archive.archiver import next_range
+from spark_jobs.archive.files import ArchiveFolder
+from spark_jobs.archive.source import ArchiveSource, archive_sources
+from spark_jobs.batch.sources import MARGIN, Known, fix_ranges
+from spark_jobs.speed.driver_state import DriverState
+from spark_jobs.speed.manual_reject import ManualReject, Place
+from spark_jobs.speed.member_preload import MemberPreload
+from spark_jobs.speed.members import MemberTable
+from spark_jobs.speed.positions import position_of
+from tests.fakes.events import member
+from tests.support.broker import remove_topics
+from tests.support.pipeline import migrated, produce, rows
+from tests.support.questions import before_question
+from tests.support.serving import opened_store, row, serve
+from tests.support.topic_log import TopicLog, taken_lease
+
+STREAM, TABLE, OUTPUT = PIPELINE.stream.name, PIPELINE.table.name, PIPELINE.output.name
+DAY = Day.of(SystemClock().now(), "Asia/Seoul").before(4)
+LONG_AGO, LATER = DAY.start - dt.timedelta(days=3), DAY.end + dt.timedelta(hours=3)
+PARTITIONS = 2
+QUIET, MOST = 1, 60  # partition 1 has old records only; no case asks more questions than that
+
+
+class World:
+    """Topics with records from before the day and of it, one of their partitions quiet since, and a database."""
+
+    def __init__(self, kafka, settings):
+        self.settings = settings
+        self.log = TopicLog(kafka.bootstrap_servers)
+        self.admin = OffsetReader(settings.kafka.connection)
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        self.ledger = OffsetLedger(settings.database)
+
+    def begin(self):
+        """Make all of it new."""
+        remove_topics(self.log.bootstrap_servers)
+        for topic in (STREAM, TABLE, OUTPUT):
+            self.log.make(topic, PARTITIONS)
+            for partition in range(PARTITIONS):
+                self.send(topic, partition, LONG_AGO, 3)
+            self.send(topic, 0, LATER)
+        for table in ("offset_ledger", "archive_batch", "detail_live", "reject"):
+            rows(self.settings, f"DELETE FROM {table}")
+
+    def send(self, topic, partition=QUIET, at=None, count=1):
+        at = at or SystemClock().now()
+        for _ in range(count):
+            self._producer.produce(topic, b"{}", b"1", partition, timestamp=epoch_ms(at))
+        assert self._producer.flush(30) == 0
+
+    def ends(self, topic):
+        return self.admin.ends(topic)
+
+    def records(self, topic):
+        """(partition, offset, time) of each record."""
+        tail = TopicTail(self.settings.kafka.connection, topic)
+        try:
+            whole = self.admin.available(topic)
+            tail.begin(whole.start)
+            return [(m.partition(), m.offset(), dt.datetime.fromtimestamp(m.timestamp()[1] / 1000, dt.UTC))
+                    for m in tail.read_to(whole.end)]  # fmt: skip
+        finally:
+            tail.close()
+
+    def forget(self, topic, partition=QUIET):
+        """Two records arrive, and retention removes all that the partition has but the last."""
+        self.send(topic, partition, count=2)
+        self.log.delete_before(topic, partition, self.ends(topic)[partition] - 1)
+
+    def archive(self, *topics):
+        """An archive run: its transaction, without files."""
+        for topic in topics:
+            store, topic_id, ends = ArchiveStore(self.settings.database), self.admin.topic_id(topic), self.ends(topic)
+            before = store.position(topic, topic_id).ends
+            starts = {p: before.get(p, 0) for p in ends}
+            store.add("r", Batch(topic, topic_id, starts, ends, {}, 0, SystemClock().now()), [], before)
+
+    def advance(self, consumer, topic):
+        """A driver takes all that the topic has."""
+        lease = taken_lease(self.settings)
+        topic_id, ends = self.admin.topic_id(topic), self.ends(topic)
+        at = self.ledger.open(consumer, topic, topic_id, dict.fromkeys(ends, 0), lease)
+        self.ledger.advance(consumer, topic, topic_id, at, ends, lease)
+        lease.release()
+
+
+@pytest.fixture(scope="module")
+def world(kafka, postgres, tmp_path_factory):
+    return World(kafka, migrated(kafka, postgres, "questions", tmp_path_factory.mktemp("questions")))
+
+
+def every_question(world, ask, happen, check, prepare=lambda: None):
+    """Ask in a new world once for each question, with the event before it, and check each answer."""
+    for number in range(1, MOST):
+        world.begin()
+        prepare()
+        with before_question(number, happen) as questions:
+            answer = ask()
+        if not questions.has_happened:
+            assert number > 2, "it asks at least two questions"
+            return
+        check(answer)
+    raise AssertionError(f"more than {MOST} questions")
+
+
+RECORDS = {
+    "a record": lambda world, topic: world.send(topic),
+    "an old record": lambda world, topic: world.send(topic, at=LONG_AGO),
+    "a record of the day": lambda world, topic: world.send(topic, at=DAY.start + dt.timedelta(hours=1)),
+    "records, and retention": lambda world, topic: world.forget(topic),
+}  # fmt: skip
+events = pytest.mark.parametrize("event", RECORDS)
+
+
+@events
+def test_no_record_as_new_is_before_the_offset_of_a_time(world, event):
+    def check(at):
+        assert [(p, o) for p, o, time in world.records(STREAM) if time >= DAY.start and o < at[p]] == []
+
+    every_question(world, lambda: world.log.offsets.at(STREAM, DAY.start), lambda: RECORDS[event](world, STREAM), check)
+
+
+@events
+def test_no_range_of_a_topic_starts_beyond_its_end(world, event):
+    def check(whole):
+        assert whole.start.keys() == whole.end.keys()
+        assert all(whole.start[p] <= end for p, end in whole.end.items())
+
+    every_question(world, lambda: world.log.offsets.available(STREAM), lambda: RECORDS[event](world, STREAM), check)
+
+
+@pytest.mark.parametrize("topic", [STREAM, TABLE, OUTPUT])
+@events
+def test_a_rebuild_reads_all_records_before_its_cut_that_may_be_of_the_day(world, topic, event):
+    def check(ranges):
+        for name, (starts, ends) in ((STREAM, ranges.boards), (TABLE, ranges.members), (OUTPUT, ranges.details)):
+            assert all(starts[p] <= end for p, end in ends.items())
+            since = dt.datetime.min.replace(tzinfo=dt.UTC) if name == TABLE else DAY.start - MARGIN
+            left_out = [(p, o) for p, o, time in world.records(name) if time >= since and o < min(starts[p], ends[p])]
+            assert left_out == []
+
+    def ask():
+        return fix_ranges(world.log.offsets, DAY, PIPELINE)
+
+    every_question(world, ask, lambda: RECORDS[event](world, topic), check)
+
+
+def test_a_record_that_is_served_while_a_rebuild_looks_is_beyond_its_cut_or_known(world):
+    """Its Kafka timestamp is days before its day, so that only its row says where it is."""
+    store = GenerationStore(world.settings.database)
+
+    def happen():
+        world.send(STREAM, at=LONG_AGO)
+        offset = world.ends(STREAM)[QUIET] - 1
+        with closing(opened_store(world.settings)) as sink:
+            serve(sink, [row(1, 0, day=DAY.date, stream_partition=QUIET, stream_offset=offset)])
+
+    def ask():
+        cut = world.log.offsets.ends(STREAM)
+        known, _ = store.known_offsets(DAY, STREAM)
+        return fix_ranges(world.log.offsets, DAY, PIPELINE, Known(known), cut)
+
+    def check(ranges):
+        starts, ends = ranges.boards
+        offset = world.ends(STREAM)[QUIET] - 1
+        assert offset >= ends[QUIET] or offset >= starts[QUIET]
+
+    every_question(world, ask, happen, check)
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["whole", "the table's first records are gone"])
+def test_an_archive_run_beside_a_rebuild_leaves_it_its_members(world, tmp_path, is_gone):
+    folder = ArchiveFolder(str(tmp_path))
+
+    def prepare():
+        world.archive(STREAM, TABLE, OUTPUT)
+        if is_gone:
+            for partition in range(PARTITIONS):
+                world.log.delete_before(TABLE, partition, 2)
+
+    def happen():
+        world.send(TABLE)
+        world.archive(STREAM, TABLE, OUTPUT)
+
+    def ask():
+        source = ArchiveSource(ArchiveStore(world.settings.database), folder, world.log.offsets, PIPELINE)
+        return archive_sources(world.log.offsets, DAY, PIPELINE, 14, SystemClock().now(), Known(), source)
+
+    def check(found):
+        """The members before the archive's end are not read from the topic."""
+        assert all(split.start > 0 for split in found.members)
+
+    every_question(world, ask, happen, check, prepare)
+
+
+@pytest.mark.parametrize("event", ["a record", "an old record"])
+def test_a_day_without_records_stays_without(world, event):
+    days = [DAY, DAY.before(10)]
+    every_question(
+        world, lambda: days_in_topic(world.settings, days), lambda: RECORDS[event](world, STREAM),
+        lambda found: pytest.fail(str(found)) if found else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("retention", [False, True], ids=["", "and retention"])
+def test_a_ledger_that_a_driver_advances_fits_its_topic(world, retention):
+    def happen():
+        world.send(OUTPUT, count=2)
+        world.advance("serve", OUTPUT)
+        if retention:
+            world.log.delete_before(OUTPUT, QUIET, world.ends(OUTPUT)[QUIET] - 1)
+
+    def check(position):
+        assert position.mismatches == []
+
+    every_question(
+        world, lambda: position_of(world.ledger, world.log.offsets, "serve", OUTPUT), happen, check,
+        lambda: world.advance("serve", OUTPUT),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("event", RECORDS)
+def test_an_archive_run_takes_each_record_once_and_counts_each_loss_once(world, event):
+    """As `_Run.archive` asks, and then once more."""
+    store = ArchiveStore(world.settings.database)
+
+    def ask():
+        topic_id = world.log.offsets.topic_id(STREAM)
+        position = store.position(STREAM, topic_id)
+        return topic_id, position, next_range(world.log.offsets, STREAM, position, "accepted")
+
+    def check(answer):
+        topic_id, position, wanted = answer
+        assert all(wanted.starts[p] <= end for p, end in wanted.ends.items())
+        store.add("r", Batch(STREAM, topic_id, wanted.starts, wanted.ends, {}, 0, wanted.taken_at, wanted.gap), [],
+                  position.ends)  # fmt: skip
+        *_, rest = ask()
+        taken = [range_holding(one) for one in (wanted, rest)]
+        gaps = [offset for one in (wanted, rest) if one.gap for offset in gap_offsets(one.gap)]
+        before = {(p, o) for p, end in first_ends.items() for o in range(end)}
+        found = [*before, *itertools.chain.from_iterable(taken), *gaps]
+        assert len(found) == len(set(found))
+        assert set(found) == {(p, o) for p, end in world.ends(STREAM).items() for o in range(end)}
+
+    first_ends: dict[int, int] = {}
+
+    def prepare():
+        world.archive(STREAM)
+        first_ends.update(world.ends(STREAM))
+
+    every_question(world, ask, lambda: RECORDS[event](world, STREAM), check, prepare)
+
+
+def range_holding(wanted):
+    return [(p, o) for p, end in wanted.ends.items() for o in range(wanted.starts[p], end)]
+
+
+def gap_offsets(gap):
+    return [(p, o) for p, (first, end) in gap.offsets.items() for o in range(first, end)]
+
+
+def test_records_that_the_archive_takes_are_not_missing_in_it(world):
+    limits = dataclasses.replace(world.settings.alerts, archive_age_s=3600.0)
+    settings = dataclasses.replace(world.settings, alerts=limits)
+
+    def happen():
+        world.send(STREAM, at=LONG_AGO)
+        world.archive(STREAM, TABLE)
+
+    every_question(
+        world, lambda: _unarchived(settings), happen, are_none,
+        lambda: world.archive(STREAM, TABLE),
+    )  # fmt: skip
+
+
+def are_none(found):
+    assert set(found.values()) == {0}
+
+
+@events
+def test_the_audit_of_partitions_reads_what_there_is(world, event):
+    every_question(
+        world, lambda: misplaced_records(world.settings.kafka, [PIPELINE.stream]),
+        lambda: RECORDS[event](world, STREAM), lambda _: None,
+    )  # fmt: skip
+
+
+def test_a_record_that_a_driver_takes_meanwhile_is_not_rejected_by_hand(world, capsys):
+    """A driver whose heartbeat is old may still write, until the command has taken its lease."""
+    place = Place("serve", OUTPUT, QUIET, 1)
+
+    def take():
+        with suppress(DriverSuperseded, LedgerConflict):
+            world.advance("serve", OUTPUT)
+
+    def ask():
+        return ManualReject(world.settings.database, world.log.offsets, world.ledger).run(place, dry_run=False)
+
+    def check(is_rejected):
+        taken = rows(world.settings, "SELECT next_offset FROM offset_ledger WHERE partition = %s", (QUIET,))
+        assert rows(world.settings, "SELECT count(*) FROM reject") == [(int(is_rejected),)]
+        assert is_rejected != bool(taken and taken[0][0] > place.offset)
+
+    every_question(world, ask, take, check)
+
+
+def test_a_table_that_is_made_again_while_it_is_preloaded_and_loaded_is_noticed(world, spark):
+    def ask():
+        tail = TopicTail(world.settings.kafka.connection, TABLE)
+        preload = MemberPreload(world.log.offsets, tail, PIPELINE, 1 << 20)
+        table = MemberTable(spark, world.log.offsets, tail, PIPELINE, DriverState(), [].extend, 1 << 20, 1)
+        try:
+            preload.start()
+            table.load(preload.result())
+            with suppress(TableReplaced):
+                table.check_topic()
+                return sorted(row[0] for row in table.relations()[0].select("id_").collect())
+            return None
+        finally:
+            table.close()
+
+    def happen():
+        world.log.make(TABLE, PARTITIONS)
+        produce(world.settings, [("member", number, member(number)) for number in (11, 12)])
+
+    def check(found):
+        assert found in (None, [11, 12])
+
+    every_question(world, ask, happen, check)
