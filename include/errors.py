@@ -1,15 +1,21 @@
 """Errors that cross module boundaries, and the exit codes of commands that fail with them.
 
 The first line of an error's docstring begins its message; keyword arguments follow as context.
+
+The class of an error says whether a retry helps, and no other place does. Commands end with the exit code of the class;
+tasks of Airflow are retried by the class, and jobs of Spark by their exit code.
 """
 
 import os
 
 OK = 0
-REFUSED = 1  # a retry will not help
+CRASHED = 1  # not by an error of the pipeline: a defect, or a Python or a JVM that did not come up; retried
 USAGE = 2  # wrong arguments; the exit code of argparse
-TRY_LATER = os.EX_TEMPFAIL  # 75: transient, a retry may succeed
+LOOK = 3  # done, but a person has to look at what was found
+REFUSED = 4  # a retry will not help
+TRY_LATER = os.EX_TEMPFAIL  # 75: a retry may succeed
 MISCONFIGURED = os.EX_CONFIG  # 78: a setting, a topic or an offset is wrong; needs a person
+FINAL = frozenset({USAGE, REFUSED, MISCONFIGURED})  # codes of failures that no retry mends
 
 
 class PipelineError(Exception):
@@ -25,16 +31,20 @@ class PipelineError(Exception):
 
 
 class Retryable(PipelineError):
-    """A retry may succeed later."""
+    """Another run of the command or of the task may succeed later."""
 
     exit_code = TRY_LATER
 
 
-class BrokerUnavailable(Retryable):
+class Transient(Retryable):
+    """Another try of the same call may succeed: `retry_transient` repeats it."""
+
+
+class BrokerUnavailable(Transient):
     """Kafka did not acknowledge within the timeout."""
 
 
-class DatabaseUnavailable(Retryable):
+class DatabaseUnavailable(Transient):
     """PostgreSQL cannot be reached."""
 
 
@@ -54,33 +64,27 @@ class ContractMismatch(PipelineError):
     exit_code = MISCONFIGURED
 
 
-class LedgerConflict(PipelineError):
+class LedgerConflict(Retryable):
     """Another writer advanced the offset ledger; this one writes nothing."""
 
-    exit_code = TRY_LATER
 
-
-class DriverSuperseded(PipelineError):
+class DriverSuperseded(Retryable):
     """A driver that was started later took over; this one writes no more."""
-
-    exit_code = TRY_LATER
 
 
 class TimelineChanged(DriverSuperseded):
     """The database is a promoted standby, or was restored: the driver starts again from the progress saved there."""
 
 
-class TableReplaced(PipelineError):
+class TableReplaced(Retryable):
     """The topic of the member table was deleted and recreated; the next start loads it, or names the repair."""
-
-    exit_code = TRY_LATER
 
 
 class ForeignCluster(ConfigurationError):
     """The Kafka cluster that answers is not the one the gateway's events belong to; see runbook gateway-cluster."""
 
 
-class TopicChanged(Retryable):
+class TopicChanged(Transient):
     """A topic was deleted and recreated while it was read; a retry reads the new one."""
 
 

@@ -19,7 +19,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from include.errors import Retryable
+from include.errors import Transient
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,12 @@ LONGEST_PAUSE_S = 5.0
 def retry_transient(
     call: Callable[[], Result],
     max_wait_s: float = MAX_WAIT_S,
-    on_wait: Callable[[Retryable | None], None] | None = None,
+    on_wait: Callable[[Transient | None], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Return the result of `call`, retried with exponential backoff while it raises a Retryable, up to `max_wait_s`.
+    """Return the result of `call`, retried with exponential backoff while it raises a Transient, up to `max_wait_s`.
 
-    Raises the last Retryable after that. `on_wait` receives the error before each pause, and None after the last one.
+    Raises the last Transient after that. `on_wait` receives the error before each pause, and None after the last one.
     Setting `stop` ends the retries.
     """
     was_waiting = False
@@ -48,13 +48,13 @@ def retry_transient(
         nonlocal was_waiting
         log_pause(state)
         error = state.outcome.exception() if state.outcome else None
-        if on_wait and isinstance(error, Retryable):
+        if on_wait and isinstance(error, Transient):
             was_waiting = True
             on_wait(error)
 
     tries = Retrying(
         sleep=sleep_using_event(stop) if stop else time.sleep,
-        retry=retry_if_exception_type(Retryable),
+        retry=retry_if_exception_type(Transient),
         wait=wait_exponential_jitter(multiplier=0.2, max=LONGEST_PAUSE_S),
         stop=stop_any(stop_after_delay(max_wait_s), *([stop_when_event_set(stop)] if stop else [])),
         before_sleep=before_sleep,

@@ -2,7 +2,7 @@
 
 It copies board, member and the coordinates of board-detail from the end of the archive to the present end offsets, to
 files in ARCHIVE_DIR. Each record is archived once, even if a run dies or runs again. If it fails, see
-docs/runbooks/archive.md. Exit codes: 0 archived, or nothing new; 1 failed, the log has the reason; 75 a server is out
+docs/runbooks/archive.md. Exit codes: 0 archived, or nothing new; 4 refused, the log has the reason; 75 a server is out
 or another run archives, try again later; 78 a setting is wrong, records are gone or a file is damaged: a person must
 decide first.
 """

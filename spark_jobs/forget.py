@@ -8,8 +8,8 @@ system of record, and sends tombstones. It is safe to run again: data already re
 and the counts stay in table forgotten_key, so that no rebuild shows the key again. docs/runbooks/forget.md lists the
 data that stay in Kafka, and for how long.
 
-Exit codes: 0 counted, or removed; 1 failed; 2 wrong arguments; 75 a rebuild or an archive run is in progress, or a
-server is out: run it again; 78 a setting is wrong.
+Exit codes: 0 counted, or removed; 2 wrong arguments; 4 refused, the log has the reason; 75 a rebuild or an archive run
+is in progress, or a server is out: run it again; 78 a setting is wrong.
 """
 
 import argparse

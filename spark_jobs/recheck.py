@@ -12,7 +12,7 @@ records in table reject, and marks the published days dirty. The next night rebu
 Stop the stream before --execute, after it has processed all records, and start it afterwards. Run the command again
 after a repair of *serve*, which reads the output topic again. docs/runbooks/recheck.md has the steps.
 
-Exit codes: 0 nothing found, or removed; 1 rows were found and not removed; 2 wrong arguments; 75 a driver is alive or
+Exit codes: 0 nothing found, or removed; 2 wrong arguments; 3 rows were found and not removed; 75 a driver is alive or
 behind, an archive run is in progress, or a server is out: run it again; 78 a setting is wrong.
 """
 
@@ -40,7 +40,7 @@ from include.contracts import headers as h
 from include.contracts.day import Day
 from include.contracts.record_time import accepted_time, record_time
 from include.contracts.topics import Topic
-from include.errors import OK, Retryable
+from include.errors import LOOK, OK, Retryable
 from include.integrity.caught_up import wait_until_caught_up
 from include.settings import Settings
 from spark_jobs.archive.files import ArchiveFolder
@@ -50,7 +50,6 @@ from spark_jobs.batch.splits import TopicSplit, read_topic
 from spark_jobs.speed.record_decoder import TableRow, read_record
 from spark_jobs.speed.slow_path import RowRecord, iter_records
 
-FOUND = 1
 SHOWN = 50  # rows printed
 
 
@@ -195,7 +194,7 @@ def main() -> int:
         print(f"{one.topic.name}: {len(one.reasons):,} records are rejected")
     print(f"{len(found):,} rows were made from some of them")
     if not arguments.execute:
-        return FOUND if found else OK
+        return LOOK if found else OK
     for place, number in recheck.remove(rejected, found).items():
         print(f"  {place:<26}{number:>10,}")
     print("Start the stream. The night rebuilds the days that are marked dirty.")

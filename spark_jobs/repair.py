@@ -15,8 +15,9 @@ stream skips it from the next start on. A rebuild still reads the record, and de
 All moves of a query are one transaction, and table ledger_repair keeps each partition's move. The command refuses while
 a driver is alive. With --force it supersedes that driver, which then writes no more and ends.
 
-Exit codes: 0 nothing to repair, or repaired; 1 a dry run found something to repair; 2 wrong usage; 75 a driver is
-alive, or Kafka or PostgreSQL is not available; 78 a setting is wrong, or a topic does not exist.
+Exit codes: 0 nothing to repair, or repaired; 2 wrong usage; 3 a dry run found something to repair; 75 a driver is
+alive, the ledger moved meanwhile, or Kafka or PostgreSQL is not available; 78 a setting is wrong, or a topic does not
+exist.
 """
 
 import argparse
@@ -37,15 +38,13 @@ from include.clock import Clock, SystemClock
 from include.command import as_command
 from include.contracts.day import Day
 from include.contracts.definition import SITE_PIPELINE
-from include.errors import OK, LedgerBeyondEnd, TopicReplaced
+from include.errors import LOOK, OK, LedgerBeyondEnd, TopicReplaced
 from include.integrity.replaced_topic import take_out_of_cuts
 from include.settings import Settings
 from spark_jobs.speed.driver_state import Query, topics_of
 from spark_jobs.speed.manual_reject import ManualReject, Place
 from spark_jobs.speed.positions import OffsetMismatch, Position, position_of
 from spark_jobs.speed.replaced_table import ReplacedTable, replaced_table
-
-FOUND = 1
 
 HEADINGS = ("query", "topic", "partition", "problem", "ledger", "first", "end", "move to", "lost", "days")
 _OF_JOIN = (
@@ -190,7 +189,7 @@ def run(repair: Repair, consumers: Sequence[Query], dry_run: bool, force: bool) 
         print(f"\n{table.text}. The topic is removed from their cuts, and published ones are marked dirty.")
     if dry_run:
         print("\nNothing was changed. Without --dry-run each partition above is moved.")
-        return FOUND
+        return LOOK
     if not force:
         repair.refuse_live_driver()
     moved = repair.move([position for position, _ in looked], table)

@@ -7,9 +7,9 @@ A driver that starts while another one holds a lease is a standby until that one
 With `--take-over` it supersedes that one at once. It takes the lease only after it has checked its prerequisites, so a
 driver that cannot run does not supersede another one.
 
-Exit codes: 0 on SIGTERM; 1 if a query failed; 75 if a server is out; 78 if a setting is wrong or the offset ledger does
-not match the topics: a person must decide first. The supervisor starts the driver again. A superseded driver ends with
-75; once started again it is a standby.
+Exit codes: 0 on SIGTERM; 1 or 4 if a query failed; 75 if a server is out; 78 if a setting is wrong or the offset ledger
+does not match the topics: a person must decide first. The supervisor starts the driver again. A superseded driver ends
+with 75; once started again it is a standby.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import signal
 import threading
 
 from include.command import as_command
-from include.errors import OK, REFUSED, PipelineError
+from include.errors import CRASHED, OK, PipelineError
 from include.process_tree import die_with_parent
 from include.settings import Settings
 from spark_jobs.speed.driver import QUERIES, Driver
@@ -41,7 +41,7 @@ def main() -> int:
         raise
     except Exception:  # raised by Spark, whose JVM may have died
         log.exception("the driver failed")
-        return REFUSED
+        return CRASHED
     return OK
 
 

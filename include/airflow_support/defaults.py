@@ -76,7 +76,7 @@ def default_args(runbook: str) -> dict[str, Any]:
 
 
 def retry_policy() -> ExceptionRetryPolicy:
-    """Our own errors say by their type whether trying again can help; every other failure is tried again."""
+    """Our own errors say by their class whether a retry can help (`include.errors`); other failures are retried."""
     return ExceptionRetryPolicy(
         rules=[
             RetryRule(exception=Retryable, action=RetryAction.DEFAULT),

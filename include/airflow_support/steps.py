@@ -41,8 +41,8 @@ class ApprovalMissing(PipelineError):
     """Task `approve` was marked as done and did not run, so nobody was asked; clear it with downstream tasks."""
 
 
-class NotPublished(Retryable):
-    """Kafka refused rows of the system of record; the log has each with its reason."""
+class NotPublished(PipelineError):
+    """Kafka will never take some rows of the system of record as they are: correct them. The log has each, with why."""
 
 
 class UnknownRunType(PipelineError):

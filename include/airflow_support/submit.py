@@ -10,7 +10,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from include.adapters.lineage import PARENT
-from include.errors import MISCONFIGURED, USAGE
+from include.errors import FINAL
 from include.process_tree import die_with_parent
 
 
@@ -28,8 +28,8 @@ def _parent(context: Context) -> dict[str, str]:
 class JobSubmitOperator(SparkSubmitOperator):
     """Submits one of our jobs. Their exit codes say what every command's do; spark-submit ends with them.
 
-    With 78 a person has to look first: three more tries would hold the pool of rebuilds for nothing. 1 is tried again,
-    since it is also the code of a Python or a JVM that did not come up.
+    A failure that no retry mends fails the task: three more tries would hold the pool of rebuilds for nothing. Other
+    codes are tried again, also 1, with which a Python or a JVM that did not come up ends.
 
     The job dies with its task: when a task process is killed, a retry begins, and the job would go on beside it.
     """
@@ -45,7 +45,7 @@ class JobSubmitOperator(SparkSubmitOperator):
             return super().execute(context)
         except AirflowException as exc:
             process = getattr(self._hook, "_submit_sp", None)
-            if process is not None and process.returncode in (USAGE, MISCONFIGURED):
+            if process is not None and process.returncode in FINAL:
                 raise AirflowFailException(f"{exc} Trying again cannot help: a person has to look first.") from exc
             raise
 

@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import IO, Any
 from urllib.parse import unquote
 
-from include.errors import ConfigurationError, Retryable
+from include.errors import ConfigurationError, Transient
 from include.s3_connection import FILE_SCHEME, S3_SCHEME, S3Connection
 
 PART = ".part"  # at the end of the name of a file that is not whole
 
 
-class StorageUnavailable(Retryable):
+class StorageUnavailable(Transient):
     """The object store does not answer, or asks to slow down."""
 
 

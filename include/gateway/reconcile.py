@@ -20,9 +20,9 @@ own server, a copy of the disk, or a base backup that was started without `recov
 It is safe to run while gateways run, and to run again. Rows changed within the last minute are left to the gateways.
 The event id is derived from topic, id and version, as in the gateway, so a record that a gateway sent without receiving
 its acknowledgement is a copy. A version older than the one that a topic has by then loses every version comparison.
-Exit codes: 0 everything is published, or the dry run is done; 75 some rows are not published, the timeline of the
-database changed within the last minute, or the database, the broker or a store is not available; 78 a setting is wrong;
-1 ids were given twice.
+Exit codes: 0 everything is published, or the dry run is done; 3 Kafka will never take some rows as they are: correct
+them; 4 ids were given twice; 75 the timeline of the database changed within the last minute, or the database, the
+broker or a store is not available; 78 a setting is wrong.
 """
 
 import argparse
@@ -46,7 +46,7 @@ from include.clock import Clock, SystemClock, rfc3339
 from include.command import as_command
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
-from include.errors import OK, TRY_LATER, BrokerUnavailable, PipelineError, Retryable
+from include.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
 from include.gateway.intake import accepted_at, row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
@@ -326,7 +326,7 @@ def main() -> int:
     for one in done:
         print(f"{one.topic}: {one.unpublished} not published, {one.produced} produced, {one.refused} refused, "
               f"{one.written_back} written back")  # fmt: skip
-    return TRY_LATER if any(one.refused for one in done) else OK
+    return LOOK if any(one.refused for one in done) else OK
 
 
 if __name__ == "__main__":

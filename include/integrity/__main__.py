@@ -5,9 +5,9 @@ A day by hand: `drain`, `catch-up`, `rebuild`, `diff`, `publish`, `certify`. To 
 Settings come from the environment, as for every process of the pipeline (`set -a; . ./.env; set +a`).
 The result is printed on standard output, as text or with --json as JSON; the log on standard error.
 
-Exit codes: 0 done; 1 refused, a retry will not help; 2 wrong arguments; 3 done, but a person has to look: differences
-are unexplained, the day is not certified, or the watch has findings; 75 a server is unavailable or the day is busy,
-try again later; 78 a setting is missing or wrong.
+Exit codes: 0 done; 2 wrong arguments; 3 done, but a person has to look: differences are unexplained, the day is not
+certified, or the watch has findings; 4 refused, a retry will not help; 75 a server is unavailable or the day is busy,
+try again later; 78 a setting is missing or wrong; 1 a defect.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import sys
 from typing import Any
 
 from include.command import as_command
-from include.errors import OK
-from include.integrity.commands import COMMANDS, LOOK, needs_a_person, run
+from include.errors import LOOK, OK
+from include.integrity.commands import COMMANDS, needs_a_person, run
 from include.integrity.report import text_of
 
 

@@ -27,7 +27,6 @@ from include.integrity.unexplained import Seen
 from include.integrity.watch import watch
 from include.settings import Settings
 
-LOOK = 3  # exit code: done, but a person has to look
 Arguments = Mapping[str, Mapping[str, Any]]  # flag → options of argparse; the flag's name is the function's argument
 
 

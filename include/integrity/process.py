@@ -6,18 +6,18 @@ import sys
 from pathlib import Path
 
 from include.contracts.day import Day
-from include.errors import MISCONFIGURED, REFUSED, TRY_LATER, PipelineError
+from include.errors import CRASHED, MISCONFIGURED, REFUSED, TRY_LATER, PipelineError
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "spark_jobs" / "rebuild_day.py"
 
 
 class RebuildFailed(PipelineError):
-    """The rebuild failed; its log above says why. The exit code is the job's if that is 75 or 78, else 1."""
+    """The rebuild failed; its log above says why. The exit code is the job's if that says whether a retry helps."""
 
     def __init__(self, job_code: int, day: Day, run_id: str) -> None:
         super().__init__(day=day, run=run_id, exit_code=job_code)
-        self.exit_code = job_code if job_code in (TRY_LATER, MISCONFIGURED) else REFUSED
+        self.exit_code = job_code if job_code in (REFUSED, TRY_LATER, MISCONFIGURED) else CRASHED
 
 
 def rebuild_arguments(day: str, run_id: str, reason: str | None, source: str) -> list[str]:

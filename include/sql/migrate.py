@@ -24,7 +24,7 @@ from include.adapters.postgres.schema_revision import newest_revision, other_pip
 from include.adapters.postgres.sessions import MIGRATION, connect, open_connection, open_session, own_errors
 from include.command import as_command
 from include.contracts.site import BOARD_DETAIL_PIPELINE
-from include.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Retryable
+from include.errors import ConfigurationError, ContractMismatch, DatabaseUnavailable, Transient
 from include.retry import retry_transient
 from include.settings import DatabaseSettings, Role, Settings
 from include.sql.evolve import evolve, make_view
@@ -44,7 +44,7 @@ STEP = dataclasses.replace(MIGRATION, lock_s=2.0)
 MAX_WAIT_S = 90.0
 
 
-class MigrationBlocked(Retryable):
+class MigrationBlocked(Transient):
     """A migration waits for a lock that other sessions hold."""
 
 

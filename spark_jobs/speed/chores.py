@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from include.errors import Retryable
+from include.errors import Transient
 
 log = logging.getLogger(__name__)
 
@@ -12,7 +12,7 @@ ROUND_S = 1.0
 
 
 class Chores:
-    """Runs the chores in turn, once a second. A Retryable ends its chore's turn; other errors end the thread."""
+    """Runs the chores in turn, once a second. A Transient ends its chore's turn; other errors end the thread."""
 
     def __init__(self, chores: Sequence[Callable[[], object]], tick: Callable[[], None], stop: threading.Event) -> None:
         """`tick` is called in each round. `stop` ends the thread; chores that wait must check it too."""
@@ -41,7 +41,7 @@ class Chores:
             for chore in self._chores:
                 try:
                     chore()
-                except Retryable as exc:
+                except Transient as exc:
                     log.warning("retrying in the next round: %s", exc)
                 except Exception as exc:  # the main loop raises it
                     log.exception("a chore failed")

@@ -23,7 +23,7 @@ from include.adapters.postgres.schema_revision import require_schema
 from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.adapters.tracing import tracer_of
 from include.contracts.definition import Definition
-from include.errors import ConfigurationError, Retryable
+from include.errors import ConfigurationError, Transient
 from include.settings import Settings
 from spark_jobs.connectors.session import STREAM_CONFIGURATION, connector_jars, open_session
 from spark_jobs.speed import standby
@@ -168,7 +168,7 @@ class Driver:
     def _release_lease(self) -> None:
         try:
             self._lease.release()
-        except Retryable as exc:
+        except Transient as exc:
             log.warning("the lease was not released: %s", exc)
 
     def _start_queries(self, session: SparkSession, checkpoints: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from include.contracts.definition import Definition
-from include.errors import Retryable
+from include.errors import Transient
 
 Query = Literal["join", "serve"]
 Count = Literal["sent", "rejects", "pending_kept", "pending_sent", "duplicates", "rows_written", "isolated"]
@@ -86,11 +86,11 @@ class DriverState:
         with self._lock:
             self._table = size
 
-    def waiting_callback(self, query: Query) -> Callable[[Retryable | None], None]:
+    def waiting_callback(self, query: Query) -> Callable[[Transient | None], None]:
         """Return a callback for `retry_transient` that records what the query waits for; several may be in use."""
         key = (query, next(self._wait_numbers))
 
-        def note(error: Retryable | None) -> None:
+        def note(error: Transient | None) -> None:
             with self._lock:
                 if error is None:
                     self._waiting.pop(key, None)

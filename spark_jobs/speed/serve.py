@@ -19,7 +19,7 @@ from include.adapters.postgres.served_batch import ends_of, holds_record, reject
 from include.contracts.definition import Definition
 from include.contracts.headers import TRACEPARENT
 from include.contracts.reject import Reject
-from include.errors import Retryable
+from include.errors import Transient
 from include.failpoints import failpoint_records
 from include.kafka_connection import KafkaConnection
 from include.retry import NO_LIMIT, retry_transient
@@ -109,7 +109,7 @@ class Serve:
             nonlocal pages
             try:
                 return next(pages, None)
-            except Retryable:
+            except Transient:
                 pages = self._pages(tail, left)
                 raise
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from include.adapters.postgres.driver_lease import DriverLease, Holder
-from include.errors import Retryable
+from include.errors import Transient
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def wait_for_turn(
     while not stop.is_set():
         try:
             holders = lease.holders()
-        except Retryable as exc:
+        except Transient as exc:
             log.warning("standing by; the other driver's heartbeat cannot be read: %s", exc)
             tell(f"standing by: {exc}")
             seen.clear()

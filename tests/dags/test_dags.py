@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from include.airflow_support.dag_ids import BASES, SITE_BASES
+from tests.support.errors import pipeline_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINES = {"": "board_detail", "_order_detail": "order_detail"}  # by the suffix of their DAGs
@@ -164,6 +165,22 @@ class TestRetryPolicy:
         decision = retry_policy().evaluate(getattr(errors, error)(), try_number=1, max_tries=3)
 
         assert decision.action.value == action
+
+    def test_a_task_and_a_job_that_end_with_the_same_error_are_both_retried_or_both_not(self, dag_bag):
+        from include.airflow_support.defaults import retry_policy
+        from include.airflow_support.steps import NotPublished
+        from include.errors import FINAL
+
+        errors = pipeline_errors()
+        retried = {
+            error.__name__
+            for error in errors
+            if retry_policy().evaluate(error.__new__(error), try_number=1, max_tries=3).action.value == "default"
+        }
+
+        assert len(errors) > 60
+        assert retried == {error.__name__ for error in errors if error.exit_code not in FINAL}
+        assert NotPublished.__name__ not in retried
 
     def test_leaves_what_is_not_ours_to_airflow(self, dag_bag):
         from include.airflow_support.defaults import retry_policy

@@ -1,13 +1,9 @@
 """Exit codes: one mapping, by the error's class, and every command ends with it."""
 
 import importlib
-import pkgutil
-import re
 
 import pytest
 
-import include
-import spark_jobs
 from include.contracts.day import Day, DayFormatError
 from include.errors import (
     MISCONFIGURED,
@@ -16,22 +12,14 @@ from include.errors import (
     USAGE,
     ConfigurationError,
     ContractMismatch,
-    DriverSuperseded,
-    LedgerConflict,
     MissingRange,
-    PipelineError,
     PositionRefused,
     Retryable,
-    TableReplaced,
 )
 from include.integrity.process import RebuildFailed
 from include.settings import Settings
 from spark_jobs.archive.files import ArchiveDamaged
-
-for package in (include, spark_jobs):
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not re.search(r"\.(__main__|migrations\b|init)", module.name) and "airflow_support" not in module.name:
-            importlib.import_module(module.name)
+from tests.support.errors import pipeline_errors
 
 COMMANDS = {
     "include.adapters.kafka.admin": ["create-topics"],
@@ -48,23 +36,19 @@ COMMANDS = {
 }
 
 
-def classes(base):
-    return [base, *(found for each in base.__subclasses__() for found in classes(each))]
-
-
-ERRORS = sorted(set(classes(PipelineError)), key=lambda each: each.__name__)
+ERRORS = pipeline_errors()
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda each: each.__name__)
 def test_what_can_pass_by_itself_ends_with_75_and_what_a_person_has_to_set_right_with_78(error):
-    if issubclass(error, Retryable | LedgerConflict | DriverSuperseded | TableReplaced):
+    if issubclass(error, Retryable):
         assert error.exit_code == TRY_LATER == 75
     elif issubclass(error, ConfigurationError | ContractMismatch | PositionRefused | MissingRange | ArchiveDamaged):
         assert error.exit_code == MISCONFIGURED == 78
     elif issubclass(error, DayFormatError):
         assert error.exit_code == USAGE == 2
     else:
-        assert error.exit_code == REFUSED == 1
+        assert error.exit_code == REFUSED == 4
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda each: each.__name__)
@@ -81,6 +65,6 @@ def test_every_command_ends_with_the_code_of_its_error(command, error, monkeypat
     assert importlib.import_module(command).main() == error.exit_code
 
 
-@pytest.mark.parametrize(("job", "own"), [(75, 75), (78, 78), (1, 1), (2, 1), (-9, 1), (137, 1)])
+@pytest.mark.parametrize(("job", "own"), [(75, 75), (78, 78), (4, 4), (1, 1), (2, 1), (-9, 1), (137, 1)])
 def test_a_failed_rebuild_ends_with_the_code_of_its_job(job, own):
     assert RebuildFailed(job, Day.parse("2026-11-20", "Asia/Seoul"), "r").exit_code == own

@@ -9,9 +9,8 @@ from contextlib import closing
 import httpx
 import pytest
 
-from include.errors import OK, REFUSED
+from include.errors import LOOK, OK, REFUSED
 from include.integrity.__main__ import main
-from include.integrity.commands import LOOK
 from include.integrity.gateways import unsent
 from include.integrity.snapshot import read_snapshot
 from include.settings import Settings

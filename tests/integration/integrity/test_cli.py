@@ -15,7 +15,7 @@ from tests.support.pipeline import environment, migrated, rows
 from tests.support.publication import publish
 from tests.support.serving import DAY, build, opened_store, row, serve
 
-DONE, REFUSED, USAGE, LOOK, LATER, SETTING = 0, 1, 2, 3, 75, 78
+DONE, REFUSED, USAGE, LOOK, LATER, SETTING = 0, 4, 2, 3, 75, 78
 YESTERDAY = Day.of(dt.datetime.now(dt.UTC), "Asia/Seoul").before(1)
 
 

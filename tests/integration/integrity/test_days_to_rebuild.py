@@ -8,6 +8,7 @@ from include.adapters.postgres.generation_store import GenerationStore
 from include.clock import SystemClock, rfc3339
 from include.contracts.day import Day, DayNotOver
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import REFUSED
 from include.integrity.__main__ import main
 from include.integrity.comparison import verify
 from include.integrity.days import MANY_RUNS, MAX_DAYS, days_to_certify, days_to_rebuild, load_window
@@ -134,7 +135,7 @@ def test_a_command_refuses_a_day_that_is_not_over(
 ):
     for name, value in environment(None, postgres, "days_to_rebuild", tmp_path).items():
         monkeypatch.setenv(name, value)
-    assert main([command, "--day", str(yesterday.before(-1))]) == 1
+    assert main([command, "--day", str(yesterday.before(-1))]) == REFUSED
     assert "that day is not over in Asia/Seoul" in caplog.text
 
 

@@ -14,6 +14,7 @@ from include.clock import SystemClock
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import (
+    LOOK,
     ConfigurationError,
     ContractMismatch,
     DriverSuperseded,
@@ -112,7 +113,7 @@ class TestRepair:
         self.lose_three(log)
         before, epochs = rows(settings, LEDGER), rows(settings, "SELECT epoch FROM stream_driver")
         code, text = self.run(repair, dry_run=True)
-        assert code == 1
+        assert code == LOOK
         today = str(Day.of(SystemClock().now(), settings.timezone))
         offsets = ["5", "8", "9", "8", "3"]
         assert text.splitlines()[1].split() == [

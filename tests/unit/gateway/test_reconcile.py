@@ -3,14 +3,17 @@
 import asyncio
 import datetime as dt
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from include.adapters.postgres.unpublished_rows import UnpublishedRow
 from include.contracts.site import BOARD, MEMBER
-from include.errors import BrokerUnavailable
+from include.errors import LOOK, BrokerUnavailable
+from include.gateway import reconcile
 from include.gateway.ports import Failure, Saved
 from include.gateway.reconcile import _first_change, record_of, send
+from include.settings import Settings
 from tests.fakes.events import keys_of
 from tests.fakes.gateway import FixedClock, MemoryProducer
 from tests.fakes.harness import over_http
@@ -80,6 +83,14 @@ def test_row_that_kafka_refuses_for_ever_does_not_stop_the_others():
     producer, acknowledged = sent(lambda record: Failure("INVALID_RECORD", "no") if record.key == b"1" else None)
     assert acknowledged == 4
     assert [record.key for record in producer.records] == [b"0", b"2", b"3", b"4"]
+
+
+def test_rows_that_kafka_refuses_for_ever_are_left_to_a_person_and_not_to_a_retry(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["reconcile", "--all"])
+    settings = SimpleNamespace(gateway=SimpleNamespace(fallback_dir=tmp_path))
+    monkeypatch.setattr(Settings, "from_environment", lambda: settings)
+    monkeypatch.setattr(reconcile, "reconcile_sources", lambda *_: [reconcile.Reconciled("member", 2, 1, refused=1)])
+    assert reconcile.main() == LOOK == 3
 
 
 def test_outage_ends_the_run_and_tells_how_far_it_came():
