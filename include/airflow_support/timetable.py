@@ -13,7 +13,8 @@ from airflow.timetables.base import DagRunInfo
 from airflow.timetables.trigger import CronPartitionTimetable
 from pendulum import DateTime, instance
 
-from include.contracts.day import Day
+from include.clock import SystemClock
+from include.contracts.day import Day, DayNotOver
 
 _ONE_DAY = dt.timedelta(days=1)
 _QUARTER_OF_AN_HOUR_MIN = 15  # time zones differ from UTC by multiples of it
@@ -58,9 +59,16 @@ class DayTimetable(CronPartitionTimetable):
     def iter_partition_dagrun_infos(self, *, earliest: dt.datetime, latest: dt.datetime) -> Iterator[DagRunInfo]:
         """Yield a run for each date from that of `earliest` to that of `latest`, both included, oldest first.
 
-        A bound stands for a date as `date_of_bound` reads it. A run starts when its date is over.
+        A bound stands for a date as `date_of_bound` reads it. Raises InvalidBackfillDate if the last date is not over:
+        its run would wait until then, and Airflow refuses all other backfills of the DAG as long as one is under way.
         """
+        from airflow.models.backfill import InvalidBackfillDate  # which Airflow answers with 422 and the text
+
         date, last = self.date_of_bound(earliest), self.date_of_bound(latest)
+        try:
+            Day(last, self._zone).require_over(SystemClock().now(), "to")
+        except DayNotOver as exc:
+            raise InvalidBackfillDate(str(exc)) from exc
         while date <= last:
             day = Day(date, self._zone)
             yield DagRunInfo(

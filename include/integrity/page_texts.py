@@ -9,7 +9,8 @@ from include.integrity.texts import Message, has_text, text
 # texts that scripts show; templates hand them over as JSON
 OF_SCRIPTS = (
     "starting", "started", "watch_it", "may_not_start", "may_not_decide", "not_started", "airflow_silent", "deciding",
-    "decided", "decided_before", "not_decided", "approve", "reject", "approvals_run", "approvals_day", "filter_shown",
+    "decided", "decided_before", "not_decided", "approve", "reject", "approvals_run", "approvals_day",
+    "approvals_unknown", "filter_shown",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ And backfills: the dates that a person chose, in whatever zone the page showed t
 
 import datetime as dt
 from functools import cache
+from types import SimpleNamespace
 from zoneinfo import ZoneInfo, available_timezones
 
 import pendulum
@@ -14,6 +15,13 @@ from include.contracts.day import Day
 
 FIRST, LAST = dt.date(2026, 1, 1), dt.date(2031, 1, 1)
 NEAR = range(-3, 4)  # days around a change
+
+
+@pytest.fixture(autouse=True)
+def over(monkeypatch):
+    """All dates of the tests are over."""
+    clock = SimpleNamespace(now=lambda: dt.datetime.combine(LAST, dt.time(), dt.UTC) + dt.timedelta(days=90))
+    monkeypatch.setattr("include.airflow_support.timetable.SystemClock", lambda: clock)
 
 
 def changes(zone):

@@ -61,6 +61,30 @@ def test_backfill_of_one_day_runs_that_day_alone(timetable):
     assert [info.partition_key for info in infos] == ["2026-11-20"]
 
 
+@pytest.mark.parametrize(
+    ("last", "now", "is_over"),
+    [
+        ("2026-11-20T00:00:00Z", "2026-11-20T15:00:00Z", True),  # midnight in Seoul
+        ("2026-11-20T00:00:00Z", "2026-11-20T14:59:59Z", False),
+        ("2026-11-20T23:59:59.999Z", "2026-11-20T14:59:59Z", False),
+        ("2026-12-31T00:00:00Z", "2026-11-21T00:00:00Z", False),
+    ],
+)
+def test_a_backfill_whose_last_day_is_not_over_is_refused_as_a_whole(timetable, monkeypatch, last, now, is_over):
+    from airflow.models.backfill import InvalidBackfillDate
+
+    clock = SimpleNamespace(now=lambda: dt.datetime.fromisoformat(now))
+    monkeypatch.setattr("include.airflow_support.timetable.SystemClock", lambda: clock)
+    infos = timetable.iter_partition_dagrun_infos(
+        earliest=dt.datetime(2026, 11, 18, tzinfo=dt.UTC), latest=dt.datetime.fromisoformat(last)
+    )
+    if is_over:
+        assert [info.partition_key for info in infos] == ["2026-11-18", "2026-11-19", "2026-11-20"]
+        return
+    with pytest.raises(InvalidBackfillDate, match=f"^to={last[:10]}: that day is not over in Asia/Seoul before "):
+        next(infos)
+
+
 @pytest.mark.parametrize("key", [None, "", "2026-11-20"])
 def test_a_run_by_hand_is_refused_since_it_has_no_day(timetable, key):
     with pytest.raises(ValueError, match="a run by hand is refused"):

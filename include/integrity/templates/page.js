@@ -42,6 +42,22 @@ async function call(method, path, body) {
   }
 }
 
+// All entries of a list of Airflow's API; null if it does not answer. Airflow gives a page at a time.
+async function callAll(path, list) {
+  let found = [], total = 0;
+  do {
+    const response = await call("GET", `${path}&limit=100&offset=${found.length}`);
+    if (!response?.ok) return null;
+    const page = await response.json();
+    // One that left the list meanwhile moved the others up, past the next page: begin again.
+    const isMoved = page.total_entries < total;
+    if (!isMoved && !page[list].length) return found;
+    found = isMoved ? [] : found.concat(page[list]);
+    total = page.total_entries;
+  } while (found.length < total);
+  return found;
+}
+
 // Start a run. `what` names it, as in "a dry run of 2026-11-20".
 async function startRun(dag, conf, what) {
   message.textContent = say("starting", { what });
@@ -67,18 +83,20 @@ async function submitRun(event) {
   button.disabled = false;
 }
 
-// Builds that wait for a person: tasks of this pipeline's DAGs, which have its name as a tag.
+// Builds that wait for a person: tasks of this pipeline's DAGs, which have its name as a tag. Asked for by state: the
+// questions of tasks that were cleared, failed or timed out stay unanswered for ever. Null if Airflow does not answer.
 async function waitingBuilds(day) {
   const [dags, waiting] = await Promise.all([
-    call("GET", `dags?limit=100&tags=${encodeURIComponent(main.dataset.pipeline)}`),
-    call("GET", "dags/~/dagRuns/~/hitlDetails?limit=100&response_received=false&order_by=created_at"),
+    callAll(`dags?tags=${encodeURIComponent(main.dataset.pipeline)}`, "dags"),
+    callAll("dags/~/dagRuns/~/hitlDetails?state=awaiting_input&state=deferred&response_received=false" +
+      "&order_by=created_at", "hitl_details"),
   ]);
-  if (!dags?.ok || !waiting?.ok) return [];
-  const own = new Set((await dags.json()).dags.map((dag) => dag.dag_id));
+  if (dags === null || waiting === null) return null;
+  const own = new Set(dags.map((dag) => dag.dag_id));
   const builds = [];
-  for (const question of (await waiting.json()).hitl_details) {
+  for (const question of waiting) {
     const task = question.task_instance;
-    if (!own.has(task.dag_id) || !["awaiting_input", "deferred"].includes(task.state)) continue;
+    if (!own.has(task.dag_id)) continue;
     const found = [task.rendered_fields?.day, task.rendered_map_index, question.subject]
       .map((text) => /\d{4}-\d{2}-\d{2}/.exec(text ?? "")?.[0]).find(Boolean);
     if (day === undefined || day === found) builds.push({ day: found, question, task });
@@ -127,6 +145,10 @@ function buildToDecide(build) {
 
 async function showApprovals(section) {
   const builds = await waitingBuilds(section.dataset.day);
+  if (builds === null) {
+    message.textContent = say("approvals_unknown");
+    return;
+  }
   const list = section.querySelector(".builds");
   if (section.dataset.day) {
     list.replaceChildren(...builds.map(buildToDecide));

@@ -57,6 +57,20 @@ def test_a_date_in_the_future_is_refused(pipeline, operator, today):
         operator.preview_backfill("nightly_rebuild", today.before(-2).date)
 
 
+@pytest.mark.parametrize("path", ["backfills/dry_run", "backfills"])
+@pytest.mark.parametrize("ahead", [0, 5])
+def test_a_backfill_that_reaches_beyond_yesterday_is_refused_and_holds_up_no_other(
+    pipeline, operator, day, today, path, ahead
+):
+    last, address, headers = today.before(-ahead), f"{pipeline.airflow_url}/api/v2", operator.authorization()
+    body = {"dag_id": "nightly_rebuild", "from_date": f"{day}T00:00:00Z", "to_date": f"{last}T00:00:00Z"}
+    answer = httpx.post(f"{address}/{path}", headers=headers, json=body)
+    assert answer.status_code == 422, answer.text
+    assert f"to={last}: that day is not over in Asia/Seoul before" in answer.text
+    made = httpx.get(f"{address}/backfills", headers=headers, params={"dag_id": "nightly_rebuild"}).raise_for_status()
+    assert [each for each in made.json()["backfills"] if each["completed_at"] is None] == []
+
+
 def test_the_command_line_lists_the_date_that_is_from_and_to(pipeline, operator, day):
     command = ["airflow", "backfill", "create", "--dag-id", "nightly_rebuild", "--from-date", str(day)]
     finished = subprocess.run(

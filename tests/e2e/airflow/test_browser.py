@@ -1,10 +1,14 @@
 """The Integrity pages as each user of Airflow sees them: a real Chromium, a real Airflow, a real database."""
 
 import re
+from contextlib import closing
+from dataclasses import asdict
 
 import httpx
+import psycopg2
 import pytest
 
+from stack.databases import AIRFLOW_DATABASE
 from tests.fakes.events import board, member
 from tests.support.airflow import (
     RUN_DEADLINE_S,
@@ -241,8 +245,36 @@ def test_a_post_is_found_and_what_is_typed_is_text(day, open_as):
     assert f"event {HOSTILE}" in text
 
 
-def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, today, open_as):
-    day = today.before(8)
+def leave_questions(pipeline, run, ended, count):
+    """Questions older than the run's own, of tasks of another run that failed: Airflow keeps them without an answer."""
+    params = {**asdict(run), "ended_dag": ended.dag_id, "ended": ended.run_id, "count": count}
+    connection = psycopg2.connect(pipeline.postgres.superuser_dsn(AIRFLOW_DATABASE))
+    with closing(connection), connection, connection.cursor() as cursor:
+        cursor.execute(_LEAVE_QUESTIONS, params)
+        assert cursor.rowcount == count
+
+
+_LEAVE_QUESTIONS = """
+WITH asking AS (
+    SELECT t AS task FROM task_instance t JOIN hitl_detail h ON h.ti_id = t.id
+     WHERE t.dag_id = %(dag_id)s AND t.run_id = %(run_id)s
+), failed AS (
+    INSERT INTO task_instance
+    SELECT (jsonb_populate_record(task, jsonb_build_object(
+               'id', gen_random_uuid(), 'dag_id', %(ended_dag)s, 'run_id', %(ended)s, 'task_id', 'asked',
+               'map_index', number, 'state', 'failed'))).*
+      FROM asking, generate_series(1, %(count)s) number
+    RETURNING id
+)
+INSERT INTO hitl_detail
+SELECT (jsonb_populate_record(
+           h, jsonb_build_object('ti_id', failed.id, 'created_at', h.created_at - interval '1 day'))).*
+  FROM hitl_detail h JOIN asking ON (asking.task).id = h.ti_id, failed
+"""
+
+
+def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, day, today, open_as):
+    earlier, day = day, today.before(8)
     before = noon(day.before(1))
     post(pipeline, "member", member(18, nickname="mina", createdAt=before, modifiedAt=before))
     post_board(pipeline, day, board_id=211, member_id=18)
@@ -254,6 +286,8 @@ def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, today, 
         run = started_run(frame, "reprocess_days")
         with pipeline.airflow("operator") as operator:
             wait_for_question(pipeline, operator, run)
+            (ended,) = operator.runs_of_day("rebuild_day", earlier.date)
+        leave_questions(pipeline, run, ended, 104)
         with open_as("viewer") as other:
             shown_to_viewer = open_day(other, day)
             shown_to_viewer.get_by_role("button", name="Reject").click()
@@ -275,7 +309,10 @@ def test_a_build_that_waits_is_rejected_on_the_page_of_its_day(pipeline, today, 
 
 
 def test_only_builds_of_the_pipeline_and_the_day_are_asked_about_and_the_answer_is_the_buttons(day, open_as):
-    """Answers of Airflow are made up: DAGs and tasks may have any id."""
+    """Answers of Airflow are made up: DAGs and tasks may have any id. It gives two questions at a time.
+
+    While the page of the day asks, somebody answers the first one.
+    """
 
     def question(dag_id, of_day, state="awaiting_input", **task):
         names = {"dag_id": dag_id, "dag_run_id": "run/1", "task_id": "ask", "map_index": -1, "state": state}
@@ -283,18 +320,29 @@ def test_only_builds_of_the_pipeline_and_the_day_are_asked_about_and_the_answer_
             **names, "rendered_fields": {"day": of_day}, "rendered_map_index": None, **task}}  # fmt: skip
 
     waiting = [
-        question("rebuild_day", str(day)), question("of_another", str(day)), question("rebuild_day", "2020-01-01"),
-        question("rebuild_day", str(day), "failed"),
+        question("of_another", str(day)), question("rebuild_day", "2020-01-01"), question("rebuild_day", str(day)),
+        question("of_another", str(day)), question("rebuild_day", str(day), "failed"),
     ]  # fmt: skip
-    sent = []
+    sent, begun = [], []
+
+    def list_questions(route):
+        asked = httpx.URL(route.request.url).params
+        found = [each for each in waiting if each["task_instance"]["state"] in asked.get_list("state")]
+        offset = int(asked["offset"])
+        page = {"hitl_details": found[offset : offset + 2], "total_entries": len(found)}
+        begun.extend([1] if offset == 0 else [])
+        if offset == 0 and len(begun) == 2:  # the first time is that of the page of all days
+            waiting.pop(0)
+        route.fulfill(json=page)
 
     def answer(route):
         sent.append((route.request.method, httpx.URL(route.request.url).raw_path, route.request.post_data_json))
         route.fulfill(json={})
 
     with open_as("operator") as page:
-        page.route("**/api/v2/dags?*", lambda route: route.fulfill(json={"dags": [{"dag_id": "rebuild_day"}]}))
-        page.route("**/hitlDetails?*", lambda route: route.fulfill(json={"hitl_details": waiting}))
+        own = {"dags": [{"dag_id": "rebuild_day"}], "total_entries": 1}
+        page.route("**/api/v2/dags?*", lambda route: route.fulfill(json=own))
+        page.route("**/hitlDetails?*", list_questions)
         page.route("**/hitlDetails", answer)
         frame = open_day(page, day)
         frame.get_by_role("button", name="Approve").click()
@@ -306,6 +354,12 @@ def test_only_builds_of_the_pipeline_and_the_day_are_asked_about_and_the_answer_
     assert hacked is None
     path = b"/api/v2/dags/rebuild_day/dagRuns/run%2F1/taskInstances/ask/-1/hitlDetails"
     assert sent == [("PATCH", path, {"chosen_options": ["Approve"], "params_input": {}})]
+
+
+def test_a_page_that_cannot_ask_which_builds_wait_says_so(day, open_as):
+    with open_as("operator") as page:
+        page.route("**/hitlDetails?*", lambda route: route.fulfill(status=503))
+        open_day(page, day).get_by_text("Airflow does not say which builds wait for a decision.").wait_for()
 
 
 def test_the_keyboard_reaches_a_day_and_its_buttons(day, open_as, pipeline):
