@@ -80,11 +80,12 @@ coverage: setup ## the lines that the tests without servers run, of each file; a
 
 FAULTS = --rounds 20 --seed 7 $(if $(P),--pipeline $(P))
 
-faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream and batch; another pipeline: P=order_detail
+faults: setup ## twenty seeded rounds of faults each against gateway, its server, stream, batch and the order of questions; another pipeline: P=order_detail
 	@$(PY) -m tests.faults.gateway $(FAULTS)
 	@$(PY) -m tests.faults.clients $(FAULTS)
 	@$(PY) -m tests.faults.stream $(FAULTS)
 	@$(PY) -m tests.faults.batch $(FAULTS)
+	@$(PY) -m tests.faults.questions $(FAULTS)
 
 cluster: setup ## three brokers, a database with a standby and a Spark cluster, failed in every way under load; another pipeline: P=order_detail
 	@$(PY) -m tests.faults.cluster $(if $(P),--pipeline $(P))

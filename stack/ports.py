@@ -1,12 +1,14 @@
 """Free and busy TCP ports on loopback."""
 
 import contextlib
+import random
 import socket
 from collections.abc import Collection
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 _LISTEN = "0A"  # of /proc/net/tcp
+_OF_TESTS = 20_000  # the first port; those of a stack are below
 
 
 def is_free(port: int) -> bool:
@@ -47,12 +49,11 @@ def next_free(port: int, taken: Collection[int] = ()) -> int:
 
 
 def unused(count: int) -> list[int]:
-    """Return `count` different ports that are unused now, for servers of tests."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Return `count` different ports that are unused now, for servers of tests.
+
+    They are not among those of outgoing connections, one of which could take a port before the server does.
+    """
+    outgoing = range(*map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()))
+    candidates = [port for port in range(_OF_TESTS, 65536) if port not in outgoing]
+    random.shuffle(candidates)
+    return [port for port, _ in zip(filter(is_free, candidates), range(count), strict=False)]

@@ -63,9 +63,11 @@ def archive_topics(
     store, folder = ArchiveStore(settings.database), ArchiveFolder.of(settings.batch)
     require_zone(settings, "batch")
     folder.require_shared(settings.spark.master)
-    folder.require_files(store.all_files())  # before claiming it: ARCHIVE_DIR may point to a wrong folder by mistake
-    folder.claim(store.identity())
     with store.hold():
+        # with the lock, since `forget` removes files that it replaces at once; before claiming the folder, since
+        # ARCHIVE_DIR may point to a wrong one by mistake
+        folder.require_files(store.all_files())
+        folder.claim(store.identity())
         remove_leftovers(store, folder)
         require_own_cluster(settings.kafka.connection, [settings.gateway.fallback_dir])
         run = _Run(start_context, settings, definition, store, folder, run_id, accept_gap)

@@ -5,7 +5,7 @@ A rebuild from it has the same result as one from the topics alone.
 
 import datetime as dt
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -43,19 +43,20 @@ def archive_sources(
     definition: Definition,
     retention_days: int,
     now: dt.datetime,
-    known: Known,
+    look_up: Callable[[], Known],
     archive: "ArchiveSource",
     from_archive: bool = False,
-    cut: Offsets | None = None,
 ) -> Sources:
     """Return the sources of a rebuild of the day, from the topics and, where they are needed, the archive's files.
 
     The stream is read from its topic while that holds the day, unless `from_archive` is true. The table is read from
-    the archive up to the archive's end offsets, because the topic's records would cost more with every night. `cut` is
-    that of `fix_ranges`. Raises MissingRange if neither the topic nor the archive holds the day.
+    the archive up to the archive's end offsets, because the topic's records would cost more with every night. `look_up`
+    returns what stored rows show. Raises MissingRange if neither the topic nor the archive holds the day.
     """
     stream, table, output = definition.stream.name, definition.table.name, definition.output.name
     listed = archive.listed_members()  # before the topic's ends: an archive run may add records meanwhile
+    cut = offset_reader.ends(stream)
+    known = look_up()  # after the cut: a record that arrives and is served in between is beyond it
     ranges = fix_ranges(offset_reader, day, definition, known, cut)
     found = topic_sources(ranges, definition)
     members = archive.members(listed, found.cut[table])

@@ -73,11 +73,10 @@ def rebuild_day(
         archive = ArchiveSource(ArchiveStore(settings.database), folder, offset_reader, definition)
 
         def sources(from_archive: bool) -> Sources:
-            # the cut before the known records: one that arrives and is served in between is beyond the cut
-            cut = offset_reader.ends(definition.stream.name)
-            known = _known(store, day, definition, topic_ids)
-            found = archive_sources(offset_reader, day, definition, settings.kafka.retention_days,
-                                    SystemClock().now(), known, archive, from_archive, cut)  # fmt: skip
+            found = archive_sources(
+                offset_reader, day, definition, settings.kafka.retention_days, SystemClock().now(),
+                lambda: _known(store, day, definition, topic_ids), archive, from_archive,
+            )  # fmt: skip
             if found.kind == "archive" or found.member_files:
                 folder.require_shared(settings.spark.master)
             return dataclasses.replace(found, topic_ids=topic_ids)

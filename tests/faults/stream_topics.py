@@ -216,7 +216,7 @@ class TopicReader:
 def _consumer(bootstrap_servers: str) -> Iterator[Consumer]:
     consumer = Consumer({
         "bootstrap.servers": bootstrap_servers, "group.id": "faults", "enable.auto.commit": False, "log_level": 2,
-        "enable.partition.eof": True,
+        "enable.partition.eof": True, "auto.offset.reset": "earliest",
     })  # fmt: skip
     try:
         yield consumer

@@ -21,7 +21,7 @@ from include.archive.store import ArchiveStore, Batch
 from include.clock import SystemClock, epoch_ms
 from include.contracts.day import Day
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
-from include.errors import DriverSuperseded, LedgerConflict, TableReplaced
+from include.errors import DriverSuperseded, TableReplaced
 from include.integrity.days import days_in_topic
 from include.integrity.snapshot import _unarchived
 from spark_jobs.archive.archiver import next_range
@@ -34,7 +34,7 @@ from spark_jobs.speed.member_preload import MemberPreload
 from spark_jobs.speed.members import MemberTable
 from spark_jobs.speed.positions import position_of
 from tests.fakes.events import member
-from tests.support.broker import remove_topics
+from tests.support.broker import make_pipeline_topics, remove_topics
 from tests.support.pipeline import migrated, produce, rows
 from tests.support.questions import before_question
 from tests.support.serving import opened_store, row, serve
@@ -43,35 +43,44 @@ from tests.support.topic_log import TopicLog, taken_lease
 STREAM, TABLE, OUTPUT = PIPELINE.stream.name, PIPELINE.table.name, PIPELINE.output.name
 DAY = Day.of(SystemClock().now(), "Asia/Seoul").before(4)
 LONG_AGO, LATER = DAY.start - dt.timedelta(days=3), DAY.end + dt.timedelta(hours=3)
-PARTITIONS = 2
-QUIET, MOST = 1, 60  # partition 1 has old records only; no case asks more questions than that
+PARTITIONS = 40  # one of them for each question of a case
+_TABLES = ("offset_ledger", "archive_file", "archive_batch", "detail_live", "reject")
 
 
 class World:
-    """Topics with records from before the day and of it, one of their partitions quiet since, and a database."""
+    """Topics with records from before the day and of it in partition 0, old ones alone in the others; a database."""
 
     def __init__(self, kafka, settings):
         self.settings = settings
         self.log = TopicLog(kafka.bootstrap_servers)
         self.admin = OffsetReader(settings.kafka.connection)
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.ledger = OffsetLedger(settings.database)
+        self.of_driver = OffsetLedger(settings.database)  # of another process
+        self.quiet = 0  # the partition of the next event
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     def begin(self):
-        """Make all of it new."""
+        """Make the topics anew."""
         remove_topics(self.log.bootstrap_servers)
+        make_pipeline_topics(dataclasses.replace(self.settings.kafka, partitions=PARTITIONS))
         for topic in (STREAM, TABLE, OUTPUT):
-            self.log.make(topic, PARTITIONS)
             for partition in range(PARTITIONS):
-                self.send(topic, partition, LONG_AGO, 3)
-            self.send(topic, 0, LATER)
-        for table in ("offset_ledger", "archive_batch", "detail_live", "reject"):
-            rows(self.settings, f"DELETE FROM {table}")
+                self.produce(topic, partition, LONG_AGO, 3)
+            self.produce(topic, 0, LATER)
+        assert self._producer.flush(30) == 0
 
-    def send(self, topic, partition=QUIET, at=None, count=1):
-        at = at or SystemClock().now()
+    def go_on(self, number):
+        """Take a partition that is quiet, and empty the tables."""
+        self.quiet = number
+        rows(self.settings, "; ".join(f"DELETE FROM {table}" for table in _TABLES))
+
+    def produce(self, topic, partition, at, count=1):
         for _ in range(count):
             self._producer.produce(topic, b"{}", b"1", partition, timestamp=epoch_ms(at))
+
+    def send(self, topic, at=None, count=1):
+        """Send records to the quiet partition, of now unless a time is given."""
+        self.produce(topic, self.quiet, at or SystemClock().now(), count)
         assert self._producer.flush(30) == 0
 
     def ends(self, topic):
@@ -88,10 +97,10 @@ class World:
         finally:
             tail.close()
 
-    def forget(self, topic, partition=QUIET):
+    def forget(self, topic):
         """Two records arrive, and retention removes all that the partition has but the last."""
-        self.send(topic, partition, count=2)
-        self.log.delete_before(topic, partition, self.ends(topic)[partition] - 1)
+        self.send(topic, count=2)
+        self.log.delete_before(topic, self.quiet, self.ends(topic)[self.quiet] - 1)
 
     def archive(self, *topics):
         """An archive run: its transaction, without files."""
@@ -101,13 +110,12 @@ class World:
             starts = {p: before.get(p, 0) for p in ends}
             store.add("r", Batch(topic, topic_id, starts, ends, {}, 0, SystemClock().now()), [], before)
 
-    def advance(self, consumer, topic):
+    def advance(self, consumer, topic, lease=None):
         """A driver takes all that the topic has."""
-        lease = taken_lease(self.settings)
+        lease = lease or taken_lease(self.settings)
         topic_id, ends = self.admin.topic_id(topic), self.ends(topic)
-        at = self.ledger.open(consumer, topic, topic_id, dict.fromkeys(ends, 0), lease)
-        self.ledger.advance(consumer, topic, topic_id, at, ends, lease)
-        lease.release()
+        at = self.of_driver.open(consumer, topic, topic_id, dict.fromkeys(ends, 0), lease)
+        self.of_driver.advance(consumer, topic, topic_id, at, ends, lease)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +124,10 @@ def world(kafka, postgres, tmp_path_factory):
 
 
 def every_question(world, ask, happen, check, prepare=lambda: None):
-    """Ask in a new world once for each question, with the event before it, and check each answer."""
-    for number in range(1, MOST):
-        world.begin()
+    """Ask once for each question, with the event before it, and check each answer."""
+    world.begin()
+    for number in range(1, PARTITIONS):
+        world.go_on(number)
         prepare()
         with before_question(number, happen) as questions:
             answer = ask()
@@ -126,7 +135,7 @@ def every_question(world, ask, happen, check, prepare=lambda: None):
             assert number > 2, "it asks at least two questions"
             return
         check(answer)
-    raise AssertionError(f"more than {MOST} questions")
+    raise AssertionError(f"{PARTITIONS} questions or more: give the topics more partitions")
 
 
 RECORDS = {
@@ -155,7 +164,7 @@ def test_no_range_of_a_topic_starts_beyond_its_end(world, event):
     every_question(world, lambda: world.log.offsets.available(STREAM), lambda: RECORDS[event](world, STREAM), check)
 
 
-@pytest.mark.parametrize("topic", [STREAM, TABLE, OUTPUT])
+@pytest.mark.parametrize("topic", [STREAM, *(pytest.param(each, marks=pytest.mark.long) for each in (TABLE, OUTPUT))])
 @events
 def test_a_rebuild_reads_all_records_before_its_cut_that_may_be_of_the_day(world, topic, event):
     def check(ranges):
@@ -171,25 +180,24 @@ def test_a_rebuild_reads_all_records_before_its_cut_that_may_be_of_the_day(world
     every_question(world, ask, lambda: RECORDS[event](world, topic), check)
 
 
-def test_a_record_that_is_served_while_a_rebuild_looks_is_beyond_its_cut_or_known(world):
+def test_a_record_that_is_served_while_a_rebuild_looks_is_beyond_its_cut_or_known(world, tmp_path):
     """Its Kafka timestamp is days before its day, so that only its row says where it is."""
-    store = GenerationStore(world.settings.database)
+    store, folder = GenerationStore(world.settings.database), ArchiveFolder(str(tmp_path))
 
     def happen():
         world.send(STREAM, at=LONG_AGO)
-        offset = world.ends(STREAM)[QUIET] - 1
+        offset = world.ends(STREAM)[world.quiet] - 1
         with closing(opened_store(world.settings)) as sink:
-            serve(sink, [row(1, 0, day=DAY.date, stream_partition=QUIET, stream_offset=offset)])
+            serve(sink, [row(1, 0, day=DAY.date, stream_partition=world.quiet, stream_offset=offset)])
 
     def ask():
-        cut = world.log.offsets.ends(STREAM)
-        known, _ = store.known_offsets(DAY, STREAM)
-        return fix_ranges(world.log.offsets, DAY, PIPELINE, Known(known), cut)
+        source = ArchiveSource(ArchiveStore(world.settings.database), folder, world.log.offsets, PIPELINE)
+        return archive_sources(world.log.offsets, DAY, PIPELINE, 14, SystemClock().now(),
+                               lambda: Known(store.known_offsets(DAY, STREAM)[0]), source)  # fmt: skip
 
-    def check(ranges):
-        starts, ends = ranges.boards
-        offset = world.ends(STREAM)[QUIET] - 1
-        assert offset >= ends[QUIET] or offset >= starts[QUIET]
+    def check(found):
+        offset = world.ends(STREAM)[world.quiet] - 1
+        assert offset >= found.cut[STREAM][world.quiet] or offset >= found.starts[STREAM][world.quiet]
 
     every_question(world, ask, happen, check)
 
@@ -200,7 +208,7 @@ def test_an_archive_run_beside_a_rebuild_leaves_it_its_members(world, tmp_path, 
 
     def prepare():
         world.archive(STREAM, TABLE, OUTPUT)
-        if is_gone:
+        if is_gone and world.quiet == 1:
             for partition in range(PARTITIONS):
                 world.log.delete_before(TABLE, partition, 2)
 
@@ -210,7 +218,7 @@ def test_an_archive_run_beside_a_rebuild_leaves_it_its_members(world, tmp_path, 
 
     def ask():
         source = ArchiveSource(ArchiveStore(world.settings.database), folder, world.log.offsets, PIPELINE)
-        return archive_sources(world.log.offsets, DAY, PIPELINE, 14, SystemClock().now(), Known(), source)
+        return archive_sources(world.log.offsets, DAY, PIPELINE, 14, SystemClock().now(), Known, source)
 
     def check(found):
         """The members before the archive's end are not read from the topic."""
@@ -234,7 +242,7 @@ def test_a_ledger_that_a_driver_advances_fits_its_topic(world, retention):
         world.send(OUTPUT, count=2)
         world.advance("serve", OUTPUT)
         if retention:
-            world.log.delete_before(OUTPUT, QUIET, world.ends(OUTPUT)[QUIET] - 1)
+            world.log.delete_before(OUTPUT, world.quiet, world.ends(OUTPUT)[world.quiet] - 1)
 
     def check(position):
         assert position.mismatches == []
@@ -313,21 +321,22 @@ def test_the_audit_of_partitions_reads_what_there_is(world, event):
 
 def test_a_record_that_a_driver_takes_meanwhile_is_not_rejected_by_hand(world, capsys):
     """A driver whose heartbeat is old may still write, until the command has taken its lease."""
-    place = Place("serve", OUTPUT, QUIET, 1)
+    leases = []
 
     def take():
-        with suppress(DriverSuperseded, LedgerConflict):
-            world.advance("serve", OUTPUT)
+        with suppress(DriverSuperseded):
+            world.advance("serve", OUTPUT, leases[-1])
 
     def ask():
+        place = Place("serve", OUTPUT, world.quiet, 1)
         return ManualReject(world.settings.database, world.log.offsets, world.ledger).run(place, dry_run=False)
 
     def check(is_rejected):
-        taken = rows(world.settings, "SELECT next_offset FROM offset_ledger WHERE partition = %s", (QUIET,))
+        taken = rows(world.settings, "SELECT next_offset FROM offset_ledger WHERE partition = %s", (world.quiet,))
         assert rows(world.settings, "SELECT count(*) FROM reject") == [(int(is_rejected),)]
-        assert is_rejected != bool(taken and taken[0][0] > place.offset)
+        assert is_rejected != bool(taken and taken[0][0] > 1)
 
-    every_question(world, ask, take, check)
+    every_question(world, ask, take, check, lambda: leases.append(taken_lease(world.settings)))
 
 
 def test_a_table_that_is_made_again_while_it_is_preloaded_and_loaded_is_noticed(world, spark):
@@ -346,10 +355,10 @@ def test_a_table_that_is_made_again_while_it_is_preloaded_and_loaded_is_noticed(
             table.close()
 
     def happen():
-        world.log.make(TABLE, PARTITIONS)
-        produce(world.settings, [("member", number, member(number)) for number in (11, 12)])
+        world.log.make(TABLE, 1)
+        produce(world.settings, [("member", number, member(number)) for number in (world.quiet, 1_000)])
 
     def check(found):
-        assert found in (None, [11, 12])
+        assert found in (None, [world.quiet, 1_000])
 
     every_question(world, ask, happen, check)

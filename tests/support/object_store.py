@@ -35,8 +35,9 @@ class ObjectStore:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "data").mkdir(exist_ok=True)
         self._folder = folder
-        self._ports = dict(zip(_SERVERS, unused(len(_SERVERS)), strict=True))
-        self._internal = unused(len(_SERVERS) + 1)
+        ports = unused(2 * len(_SERVERS) + 1)
+        self._ports = dict(zip(_SERVERS, ports, strict=False))
+        self._internal = ports[len(_SERVERS) :]
         self.authority = Authority(folder)
         self._certificate = self.authority.issue("store")
         self._process = ServerProcess("seaweedfs", folder / "store.log", HttpHealth(f"{self.endpoint}/healthz"),

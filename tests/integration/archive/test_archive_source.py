@@ -40,7 +40,7 @@ def from_topic(archive, known=NOTHING):
 
 def from_archive(archive, known=NOTHING, forced=True, retention_days=14):
     now = DAY.end + dt.timedelta(days=90)
-    return archive_sources(archive.offsets, DAY, PIPELINE, retention_days, now, known, archive.source, forced)
+    return archive_sources(archive.offsets, DAY, PIPELINE, retention_days, now, lambda: known, archive.source, forced)
 
 
 def built(archive, sources):

@@ -133,7 +133,7 @@ def from_topic(archive):
 
 def from_archive(archive):
     now = DAY.end + dt.timedelta(days=90)
-    return archive_sources(archive.offsets, DAY, archive.settings.pipeline, 14, now, Known(), archive.source, True)
+    return archive_sources(archive.offsets, DAY, archive.settings.pipeline, 14, now, Known, archive.source, True)
 
 
 def rebuilt(archive, sources):

@@ -47,7 +47,7 @@ def places(archive):
 
 def planned(archive, known):
     """Every place that a build would read of the stream."""
-    sources = archive_sources(archive.offsets, DAY, PIPELINE, 14, NOW, known, archive.source)
+    sources = archive_sources(archive.offsets, DAY, PIPELINE, 14, NOW, lambda: known, archive.source)
     return {place for split in sources.boards for place in places_of(archive, split)}
 
 

@@ -8,13 +8,14 @@ import pytest
 from include.adapters.postgres.driver_lease import DriverAlive, DriverLease
 from include.clock import rfc3339
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
+from include.errors import LOOK
 from include.integrity.comparison import verify
 from include.integrity.day_page import load_day
 from include.integrity.days import dirty_days
 from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.check import verify_archive
 from spark_jobs.batch.rebuild import rebuild_day
-from spark_jobs.recheck import FOUND, Recheck, StreamBehind, lines
+from spark_jobs.recheck import Recheck, StreamBehind, lines
 from tests.fakes.events import board, member
 from tests.property.test_stream import Driver
 from tests.support.archive import DAY, NOON, Archive, at, event
@@ -220,13 +221,13 @@ def test_the_command_changes_nothing_unless_it_is_told_to(archive, kafka, postgr
     as_the_stream_showed_it(archive)
     variables = environment(kafka, postgres, settings.database.name, tmp_path)
     variables |= {"ARCHIVE_DIR": settings.batch.archive_dir}
-    shown = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=FOUND)
+    shown = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
     assert "board: 6 records are rejected" in shown
     assert "7 rows were made from some of them" in shown
     assert view(settings) == BEFORE
     shown = run_module(["-m", "spark_jobs.recheck", "--execute", "--force"], variables)
     assert "Start the stream." in shown
-    again = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=FOUND)
+    again = run_module(["-m", "spark_jobs.recheck"], variables, exit_code=LOOK)
     assert "live" not in again
     assert "3 rows were made" in again  # of the published day, which the night rebuilds
 
