@@ -7,14 +7,11 @@ from airflow.sdk import Param
 from include.errors import PipelineError
 
 KEY_MIN, KEY_MAX = -(2**63), 2**63 - 1
-_REASON: dict[str, Any] = {
-    "title": "Reason",
-    "minLength": 3,
-    "maxLength": 500,
-    # no control character and no half of a surrogate pair, and not blank
-    "pattern": r"^(?![\s\S]*[\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff])(?=[\s\S]*\S)",
-    "$comment": "3 to 500 printable characters on one line",  # a refusal shows it
-}
+REASON = "3 to 500 printable characters on one line"
+DIGITS = "a whole number in digits, as text"
+# no control character and no half of a surrogate pair, and not blank
+_REASON_PATTERN = r"^(?![\s\S]*[\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff])(?=[\s\S]*\S)"
+_DIGITS_PATTERN = r"^(0|-?[1-9][0-9]{0,18})$"
 
 
 class FormError(PipelineError):
@@ -24,21 +21,29 @@ class FormError(PipelineError):
         super().__init__(f"{field}={value!r}: {remedy}")
 
 
+def _like(pattern: str, wanted: str, **bounds: int) -> dict[str, Any]:
+    """Return the schema of a text: Airflow refuses another one with `'<wanted>' was expected`, not with the pattern."""
+    return {"if": {"pattern": pattern, **bounds}, "else": {"const": wanted}}
+
+
+_REASON: dict[str, Any] = {"title": "Reason", **_like(_REASON_PATTERN, REASON, minLength=3, maxLength=500)}
+
+
 def reason_field(description: str) -> Param:
     """Return the required field `reason`: 3 to 500 printable characters."""
-    return Param(type="string", description=f"{description} {_REASON['$comment']}.", **_REASON)
+    return Param(type="string", description=f"{description} {REASON}.", **_REASON)
 
 
 def reason_by_hand_field(description: str) -> Param:
     """Return the field `reason` of a DAG that also has a schedule, whose runs give none: see `require_reason`."""
-    text = f"{description} {_REASON['$comment']}; required by hand."
+    text = f"{description} {REASON}; required by hand."
     return Param(None, type=["null", "string"], description=text, **_REASON)
 
 
 def require_reason(reason: str | None) -> None:
     """Raise FormError for a form without a reason."""
     if not reason:
-        raise FormError("reason", reason, f"say why, in {_REASON['$comment']}")
+        raise FormError("reason", reason, f"say why, in {REASON}")
 
 
 def dry_run_field(description: str) -> Param:
@@ -51,8 +56,7 @@ def key_field(title: str, description: str) -> Param:
 
     It is text: browsers round numbers above 2^53, and a form with numbers would remove another person.
     """
-    digits: dict[str, Any] = {"pattern": r"^(0|-?[1-9][0-9]{0,18})$", "$comment": "a whole number in digits, as text"}
-    return Param(type="string", title=title, description=f"{description} In digits.", **digits)
+    return Param(type="string", title=title, description=f"{description} In digits.", **_like(_DIGITS_PATTERN, DIGITS))
 
 
 def require_same_key(key: str, key_again: str) -> None:
