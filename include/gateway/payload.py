@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from include.contracts.encodings import encoding_violation
 from include.contracts.validation import undecodable_violations
 from include.gateway.answer import Fault, fault
 from include.settings import GatewayLimits
@@ -31,6 +32,8 @@ def decode(body: bytes, limits: GatewayLimits) -> object:
     except RecursionError as exc:
         raise fault(400, "", "the JSON is nested too deeply", "send flatter values") from exc
     except ValueError as exc:
+        if other := encoding_violation(body):
+            raise Fault(400, other.problem, (other,)) from exc
         unwanted = undecodable_violations(body)
         if unwanted:
             raise Fault(400, "characters that cannot be stored", unwanted) from exc

@@ -170,12 +170,20 @@ def require_json(head: Head) -> None:
     """Raise Fault 415 unless the body is declared as plain JSON in UTF-8."""
     if head.content_type == b"application/json" and not head.content_encoding:
         return  # nearly always
-    kind, _, parameters = head.content_type.lower().partition(b";")
-    charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
-    if kind.strip() != b"application/json" or charset not in (b"", b"utf-8"):
-        raise fault(415, "", "the body is not declared as JSON", "send Content-Type: application/json")
+    kind, *parameters = head.content_type.lower().split(b";")
+    if kind.strip() != b"application/json":
+        declared = f"declared as {_shown(kind)}, not as JSON" if kind else "not declared as JSON"
+        raise fault(415, "", f"the body is {declared}", "send Content-Type: application/json")
+    for name, _, value in (each.partition(b"=") for each in parameters):
+        if name.strip() == b"charset" and (charset := value.strip(b' \t"')) != b"utf-8":
+            raise fault(415, "", f"the body is declared as text in {_shown(charset)}", "send it in UTF-8")
     if head.content_encoding not in (b"", b"identity"):
         raise fault(415, "", "the body is encoded", "send it without Content-Encoding")
+
+
+def _shown(value: bytes) -> str:
+    """Return the beginning of a header's value for a message."""
+    return ascii(value.strip()[:40].decode("latin-1"))[1:-1]
 
 
 def idempotency_key(head: Head) -> str | None:

@@ -85,7 +85,7 @@ class Tokens:
         """
         if self.is_open:
             return NOBODY
-        token = authorization[7:] if authorization[:7] == b"Bearer " else _token(authorization)
+        token = authorization[7:].lstrip(b" ") if authorization[:7] == b"Bearer " else _token(authorization)
         presented = hashlib.sha256(token).digest()
         found: Entry | None = None
         for known, entry in self._known:  # no early exit, so that the time taken does not depend on the match
@@ -115,7 +115,7 @@ class Tokens:
 
 def _token(authorization: bytes) -> bytes:
     scheme, _, token = authorization.partition(b" ")
-    return token if scheme.lower() == b"bearer" else b""
+    return token.lstrip(b" ") if scheme.lower() == b"bearer" else b""
 
 
 @as_command

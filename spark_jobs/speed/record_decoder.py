@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from include.clock import rfc3339
+from include.contracts.encodings import encoding_violation
 from include.contracts.fields import record_id
 from include.contracts.record_time import Timed, accepted_time, record_time
 from include.contracts.reject import Reject
@@ -142,6 +143,8 @@ def _is_too_deep(value: bytes) -> bool:
 
 def _broken(value: bytes, topic: Topic) -> str:
     """Return the reason why `_fields` returned None."""
+    if other := encoding_violation(value):
+        return str(other)
     try:
         value.decode()
     except UnicodeDecodeError:

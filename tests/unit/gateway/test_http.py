@@ -126,21 +126,29 @@ def test_caps():
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "problem"),
     [
-        {"Content-Type": "text/plain"},
-        {"Content-Type": "application/x-www-form-urlencoded"},
-        {"Content-Type": "application/json; charset=euc-kr"},
-        {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        ({}, "the body is not declared as JSON"),
+        ({"Content-Type": "text/plain"}, "the body is declared as text/plain, not as JSON"),
+        ({"Content-Type": "text/plain; charset=utf-8"}, "the body is declared as text/plain, not as JSON"),
+        ({"Content-Type": "application/x-www-form-urlencoded"},
+         "the body is declared as application/x-www-form-urlencoded, not as JSON"),
+        ({"Content-Type": "application/json; charset=euc-kr"}, "the body is declared as text in euc-kr"),
+        ({"Content-Type": 'application/json;charset="EUC-KR"'}, "the body is declared as text in euc-kr"),
+        ({"Content-Type": "application/json; profile=x ; charset = cp949"}, "the body is declared as text in cp949"),
+        ({"Content-Type": b"application/json; charset=\xb0\xa1" + b"x" * 500},
+         "the body is declared as text in \\xb0\\xa1" + "x" * 38),
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, "the body is encoded"),
     ],
-)
-def test_other_kinds_of_body_are_415(headers):
+)  # fmt: skip
+def test_other_kinds_of_body_are_415_and_named(headers, problem):
     _, response = call("POST", EVENTS, content=b"{}", headers=headers)
-    assert response.status_code == 415
+    assert (response.status_code, response.json()["error"]) == (415, problem)
 
 
-def test_charset_utf8_is_welcome():
-    assert post_raw(json.dumps(board()).encode(), Content_Type="application/json; charset=UTF-8").status_code == 201
+@pytest.mark.parametrize("parameters", ["; charset=UTF-8", ';charset="utf-8"', "; profile=x", ";"])
+def test_json_in_utf8_is_welcome_whatever_else_is_said_of_it(parameters):
+    assert post_raw(json.dumps(board()).encode(), Content_Type="application/json" + parameters).status_code == 201
 
 
 def test_unusable_idempotency_key_is_400():

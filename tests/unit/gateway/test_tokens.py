@@ -58,6 +58,8 @@ def refusal(tokens, authorization, access, topic=None):
     [
         (b"Bearer b", "data", "board", "boards-only"),
         (b"bearer b", "data", "board", "boards-only"),
+        (b"Bearer  b", "data", "board", "boards-only"),
+        (b"BEARER    b", "data", "board", "boards-only"),
         (b"Bearer b", "data", None, "boards-only"),
         (b"Bearer new", "data", "board", "all"),
         (b"Bearer old", "data", "member", "all"),
@@ -70,13 +72,13 @@ def test_a_token_is_known_by_its_name_where_it_is_good(authorization, access, to
 
 @pytest.mark.parametrize(
     "authorization",
-    [b"", b"Bearer", b"Bearer ", b"Bearer x", b"Basic b", b"b", b"Bearer  b", b"Bearer b ", b"Bearer B", b"\xff \xff"],
+    [b"", b"Bearer", b"Bearer ", b"Bearer x", b"Basic b", b"b", b"Bearer  ", b"Bearer b ", b"Bearer B", b"\xff \xff"],
 )
 @pytest.mark.parametrize(("access", "topic"), [("data", "board"), ("admin", None)])
 def test_no_token_or_an_unknown_one_is_401_with_the_scheme(authorization, access, topic):
     fault = refusal(TOKENS, authorization, access, topic)
     assert fault.status == 401
-    has_token = authorization[:7].lower() == b"bearer " and authorization[7:]
+    has_token = authorization[:7].lower() == b"bearer " and authorization[7:].strip()
     challenge = b'Bearer error="invalid_token", error_description="no valid token"' if has_token else b"Bearer"
     assert fault.headers == ((b"www-authenticate", challenge),)
     assert fault.details[0].remedy
