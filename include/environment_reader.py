@@ -18,6 +18,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,6}[mMgG]")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})")
 _URL = re.compile(r"[!-~]+")
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9-]+(?:\.[a-z0-9-]+)*|\[[0-9a-f:]+\])(?::[0-9]{1,5})?")
 _HEADER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*=\s*([ -~]*?)\s*")
 _LOGIN = re.compile(r"^([a-z0-9+.-]+://)?.*@", re.IGNORECASE | re.DOTALL)
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
@@ -150,6 +151,16 @@ class EnvironmentReader:
         if not urls or not all(map(_is_url, urls)):
             raise self._wrong(name, without_login(text), "not http://host:port, or several with commas between them")
         return text
+
+    def origins(self, name: str) -> tuple[str, ...]:
+        """Return the origins of web pages, separated by commas; empty if it is not set."""
+        found = tuple(each.strip() for each in self.text(name, "").split(",") if each.strip())
+        if not all(map(_ORIGIN.fullmatch, found)):
+            wanted = "not the origin of web pages, such as https://app.example or http://127.0.0.1:3000, or several "
+            raise self._wrong(
+                name, ",".join(found), f"{wanted}with commas between them, in lower case and without a path"
+            )
+        return found
 
     def secret_url(self, name: str) -> str:
         """Return the URL of an HTTP server that messages never show; empty if it is not set."""

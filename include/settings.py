@@ -147,8 +147,8 @@ class GatewaySettings:
     """The gateway's address, tokens, fallback store and limits.
 
     `token` and `admin_token` are for clients; the gateway itself reads the hashes in `tokens_file`. The circuit opens
-    after `circuit_failures` consecutive failures. `replay_max_rate` is in records per second. The limits of a
-    client are 0 for none.
+    after `circuit_failures` consecutive failures. `replay_max_rate` is in records per second. Web pages of the
+    `allowed_origins` may call the gateway. The limits of a client are 0 for none.
     """
 
     host: str
@@ -166,6 +166,7 @@ class GatewaySettings:
     idempotency_max_keys: int = 100_000
     drain_delay_s: float = 0.0
     logs_access: bool = False
+    allowed_origins: tuple[str, ...] = ()
     client_requests_per_s: int = 0
     client_bytes_per_s: int = 0
     limits: GatewayLimits = GatewayLimits()
@@ -334,6 +335,7 @@ class Settings:
                 client_requests_per_s=env.whole("GATEWAY_CLIENT_REQUESTS_PER_S", 0, least=0),
                 client_bytes_per_s=env.whole("GATEWAY_CLIENT_BYTES_PER_S", 0, least=0),
                 logs_access=env.choice("GATEWAY_ACCESS_LOG", {"off": False, "on": True}, "off"),
+                allowed_origins=env.origins("GATEWAY_ALLOWED_ORIGINS"),
                 tls=read_server_tls(env),
                 client_tls=read_client_tls(env),
                 oidc=oidc_settings(env),

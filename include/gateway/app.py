@@ -3,12 +3,13 @@
 import logging
 import traceback
 
-from include.gateway.answer import UNEXPECTED, Answer, Fault, answer_of
+from include.gateway.answer import UNEXPECTED, Answer, Fault, Headers, answer_of
 from include.gateway.request import Request
 from include.gateway.request_trace import begin, finish
-from include.gateway.router import Call, Router
+from include.gateway.router import Call, Route, Router
 from include.gateway.routes import routes
 from include.gateway.services import Services
+from include.gateway.tokens import NOBODY
 from include.logs import REQUEST
 
 log = logging.getLogger(__name__)
@@ -31,13 +32,22 @@ class Gateway:
 
     def admit(self, request: Request) -> Call:
         """See server.Application."""
-        route, parameter = self.router.find(request.method, request.target)
+        try:
+            route, parameter = self.router.find(request.method, request.target)
+        except Fault as refusal:
+            if request.method != b"OPTIONS":
+                raise
+            return _call_of(self._services.origins.preflight(request.head, refusal))
         call = route.admit(self._services.tokens, request.head, parameter)
         if route.access == "data":
             self._services.quotas.admit(call.sender)
         if route.topic is not None:  # only these calls make records
             call.trace = begin(self._services.tracer, request.head.traceparent)
         return call
+
+    def origin_headers(self, origin: bytes) -> Headers:
+        """See server.Application."""
+        return self._services.origins.headers(origin)
 
     def refused(self, status: int) -> None:
         """See server.Application."""
@@ -78,6 +88,15 @@ class Gateway:
         except Exception as exc:  # noqa: BLE001 - outermost handler; logged without its message
             _log_unexpected(exc)
             return answer_of(UNEXPECTED)
+
+
+def _call_of(answer: Answer) -> Call:
+    """Return a call that has this answer."""
+
+    async def handle(call: Call, body: bytes) -> Answer:
+        return answer
+
+    return Call(Route("OPTIONS", "*", handle), "", NOBODY, None)
 
 
 def _log_unexpected(exc: Exception) -> None:

@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._since = self._loop.time()
         is_last = not request.is_kept_alive or self._is_cut or self.is_extra or self._server.is_ending
-        self._write(answer, is_last, request.method == b"HEAD")
+        self._write(answer, is_last, request, request.method == b"HEAD")
         if is_last:
             self._end()
             return
@@ -255,8 +255,10 @@ class Connection(asyncio.BufferedProtocol):
             self._is_reading = True
             self._transport.resume_reading()
 
-    def _write(self, answer: Answer, is_last: bool, is_head: bool = False) -> None:
+    def _write(self, answer: Answer, is_last: bool, request: Request | None, is_head: bool = False) -> None:
         headers = (*answer.headers, _CLOSE) if is_last else answer.headers
+        if request is not None and request.head.origin is not None:
+            headers = (*headers, *self._server.application.origin_headers(request.head.origin))
         start, request_id = _start(answer.status, headers), self._request_id.encode("ascii")
         body = b"" if is_head else answer.body
         self._transport.write(b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (start, request_id, len(answer.body), body))
@@ -271,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
         former = REQUEST.set(RequestIds(self._request_id))  # here, no task belongs to the request
         self._server.application.answered(request, None, answer, 0, self._loop.time() - began)
         REQUEST.reset(former)
-        self._write(answer, is_last=True)
+        self._write(answer, True, request)
         self._end()
 
     def _answer_of(self, refusal: Fault) -> Answer:

@@ -30,6 +30,8 @@ unknown path 404, both with the body `Error`.
 visible ASCII characters; the gateway makes an id if there is none, or another text. Records of a call with a valid
 `traceparent` (W3C Trace Context) belong to its trace; `tracestate` is not passed on.
 
+Pages of the origins in `GATEWAY_ALLOWED_ORIGINS` may make all calls from a browser (CORS); by default there are none.
+
 Integers are written as such: 7, not 7.0. Times are written in the years {FIRST_YEAR} to {LAST_YEAR}."""
 
 _HEADERS: Mapping[str, Json] = {

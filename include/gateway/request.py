@@ -21,6 +21,7 @@ _IDEMPOTENCY_KEY = re.compile(rb"[\x21-\x7e]{1,200}")
 class Head:
     """The request headers that the gateway uses."""
 
+    access_control_request_method: bytes | None = None
     authorization = b""
     content_type = b""
     content_encoding = b""
@@ -28,6 +29,7 @@ class Head:
     expect = b""
     host: bytes | None = None
     idempotency_key: bytes | None = None
+    origin: bytes | None = None
     traceparent: bytes | None = None
     transfer_encoding: bytes | None = None
     x_request_id = b""

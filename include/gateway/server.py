@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from include.gateway.answer import Answer, unavailable
+from include.gateway.answer import Answer, Headers, unavailable
 from include.gateway.connection import Connection
 from include.gateway.request import Request
 from include.settings import GatewayLimits
@@ -56,6 +56,10 @@ class Application(Protocol):
 
     async def handle(self, call: Any, body: bytes) -> Answer:
         """Answer an admitted request. Never raises."""
+        ...
+
+    def origin_headers(self, origin: bytes) -> Headers:
+        """Return further headers of an answer to a page of that origin."""
         ...
 
     def refused(self, status: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from include.clock import Clock
 from include.gateway.circuit import Circuit, Supervisor
+from include.gateway.cors import Origins
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
 from include.gateway.home_cluster import HomeCluster
@@ -37,6 +38,7 @@ class Services:
     counters: Counters
     metrics: GatewayMetrics
     tokens: Tokens
+    origins: Origins
     quotas: Quotas
     clock: Clock
     limits: GatewayLimits
@@ -99,6 +101,7 @@ def build_services(
         counters=counters,
         metrics=GatewayMetrics(counters, store.backlog, circuit, idempotency, drain, home, quotas, clock),
         tokens=tokens,
+        origins=Origins(settings.allowed_origins),
         quotas=quotas,
         clock=clock,
         limits=settings.limits,

@@ -12,7 +12,7 @@ import h11
 import uvloop
 from hypothesis import strategies as st
 
-from include.gateway.answer import Answer
+from include.gateway.answer import Answer, Headers
 from include.gateway.request import Request
 from include.gateway.server import Server
 from include.settings import GatewayLimits
@@ -210,6 +210,9 @@ class Recorder:
         await asyncio.sleep(_HANDLED_S)  # so that what is sent meanwhile, or the end, comes before the answer
         frame = (call.request.method, call.request.target, body)
         return Answer(200, b" ".join(part.hex().encode() or b"-" for part in frame), ())
+
+    def origin_headers(self, origin: bytes) -> Headers:
+        return ()
 
     def refused(self, status: int) -> None:
         pass

@@ -53,6 +53,10 @@ def test_the_gateways_files_are_no_matter_of_other_processes():
         ("DATABASE_HOST", "d b", "not the name or address of a host"),
         ("GATEWAY_URL", "gateway:18080", "not http://host:port"),
         ("GATEWAY_URL", "http://[", "not http://host:port"),
+        ("GATEWAY_ALLOWED_ORIGINS", "app.example", "not the origin of web pages"),
+        ("GATEWAY_ALLOWED_ORIGINS", "https://app.example/", "without a path"),
+        ("GATEWAY_ALLOWED_ORIGINS", "https://app.example, *", "not the origin of web pages"),
+        ("GATEWAY_ALLOWED_ORIGINS", "https://App.example", "in lower case"),
         ("SPARK_MASTER", "locally", "not a Spark master"),
         ("ARCHIVE_DIR", "a\tb", "non-printable"),
         (
@@ -100,6 +104,15 @@ def test_a_login_in_a_url_is_not_shown(name, value):
     with pytest.raises(ConfigurationError, match=rf"{name}=.*\*\*\*@") as raised:
         Settings.from_environment({**LEAST, name: value})
     assert "hunter" not in str(raised.value)
+
+
+def test_origins_are_none_one_or_several():
+    def of(text):
+        return Settings.from_environment({**LEAST, "GATEWAY_ALLOWED_ORIGINS": text}).gateway.allowed_origins
+
+    assert of("") == of(" , ") == ()
+    origins = ("https://app.example", "http://127.0.0.1:3000", "http://[::1]:3000")
+    assert of(" ,".join(origins)) == origins
 
 
 def test_a_missing_password_is_named_when_it_is_used():
