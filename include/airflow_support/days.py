@@ -24,15 +24,22 @@ def days_between(first: str, last: str, window: Window) -> list[str]:
         raise DayChoiceError(f"from={start} is after to={end}: swap them")
     Day(end, window.zone).require_over(window.now, "to")
     if start < window.oldest:
-        kept = f"the topics keep {window.retention_days} days"
-        kept += "" if window.archived_since is None else ", the archive began later,"
         raise DayChoiceError(
-            f"from={start}: {kept} and no longer hold all of it; the oldest day that can be rebuilt is {window.oldest}"
+            f"from={start}: {_not_held(window)}; the oldest day that can be rebuilt is {window.oldest}"
         )
     count = (end - start).days + 1
     if count > MOST_DAYS:
         raise DayChoiceError(f"from={start} to={end}: {count:,} days; ask for {MOST_DAYS:,} days at most")
     return [(start + dt.timedelta(days=offset)).isoformat() for offset in range(count)]
+
+
+def _not_held(window: Window) -> str:
+    """Return why a day before the window cannot be rebuilt."""
+    kept = f"the topics keep {window.retention_days} days"
+    if window.is_young:
+        return f"{kept}, and the archive's first run, tonight or python -m spark_jobs.archive_day, finds earlier ones"
+    begun = "" if window.archived_since is None else ", the archive began later,"
+    return f"{kept}{begun} and no longer hold all of it"
 
 
 def _date(field: str, text: str, zone: str) -> dt.date:

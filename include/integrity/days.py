@@ -28,13 +28,15 @@ LookUp = Callable[[Settings, Sequence[Day]], Collection[dt.date]]
 class Window:
     """The days that can be rebuilt: over, and still whole in the topics or in the archive.
 
-    `zone` is the pipeline's time zone. `archived_since`: the archive has every day from that one on.
+    `zone` is the pipeline's time zone. `archived_since`: the archive has every day from that one on. `is_young`: the
+    archive has not run yet, and the database is younger than the topics' retention.
     """
 
     now: dt.datetime
     zone: str
     retention_days: int
     archived_since: dt.date | None = None
+    is_young: bool = False
 
     @property
     def today(self) -> dt.date:
@@ -54,6 +56,14 @@ class Window:
 
     def __contains__(self, day: dt.date) -> bool:
         return self.oldest <= day <= self.newest
+
+    def is_lost(self, day: dt.date) -> bool:
+        """True if neither the topics nor the archive have all of the day any more.
+
+        While all is young, the topics may have days that are older than they promise to keep: those of records that
+        came late. The archive's first run finds out.
+        """
+        return day < self.oldest and not self.is_young
 
     def days_left(self, day: dt.date) -> int | None:
         """Days for which the day can still be rebuilt; 0 if it no longer can, None if the archive has it for ever."""
@@ -94,9 +104,11 @@ def load_window(settings: Settings, role: Role = "batch") -> Window:
 def select_window(cursor: Cursor, settings: Settings) -> Window:
     """Return the window as of now, read by the caller's transaction."""
     cursor.execute(query("select_archive_start", cursor), {"topic": settings.pipeline.stream.name})
-    batches, missing_until = cursor.fetchone()
+    batches, missing_until, begun_at = cursor.fetchone()
     archived_since = _archived_since(batches, missing_until, settings)
-    return Window(SystemClock().now(), settings.timezone, settings.kafka.retention_days, archived_since)
+    now, kept = SystemClock().now(), dt.timedelta(days=settings.kafka.retention_days)
+    is_young = not batches and begun_at is not None and now < begun_at + kept
+    return Window(now, settings.timezone, settings.kafka.retention_days, archived_since, is_young)
 
 
 def _archived_since(batches: int, missing_until: dt.datetime | None, settings: Settings) -> dt.date | None:
@@ -190,7 +202,7 @@ def acknowledge(
     with connect(settings.database, "batch", "acknowledge") as connection, connection.cursor() as cursor:
         window = select_window(cursor, settings)
         params = {"day": day.date, "and_before": and_before, "reason": reason, "made_by": made_by,
-                  "oldest": window.oldest}  # fmt: skip
+                  "oldest": dt.date.min if window.is_young else window.oldest}  # fmt: skip
         for step in ("lock_acknowledged_days", name):
             cursor.execute(query(step, cursor), params)
         taken = sorted(row[0] for row in cursor.fetchall())
@@ -236,8 +248,9 @@ def _rebuildable(days: Mapping[dt.date, str], held: Collection[dt.date], window:
     for day in sorted(days.keys() - held, key=lambda one: _urgency(one, window)):
         left = window.days_left(day)
         if day not in window:
-            log.warning("day %s %s and can't be rebuilt: the window is %s to %s",
-                        day, days[day], window.oldest, window.newest)  # fmt: skip
+            why = "can't be rebuilt" if window.is_lost(day) else "waits for the archive's first run"
+            log.warning("day %s %s and %s: the window is %s to %s",
+                        day, days[day], why, window.oldest, window.newest)  # fmt: skip
             continue
         if left is not None and left <= NEAR_DAYS:
             log.warning("day %s %s and can be rebuilt for %d more days only", day, days[day], left)

@@ -72,8 +72,9 @@ class DayStatus:
 class DayRow:
     """A day as it is shown.
 
-    `countdown` says for how long it can be rebuilt, and `rebuildable_until` is the last date: None if it no longer can,
-    or if the archive has it (`is_archived`). `notes` are what a person has to know before trusting it.
+    `countdown` says for how long it can be rebuilt, and `rebuildable_until` is the last date: None if it no longer can
+    (`is_lost`), if the archive has it (`is_archived`), or if that is not known before the archive's first run. `notes`
+    are what a person has to know before trusting it.
     """
 
     status: DayStatus
@@ -82,6 +83,7 @@ class DayRow:
     notes: tuple[Message, ...] = ()
     rebuildable_until: dt.date | None = None
     is_archived: bool = False
+    is_lost: bool = False
 
     @property
     def needs_look(self) -> bool:
@@ -96,8 +98,9 @@ def select_rows(days: list[DayStatus], window: Window, night: str) -> list[DayRo
     """
     return [
         DayRow(
-            status, _countdown(left), status.day in window, _notes(status, window, night),
-            _last_date(window.today, left), left is None,
+            status, _countdown(left, window.is_lost(status.day)),
+            status.day in window, _notes(status, window, night),
+            _last_date(window.today, left), left is None, window.is_lost(status.day),
         )
         for status in days
         for left in [window.days_left(status.day)]
@@ -134,11 +137,11 @@ def _last_date(today: dt.date, left: int | None) -> dt.date | None:
     return today + dt.timedelta(days=min(left - 1, (dt.date.max - today).days)) if left else None
 
 
-def _countdown(left: int | None) -> str:
+def _countdown(left: int | None, is_lost: bool) -> str:
     if left is None:
         return "archived"
     if left == 0:
-        return "no longer"
+        return "no longer" if is_lost else "not known yet"
     return f"{left} more {'day' if left == 1 else 'days'}"
 
 

@@ -245,7 +245,7 @@ def lost_days(snapshot: Snapshot) -> dict[dt.date, str]:
     Readers see a row of them: a day of which only a pending record is known is left to `pending_old`.
     """
     seen = {one.day for one in snapshot.days}
-    return {day: why for day, why in _in_need(snapshot).items() if day in seen and day < snapshot.window.oldest}
+    return {day: why for day, why in _in_need(snapshot).items() if day in seen and snapshot.window.is_lost(day)}
 
 
 def _in_need(snapshot: Snapshot) -> dict[dt.date, str]:

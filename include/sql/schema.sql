@@ -473,6 +473,7 @@ CREATE TABLE database_timeline (
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 GRANT SELECT, UPDATE (reconciled_at) ON database_timeline TO gateway;
 GRANT SELECT ON database_timeline TO stream, batch;
+GRANT SELECT (first_seen_at) ON database_timeline TO integrity;
 COMMENT ON TABLE database_timeline IS
     'Timelines on which the database was written: each one after the first is a promoted standby or a restored backup.';
 COMMENT ON COLUMN database_timeline.timeline IS 'As current_timeline() returns it.';
@@ -942,7 +943,9 @@ COMMENT ON COLUMN day_status.live_row_count IS 'Rows of the speed layer that are
 COMMENT ON COLUMN day_status.dirty_count IS 'Records that reached the day after it was published.';
 COMMENT ON COLUMN day_status.generation_id IS 'The published generation; null while provisional.';
 COMMENT ON COLUMN day_status.published_at IS 'When it was published.';
-COMMENT ON COLUMN day_status.rebuildable_until IS 'The first date on which raw no longer holds all of the day.';
+COMMENT ON COLUMN day_status.rebuildable_until IS
+    'The first date on which the topics may no longer hold all of the day; records that came late are held for longer,'
+    ' and those in the archive for good.';
 COMMENT ON COLUMN day_status.shown_rows IS
     'Rows of the day that {{view}} shows: row_count and live_row_count, an edited {{stream}} counted once, without'
     ' those whose newest version waits.';

@@ -93,6 +93,12 @@ def rows(
         connection.close()
 
 
+def grown_up(settings: Settings) -> None:
+    """Make the database older than the topics' retention: records that they no longer promise to keep are gone."""
+    days = settings.kafka.retention_days + 1
+    rows(settings, f"UPDATE database_timeline SET first_seen_at = now() - interval '{days} days'")
+
+
 def produce(
     settings: Settings,
     records: Sequence[tuple[str, object, object]],

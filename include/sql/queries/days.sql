@@ -1,8 +1,11 @@
 -- Days to build, check, certify or show, and the reasons.
 
 -- name: select_archive_start
--- The number of archived batches of the topic, and the end of the last gap: null if there is no gap.
-SELECT count(*) AS batches, max(gap_until) AS missing_until FROM archive_batch WHERE topic = %(topic)s
+-- The number of archived batches of the topic, the end of the last gap, null if there is no gap, and since when the
+-- database is there.
+SELECT count(*) AS batches, max(gap_until) AS missing_until,
+       (SELECT min(first_seen_at) FROM database_timeline) AS begun_at
+  FROM archive_batch WHERE topic = %(topic)s
 
 -- name: select_dirty_days
 SELECT d.day, jsonb_object_agg(d.cause, d.count ORDER BY d.cause) AS causes, p.held_reason

@@ -15,7 +15,7 @@ from include.integrity.days import MANY_RUNS, MAX_DAYS, days_to_certify, days_to
 from include.integrity.publication import publish
 from spark_jobs.batch.rebuild import rebuild_day
 from tests.support.certifying import certify_alone
-from tests.support.pipeline import environment, migrated, rows
+from tests.support.pipeline import environment, grown_up, migrated, rows
 from tests.support.serving import DAY, build, row
 
 
@@ -151,6 +151,10 @@ def test_a_day_past_the_window_is_told_and_not_tried(settings, yesterday, caplog
     opened(settings, yesterday.before(40), generation=True)
     opened(settings, yesterday.before(30), yesterday.before(12))
     dirty(settings, yesterday.before(40))
+    assert chosen(settings, yesterday) == [str(yesterday.before(12))]
+    # the archive runs in the same night
+    assert f"day {yesterday.before(30)} was never published and waits for the archive's first run" in caplog.text
+    grown_up(settings)
     assert chosen(settings, yesterday) == [str(yesterday.before(12))]
     assert f"day {yesterday.before(40)} is dirty (1 late board) and can't be rebuilt" in caplog.text
     assert f"day {yesterday.before(30)} was never published and can't be rebuilt" in caplog.text

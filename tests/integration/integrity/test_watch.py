@@ -24,7 +24,7 @@ from include.integrity.watch import CONDITIONS, judge
 from tests.fakes.events import board
 from tests.support.broker import remove_topics
 from tests.support.gateway_process import GatewayProcess
-from tests.support.pipeline import environment, migrated, rows, with_topics
+from tests.support.pipeline import environment, grown_up, migrated, rows, with_topics
 from tests.support.publication import publish
 from tests.support.serving import build, opened_store, pending, row, serve
 
@@ -106,7 +106,31 @@ def test_days(settings):
     assert without_gateway(watch(settings)) == {("day_expiring", str(old)), ("day_held", str(old))}
 
 
+def test_a_day_of_records_that_came_late_is_not_lost_before_the_archive_has_looked(settings):
+    long_ago = Day.of(SystemClock().now(), settings.timezone).before(400)
+    with closing(opened_store(settings)) as store:
+        serve(store, [row(1, 1, day=long_ago.date)])
+
+    def shown():
+        found = judge(read_snapshot(settings), settings.alerts).findings
+        page = load_rows(settings, "integrity", day=long_ago.date)[0]
+        return [one.name for one in found if one.subject in (str(long_ago), "")], page.countdown, page.can_rebuild
+
+    assert shown() == ([], "not known yet", False)
+    with pytest.raises(NothingToAcknowledge, match="can still be rebuilt"):
+        acknowledge(settings, long_ago, "too early", "mina")
+    grown_up(settings)
+    assert shown() == (["day_lost"], "no longer", False)
+    rows(
+        settings,
+        "INSERT INTO archive_batch (run_id, topic, topic_id, starts, ends, newest, record_count, taken_at)"
+        " VALUES ('r', 'board', 't', '{}', '{}', '{}', 0, now())",
+    )
+    assert shown() == (["day_not_certified"], "archived", True)
+
+
 def test_days_that_can_no_longer_be_rebuilt_are_reported_until_somebody_acknowledges_them(settings, capsys):
+    grown_up(settings)
     today = Day.of(SystemClock().now(), settings.timezone)
     days = [today.before(settings.kafka.retention_days + age) for age in (0, 1, 400)]
     for day in days:

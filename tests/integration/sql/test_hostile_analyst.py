@@ -285,8 +285,9 @@ def test_the_integrity_page_reads_what_it_shows(settings):
     whole = {"day_status", "day_trust", "day_correction", "day_certificate", "publication", "alert", "gateway_store",
              "offset_ledger", "stream_progress", "day_acknowledgement"}  # fmt: skip
     # columns of these, none of them personal: keys, days, versions, coordinates, reasons
-    parts = {"archive_batch", "generation", "generation_excluded", "board_detail", "day_publication", "detail_covered",
-             "detail_final", "detail_live", "forgotten_key", "pending_record", "reject"}  # fmt: skip
+    parts = {"archive_batch", "board_detail", "database_timeline", "day_publication", "detail_covered",
+             "detail_final", "detail_live", "forgotten_key", "generation", "generation_excluded", "pending_record",
+             "reject"}  # fmt: skip
     for view in whole:
         rows(settings, f"SELECT * FROM {view}", role="integrity")
     readable = {name for (name,) in rows(settings, READABLE, {"role": "integrity"})}

@@ -68,3 +68,9 @@ def test_with_an_archive_of_all_days_no_more_are_built_than_airflow_can_map():
     assert len(days_between("2024-02-25", NEWEST, archived)) == 1000
     with pytest.raises(DayChoiceError, match=r"from=2016-11-20 to=2026-11-20: 3,653 days; ask for 1,000 days at most"):
         days_between("2016-11-20", NEWEST, archived)
+
+
+def test_before_the_first_archive_nobody_says_that_the_topics_no_longer_hold_a_day():
+    young = Window(dt.datetime.combine(TODAY, NOON), "Asia/Seoul", 14, is_young=True)
+    with pytest.raises(DayChoiceError, match=r"the archive's first run, tonight or python -m .*, finds earlier ones"):
+        days_between("2020-01-01", NEWEST, young)

@@ -111,6 +111,16 @@ class TestRows:
             ("no longer", False),
         ]
 
+    def test_before_the_first_archive_of_a_young_stack_nobody_knows_of_older_days(self):
+        window = Window(NOW, "Asia/Seoul", 14, is_young=True)
+        days = [day_status(date) for date in ("2026-11-20", "2026-11-07", "1999-01-01", "2026-12-31")]
+
+        assert [(row.countdown, row.can_rebuild, row.is_lost) for row in select_rows(days, window, "night")][1:3] == [
+            ("not known yet", False, False)
+        ] * 2
+        assert select_rows(days, window, "night")[0] == select_rows(days, WINDOW, "night")[0]
+        assert not select_rows(days, window, "night")[3].can_rebuild
+
     def test_an_archive_that_began_within_the_window_takes_no_day_away(self):
         window = Window(NOW, "Asia/Seoul", 14, archived_since=dt.date(2026, 11, 15))
 
