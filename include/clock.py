@@ -1,6 +1,8 @@
 """The system clock, and conversions of instants."""
 
 import datetime as dt
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
@@ -23,6 +25,21 @@ class SystemClock:
     def now(self) -> dt.datetime:
         """Return the current instant, in UTC."""
         return dt.datetime.now(dt.UTC)
+
+
+class ClockSteps:
+    """Notices that a clock was set, by a monotonic one."""
+
+    def __init__(self, clock: Clock, elapsed_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._elapsed_s = elapsed_s
+        self._looked = clock.now(), elapsed_s()
+
+    def step_s(self) -> float:
+        """Return the seconds by which the clock was set since the last call, about 0 if it was not; negative: back."""
+        (before, before_s), self._looked = self._looked, (self._clock.now(), self._elapsed_s())
+        now, now_s = self._looked
+        return (now - before).total_seconds() - (now_s - before_s)
 
 
 def rfc3339(instant: dt.datetime) -> str:

@@ -169,7 +169,8 @@ def next_range(offset_reader: OffsetReader, topic: str, position: Position, acce
     # missing records are older than the first one left; in an empty partition they may be as new as now
     until = max([times.get(partition, taken_at) for partition in lost] or [min(times.values(), default=taken_at)])
     if position.last_taken_at and until <= position.last_taken_at:
-        until = taken_at  # a replay carries old timestamps, but the missing records came after the last batch
+        # a clock was wrong, or the topic had producers' times: what is missing came after the last batch
+        until = taken_at
     if position.ends and accept_gap:
         return Range(starts, ends, taken_at, Gap(lost, position.last_taken_at, until, accept_gap))
     return Range(starts, ends, taken_at, Gap(lost, None, until, TOPIC_REPLACED if was_replaced else NO_ARCHIVE_BEFORE))

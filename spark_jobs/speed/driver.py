@@ -22,6 +22,7 @@ from include.adapters.postgres.pending_store import PendingStore
 from include.adapters.postgres.schema_revision import require_schema
 from include.adapters.postgres.stream_progress import StreamProgressStore
 from include.adapters.tracing import tracer_of
+from include.clock import ClockSteps, SystemClock
 from include.contracts.definition import Definition
 from include.errors import ConfigurationError, Transient
 from include.settings import Settings
@@ -43,10 +44,25 @@ log = logging.getLogger("stream")
 QUERIES: Mapping[Query, type[StreamQuery]] = {"join": JoinQuery, "serve": ServeQuery}
 
 TICK_S = 1.0
+LONGEST_SET_BACK_S = 60.0  # a trigger waits for so long; a restart takes as long
 OPENING_S = 600.0  # to start the Spark session
 LOADING_S = 3600.0  # to load the member table and run the first batches
 CLOSING_S = 120.0
 LONGEST_CHORE_S = 900.0  # a chore may wait for a batch of the join, or resolve many pending boards
+
+
+class ClockSetBack(Retryable):
+    """The machine's clock was set back: Spark's triggers would wait until it has caught up."""
+
+
+def require_no_set_back(steps: ClockSteps) -> None:
+    """Raise ClockSetBack if the clock was set back by more than a minute since the last call.
+
+    Spark waits for the next trigger by the machine's clock. A new driver begins with the time that it shows then.
+    """
+    step_s = steps.step_s()
+    if step_s < -LONGEST_SET_BACK_S:
+        raise ClockSetBack(seconds=round(-step_s))
 
 
 class Driver:
@@ -184,10 +200,12 @@ class Driver:
         self._closing.append(chores.join)
         chores.start()
         self._is_starting = False
+        steps = ClockSteps(SystemClock())
         for number in itertools.count(1):
             if self._stop.wait(TICK_S):
                 return
             self._loop.tick()
+            require_no_set_back(steps)
             if number % RARELY == 0:
                 gc.collect()  # Java objects live until then: py4j's references to them are cycles
             for query in self._queries:

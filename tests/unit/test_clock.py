@@ -4,8 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from include.clock import epoch_ms, instant_of
+from include.clock import ClockSteps, epoch_ms, instant_of
 from include.contracts.fields import END_INSTANT, FIRST_INSTANT
+from tests.fakes.gateway import FixedClock
 
 
 def test_an_instant_is_exact_to_the_microsecond():
@@ -29,3 +30,11 @@ def test_milliseconds_are_rounded_down_on_both_sides_of_1970(since_1970):
 def test_the_first_and_the_last_instant():
     assert instant_of(0) == FIRST_INSTANT
     assert instant_of(9_214_646_399_999_999) == END_INSTANT - dt.timedelta(microseconds=1)
+
+
+def test_a_step_is_the_difference_to_the_time_that_went_by():
+    clock, elapsed = FixedClock(), iter([0.0, 10.0, 10.0, 20.0, 21.0])
+    steps = ClockSteps(clock, lambda: next(elapsed))
+    for seconds, step_s in ((10.0, 0.0), (3600.0, 3600.0), (-3590.0, -3600.0), (1.0, 0.0)):
+        clock.advance(seconds)
+        assert steps.step_s() == pytest.approx(step_s)

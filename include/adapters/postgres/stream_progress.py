@@ -47,15 +47,24 @@ class Progress(NamedTuple):
     taken_until: dt.datetime | None = None
 
 
-# the last one is seconds before now
-_PARAMETERS = f"({'%s, ' * (len(Progress._fields) - 1)}now() - make_interval(secs => %s::double precision))"
+# `taken_until` is given as seconds before now
+_VALUES = {
+    "metrics": "%(metrics)s::jsonb || jsonb_build_object('clock_ahead_s', "
+    "round((%(now_s)s - extract(epoch FROM clock_timestamp()))::numeric, 3))",
+    "taken_until": "now() - make_interval(secs => %(taken_until)s::double precision)",
+}
+_TEMPLATE = f"({', '.join(_VALUES.get(name, f'%({name})s') for name in Progress._fields)})"
 
 
 class Seen(NamedTuple):
-    """A query's progress, and the seconds since its driver wrote it."""
+    """A query's progress, and the seconds since its driver wrote it.
+
+    `clock_ahead_s`: seconds by which the driver's clock was ahead of PostgreSQL's; None if it gave no metrics.
+    """
 
     progress: Progress
     age_s: float
+    clock_ahead_s: float | None = None
 
 
 class Pending(NamedTuple):
@@ -87,7 +96,7 @@ class StreamProgressStore:
             lease.hold(cursor)
             # after now() of the transaction: a moment of the driver's clock becomes one of PostgreSQL's, or earlier
             now = SystemClock().now()
-            execute_values(cursor, query("save_progress", cursor), [_parameters(row, now) for row in rows], _PARAMETERS)
+            execute_values(cursor, query("save_progress", cursor), [_parameters(row, now) for row in rows], _TEMPLATE)
             if any(row.query == "join" for row in rows):
                 cursor.execute(query("save_watermark", cursor))
 
@@ -108,7 +117,7 @@ class StreamProgressStore:
 
         def look(cursor: Cursor) -> list[Seen]:
             cursor.execute(query("select_progress", cursor))
-            return [Seen(Progress(*row[:-1]), row[-1]) for row in cursor.fetchall()]
+            return [Seen(Progress(*row[:-2]), *row[-2:]) for row in cursor.fetchall()]
 
         return self._run(look)
 
@@ -128,11 +137,11 @@ class StreamProgressStore:
             ) from exc
 
 
-def _parameters(row: Progress, now: dt.datetime) -> tuple[object, ...]:
-    *values, taken_until = row
-    ago_s = None if taken_until is None else (now - taken_until).total_seconds()
+def _parameters(row: Progress, now: dt.datetime) -> dict[str, object]:
+    ago_s = None if row.taken_until is None else (now - row.taken_until).total_seconds()
     is_known = ago_s is not None and ago_s >= 0  # else the clock was set back since
-    return (*map(_as_json, values), ago_s if is_known else None)
+    values = {name: _as_json(value) for name, value in row._asdict().items()}
+    return {**values, "taken_until": ago_s if is_known else None, "now_s": now.timestamp()}
 
 
 def _as_json(value: object) -> object:

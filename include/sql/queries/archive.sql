@@ -14,10 +14,11 @@ ON CONFLICT (name) DO NOTHING
 SELECT value FROM pipeline_setting WHERE name = 'archive_id'
 
 -- name: archive_insert_batch
+-- Records that reached Kafka after the batch was taken may be missing: of two clocks, the earlier one hides none.
 INSERT INTO archive_batch (run_id, topic, topic_id, starts, ends, newest, record_count, gap, gap_since, gap_until,
                            gap_reason, taken_at)
 VALUES (%(run_id)s, %(topic)s, %(topic_id)s, %(starts)s, %(ends)s, %(newest)s, %(record_count)s, %(gap)s,
-        %(gap_since)s, %(gap_until)s, %(gap_reason)s, %(taken_at)s)
+        %(gap_since)s, %(gap_until)s, %(gap_reason)s, LEAST(%(taken_at)s, now()))
 RETURNING id
 
 -- name: archive_retire_files

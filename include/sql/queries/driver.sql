@@ -46,7 +46,8 @@ ON CONFLICT (query) DO UPDATE
 RETURNING epoch, timeline
 
 -- name: save_progress
--- One row per query. A watermark stays true, also when the next driver does not know one yet.
+-- One row per query. A watermark stays true, also when the next driver does not know one yet; but one from the future
+-- was written while the server's clock was ahead.
 INSERT INTO stream_progress AS p
     (query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
      lag_records, lag_s, phases, metrics, waiting_for, watermark)
@@ -57,13 +58,15 @@ ON CONFLICT (query) DO UPDATE
        offsets = COALESCE(excluded.offsets, p.offsets), input_rate = excluded.input_rate,
        processed_rate = excluded.processed_rate, lag_records = excluded.lag_records, lag_s = excluded.lag_s,
        phases = excluded.phases, metrics = excluded.metrics, waiting_for = excluded.waiting_for, heartbeat_at = now(),
-       watermark = GREATEST(excluded.watermark, p.watermark)
+       watermark = GREATEST(excluded.watermark, CASE WHEN p.watermark <= now() THEN p.watermark END)
 
 -- name: save_watermark
--- Of query join: one a second for half a minute, one each 15 s for ten minutes, one each ten minutes for six hours.
+-- Of query join: one a second for half a minute, one each 15 s for ten minutes, one each ten minutes for six hours. None
+-- from the future, see above.
 INSERT INTO stream_watermark (at, watermark)
 SELECT now(), watermark FROM stream_progress WHERE query = 'join' AND watermark IS NOT NULL
 ON CONFLICT DO NOTHING;
+DELETE FROM stream_watermark WHERE at > now();
 DELETE FROM stream_watermark w
  USING (SELECT at, row_number() OVER (PARTITION BY apart, date_bin(apart, at, 'epoch') ORDER BY at) AS number
           FROM (SELECT at, CASE WHEN at < now() - interval '10 minutes' THEN interval '10 minutes'
@@ -78,7 +81,8 @@ SELECT count(*) AS count, extract(epoch FROM now() - min(pending_since))::float 
 
 -- name: select_progress
 SELECT query, driver_id, epoch, batch_id, input_rows, duration_ms, total_rows, offsets, input_rate, processed_rate,
-       lag_records, lag_s, phases, metrics, waiting_for, extract(epoch FROM now() - heartbeat_at)::float AS age_s
+       lag_records, lag_s, phases, metrics - 'clock_ahead_s' AS metrics, waiting_for,
+       extract(epoch FROM now() - heartbeat_at)::float AS age_s, (metrics ->> 'clock_ahead_s')::float AS clock_ahead_s
   FROM stream_progress
  ORDER BY query
 

@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from include.adapters.kafka.topic_tail import TopicTail
 from include.archive.store import MARKER, ArchiveBusy
+from include.clock import SystemClock
 from include.contracts.site import BOARD_DETAIL_PIPELINE as PIPELINE
 from include.errors import ConfigurationError, DatabaseUnavailable, LedgerBeyondEnd, LedgerConflict, RangeExpired
 from include.kafka_connection import KafkaConnection
@@ -168,6 +169,16 @@ def test_two_runs_at_once_list_their_records_once(archive):
     with pytest.raises(LedgerConflict):  # a zombie that read the ledger before
         archive.store.add("zombie", batch, [], {})
     assert len(archive.store.batches(STREAM)) == 1
+
+
+def test_a_clock_that_is_ahead_hides_no_later_gap(archive, monkeypatch):
+    """Records that came after the batch, and were lost, may be of any day since it was taken."""
+    archive.send([a_board(1)])
+    right = SystemClock.now
+    with monkeypatch.context() as patched:
+        patched.setattr(SystemClock, "now", lambda clock: right(clock) + dt.timedelta(days=1))
+        archive.run()
+    assert archive.store.position(STREAM, archive.topic_id(STREAM)).last_taken_at <= SystemClock().now()
 
 
 def test_records_that_kafka_removed_before_they_were_archived_are_refused_and_can_be_accepted(archive):

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from include.adapters.postgres import stream_progress
 from include.adapters.postgres.stream_progress import Progress, StreamProgressStore
 from include.clock import SystemClock
 from include.integrity.publication import undo
@@ -75,6 +76,39 @@ def test_watermarks_are_kept_for_six_hours_the_older_the_fewer(settings):
     assert 37 <= len([age for age in ages if 31 <= age < 600]) <= 41
     assert 33 <= len([age for age in ages if age >= 600]) <= 37
     assert max(ages) < 6 * 3600 + 60
+
+
+def saved(settings, *taken_ago_s):
+    """Save the progress of join, with what it had taken so many seconds ago, None if it is not known; return it."""
+    lease = taken_lease(settings)
+    with closing(StreamProgressStore(settings.database, lease=lease)) as store:
+        for ago_s in taken_ago_s:
+            until = None if ago_s is None else SystemClock().now() - dt.timedelta(seconds=ago_s)
+            store.save([Progress("join", "d", 1, None, 0, None, 0, *[None] * 6, {"sent": 7}, None, until)])
+        [seen] = store.read()
+    lease.release()
+    return seen
+
+
+@pytest.mark.parametrize("ahead", ["1 minute", "1 day", "1 year"])
+@pytest.mark.parametrize("taken_ago_s", [3.0, None])
+def test_what_was_promised_while_the_servers_clock_was_ahead_is_taken_back(settings, ahead, taken_ago_s):
+    saved(settings, 5.0)
+    rows(settings, f"UPDATE stream_progress SET watermark = watermark + interval '{ahead}'")
+    rows(settings, f"INSERT INTO stream_watermark SELECT now() + i, now() + i FROM (SELECT interval '{ahead}') a (i)")
+    saved(settings, taken_ago_s)
+    ((watermark,),) = rows(settings, "SELECT watermark FROM stream_progress")
+    assert (watermark is None) == (taken_ago_s is None)
+    assert watermark is None or watermark < now(settings)
+    assert rows(settings, "SELECT FROM stream_watermark WHERE at > now() OR watermark > now()") == []
+
+
+def test_a_driver_says_how_far_its_clock_is_from_the_servers(settings, monkeypatch):
+    seen = saved(settings, None)
+    assert (seen.progress.metrics, seen.clock_ahead_s) == ({"sent": 7}, pytest.approx(0, abs=60))
+    wrong = SystemClock().now() + dt.timedelta(days=1)
+    monkeypatch.setattr(stream_progress.SystemClock, "now", lambda _: wrong)
+    assert saved(settings, None).clock_ahead_s == pytest.approx(86_400, abs=60)
 
 
 def test_a_stream_is_fresh_while_both_queries_are_alive_and_their_lag_is_short(settings):
