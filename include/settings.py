@@ -235,6 +235,7 @@ class AlertSettings:
     hold_days: int = 3
     archive_age_s: float = 129_600.0
     duplicates_percent: int = 1
+    clock_skew_s: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -384,6 +385,7 @@ class Settings:
                 hold_days=env.whole("ALERT_HOLD_DAYS", 3, least=0, most=_MOST_DAYS),
                 archive_age_s=env.seconds("ALERT_ARCHIVE_AGE_S", 129_600.0),
                 duplicates_percent=env.whole("ALERT_DUPLICATES_PERCENT", 1, least=0, most=100),
+                clock_skew_s=env.seconds("ALERT_CLOCK_SKEW_S", 5.0),
             ),
             spark=SparkSettings(
                 master=env.master("SPARK_MASTER", "local[2]"),

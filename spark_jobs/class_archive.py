@@ -35,7 +35,7 @@ from include.settings import SparkSettings
 from spark_jobs.batch.blobs import identity_partitioner
 from spark_jobs.connectors.kafka import CONSUMER_OPTIONS, write_records
 from spark_jobs.connectors.session import ARCHIVE_NAME, STREAM_CONFIGURATION, java_options, open_session
-from spark_jobs.schemas import RECORD, SENDER_TIME
+from spark_jobs.schemas import RECORD
 from spark_jobs.transforms.decode import decode, valid
 from spark_jobs.transforms.details import to_records
 from spark_jobs.transforms.join_rule import board_details_of_newest
@@ -136,7 +136,7 @@ def _records(session: SparkSession, value: dict[str, Any]) -> DataFrame:
     """Return one record, as Spark's Kafka source returns it."""
     record = {
         "key": str(value["id"]).encode(), "value": json.dumps(value).encode(), "topic": "t", "partition": 0,
-        "offset": 0, "timestamp": _AT, "timestampType": SENDER_TIME, "headers": [],
+        "offset": 0, "timestamp": _AT, "headers": [],
     }  # fmt: skip
     return session.createDataFrame(pa.Table.from_pylist([record], to_arrow_schema(RECORD)))
 

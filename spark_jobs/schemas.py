@@ -8,8 +8,6 @@ _TYPES: dict[str, t.DataType] = {"long": t.LongType(), "string": t.StringType(),
 
 HEADERS = t.ArrayType(t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]))
 
-SENDER_TIME, BROKER_TIME = 0, 1  # types of a timestamp, as Spark's Kafka source numbers them
-
 # A record of Spark's Kafka source with includeHeaders. Pending boards are read back with the same schema.
 RECORD = t.StructType(
     [
@@ -19,7 +17,6 @@ RECORD = t.StructType(
         t.StructField("partition", t.IntegerType()),
         t.StructField("offset", t.LongType()),
         t.StructField("timestamp", t.TimestampType()),
-        t.StructField("timestampType", t.IntegerType()),
         t.StructField("headers", HEADERS),
     ]
 )

@@ -29,6 +29,7 @@ from include.integrity.publication import SPEED_LAYER, undo
 from include.settings import Settings
 from stack.layout import PROJECT_ROOT
 from tests.servers import wait_until
+from tests.support.broker import producers_times
 from tests.support.pipeline import rows
 
 DAY = Day.parse("2026-11-20", "Asia/Seoul")
@@ -129,8 +130,10 @@ def _send_day(
     of_day = reference_data.boards(boards, bench.members, SEED + first, created_on=of.start)
     numbered = ({**board, "id": board["id"] + first, "memberId": author or board["memberId"]} for board in of_day)
     changed = reference_data.members(bench.members if members is None else members, SEED + first)
-    for topic, values in ((MEMBER.name, changed), (BOARD.name, numbered)):
-        send(bench.kafka.bootstrap_servers, topic, as_gateway(topic, values), timestamp_ms=at)
+    servers = bench.kafka.bootstrap_servers
+    with producers_times(servers, MEMBER.name, BOARD.name):
+        for topic, values in ((MEMBER.name, changed), (BOARD.name, numbered)):
+            send(servers, topic, as_gateway(topic, values), timestamp_ms=at)
 
 
 def rebuild_ours(bench: Bench, report: Report, name: str, boards: int, source: str = "auto", **more: str) -> "Timed":

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
+from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from include.adapters.files import fallback_schema as sql
 from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.range_reader import RangeReader
 from include.contracts.fields import record_id
 from include.contracts.headers import EVENT_ID
-from include.contracts.record_time import SENDER_TIME, Timed, accepted_time, record_time
+from include.contracts.record_time import Timed, accepted_time, record_time
 from include.contracts.topics import Topic
 from include.contracts.versions import accepted_version
 from include.gateway.event_ids import row_event_id
@@ -125,7 +126,7 @@ class _StoredRecord:
         return self.stored_value
 
     def timestamp(self) -> tuple[int, int]:
-        return SENDER_TIME, self.timestamp_ms
+        return TIMESTAMP_CREATE_TIME, self.timestamp_ms
 
     def headers(self) -> list[tuple[str, bytes]]:
         try:

@@ -77,8 +77,8 @@ _SYSTEM_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 
 _FieldName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-zA-Z0-9]{0,47}$")]
 _TopicName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9-]{0,47}$")]
-# Seconds. With less than one, the gateway could not compare texts.
-_Tolerance = Annotated[int, msgspec.Meta(ge=1, le=86_400)]
+# Seconds; more than the gateway's margin, and the gateway compares texts of seconds
+_Tolerance = Annotated[int, msgspec.Meta(ge=60, le=86_400)]
 _Text = Annotated[str, msgspec.Meta(max_length=1000, pattern=rf"^(?=[\s\S]*\S){TEXT_PATTERN[1:]}")]
 
 

@@ -9,7 +9,6 @@ from include.contracts.fields import END_INSTANT, FIRST_INSTANT
 from include.contracts.headers import ACCEPTED_AT, accepted_at
 from include.contracts.validation import parse_timestamp
 
-SENDER_TIME, BROKER_TIME = 1, 2  # types of a timestamp (CreateTime, LogAppendTime), as librdkafka numbers them
 FIRST_MS, END_MS = epoch_ms(FIRST_INSTANT), epoch_ms(END_INSTANT)
 
 
@@ -26,18 +25,13 @@ class Timed(Protocol):
 def record_ms(record: Timed) -> int:
     """Return the time of a record in milliseconds since 1970; outside the years of the contract, it has none.
 
-    That is Kafka's timestamp as its sender set it, which copies keep. A broker sets a timestamp at every copy, so then
-    `accepted-at` counts if it is earlier. It also counts if the timestamp is outside the years.
+    That is Kafka's timestamp. If it is outside the years, `accepted-at` takes its place.
     """
-    kind, ms = record.timestamp()
-    is_in_years = FIRST_MS <= ms < END_MS
-    if is_in_years and kind != BROKER_TIME:
+    _, ms = record.timestamp()
+    if FIRST_MS <= ms < END_MS:
         return ms
     accepted = accepted_time(record)
-    accepted_ms = ms if accepted is None else epoch_ms(accepted)
-    if not FIRST_MS <= accepted_ms < END_MS:
-        return ms
-    return min(ms, accepted_ms) if is_in_years else accepted_ms
+    return ms if accepted is None else epoch_ms(accepted)
 
 
 def record_time(record: Timed) -> dt.datetime | None:

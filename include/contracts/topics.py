@@ -8,6 +8,9 @@ from include.contracts.fields import Field
 from include.errors import ContractMismatch
 
 KEPT_FOR_EVER = -1
+# A record's timestamp is the time at which a broker appended it. A producer's clock, which may be wrong, decides
+# neither whether the record is taken nor when it expires (docs/adr/0055).
+TIMESTAMP_TYPE, LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -90,8 +93,7 @@ class Topic:
             "retention.bytes": "-1",
             "min.insync.replicas": str(min_insync_replicas),
             "unclean.leader.election.enable": "false",
-            "message.timestamp.type": "CreateTime",
-            "message.timestamp.before.max.ms": str(OLDEST_TIMESTAMP_DAYS * DAY_MS),
+            TIMESTAMP_TYPE: LOG_APPEND_TIME,
         }
 
 
@@ -104,6 +106,3 @@ PYTHON_PRODUCER_SETTINGS = {**PRODUCER_SETTINGS, "partitioner": PARTITIONER}
 SINK_SETTINGS = {**PRODUCER_SETTINGS, "batch.size": "262144", "linger.ms": "20"}
 
 REBUILD_WINDOW_DAYS = 14
-# Brokers refuse records with older timestamps. Spark's Kafka source fails on a timestamp that does not fit its
-# microseconds. The limit is this high because a replayed record keeps the time of its event.
-OLDEST_TIMESTAMP_DAYS = 36_525

@@ -20,6 +20,11 @@ from include.contracts.validation import Violation, is_timestamp, parse_timestam
 NEWEST_FIRST = (("version_at", "descending"), ("offset", "descending"), ("partition", "ascending"))
 OLDEST_FIRST = (("version_at", "ascending"), ("offset", "ascending"), ("partition", "descending"))
 
+NONE = dt.timedelta()
+# The gateway judges a version before a broker sets the time of the record: what it accepts, no reader may reject. Its
+# clock and those of the brokers differ by five seconds at most.
+GATEWAY_MARGIN = dt.timedelta(seconds=10)
+
 NO_TIME = Violation(
     "/timestamp",
     "the record has neither accepted-at nor a timestamp in the years of the contract",
@@ -28,21 +33,29 @@ NO_TIME = Violation(
 
 
 def dated_ahead(
-    topic: Topic, pointer: str, text: str, version_at: dt.datetime, time: dt.datetime | None, clock: str
+    topic: Topic,
+    pointer: str,
+    text: str,
+    version_at: dt.datetime,
+    time: dt.datetime | None,
+    clock: str,
+    margin: dt.timedelta = NONE,
 ) -> Violation | None:
     """Return the violation of a version that is too late for the time of its record; None if it is not.
 
-    `pointer` and `text` are the place of the version and its text. `clock` says whose time it is compared with.
+    `pointer` and `text` are the place of the version and its text. `clock` says whose time it is compared with. `margin`
+    is subtracted from the tolerance.
     """
     if topic.clock_tolerance is None:
         return None
     if time is None:
         return NO_TIME
-    if version_at - time <= topic.clock_tolerance:
+    tolerance = topic.clock_tolerance - margin
+    if version_at - time <= tolerance:
         return None
     return Violation(
         pointer,
-        f"{text} is more than {topic.clock_tolerance.total_seconds():g} s later than {clock}, {rfc3339(time)}",
+        f"{text} is more than {tolerance.total_seconds():g} s later than {clock}, {rfc3339(time)}",
         "correct the sender's clock or offset, and send the version again",
     )
 

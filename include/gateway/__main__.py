@@ -13,6 +13,7 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 
 import uvloop
@@ -22,6 +23,7 @@ from include.adapters.files.cluster_file import ClusterFile
 from include.adapters.files.fallback_store import SqliteFallbackStore
 from include.adapters.issuer import HttpIssuer
 from include.adapters.kafka.admin import topics_below
+from include.adapters.kafka.offsets import OffsetReader
 from include.adapters.kafka.producer import KafkaProducer
 from include.adapters.postgres.system_of_record import PostgresSystemOfRecord
 from include.adapters.tracing import tracer_of
@@ -31,8 +33,10 @@ from include.contracts.pipelines import RAW_TOPICS
 from include.errors import OK, BrokerUnavailable, ConfigurationError, PipelineError, Retryable
 from include.gateway.access_tokens import AccessTokens
 from include.gateway.app import Gateway
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.issuer_keys import IssuerKeys
 from include.gateway.limits import MAX_MESSAGE_BYTES
+from include.gateway.ports import Partition
 from include.gateway.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.tokens import Tokens
@@ -45,6 +49,7 @@ STOPPED = 70
 _SHUTDOWN_MARGIN_S = 3.0  # for the fsync of records that Kafka did not acknowledge in time
 _PROBE_S = 1.0
 _TOPICS_S = 60.0
+_LOOK_UP_S = 5.0
 
 
 @as_command
@@ -94,7 +99,7 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
 
     The shutdown order loses no accepted event: requests, drain, producer, then the stores.
     """
-    gateway, clock = settings.gateway, SystemClock()
+    gateway, clock = settings.gateway, BrokerClock(SystemClock())
     exit_codes: list[int] = []
     end_requested = asyncio.Event()
     producer = KafkaProducer(settings.kafka.connection, gateway.delivery_timeout_s)
@@ -139,11 +144,13 @@ async def serve(settings: Settings, listener: socket.socket) -> int:
     store.open()  # first: only the process that holds the store's lock may decide which cluster its events belong to
     try:
         services.home.remember_in(ClusterFile(gateway.fallback_dir))
-        producer.start(services.on_client_failure, services.home.changed)
+        producer.start(services.on_client_failure, services.home.changed, clock.appended)
         if not await services.home.confirm(_PROBE_S):
             services.circuit.open("no broker of the own cluster at the start")
         elif faults := await _topic_faults(settings):
             raise ConfigurationError("; ".join(faults))
+        else:
+            clock.not_before(await _newest_times_ms(settings))
     except PipelineError:
         await producer.close(0)
         await store.close()
@@ -195,6 +202,21 @@ async def _topic_faults(settings: Settings) -> list[str]:
     except BrokerUnavailable as exc:
         log.debug("the topics' settings are not known: %s", exc)
         return []
+
+
+async def _newest_times_ms(settings: Settings) -> Mapping[Partition, int]:
+    """Return the newest record's timestamp of each partition of the raw topics; empty if they are not known."""
+
+    def look_up() -> Mapping[Partition, int]:
+        reader = OffsetReader(settings.kafka.connection, _LOOK_UP_S)
+        times = {topic: reader.newest_times_ms(topic) for topic in RAW_TOPICS}
+        return {(topic, partition): ms for topic, found in times.items() for partition, ms in found.items()}
+
+    try:
+        return await asyncio.to_thread(look_up)
+    except PipelineError as exc:
+        log.debug("the times of the newest records are not known: %s", exc)
+        return {}
 
 
 async def _watch_topics(settings: Settings, services: Services) -> None:

@@ -269,7 +269,7 @@ class Drain:
                 batch.refused[row.id] = _refusal(row, row.damage)
                 continue
             record = row.record
-            copy = Record(record.topic, record.key, record.value, [*record.headers, header], record.timestamp_ms)
+            copy = Record(record.topic, record.key, record.value, [*record.headers, header], record.accepted_at_ms)
             try:
                 deliveries.append((row, self._producer.send(copy)))
             except (TypeError, ValueError, OverflowError) as exc:  # one bad row must not block the others

@@ -4,7 +4,7 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -13,7 +13,7 @@ from include.clock import Clock, epoch_ms, instant_of, rfc3339
 from include.contracts.headers import ACCEPTED_AT, EVENT_ID, IDEMPOTENCY_KEY, TRACEPARENT
 from include.contracts.topics import Topic
 from include.contracts.validation import Violation, has_more, hidden_violations, parse_timestamp, violations
-from include.contracts.versions import dated_ahead
+from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.counters import Counters
 from include.gateway.event_ids import row_event_id
@@ -66,9 +66,9 @@ Outcome = Kept | Rejected | NotKept
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Time of acceptance, as the record's timestamp, as text in UTC with milliseconds, and as the record's header."""
+    """Time of acceptance, in ms since 1970, as text in UTC with milliseconds, and as the header."""
 
-    timestamp_ms: int
+    at_ms: int
     text: str
     header: tuple[str, bytes]
 
@@ -103,18 +103,14 @@ def make_record(
         key=b"%d" % row_id,
         value=None if value is None else _encode(value),
         headers=headers,
-        timestamp_ms=accepted.timestamp_ms,
+        accepted_at_ms=accepted.at_ms,
     )
 
 
-def row_record(
-    topic: Topic, saved: Saved, accepted: Accepted, key: str | None = None, trace: RequestTrace | None = None
-) -> Record:
-    """Return the record of a saved row. A tombstone's `accepted-at` is the deletion's time, since it is its version."""
-    if saved.value is None:
-        accepted = replace(accepted, header=accepted_at(saved.modified_at).header)
+def row_record(topic: Topic, saved: Saved, key: str | None = None, trace: RequestTrace | None = None) -> Record:
+    """Return the record of a saved row. It was accepted when the database saved it: at the time of its version."""
     event_id = row_event_id(topic.name, saved.id, saved.modified_at)
-    return make_record(topic, saved.id, saved.value, event_id, accepted, key, trace)
+    return make_record(topic, saved.id, saved.value, event_id, accepted_at(saved.modified_at), key, trace)
 
 
 class _Present:
@@ -126,7 +122,7 @@ class _Present:
 
     def text_at(self, accepted: Accepted, offset: str) -> str:
         """Return the time at an offset, as the first 19 characters of a version; empty unless it is an offset."""
-        second = accepted.timestamp_ms // 1000
+        second = accepted.at_ms // 1000
         if second != self._second:
             self._second, self._texts = second, {}
         text = self._texts.get(offset)
@@ -209,7 +205,7 @@ class Intake:
     def accepted(self) -> Accepted:
         """Return the current time in the form that records carry."""
         now = self._clock.now()
-        if epoch_ms(now) != self._accepted.timestamp_ms:  # under load many events share a millisecond
+        if epoch_ms(now) != self._accepted.at_ms:  # under load many events share a millisecond
             self._accepted = accepted_at(now)
         return self._accepted
 
@@ -374,8 +370,9 @@ class Intake:
 
 def _ahead(topic: Topic, text: str, accepted: Accepted) -> Violation | None:
     """Return the violation of a version that is too late for the gateway's clock, as readers would find it."""
-    time = instant_of(accepted.timestamp_ms * 1000)
-    return dated_ahead(topic, f"/{topic.version_field}", text, parse_timestamp(text), time, "the gateway's clock")
+    time = instant_of(accepted.at_ms * 1000)
+    place, version_at = f"/{topic.version_field}", parse_timestamp(text)
+    return dated_ahead(topic, place, text, version_at, time, "the gateway's clock", GATEWAY_MARGIN)
 
 
 def _reason(outcome: Outcome) -> str:

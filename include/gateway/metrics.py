@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from include.clock import Clock
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit
 from include.gateway.counters import Counters
 from include.gateway.drain import Drain
@@ -37,7 +38,7 @@ class GatewayMetrics(Collector):
         drain: Drain,
         home: HomeCluster,
         quotas: Quotas,
-        clock: Clock,
+        clock: BrokerClock,
     ) -> None:
         self._counters = counters
         self._backlog = backlog
@@ -116,6 +117,11 @@ class GatewayMetrics(Collector):
         cluster = GaugeMetricFamily("gateway_foreign_cluster", text, labels=labels)
         cluster.add_metric((own or "", foreign or own or ""), foreign is not None)
         yield cluster
+        text = "Seconds by which the machine's clock is ahead of the brokers', at least."
+        ahead = GaugeMetricFamily("gateway_clock_ahead_seconds", text)
+        if (ahead_s := self._clock.ahead_s) is not None:
+            ahead.add_metric((), ahead_s)
+        yield ahead
         degraded = self._drain.waits_for_store
         yield GaugeMetricFamily("gateway_fallback_degraded", "1 while the store cannot be read.", value=degraded)
         backlog = self._backlog()

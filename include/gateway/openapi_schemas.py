@@ -143,6 +143,11 @@ def _answers(limits: GatewayLimits) -> Json:
                 "ambiguous": count | {"description": "Waiting records that may be in Kafka already."},
                 "refused": count | {"description": "Records set aside because Kafka refuses them for good."},
                 "lost": count | {"description": "Records lost to damage of the store, until a person acknowledges it."},
+                "clockAheadS": {
+                    "type": ["number", "null"],
+                    "description": "Seconds by which the gateway's clock is ahead of the Kafka brokers', at least; "
+                    "null if no broker has said what time it is.",
+                },
                 "degraded": degraded,
                 "bytes": count,
                 "maxBytes": count,

@@ -25,13 +25,17 @@ class StoreInUse(Retryable):
 
 @dataclass(slots=True)  # not frozen: that would cost each event half a microsecond
 class Record:
-    """One Kafka record to produce. A null value is a tombstone."""
+    """One Kafka record to produce. A null value is a tombstone.
+
+    `accepted_at_ms` is the time of acceptance, in ms since 1970: of an event by the gateway's clock, of a row by the
+    database's. Kafka's timestamp is another one, the time at which a broker appended the record.
+    """
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]
-    timestamp_ms: int
+    accepted_at_ms: int
 
     @property
     def event_id(self) -> str:
@@ -63,11 +67,18 @@ Partition = tuple[str, int]
 """A topic's name and the number of one of its partitions; -1 for a topic that does not exist yet."""
 
 
+OnAppend = Callable[[Partition, int, int], None]
+"""Takes the partition of a record, its time of acceptance and the time at which a broker appended it, in ms."""
+
+
 class Producer(Protocol):
     """Sends records to Kafka, acknowledged by all in-sync replicas."""
 
     def start(
-        self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
+        self,
+        on_failure: Callable[[Failure], None],
+        on_cluster_change: Callable[[], None] = lambda: None,
+        on_append: OnAppend = lambda *_: None,
     ) -> None:
         """Start, bound to the running event loop. Connects in the background; an unreachable broker raises nothing.
 
@@ -75,7 +86,8 @@ class Producer(Protocol):
         `on_cluster_change` is called in the loop when the brokers that answer belong to another cluster than before.
         It is called before the futures of nearly all records that this cluster acknowledges get their result, and
         otherwise within milliseconds. A new client, after the start or a restart, does not know the cluster before it
-        and does not call it.
+        and does not call it. `on_append` is called in the loop for a few of the acknowledged records, several times a
+        second, if the record's topic has the times of the brokers.
         """
         ...
 
@@ -83,7 +95,9 @@ class Producer(Protocol):
         """Queue a record. Never blocks, never raises. The future has its result within the delivery timeout.
 
         None means acknowledged by all in-sync replicas. After a Failure the record may still be in Kafka; supervision
-        tells by the kind. Acknowledged records of one key were appended in the order of the calls.
+        tells by the kind. A failure that refuses the record for good is about this record alone, whatever it was sent
+        together with. Acknowledged records of one key were appended in the order of the calls; if one had to be sent
+        again alone, later ones may be appended both before it and after it.
         """
         ...
 

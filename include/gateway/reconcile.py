@@ -47,7 +47,7 @@ from include.command import as_command
 from include.contracts.site import BOARD, MEMBER
 from include.contracts.topics import Topic
 from include.errors import LOOK, OK, BrokerUnavailable, PipelineError, Retryable
-from include.gateway.intake import accepted_at, row_record
+from include.gateway.intake import row_record
 from include.gateway.ports import Producer, Record
 from include.gateway.supervision import rule_for
 from include.settings import Settings, pipeline_names
@@ -184,7 +184,7 @@ def _reconcile(
     if timelines and since is not None and read_since != since:
         log.warning("%s: records from before %s may have expired in Kafka, and rows that were lost before cannot be "
                     "written back then", topic.name, rfc3339(since))  # fmt: skip
-    compared = _compare(settings, scope, rows, topic, since, until, clock)
+    compared = _compare(settings, scope, rows, topic, since, until)
     return replace(compared, written_back=len(found.rows), without_record=len(found.without_record),
                    with_tombstone=len(found.with_tombstone), given_twice=len(found.given_twice))  # fmt: skip
 
@@ -204,7 +204,7 @@ def _show_written_back(topic: Topic, found: WrittenBack, dry_run: bool) -> None:
 
 def _compare(
     settings: Settings, scope: Scope, rows: UnpublishedRows, topic: Topic, since: dt.datetime | None,
-    until: dt.datetime, clock: Clock,
+    until: dt.datetime,
 ) -> Reconciled:  # fmt: skip
     if scope.dry_run:
         unpublished = 0
@@ -213,7 +213,7 @@ def _compare(
                 _show(topic, batch, unpublished)
                 unpublished += len(batch)
         return Reconciled(topic.name, unpublished, 0, 0)
-    return asyncio.run(_produce(settings, rows, topic, since, until, clock))
+    return asyncio.run(_produce(settings, rows, topic, since, until))
 
 
 def _first_change(since: dt.datetime | None, topic: Topic, retention_days: int, clock: Clock) -> dt.datetime | None:
@@ -225,7 +225,7 @@ def _first_change(since: dt.datetime | None, topic: Topic, retention_days: int, 
 
 
 async def _produce(
-    settings: Settings, rows: UnpublishedRows, topic: Topic, since: dt.datetime | None, until: dt.datetime, clock: Clock
+    settings: Settings, rows: UnpublishedRows, topic: Topic, since: dt.datetime | None, until: dt.datetime
 ) -> Reconciled:
     unpublished = produced = 0
     producer: KafkaProducer | None = None
@@ -241,7 +241,7 @@ async def _produce(
                         raise BrokerUnavailable(bootstrap_servers=settings.kafka.bootstrap_servers)
                 _show(topic, batch, unpublished)
                 unpublished += len(batch)
-                produced += await send(producer, [record_of(topic, row, clock) for row in batch])
+                produced += await send(producer, [row_record(topic, row.saved, row.key) for row in batch])
                 if loop.time() > logged_s + _PROGRESS_S:
                     logged_s = loop.time()
                     log.info("%s: %d rows produced so far", topic.name, produced)
@@ -267,11 +267,6 @@ async def send(producer: Producer, records: Sequence[Record]) -> int:
     if outage is not None:  # the next run finds the missing rows again, under the same event ids
         raise BrokerUnavailable(reason=outage.kind, acknowledged=acknowledged, of=len(records))
     return acknowledged
-
-
-def record_of(topic: Topic, row: UnpublishedRow, clock: Clock) -> Record:
-    """Return the record of a row, with the current time as its time of acceptance."""
-    return row_record(topic, row.saved, accepted_at(clock.now()), row.key)
 
 
 def _show(topic: Topic, batch: Sequence[UnpublishedRow], shown: int) -> None:

@@ -126,6 +126,7 @@ class Operations:
             "ambiguous": backlog.ambiguous,
             "refused": backlog.refused,
             "lost": backlog.lost,
+            "clockAheadS": services.clock.ahead_s,
             "degraded": services.degraded(),
             "bytes": backlog.bytes,
             "maxBytes": backlog.max_bytes,

@@ -165,8 +165,7 @@ class Rows:
     async def _produced(self, status: int, saved: Saved, key: ChangeKey | None, trace: RequestTrace | None) -> Answer:
         # If the record cannot be made durable, the answer is 503 and the row stays saved. A retry with the same key
         # finds the row and produces it, and so does reconcile_sources.
-        accepted = self._services.intake.accepted()
-        record = row_record(self._topic, saved, accepted, None if key is None else key.key, trace)
+        record = row_record(self._topic, saved, None if key is None else key.key, trace)
         kept = raise_unless_kept(await self._services.intake.keep(record, trace))
         answer: dict[str, object] = {"id": saved.id, "eventId": kept.event_id, "keptIn": kept.where}
         if saved.created_at is not None:

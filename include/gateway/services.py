@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from include.clock import Clock
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.circuit import Circuit, Supervisor
 from include.gateway.cors import Origins
 from include.gateway.counters import Counters
@@ -40,7 +40,7 @@ class Services:
     tokens: Tokens
     origins: Origins
     quotas: Quotas
-    clock: Clock
+    clock: BrokerClock
     limits: GatewayLimits
     tracer: Tracer | None = None
     topic_faults: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Services:
             f"{held.refused} events are set aside": held.refused > 0,
             f"{held.lost} events were lost to damage of the fallback store": held.lost > 0,
         }
-        problems = [each for each in (self.home.problem, self.tokens.problem) if each]
+        problems = [each for each in (self.home.problem, self.tokens.problem, self.clock.problem) if each]
         return problems + [reason for reason, holds in reasons.items() if holds] + self.topic_faults
 
     def on_client_failure(self, failure: Failure) -> None:
@@ -72,7 +72,7 @@ def build_services(
     store: FallbackStore,
     system_of_record: SystemOfRecord,
     tokens: Tokens,
-    clock: Clock,
+    clock: BrokerClock,
     settings: GatewaySettings,
     stop: Callable[[str], None],
     journal: CallJournal | None = None,

@@ -29,7 +29,8 @@ class Rule:
     """Meaning of one kind of failure.
 
     keep: the record goes to the fallback store. False if Kafka refuses the record for good because of its content: the
-    sender gets `status` then, and a replayed record is set aside.
+    sender gets `status` then, and a replayed record is set aside. The producer has sent such a record alone, because an
+    error of a batch is about any of its records.
     ambiguous: the record may be in Kafka all the same. False only for records that were never sent, because the client
     does not report whether an attempt before the last one succeeded.
     outage: the broker or the partition fails for every record, so the failure counts against the circuit.
@@ -114,10 +115,10 @@ _GROUPS: tuple[_Rules, ...] = (
     _outage(
         "another Kafka cluster answers, or none says which it is: its acknowledgement does not count", FOREIGN_CLUSTER
     ),
-    # every record of the topic fails until its ACLs or settings, or a clock, are corrected
+    # every record of the topic fails until its ACLs or settings are corrected
     _outage("the gateway may not write to this topic", "TOPIC_AUTHORIZATION_FAILED", of_topic=True),
     _outage("the broker's policy refuses what is written to the topic", "POLICY_VIOLATION", of_topic=True),
-    _outage("the broker refuses the gateway's time", "INVALID_TIMESTAMP", of_topic=True),
+    _outage("the topic has the times of producers, and the gateway's is refused", "INVALID_TIMESTAMP", of_topic=True),
     _outage("the broker refuses the topic's name", "TOPIC_EXCEPTION", of_topic=True),
     # refers to a batch, not to a record: the topic's limits were made smaller than a batch
     _outage(
@@ -140,11 +141,11 @@ _GROUPS: tuple[_Rules, ...] = (
     _kept("the topic was recreated", "UNKNOWN_TOPIC_ID", "INCONSISTENT_TOPIC_ID"),
     _kept("the partition is not known yet", "_UNKNOWN_PARTITION", ambiguous=False),
     _kept("the record was corrupted in transit", "INVALID_MSG"),
-    _kept("another record of its batch is invalid: this one is sent again", "_INVALID_DIFFERENT_RECORD"),
+    _kept("another record of its batch is invalid", "_INVALID_DIFFERENT_RECORD"),
     _kept("the broker has it already", "DUPLICATE_SEQUENCE_NUMBER"),
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
     _kept("the topic's format or compression must be changed", "UNSUPPORTED_COMPRESSION_TYPE"),
-    # Kafka will never accept this record; no change of settings would help
+    # Kafka will never accept this record, which was sent alone; no change of settings would help
     _refused(413, "larger than Kafka takes", RECORD_TOO_LARGE, "INVALID_MSG_SIZE"),
     _refused(422, "the broker refuses the record", "INVALID_RECORD"),
     _refused(422, "the client library refuses the record", "_INVALID_ARG", "_INVALID_TYPE"),

@@ -21,7 +21,8 @@ class Unsent:
 
     `waiting`: to be sent. `set_aside`: refused by Kafka. `lost`: destroyed by damage of the store, and not yet
     acknowledged by a person. `oldest_s` is the age of the oldest one that waits.
-    `store_id` is None for a gateway of an earlier release, whose store cannot be missed.
+    `store_id` is None for a gateway of an earlier release, whose store cannot be missed. `clock_ahead_s`: seconds by
+    which the gateway's clock is ahead of the Kafka brokers'; None if it does not know.
     """
 
     waiting: int
@@ -29,6 +30,7 @@ class Unsent:
     lost: int
     oldest_s: float = 0.0
     store_id: str | None = None
+    clock_ahead_s: float | None = None
 
     @property
     def total(self) -> int:
@@ -99,7 +101,8 @@ def _ask(gateway: GatewaySettings, timeout_s: float) -> Unsent:
         held = client.fallback()
     if not {"backlog", "refused", "lost"} <= held.keys():
         raise _stranger(gateway)
-    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0), _store_id(held, gateway))
+    return Unsent(held["backlog"], held["refused"], held["lost"], held.get("oldestAgeS", 0.0), _store_id(held, gateway),
+                  held.get("clockAheadS"))  # fmt: skip
 
 
 def _store_id(held: Mapping[str, Any], gateway: GatewaySettings) -> str | None:

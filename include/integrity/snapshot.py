@@ -50,7 +50,8 @@ class Snapshot:
     empty for further pipelines, because all share the gateways, and so are `missing_stores`. `paused`: DAGs of the
     pipeline that are paused. `unreconciled`: timelines of the database whose lost rows are not written back, and when
     each was first seen.
-    `alerted_lost`: days of which an alert says that they are lost.
+    `alerted_lost`: days of which an alert says that they are lost. `database_ahead_s`: seconds by which PostgreSQL's
+    clock is ahead of the reader's.
     """
 
     window: Window
@@ -67,12 +68,15 @@ class Snapshot:
     unreconciled: Mapping[str, dt.datetime] = field(default_factory=dict)
     paused: Collection[str] = ()
     alerted_lost: Collection[str] = ()
+    database_ahead_s: float = 0.0
 
 
 def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
     """Read every source. Blocks for seconds, and up to minutes if Kafka does not answer. Raises DatabaseUnavailable."""
     with connect(settings.database, "batch", "watch") as connection, connection.cursor() as cursor:
         window = select_window(cursor, settings)
+        cursor.execute(query("select_clock", cursor))
+        database_ahead_s = (cursor.fetchone()[0] - SystemClock().now()).total_seconds()
         oldest = window.today - dt.timedelta(days=window.retention_days)
         cursor.execute(query("select_watched_days", cursor), {"oldest": oldest, "newest": window.newest})
         days = [WatchedDay(*row) for row in cursor.fetchall()]
@@ -99,7 +103,7 @@ def read_snapshot(settings: Settings, paused: Collection[str] = ()) -> Snapshot:
         window=window, queries=queries, pending=pending, rejects=rejects, first_reject_at=first_reject_at, days=days,
         unpublished=unpublished, unarchived=unarchived, kafka_silence=kafka_silence,
         gateways=gateways if is_first else {}, missing_stores=missing if is_first else (), paused=paused,
-        alerted_lost=alerted_lost, unreconciled=unreconciled,
+        alerted_lost=alerted_lost, unreconciled=unreconciled, database_ahead_s=database_ahead_s,
     )  # fmt: skip
 
 

@@ -140,6 +140,19 @@ def store_missing(snapshot: Snapshot, _: AlertSettings) -> Iterator[Sign]:
         )
 
 
+def clock_wrong(snapshot: Snapshot, limits: AlertSettings) -> Iterator[Sign]:
+    """Clocks that differ: a gateway's from the brokers', PostgreSQL's from Airflow's, a driver's from PostgreSQL's."""
+    found = [(url, gateway.clock_ahead_s, "the Kafka brokers'") for url, gateway in _answered(snapshot)]
+    found.append(("PostgreSQL", snapshot.database_ahead_s, "Airflow's"))
+    for name, seen in snapshot.queries.items():
+        found.append((name, seen.clock_ahead_s, "PostgreSQL's"))
+    for subject, ahead_s, other in found:
+        if ahead_s is not None and abs(ahead_s) > limits.clock_skew_s:
+            difference = f"{_duration(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} {other}"
+            remedy = "see with `date -u` which one is wrong, and correct it"
+            yield Sign(subject, f"the clock of {subject} is {difference}: {remedy}")
+
+
 def _answered(snapshot: Snapshot) -> Iterator[tuple[str, Unsent]]:
     for url, found in snapshot.gateways.items():
         if isinstance(found, Unsent):
@@ -306,6 +319,7 @@ CONDITIONS = (
     Condition("fallback_waiting", "warning", "gateway-fallback", fallback_waiting, _do_gateways_answer),
     Condition("events_set_aside", "critical", "gateway-fallback", events_set_aside, _do_gateways_answer),
     Condition("store_missing", "critical", "gateway-lost", store_missing, _do_gateways_answer),
+    Condition("clock_wrong", "critical", "clock", clock_wrong, _do_gateways_answer),
     Condition("rows_unrecovered", "critical", "database-back", rows_unrecovered),
     Condition("kafka_silent", "critical", "alerts", kafka_silent),
     Condition("records_rejected", "warning", "stream-lag", records_rejected),

@@ -27,7 +27,7 @@ from include.kafka_connection import KafkaConnection
 from include.retry import NO_LIMIT, retry_transient
 from include.spans import MAX_LINKS, Tracer, batch_span, messaging
 from spark_jobs.connectors.kafka import write_records
-from spark_jobs.schemas import RECORD, SENDER_TIME
+from spark_jobs.schemas import RECORD
 from spark_jobs.speed.driver_state import Batch, DriverState
 from spark_jobs.speed.isolation import Isolation, reason_of_reject
 from spark_jobs.speed.join_progress import JoinProgress
@@ -296,7 +296,7 @@ class BoardJoin:
                 if text is not None
             ]
             rows.append({"key": key, "value": value, "topic": topic, "partition": partition, "offset": offset,
-                         "timestamp": timestamp, "timestampType": SENDER_TIME, "headers": headers})  # fmt: skip
+                         "timestamp": timestamp, "headers": headers})  # fmt: skip
         return self._session.createDataFrame(pa.Table.from_pylist(rows, to_arrow_schema(RECORD)))
 
 

@@ -17,7 +17,7 @@ from include.contracts.fields import CONTROL_PATTERN, END_INSTANT, FIRST_INSTANT
 from include.contracts.topics import Topic
 from include.contracts.trace_context import RECORD_PATTERN
 from include.contracts.validation import MAX_DEPTH
-from spark_jobs.schemas import BROKER_TIME, json_type
+from spark_jobs.schemas import json_type
 from spark_jobs.transforms.headers import header_text
 
 _CARRIED = ("topic", "partition", "offset", "kafka_timestamp", "key", "value", "deleted", "replayed")
@@ -55,8 +55,8 @@ def decode(records: DataFrame, topic: Topic, traced: bool = False) -> DataFrame:
     A tombstone has `deleted` true and its key as id. `<column>_text` is a timestamp as it was sent. `accepted_text` is
     the text of the header, `accepted_at` its timestamp. `version_at` is the time of the version; for a tombstone, the
     time when it was accepted. `kafka_timestamp` is the time of the record (`include.contracts.record_time`), but null
-    if it has none. With `traced` there is also `traceparent`, null unless the header has the
-    form in which the gateway writes it.
+    if it has none. With `traced` there is also `traceparent`, null unless the header has the form in which the gateway
+    writes it.
 
     There are four projections. Each copies all values of a row, which takes longer than most checks.
     """
@@ -66,7 +66,6 @@ def decode(records: DataFrame, topic: Topic, traced: bool = False) -> DataFrame:
         "partition",
         "offset",
         _in_years(F.col("timestamp")).alias("_timestamp"),
-        (F.col("timestampType") == BROKER_TIME).alias("_is_of_broker"),
         "key",
         "value",
         F.col("value").isNull().alias("deleted"),
@@ -136,9 +135,7 @@ def _header_columns() -> tuple[Column, ...]:
         F.expr(f"CASE WHEN {event_id} THEN _event_id END").alias("event_id"),
         F.when(accepted_at.isNotNull(), F.col("_accepted")).alias("accepted_text"),
         accepted_at.alias("accepted_at"),
-        F.when(F.col("_is_of_broker"), F.least("_timestamp", accepted_ms))
-        .otherwise(F.coalesce("_timestamp", accepted_ms))
-        .alias("kafka_timestamp"),
+        F.coalesce("_timestamp", accepted_ms).alias("kafka_timestamp"),
     )
 
 

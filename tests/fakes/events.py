@@ -37,5 +37,5 @@ def record(board_id: int = 1, event_id: str = "e-1", **fields: object) -> Record
         key=str(board_id).encode(),
         value=msgspec.json.encode(board(board_id, **fields)),
         headers=[(EVENT_ID, event_id.encode()), (ACCEPTED_AT, rfc3339(now).encode())],
-        timestamp_ms=epoch_ms(now),
+        accepted_at_ms=epoch_ms(now),
     )

@@ -18,6 +18,7 @@ from include.gateway.ports import (
     Failure,
     KeyReused,
     Loss,
+    OnAppend,
     Partition,
     Record,
     Saved,
@@ -49,7 +50,8 @@ class FixedClock:
 class MemoryProducer:
     """A broker in a list. `is_up` is the broker's, `topics` are its topics with their partitions.
 
-    `refuses` may answer a record with a failure of any kind, `is_silent` leave it without an answer.
+    `refuses` may answer a record with a failure of any kind, `is_silent` leave it without an answer. With a `clock`,
+    the broker says when it appended each record.
     """
 
     def __init__(self, deadline_s: float = 0.05) -> None:
@@ -61,6 +63,7 @@ class MemoryProducer:
         self.records: list[Record] = []
         self.elsewhere: list[Record] = []  # what another cluster acknowledged
         self.generation = 0
+        self.clock: FixedClock | None = None
         self._deadline_s = deadline_s
         self._is_closed = False
         self._known_topics: dict[str, int] = {}
@@ -69,11 +72,15 @@ class MemoryProducer:
         self._on_cluster_change: Callable[[], None] = lambda: None
 
     def start(
-        self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
+        self,
+        on_failure: Callable[[Failure], None],
+        on_cluster_change: Callable[[], None] = lambda: None,
+        on_append: OnAppend = lambda *_: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
         self._on_cluster_change = on_cluster_change
+        self._on_append = on_append
 
     def move_to(self, cluster: str, is_told: bool = True) -> None:
         """Another cluster answers from now on, on a new connection; `is_told`: the client warns of it."""
@@ -97,6 +104,9 @@ class MemoryProducer:
         failure = self.refuses(record)
         if failure is None:
             (self.records if self.cluster == OWN_CLUSTER else self.elsewhere).append(record)
+            if self.clock is not None:
+                partition = place(self.topics, record.topic, record.key) or (record.topic, 0)
+                self._on_append(partition, record.accepted_at_ms, epoch_ms(self.clock.now()))
         else:
             failure = replace(failure, generation=self.generation)
         self._loop.call_soon(lambda: None if future.done() else future.set_result(failure))

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from include.gateway.app import Gateway
+from include.gateway.broker_clock import BrokerClock
 from include.gateway.server import Server
 from include.gateway.services import Services, build_services
 from include.gateway.token_file import Entry
@@ -52,12 +53,12 @@ class FakeGateway:
             self.store,
             self.system_of_record,
             known_tokens(),
-            self.clock,
+            BrokerClock(self.clock),
             self.settings,
             self.stops.append,
         )
         self.store.open()
-        self.producer.start(self.services.on_client_failure)
+        self.producer.start(self.services.on_client_failure, on_append=self.services.clock.appended)
         self.server = Server(Gateway(self.services), self.settings.limits)
         return self
 

@@ -32,6 +32,8 @@ import msgspec
 from include.adapters.postgres.schema_revision import newest_revision
 from include.clock import SystemClock
 from include.contracts.day import Day
+from include.contracts.pipelines import TOPICS
+from include.contracts.topics import LOG_APPEND_TIME
 from include.integrity.days import days_to_rebuild
 from include.settings import DEFAULT_PIPELINE, Settings
 from stack import env_file, environment
@@ -55,7 +57,7 @@ from tests.faults.stream_topics import TopicReader as LogReader
 from tests.faults.topic import TopicReader, copy_of
 from tests.faults.verdict import judge
 from tests.servers import wait_until
-from tests.support.broker import PARTITIONS
+from tests.support.broker import CREATE_TIME, PARTITIONS, set_timestamps
 from tests.support.clone import link_jars
 from tests.support.gateway_process import ROOT, GatewayProcess
 
@@ -308,6 +310,8 @@ def upgrade_drill(folder: Path, seed: int, ref: str) -> Findings:
     earlier, backup = version_in(folder / "earlier", ref), folder / "backup"
     was = max(path.name[:4] for path in (earlier / _VERSIONS).glob("[0-9]*.py"))
     has_timelines = "note_timeline" in (earlier / "include/sql/schema.sql").read_text()
+    has_append_times = LOG_APPEND_TIME in (earlier / "include/contracts/topics.py").read_text()
+    former_times = LOG_APPEND_TIME if has_append_times else CREATE_TIME
     with drill_in(folder, seed, earlier) as drill:
         day = Day.of(dt.datetime.fromisoformat(AT), drill.settings.timezone)
         _tell(f"start {ref} with schema {was}, load, back up")
@@ -315,11 +319,14 @@ def upgrade_drill(folder: Path, seed: int, ref: str) -> Findings:
         with drill.load(_LOAD_S):
             drill.stack("backup", str(backup), root=ROOT)
         _tell(f"upgrade to schema {newest_revision()} under load")
+        servers = drill.settings.kafka.bootstrap_servers
         drill.root = ROOT
         with drill.load(_SHORT_S):
+            set_timestamps(servers, LOG_APPEND_TIME, *TOPICS)  # as `make up` asks for it
             print(drill.stack("up", "--only", SERVICES).splitlines()[0], flush=True)
         drill.night("upgraded", day)
         found = {f"upgraded: {promise}": where for promise, where in drill.findings(day).items()}
+        set_timestamps(servers, former_times, *TOPICS)
         drill.stack("down")
         _tell("the earlier version refuses the database; restore the backup, go back")
         former = folder / ".env.former"

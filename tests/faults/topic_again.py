@@ -49,7 +49,7 @@ class TopicAgain:
                    f"the driver refuses the topic, see {self._driver.log}")  # fmt: skip
 
     def send_again(self, records: Sequence[Record]) -> None:
-        """Send the former topic's records as a mirror would: partition, order, headers and timestamps stay."""
+        """Send the former topic's records as a mirror would: partition, order and headers stay."""
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -61,8 +61,7 @@ class TopicAgain:
             while len(producer) > 10_000:
                 producer.poll(0.1)
             producer.produce(record.place.topic, record.value, record.key, partition=record.place.partition,
-                             headers=record.sent_headers, timestamp=int(record.timestamp.timestamp() * 1000),
-                             on_delivery=delivered)  # fmt: skip
+                             headers=record.sent_headers, on_delivery=delivered)  # fmt: skip
         assert producer.flush(_DEADLINE_S) == 0
         assert not failed, failed[:3]
 

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from include.adapters.kafka.offsets import OffsetRange
 from include.clock import epoch_ms, rfc3339
-from include.contracts.record_time import SENDER_TIME
 from include.errors import NothingBuilt, StaleRun
 from include.integrity import late_members
 from include.integrity.covering import cover
@@ -115,7 +114,7 @@ class MemberTopic:
 
 def _message(member, at, offset):
     value = json.dumps({"modifiedAt": rfc3339(at_minute(at))}).encode()
-    sent = SENDER_TIME, epoch_ms(at_minute(at))
+    sent = TIMESTAMP_LOG_APPEND_TIME, epoch_ms(at_minute(at))
     return SimpleNamespace(key=lambda: b"%d" % member, value=lambda: value, partition=lambda: 0, offset=lambda: offset,
                            timestamp=lambda: sent)  # fmt: skip
 

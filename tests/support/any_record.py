@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from hypothesis import strategies as st
 
 from include.contracts import headers as h
 from include.contracts.fields import Field, decimal_example
-from include.contracts.record_time import BROKER_TIME, SENDER_TIME
 from include.contracts.topics import Topic
 from tests.support.examples import is_long
 
@@ -26,14 +26,13 @@ GOOD_TIMES = ("2026-11-20T09:30:00.000Z", "2026-11-20T01:00:00+09:00", "2026-11-
 
 
 class AnyRecord(NamedTuple):
-    """A record as bytes. `timestamp_ms` is Kafka's, which any producer sets, or with type 2 the broker."""
+    """A record as bytes. `timestamp_ms` is Kafka's, which any producer sets, or the broker."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
     timestamp_ms: int = 1_795_167_000_000
-    timestamp_type: int = SENDER_TIME
 
     @property
     def accepted(self) -> str | None:
@@ -67,7 +66,7 @@ class Message:
 
     def timestamp(self) -> tuple[int, int]:
         """Return the timestamp's type, and milliseconds since 1970."""
-        return self.record.timestamp_type, self.record.timestamp_ms
+        return TIMESTAMP_LOG_APPEND_TIME, self.record.timestamp_ms
 
     def headers(self) -> list[tuple[str, Any]] | None:
         """Return the headers as pairs of name and value."""
@@ -362,5 +361,4 @@ def records(draw: st.DrawFn, topic: Topic, timestamps_ms: st.SearchStrategy[int]
             ("board-offset", str(number).encode()),
             *found,
         ]
-    kind = draw(st.sampled_from([SENDER_TIME, SENDER_TIME, BROKER_TIME]))
-    return AnyRecord(topic.name, key, value, found, draw(timestamps_ms), kind)
+    return AnyRecord(topic.name, key, value, found, draw(timestamps_ms))

@@ -24,7 +24,7 @@ from spark_jobs.archive.archiver import archive_topics
 from spark_jobs.archive.files import ArchiveFolder
 from spark_jobs.archive.source import ArchiveSource
 from tests.fakes.events import board, member
-from tests.support.broker import remove_topics
+from tests.support.broker import CREATE_TIME, remove_topics, set_timestamps
 from tests.support.pipeline import with_topics
 from tests.support.topic_log import TopicLog
 
@@ -64,6 +64,8 @@ class Archive:
             rows_per_task=rows_per_task,
         )
         self.settings: Settings = dataclasses.replace(settings, batch=batch)
+        topics = (settings.pipeline.stream.name, settings.pipeline.table.name, settings.pipeline.output.name)
+        set_timestamps(kafka.bootstrap_servers, CREATE_TIME, *topics)  # the records are of days ago
         self.store = ArchiveStore(self.settings.database)
         self._context = spark.sparkContext
 

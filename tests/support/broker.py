@@ -3,14 +3,17 @@
 import contextlib
 import os
 import signal
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from include.adapters.kafka.admin import topic_differences
 from include.adapters.kafka.offsets import OffsetReader
 from include.contracts.pipelines import TOPICS
+from include.contracts.topics import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from include.errors import BrokerUnavailable, ContractMismatch
 from include.kafka_connection import KafkaConnection
 from include.settings import KafkaSettings
@@ -18,6 +21,7 @@ from tests.servers import KafkaServer, wait_until
 from tests.support.freezing import freeze
 
 PARTITIONS = 8
+CREATE_TIME = "CreateTime"  # of a topic that has the times of producers
 
 
 def remove_topics(bootstrap_servers: str) -> None:
@@ -60,6 +64,33 @@ def make_pipeline_topics(kafka: KafkaSettings) -> None:
     wait_until(are_there, 30, "the broker leads the topics, with the settings of the contracts")
 
 
+@contextlib.contextmanager
+def producers_times(bootstrap_servers: str, *topics: str) -> Iterator[None]:
+    """Let the records that are sent in the block keep the timestamps that their producers give them: a past.
+
+    The topics have the times of brokers, as the contract says, before and after.
+    """
+    set_timestamps(bootstrap_servers, CREATE_TIME, *topics)
+    yield
+    set_timestamps(bootstrap_servers, LOG_APPEND_TIME, *topics)
+
+
+def set_timestamps(bootstrap_servers: str, kind: str, *topics: str) -> None:
+    """Let the topics have the times of brokers or of producers from now on, and wait until they do."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    entry = ConfigEntry(TIMESTAMP_TYPE, kind, incremental_operation=AlterConfigOpType.SET)
+    wanted = [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry]) for topic in topics]
+    for altered in admin.incremental_alter_configs(wanted).values():
+        altered.result(30)
+    asked = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+
+    def is_set() -> bool:
+        found = admin.describe_configs(asked).values()
+        return all(each.result(30)[TIMESTAMP_TYPE].value == kind for each in found)
+
+    wait_until(is_set, 30, f"the topics have {kind}")
+
+
 @dataclass(frozen=True)
 class Broker:
     """A running server, to be left running."""
@@ -75,9 +106,15 @@ class Broker:
         if not names:
             make_pipeline_topics(KafkaSettings(KafkaConnection(self.bootstrap_servers), PARTITIONS, 1, 1, 14))
             return
+        for name in names:
+            self.make_topic(name)
+
+    def make_topic(
+        self, name: str, partitions: int = PARTITIONS, config: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """One topic, with the settings of the broker but for `config`."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
-            future.result()
+        admin.create_topics([NewTopic(name, partitions, 1, config=dict(config))])[name].result()
 
     def kill(self) -> None:
         """SIGKILL it, as a crash does."""
@@ -118,7 +155,7 @@ class Broker:
             return not ends
 
         try:
-            for partition in range(PARTITIONS):
+            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
                 low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
                 if high > low:
                     ends[partition] = high

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from include.adapters.kafka.offsets import OffsetRange, Offsets
 from include.contracts import headers as h
-from spark_jobs.schemas import RECORD, SENDER_TIME
+from spark_jobs.schemas import RECORD
 
 EPOCH = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
 SENT = EPOCH + dt.timedelta(days=2)  # after every version that tests give their records
@@ -64,5 +64,5 @@ def _row(record: RawRecord) -> tuple[Any, ...]:
         if text is not None
     ]
     key = None if record.key is None else record.key.encode()
-    at = record.partition, record.offset, record.timestamp, SENDER_TIME
+    at = record.partition, record.offset, record.timestamp
     return key, record.value, record.topic, *at, headers or None

@@ -57,6 +57,7 @@ def test_the_gateways_files_are_no_matter_of_other_processes():
         ("GATEWAY_ALLOWED_ORIGINS", "https://app.example/", "without a path"),
         ("GATEWAY_ALLOWED_ORIGINS", "https://app.example, *", "not the origin of web pages"),
         ("GATEWAY_ALLOWED_ORIGINS", "https://App.example", "in lower case"),
+        ("ALERT_CLOCK_SKEW_S", "0", "not a number of seconds above 0"),
         ("SPARK_MASTER", "locally", "not a Spark master"),
         ("ARCHIVE_DIR", "a\tb", "non-printable"),
         (

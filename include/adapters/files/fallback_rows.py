@@ -16,7 +16,7 @@ _decode_headers = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
 def row_of(row_id: int, record: Record, error: str, may_be_in_kafka: bool, kept_at_ms: int) -> Row:
     """Return the row of a record."""
-    topic, key, value, at_ms = record.topic, record.key, record.value, record.timestamp_ms
+    topic, key, value, at_ms = record.topic, record.key, record.value, record.accepted_at_ms
     headers = msgspec.json.encode([(name, text.decode("latin-1")) for name, text in record.headers])
     size = len(key or b"") + len(value or b"") + len(headers) + _OVERHEAD_BYTES
     checksum = _checksum(topic, key, value, headers, at_ms)

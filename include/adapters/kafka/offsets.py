@@ -151,6 +151,11 @@ class OffsetReader:
             if info.offset >= 0 and (instant := instant_of(info.timestamp * 1000)) is not None
         }
 
+    def newest_times_ms(self, topic: str) -> dict[int, int]:
+        """Return the greatest timestamp of each partition in ms since 1970. Omits empty partitions."""
+        found = self._look_up(topic, OffsetSpec.max_timestamp())
+        return {partition: info.timestamp for partition, info in found.items() if info.offset >= 0}
+
     def _list(self, topic: str, spec: OffsetSpec) -> Offsets:
         return {partition: info.offset for partition, info in self._look_up(topic, spec).items()}
 

@@ -4,17 +4,19 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import cast
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 from confluent_kafka import Producer as LibrdkafkaProducer
 
 from include.adapters.kafka.partitioner import place
 from include.contracts.topics import PYTHON_PRODUCER_SETTINGS
 from include.gateway.limits import MAX_MESSAGE_BYTES
-from include.gateway.ports import Failure, Partition, Record
-from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE
+from include.gateway.ports import Failure, OnAppend, Partition, Record
+from include.gateway.supervision import CLOSED, DEADLINE, RECORD_TOO_LARGE, rule_for
 from include.kafka_connection import KafkaConnection
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,11 @@ _CLUSTER_CHANGED = "CLUSTERID"
 _PURGE_S = 1.0  # timeout for the reports of purged records
 _BATCH_BYTES = 128 * 1024  # far below max.message.bytes: a broker refuses a batch that exceeds it as a whole
 _BUFFER_KIB = 64 * 1024  # limit of the client's queue; beyond it records go to the fallback store
+# Of the second client. An idempotent one would pause for half a second after each refusal, to begin a new epoch. Without
+# retries the requests of a connection keep their order all the same, and make no copies.
+_ALONE = {"batch.num.messages": 1, "linger.ms": 0, "enable.idempotence": False, "message.send.max.retries": 0}
+_SAMPLE_S = 0.1  # the append time of one record is reported so often
+_OTHER_IS_INVALID = "_INVALID_DIFFERENT_RECORD"
 
 
 def producer_config(kafka: KafkaConnection, deadline_s: float) -> dict[str, object]:
@@ -87,11 +94,29 @@ class _ClientLog:
         client_log.log(level, message, *arguments)
 
 
+@dataclass(slots=True)
+class _Repeated:
+    """A key whose records in flight are sent alone, as each of them is reported, and in the order of the reports.
+
+    `waiting` is the number of those that were sent alone. None is in flight any more once `until` records are settled.
+    `held` are sent then.
+    """
+
+    until: int
+    waiting: int = 0
+    held: list[tuple[Record, Delivery]] = field(default_factory=list)
+
+
 class KafkaProducer:
     """Implements `ports.Producer`. The event loop polls librdkafka, whose own threads send the records.
 
     A polling thread would take the GIL from the loop and wake it for every batch of reports. A timer of one millisecond
     costs a third less per record (docs/adr/0009).
+
+    A broker refuses a batch for one invalid record, and librdkafka then reports that error for each record of the
+    batch. So a record that is refused for good is sent once more, by a second client whose batches have one record, and
+    only that answer counts. Later records of its key that are in flight already are sent again after it, under the same
+    event id, and further ones are held until then: so the newest record of a key stays the last one.
     """
 
     def __init__(self, kafka: KafkaConnection, deadline_s: float) -> None:
@@ -99,22 +124,32 @@ class KafkaProducer:
         self._deadline_s = deadline_s
         self._on_failure: Callable[[Failure], None] = lambda failure: None
         self._on_cluster_change: Callable[[], None] = lambda: None
+        self._on_append: OnAppend = lambda *_: None
         self._generation = 0
         self._producer: LibrdkafkaProducer | None = None
+        self._alone: LibrdkafkaProducer | None = None  # the second client, made when it is needed first
+        self._repeated: dict[tuple[str, bytes | None], _Repeated] = {}
         self._retired: list[LibrdkafkaProducer] = []
         self._in_flight: deque[tuple[float, Delivery]] = deque()
+        self._settled = 0  # records that were in it
         self._poller: asyncio.TimerHandle | None = None
         self._is_poll_near = False
+        self._next_sample_s = 0.0
+        self._is_sampling = False
         self._partitions: Mapping[str, int] = {}  # of each topic, by the last metadata
 
     def start(
-        self, on_failure: Callable[[Failure], None], on_cluster_change: Callable[[], None] = lambda: None
+        self,
+        on_failure: Callable[[Failure], None],
+        on_cluster_change: Callable[[], None] = lambda: None,
+        on_append: OnAppend = lambda *_: None,
     ) -> None:
         """See ports.Producer.start."""
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
         self._on_cluster_change = on_cluster_change
-        self._producer = self._new_producer()
+        self._on_append = on_append
+        self._producer = self._new_producer(self._generation)
         self._poll()
 
     def send(self, record: Record) -> Delivery:
@@ -123,24 +158,15 @@ class KafkaProducer:
         if self._producer is None:
             future.set_result(Failure(CLOSED, "the producer is closed"))
             return future
-        try:
-            self._producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                on_delivery=partial(self._reported, future, self._generation),
-                timestamp=record.timestamp_ms,
-                headers=cast(_ClientHeaders, record.headers),
-            )
-        except BufferError:
-            future.set_result(Failure("_QUEUE_FULL", "the producer's buffer is full", generation=self._generation))
-        except KafkaException as exc:
-            future.set_result(_failure(exc.args[0], self._generation, is_of_record=True))
+        if self._repeated and (repeated := self._repeated.get((record.topic, record.key))) is not None:
+            repeated.held.append((record, future))
+            self._track(future)
+            return future
+        refusal = _produce(self._producer, record, partial(self._reported, record, future, self._generation))
+        if refusal is None:
+            self._track(future)
         else:
-            self._in_flight.append((self._loop.time() + self._deadline_s, future))
-            if not self._is_poll_near:
-                self._is_poll_near = True
-                self._loop.call_soon(self._poll_now)
+            future.set_result(_failure(refusal, self._generation, is_of_record=True))
         return future
 
     def partition_of(self, record: Record) -> Partition | None:
@@ -149,15 +175,19 @@ class KafkaProducer:
 
     def abandon(self) -> None:
         """See ports.Producer.abandon. librdkafka reports each record, and if it was sent, within milliseconds."""
-        if self._producer is not None:
-            self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        for producer in (self._producer, self._alone):
+            if producer is not None:
+                producer.purge(in_queue=True, in_flight=True, blocking=False)
+        for _, future in [each for repeated in self._repeated.values() for each in repeated.held]:
+            if not future.done():
+                future.set_result(Failure("_PURGE_QUEUE", "abandoned", generation=self._generation))
 
     def restart(self, generation: int) -> bool:
         """See ports.Producer.restart."""
         if self._producer is None or generation != self._generation:
             return False
         retired, self._generation = self._producer, self._generation + 1
-        self._producer = self._new_producer()
+        self._producer = self._new_producer(self._generation)
         retired.purge(in_queue=True, in_flight=True, blocking=False)
         self._retired.append(retired)
         self._fail_in_flight(Failure("_PURGE_INFLIGHT", "the producer was restarted", generation=generation))
@@ -181,10 +211,11 @@ class KafkaProducer:
         """See ports.Producer.close."""
         if self._producer is None:
             return
-        producer, self._producer = self._producer, None
-        self._retired.append(producer)
+        self._retired += [one for one in (self._producer, self._alone) if one is not None]
+        self._producer = self._alone = None
         if not await self._drained(timeout_s):
-            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            for producer in self._retired:
+                producer.purge(in_queue=True, in_flight=True, blocking=False)
             await self._drained(_PURGE_S)
         if self._poller is not None:
             self._poller.cancel()
@@ -198,11 +229,17 @@ class KafkaProducer:
             await asyncio.sleep(_POLL_S)  # the poll timer keeps running
         return True
 
-    def _new_producer(self) -> LibrdkafkaProducer:
-        config = producer_config(self._kafka, self._deadline_s)
-        config["error_cb"] = partial(self._failed, self._generation)
+    def _new_producer(self, generation: int, more: Mapping[str, object] = MappingProxyType({})) -> LibrdkafkaProducer:
+        config = {**producer_config(self._kafka, self._deadline_s), **more}
+        config["error_cb"] = partial(self._failed, generation)
         config["logger"] = _ClientLog(self._on_cluster_change)
         return LibrdkafkaProducer(config)
+
+    def _track(self, future: Delivery) -> None:
+        self._in_flight.append((self._loop.time() + self._deadline_s, future))
+        if not self._is_poll_near:
+            self._is_poll_near = True
+            self._loop.call_soon(self._poll_now)
 
     def _poll_in(self, delay_s: float) -> None:
         if self._poller is not None:
@@ -219,6 +256,8 @@ class KafkaProducer:
         try:
             if self._producer is not None:
                 self._serve(self._producer, self._generation)
+            if self._alone is not None:
+                self._serve(self._alone, _RETIRED)
             for retired in list(self._retired):
                 if self._serve(retired, _RETIRED) == 0 and len(retired) == 0:
                     self._retired.remove(retired)
@@ -234,14 +273,55 @@ class KafkaProducer:
             self._failed(generation, exc.args[0])
             return 1
 
-    def _reported(self, future: Delivery, generation: int, error: KafkaError | None, message: Message) -> None:
+    def _reported(
+        self, record: Record, future: Delivery, generation: int, error: KafkaError | None, message: Message
+    ) -> None:
         if future.done():
             return
         if error is None:
+            if self._repeated and (record.topic, record.key) in self._repeated:
+                self._send_alone(record, future)
+                return
             future.set_result(None)
+            if self._is_sampling:
+                self._sample(record, message)
+            return
+        failure = _failure(error, generation, _is_large(message))
+        if _is_large(message) or (rule_for(failure).keep and failure.kind != _OTHER_IS_INVALID):
+            future.set_result(failure)
+        elif self._producer is None:
+            future.set_result(Failure(CLOSED, "the producer is closed"))
         else:
-            is_of_record = len(message.value() or b"") > _BATCH_BYTES  # larger records are batches of their own
-            future.set_result(_failure(error, generation, is_of_record))
+            self._send_alone(record, future)
+
+    def _send_alone(self, record: Record, future: Delivery) -> None:
+        if self._alone is None:
+            self._alone = self._new_producer(_RETIRED, _ALONE)
+        repeated = _Repeated(until=self._settled + len(self._in_flight))
+        if record.key is not None:  # records without a key have no order
+            repeated = self._repeated.setdefault((record.topic, record.key), repeated)
+        repeated.waiting += 1
+        refusal = _produce(self._alone, record, partial(self._reported_alone, repeated, future))
+        if refusal is not None:
+            self._reported_alone(repeated, future, refusal, None)
+
+    def _reported_alone(
+        self, repeated: _Repeated, future: Delivery, error: KafkaError | None, message: Message | None
+    ) -> None:
+        repeated.waiting -= 1
+        if error is not None and error.fatal() and self._alone is not None:
+            self._retired.append(self._alone)
+            self._alone = None
+        if not future.done():
+            is_of_record = message is None or _is_large(message)
+            future.set_result(None if error is None else _failure(error, _RETIRED, is_of_record))
+
+    def _sample(self, record: Record, message: Message) -> None:
+        self._is_sampling = False
+        self._next_sample_s = self._loop.time() + _SAMPLE_S
+        kind, appended_ms = message.timestamp()
+        if kind == TIMESTAMP_LOG_APPEND_TIME:
+            self._on_append((record.topic, message.partition()), record.accepted_at_ms, appended_ms)
 
     def _failed(self, generation: int, error: KafkaError) -> None:
         # an error of the client, not of a record; handled after the poll, not in the middle of it
@@ -250,7 +330,8 @@ class KafkaProducer:
     def _fail_overdue(self) -> None:
         # librdkafka checks timeouts about once per second only, so the delivery timeout is enforced here.
         now = self._loop.time()
-        in_flight = self._in_flight
+        self._is_sampling = now >= self._next_sample_s
+        in_flight, before = self._in_flight, len(self._in_flight)
         while in_flight:
             deadline, future = in_flight[0]
             if not future.done():
@@ -259,12 +340,48 @@ class KafkaProducer:
                 reason = f"not acknowledged within {self._deadline_s} s"
                 future.set_result(Failure(DEADLINE, reason, generation=self._generation))
             in_flight.popleft()
+        self._settled += before - len(in_flight)
+        if self._repeated:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        """Send the records that were held for keys of which nothing is in flight any more."""
+        for key in [key for key, one in self._repeated.items() if not one.waiting and one.until <= self._settled]:
+            for record, future in self._repeated.pop(key).held:
+                if future.done():
+                    continue
+                if self._producer is None:
+                    future.set_result(Failure(CLOSED, "the producer is closed"))
+                    continue
+                refusal = _produce(self._producer, record, partial(self._reported, record, future, self._generation))
+                if refusal is not None:
+                    future.set_result(_failure(refusal, self._generation, is_of_record=True))
 
     def _fail_in_flight(self, failure: Failure) -> None:
         while self._in_flight:
             _, future = self._in_flight.popleft()
+            self._settled += 1
             if not future.done():
                 future.set_result(failure)
+
+
+def _produce(
+    producer: LibrdkafkaProducer, record: Record, reported: Callable[[KafkaError | None, Message], None]
+) -> KafkaError | None:
+    """Queue a record; returns the client's own refusal. Its timestamp is the broker's: none is sent."""
+    try:
+        headers = cast(_ClientHeaders, record.headers)
+        producer.produce(record.topic, record.value, record.key, on_delivery=reported, headers=headers)
+    except BufferError:
+        return KafkaError(KafkaError._QUEUE_FULL)
+    except KafkaException as exc:
+        error: KafkaError = exc.args[0]
+        return error
+    return None
+
+
+def _is_large(message: Message) -> bool:
+    return len(message.value() or b"") > _BATCH_BYTES  # larger records are batches of their own
 
 
 def _failure(error: KafkaError, generation: int, is_of_record: bool = False) -> Failure:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from include.contracts.record_time import BROKER_TIME, END_MS, FIRST_MS, record_ms
+from include.contracts.record_time import END_MS, FIRST_MS, record_ms
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RAW = pa.schema([
@@ -41,10 +41,9 @@ def _column(records: Sequence[Message], field: pa.Field, all_headers: bool) -> p
 
 def record_times(records: Sequence[Message]) -> pa.Array:
     """Return the times of the records, as `record_ms` defines them, as int64."""
-    set_by_senders = [ms for record in records for kind, ms in (record.timestamp(),) if kind != BROKER_TIME]
-    found = pa.array(set_by_senders, pa.int64())
+    found = pa.array([record.timestamp()[1] for record in records], pa.int64())
     is_in_years = pc.and_(pc.greater_equal(found, FIRST_MS), pc.less(found, END_MS))
-    if len(found) == len(records) and is_in_years.true_count == len(records):
+    if is_in_years.true_count == len(records):
         return found
     return pa.array([record_ms(record) for record in records], pa.int64())  # rare: headers take long to read
 

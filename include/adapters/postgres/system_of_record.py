@@ -22,7 +22,7 @@ from include.contracts.fields import snake_case
 from include.contracts.site import BOARD, BOARD_DETAIL_PIPELINE, MEMBER
 from include.contracts.topics import Topic
 from include.contracts.validation import parse_timestamp
-from include.contracts.versions import dated_ahead
+from include.contracts.versions import GATEWAY_MARGIN, dated_ahead
 from include.errors import DatabaseClockAhead, DatabaseUnavailable
 from include.gateway.ports import ChangeKey, KeyReused, Saved
 from include.settings import DatabaseSettings
@@ -220,7 +220,7 @@ class PostgresSystemOfRecord:
 
 def require_not_ahead(topic: Topic, modified_at: dt.datetime, now: dt.datetime) -> None:
     """Raise DatabaseClockAhead if readers would reject the row's record for its version."""
-    if dated_ahead(topic, "", "", modified_at, now, ""):
+    if dated_ahead(topic, "", "", modified_at, now, "", GATEWAY_MARGIN):
         raise DatabaseClockAhead(table=topic.name, modified_at=rfc3339(modified_at), now=rfc3339(now))
 
 

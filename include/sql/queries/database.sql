@@ -41,6 +41,9 @@ SELECT value FROM pipeline_setting WHERE name = 'timezone'
 -- And whether the database is the pipeline's: its view is named for it.
 SELECT version_num, to_regclass('public.{{view}}') IS NOT NULL FROM alembic_version
 
+-- name: select_clock
+SELECT clock_timestamp()
+
 -- name: select_is_migrated
 -- And whether the schema is that of another pipeline.
 SELECT to_regclass('public.alembic_version') IS NOT NULL,

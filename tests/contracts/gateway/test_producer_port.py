@@ -2,18 +2,23 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from confluent_kafka import KafkaError
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from include.adapters.kafka.producer import KafkaProducer
+from include.clock import SystemClock, epoch_ms
 from include.contracts.headers import EVENT_ID
+from include.contracts.topics import LOG_APPEND_TIME
 from include.gateway.ports import Failure, Producer, Record
 from include.gateway.supervision import Action, rule_for
 from include.kafka_connection import KafkaConnection
-from tests.fakes.gateway import MemoryProducer
-from tests.support.broker import PARTITIONS, Broker
+from tests.fakes.gateway import FixedClock, MemoryProducer
+from tests.support.broker import PARTITIONS, Broker, set_timestamps
+from tests.support.examples import examples
 from tests.support.mock_broker import PRODUCE, mock_brokers
 
 pytestmark = pytest.mark.servers
@@ -21,6 +26,7 @@ pytestmark = pytest.mark.servers
 DEADLINE_S = 20.0  # that no broker misses, however busy the machine is
 SHORT_S = 1.0  # for a broker that does not answer
 TOPIC = "producer-port"
+VALIDATED = "producer-port-validated"  # whose broker refuses a record without a key: it is compacted
 
 numbers = itertools.count()
 
@@ -30,10 +36,15 @@ class Fake:
 
     def __init__(self) -> None:
         self._producer = MemoryProducer(DEADLINE_S)
+        self.clock = FixedClock()
 
     def producer(self, deadline_s: float = DEADLINE_S) -> Producer:
         self._producer = MemoryProducer(deadline_s)
-        self._producer.topics = {TOPIC: PARTITIONS}
+        self._producer.topics = {TOPIC: PARTITIONS, VALIDATED: 1}
+        self._producer.refuses = lambda one: (
+            Failure("INVALID_RECORD", "no key") if one.topic == VALIDATED and one.key is None else None
+        )
+        self._producer.clock = self.clock
         return self._producer
 
     def freeze(self) -> None:
@@ -42,8 +53,8 @@ class Fake:
     def thaw(self) -> None:
         self._producer.is_up = True
 
-    def event_ids(self) -> list[str]:
-        return self._producer.event_ids()
+    def event_ids(self, topic: str = TOPIC) -> list[str]:
+        return [one.event_id for one in self._producer.records if one.topic == topic]
 
 
 class Real:
@@ -52,18 +63,21 @@ class Real:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.freeze, self.thaw = broker.freeze, broker.thaw
+        self.clock = SystemClock()
 
     def producer(self, deadline_s: float = DEADLINE_S) -> Producer:
         return KafkaProducer(KafkaConnection(self._broker.bootstrap_servers), deadline_s)
 
-    def event_ids(self) -> list[str]:
-        return [dict(message.headers())[EVENT_ID].decode() for message in self._broker.messages(TOPIC)]
+    def event_ids(self, topic: str = TOPIC) -> list[str]:
+        return [dict(message.headers())[EVENT_ID].decode() for message in self._broker.messages(topic)]
 
 
 @pytest.fixture(scope="module")
 def real_broker(kafka):
     broker = Broker(kafka)
     broker.make_topics(TOPIC)
+    broker.make_topic(VALIDATED, 1, {"cleanup.policy": "compact"})
+    set_timestamps(broker.bootstrap_servers, LOG_APPEND_TIME, TOPIC, VALIDATED)
     return broker
 
 
@@ -77,8 +91,8 @@ def world(request):
     broker.thaw()
 
 
-def event(key: bytes | None = b"1") -> Record:
-    return Record(TOPIC, key, b"{}", [(EVENT_ID, f"e-{next(numbers)}".encode())], 1_795_167_000_000)
+def event(key: bytes | None = b"1", topic: str = TOPIC, accepted_at_ms: int = 1_795_167_000_000) -> Record:
+    return Record(topic, key, b"{}", [(EVENT_ID, f"e-{next(numbers)}".encode())], accepted_at_ms)
 
 
 def run(world, scenario: Callable[[Producer], Awaitable[object]], deadline_s: float = DEADLINE_S) -> object:
@@ -116,6 +130,99 @@ def test_without_a_key_and_as_a_tombstone(world):
         return [await producer.send(event(key=None)), await producer.send(tombstone)]
 
     assert run(world, scenario) == [None, None]
+
+
+async def refusals(producer: Producer, records: Sequence[Record]) -> list[Failure | None]:
+    """Send all records before the first is awaited, so that they share batches."""
+    return await asyncio.gather(*[producer.send(one) for one in records])
+
+
+@pytest.mark.parametrize("invalid", [[0], [5], [9], [0, 9], [3, 4, 5], [*range(9)], [*range(10)], []], ids=str)
+def test_verdict_is_about_the_record_alone_whatever_it_was_sent_with(world, invalid):
+    records = [event(None if number in invalid else b"%d" % (number % 3), VALIDATED) for number in range(10)]
+
+    async def scenario(producer):
+        found = await refusals(producer, records)
+        return found, await producer.send(event(b"1", VALIDATED))
+
+    found, after = run(world, scenario)
+    assert {number for number, failure in enumerate(found) if failure is not None} == {*invalid}
+    assert {(failure.kind, rule_for(failure).keep) for failure in found if failure} <= {("INVALID_RECORD", False)}
+    assert after is None
+    check_order(world, [one for one in records if one.key is not None])
+
+
+def check_order(world, acknowledged: Sequence[Record]) -> None:
+    """Each record is in Kafka, and the last copies of those of a key are in the order of the calls."""
+    copies = world.event_ids(VALIDATED)
+    last = {event_id: number for number, event_id in enumerate(copies)}
+    assert {one.event_id for one in acknowledged} <= last.keys()
+    for key in {one.key for one in acknowledged}:
+        of_key = [one.event_id for one in acknowledged if one.key == key]
+        assert sorted(of_key, key=last.__getitem__) == of_key
+
+
+BATCHES = st.lists(st.lists(st.sampled_from([None, b"1", b"2", b"3"]), min_size=1, max_size=40), min_size=1, max_size=6)
+
+
+@examples(20, 100)
+@given(batches=BATCHES, pause=st.sampled_from([0.0, 0.001, 0.002, 0.005, 0.01]))
+@example(batches=[[None, b"2"], [b"2"], [b"2"]], pause=0.001)
+def test_batches_with_any_number_of_invalid_records(validating_producer, batches, pause):
+    """The batches of one producer follow each other while earlier ones are still refused and sent again."""
+    world, loop, producer = validating_producer
+    records = [[event(key, VALIDATED) for key in keys] for keys in batches]
+
+    async def scenario():
+        sent = []
+        for batch in records:
+            sent += [producer.send(one) for one in batch]
+            await asyncio.sleep(pause)
+        return await asyncio.gather(*sent)
+
+    found = loop.run_until_complete(scenario())
+    for one, failure in zip(itertools.chain(*records), found, strict=True):
+        assert (failure is not None) == (one.key is None)
+        assert failure is None or failure.kind == "INVALID_RECORD"
+    check_order(world, [one for one in itertools.chain(*records) if one.key is not None])
+
+
+@pytest.fixture
+def validating_producer(real_broker):
+    """One producer for all examples: its state after a refusal is part of the test."""
+    loop = asyncio.new_event_loop()
+    world = Real(real_broker)
+    producer = world.producer()
+
+    async def begin():
+        producer.start(lambda failure: None)
+        while await producer.send(event(b"0", VALIDATED)) is not None:
+            pass
+
+    loop.run_until_complete(begin())
+    yield world, loop, producer
+    loop.run_until_complete(producer.close(1))
+    loop.close()
+
+
+def test_append_times_are_the_brokers_whatever_time_the_record_was_accepted(world):
+    found = []
+
+    async def scenario():
+        producer = world.producer()
+        producer.start(lambda failure: None, on_append=lambda *appended: found.append(appended))
+        try:
+            async with asyncio.timeout(2 * DEADLINE_S):
+                while not found:
+                    await producer.send(event(b"1", accepted_at_ms=7))
+        finally:
+            await producer.close(1)
+
+    asyncio.run(scenario())
+    (topic, partition), accepted_at_ms, appended_ms = found[0]
+    assert (topic, accepted_at_ms) == (TOPIC, 7)
+    assert 0 <= partition < PARTITIONS
+    assert abs(appended_ms - epoch_ms(world.clock.now())) < 60_000
 
 
 def test_silent_broker_is_a_failure_at_the_deadline_that_is_kept_as_ambiguous(world):

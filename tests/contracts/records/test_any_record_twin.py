@@ -31,7 +31,7 @@ from include.settings import GatewayLimits
 from spark_jobs.archive.rows import DatedRows, VersionRows, of_no_day, places
 from spark_jobs.batch.boards import SOURCES, BoardReader, decide
 from spark_jobs.batch.raw_columns import RawColumns, longs
-from spark_jobs.schemas import BROKER_TIME, RECORD, SENDER_TIME
+from spark_jobs.schemas import RECORD
 from spark_jobs.speed.detail_decoder import DetailDecoder
 from spark_jobs.speed.record_decoder import plain_value, read_record
 from spark_jobs.speed.slow_path import slow_path_record
@@ -62,7 +62,6 @@ RAW_TOPICS = (BOARD, MEMBER, ORDER, CUSTOMER)
 PIPELINES = {topic: pipeline for pipeline in (PIPELINE, ORDERS)
              for topic in (pipeline.stream, pipeline.table, pipeline.output)}  # fmt: skip
 ZONES = ("Asia/Seoul", "America/New_York", "Pacific/Kiritimati", "Etc/GMT+12", "UTC")
-SPARKS_TYPES = {1: SENDER_TIME, 2: BROKER_TIME}
 LAST_MS = 2**63 // 1000 - 1  # of Spark, which counts microseconds
 
 
@@ -82,7 +81,6 @@ def source(drawn):
         pa.array([r.topic for r in kept], pa.string()), pa.array([0] * len(kept), pa.int32()),
         pa.array(range(len(kept)), pa.int64()),
         pa.array([r.timestamp_ms * 1000 for r in kept], pa.int64()).cast(pa.timestamp("us", "UTC")),
-        pa.array([SPARKS_TYPES[r.timestamp_type] for r in kept], pa.int32()),
         pa.array([[{"key": k, "value": v} for k, v in r.headers] or None for r in kept], headers),
     ], names=RECORD.names)  # fmt: skip
 

@@ -236,7 +236,7 @@ def test_partition_that_stays_out_does_not_keep_the_circuit_open_for_the_others(
 def test_topic_that_is_not_there_costs_few_events_their_deadline_and_the_other_topics_none(brokers):
     def of_missing(n):
         one = record(n, f"missing/{n}")
-        return Record("not-made-yet", one.key, one.value, one.headers, one.timestamp_ms)
+        return Record("not-made-yet", one.key, one.value, one.headers, one.accepted_at_ms)
 
     async def scenario():
         brokers.fail_topic("not-made-yet", KafkaError.UNKNOWN_TOPIC_OR_PART)

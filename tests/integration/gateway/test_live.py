@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from include.adapters.kafka.partitioner import partition_of
 from include.clock import epoch_ms
@@ -103,9 +104,13 @@ def test_outage_loses_nothing_and_keeps_each_keys_order(broker, gateway):
     replayed = [message for message in found if "replayed-at" in dict(message.headers())]
     assert len(replayed) >= 4 * len(keys)
     for message in replayed:
-        _, timestamp_ms = message.timestamp()
-        accepted_at = dict(message.headers())["accepted-at"].decode()
-        assert timestamp_ms == epoch_ms(dt.datetime.fromisoformat(accepted_at))
+        kind, appended_ms = message.timestamp()
+        headers = {name: text.decode() for name, text in message.headers()}
+        accepted_at, replayed_at = (
+            epoch_ms(dt.datetime.fromisoformat(headers[name])) for name in ("accepted-at", "replayed-at")
+        )
+        assert kind == TIMESTAMP_LOG_APPEND_TIME
+        assert accepted_at < replayed_at <= appended_ms
 
 
 def test_frozen_broker_costs_a_few_deadlines_and_its_late_copies_share_the_event_id(broker, gateway):

@@ -22,7 +22,7 @@ from include.contracts.reject import Reject
 from include.contracts.site import BOARD, MEMBER
 from include.errors import DatabaseUnavailable
 from include.gateway.event_ids import row_event_id
-from include.gateway.intake import accepted_at, row_record
+from include.gateway.intake import row_record
 from include.gateway.ports import ChangeKey, Record
 from include.gateway.reconcile import IdsGivenTwice, Scope, TimelineTooYoung, reconcile_sources
 from include.integrity.gateway_stores import StoresUnread
@@ -30,6 +30,7 @@ from include.kafka_connection import KafkaConnection
 from include.settings import Settings
 from spark_jobs.speed.record_decoder import read_record
 from tests.servers import wait_until
+from tests.support.broker import producers_times
 from tests.support.database import database_environment, migrated
 from tests.support.gateway_process import GatewayProcess
 from tests.support.http import HTTP
@@ -120,7 +121,7 @@ def test_missing_versions_are_produced_and_a_second_run_finds_none(broker, datab
 
 @pytest.mark.parametrize("topic", [MEMBER, BOARD], ids=["member", "board"])
 def test_row_whose_record_readers_reject_for_its_version_is_produced_again(broker, database, reconcile, topic):
-    """The gateway's clock was a day behind when it sent the records."""
+    """The broker's clock was a day behind when it appended the records."""
     fields = MEMBER_FIELDS if topic is MEMBER else BOARD_FIELDS
 
     async def scenario(rows):
@@ -128,12 +129,13 @@ def test_row_whose_record_readers_reject_for_its_version_is_produced_again(broke
         return made, await rows.delete(topic, gone.id)
 
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
-    behind = accepted_at(SystemClock().now() - dt.timedelta(days=1))
+    behind = epoch_ms(SystemClock().now() - dt.timedelta(days=1))
     saved = changed(database, scenario)
-    for each in saved:
-        record = row_record(topic, each, behind)
-        producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=record.timestamp_ms)
-    assert producer.flush(30) == 0
+    with producers_times(broker.bootstrap_servers, topic.name):
+        for each in saved:
+            record = row_record(topic, each)
+            producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=behind)
+        assert producer.flush(30) == 0
     found = [(2, 2, 0), (0, 0, 0)]
     assert reconcile() == (found if topic is MEMBER else found[::-1])
     assert reconcile() == NONE
@@ -502,10 +504,12 @@ def test_lost_boards_are_read_as_far_back_as_kafka_has_them(
     made = changed(database, lambda rows: rows.create(BOARD, BOARD_FIELDS))
     early = SystemClock().now() - dt.timedelta(days=2)
     made = replace(made, modified_at=early, value=made.value | {"modifiedAt": rfc3339(early)})
-    record = row_record(BOARD, made, accepted_at(early))
+    record = row_record(BOARD, made)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=record.timestamp_ms)
-    assert producer.flush(30) == 0
+    long_ago = epoch_ms(SystemClock().now() - dt.timedelta(days=2))
+    with producers_times(broker.bootstrap_servers, record.topic):
+        producer.produce(record.topic, record.value, record.key, headers=record.headers, timestamp=long_ago)
+        assert producer.flush(30) == 0
     failed_over(("DELETE FROM site.board_document", None))
     with caplog.at_level(logging.WARNING):
         assert written_back(environment | {"KAFKA_RETENTION_DAYS": "1"}) == [(0, 0, 0), (1, 0, 0)]
@@ -519,7 +523,7 @@ def test_a_lost_row_whose_record_waits_in_a_fallback_store_is_written_back(
         made = await rows.create(BOARD, BOARD_FIELDS)
         store = SqliteFallbackStore(tmp_path, SystemClock())
         store.open()
-        await store.put(row_record(BOARD, made, accepted_at(SystemClock().now())), "test", may_be_in_kafka=False)
+        await store.put(row_record(BOARD, made), "test", may_be_in_kafka=False)
         await store.close()
 
     changed(database, scenario)

@@ -22,7 +22,7 @@ from include.integrity.publication import undo
 from include.integrity.snapshot import read_snapshot
 from include.integrity.watch import CONDITIONS, judge
 from tests.fakes.events import board
-from tests.support.broker import remove_topics
+from tests.support.broker import producers_times, remove_topics
 from tests.support.gateway_process import GatewayProcess
 from tests.support.pipeline import environment, grown_up, migrated, rows, with_topics
 from tests.support.publication import publish
@@ -198,8 +198,9 @@ def test_days_that_no_night_took(settings):
     created = {"createdAt": rfc3339(in_topic.start), "modifiedAt": rfc3339(in_topic.start)}
     timestamp = int(in_topic.start.timestamp() * 1000)
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
-    producer.produce("board", json.dumps(board(1, 1, **created)).encode(), b"1", 0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    with producers_times(settings.kafka.bootstrap_servers, "board"):
+        producer.produce("board", json.dumps(board(1, 1, **created)).encode(), b"1", 0, timestamp=timestamp)
+        assert producer.flush(30) == 0
     expected = {("day_not_certified", str(day)) for day in (today.before(1), in_topic)}
     assert {one for one in watch(by_midnight) if one[0] == "day_not_certified"} == expected
 
@@ -208,7 +209,9 @@ def test_the_archive(settings):
     late = SystemClock().now() - dt.timedelta(days=2)
     offsets = OffsetReader(settings.kafka.connection)
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
-    producer.produce("board", b"{}", b"1", 0, timestamp=int(late.timestamp() * 1000))
+    with producers_times(settings.kafka.bootstrap_servers, "board"):
+        producer.produce("board", b"{}", b"1", 0, timestamp=int(late.timestamp() * 1000))
+        assert producer.flush(30) == 0
     producer.produce("board", b"{}", b"1", 0)
     assert producer.flush(30) == 0
     snapshot = read_snapshot(settings)

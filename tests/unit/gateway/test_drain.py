@@ -20,10 +20,10 @@ def test_sends_in_order_with_original_time_key_headers_and_says_that_it_is_a_rep
     assert (report.sent, report.refused, report.left) == (3, 0, 0)
     assert gateway.producer.event_ids() == ["a", "b", "c"]
     original, replayed = record(1, "a"), gateway.producer.records[0]
-    assert (replayed.key, replayed.value, replayed.timestamp_ms) == (
+    assert (replayed.key, replayed.value, replayed.accepted_at_ms) == (
         original.key,
         original.value,
-        original.timestamp_ms,
+        original.accepted_at_ms,
     )
     assert replayed.headers == [*original.headers, ("replayed-at", b"2026-11-20T09:31:00.000Z")]
 

@@ -26,7 +26,7 @@ def test_keeps_event_in_kafka_with_key_headers_and_time_of_acceptance():
     [sent] = gateway.producer.records
     assert (sent.topic, sent.key) == ("board", b"5")
     assert sent.headers == [("event-id", b"id-1"), ("accepted-at", b"2026-11-20T09:30:00.000Z")]
-    assert sent.timestamp_ms == 1_795_167_000_000
+    assert sent.accepted_at_ms == 1_795_167_000_000
     assert '"title":"제목"'.encode() in sent.value
     assert b", " not in sent.value
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.adapters.postgres.unpublished_rows import UnpublishedRow
 from include.contracts.site import BOARD, MEMBER
 from include.errors import LOOK, BrokerUnavailable
 from include.gateway import reconcile
+from include.gateway.intake import row_record
 from include.gateway.ports import Failure, Saved
-from include.gateway.reconcile import _first_change, record_of, send
+from include.gateway.reconcile import _first_change, send
 from include.settings import Settings
 from tests.fakes.events import keys_of
 from tests.fakes.gateway import FixedClock, MemoryProducer
@@ -22,27 +22,18 @@ AT = dt.datetime(2026, 11, 20, 9, 0, tzinfo=dt.UTC)
 MEMBER_ROW = Saved(7, AT, AT, {"id": 7, "nickname": "하늘"})
 
 
-def rows(count):
-    return [UnpublishedRow(Saved(number, AT, AT, {"id": number}), None) for number in range(count)]
-
-
-def test_identity_is_the_same_in_every_run_and_of_one_version_only():
-    clock = FixedClock()
-    first = record_of(MEMBER, UnpublishedRow(MEMBER_ROW, None), clock)
-    clock.advance(3600)
-    again = record_of(MEMBER, UnpublishedRow(MEMBER_ROW, None), clock)
-    other_topic = record_of(BOARD, UnpublishedRow(MEMBER_ROW, None), clock)
-    later = Saved(7, AT, AT + dt.timedelta(milliseconds=1), MEMBER_ROW.value)
-    newer = record_of(MEMBER, UnpublishedRow(later, None), clock)
-    assert first.event_id == again.event_id
+def test_identity_is_of_one_version_only_and_its_time_is_the_version():
+    first, other_topic = row_record(MEMBER, MEMBER_ROW), row_record(BOARD, MEMBER_ROW)
+    newer = row_record(MEMBER, Saved(7, AT, AT + dt.timedelta(milliseconds=1), MEMBER_ROW.value))
     assert len({first.event_id, other_topic.event_id, newer.event_id}) == 3
-    assert again.timestamp_ms == first.timestamp_ms + 3_600_000
+    assert newer.accepted_at_ms == first.accepted_at_ms + 1
+    assert dict(first.headers)["accepted-at"] == b"2026-11-20T09:00:00.000Z"
     # written down: another identity after an update of this code would be another event
     assert first.event_id == "218a635b-0b8e-5976-b236-839b26a13efc"
 
 
 def test_senders_key_goes_along_and_makes_no_other_identity():
-    with_key, without = (record_of(MEMBER, UnpublishedRow(MEMBER_ROW, key), FixedClock()) for key in ("my-key", None))
+    with_key, without = (row_record(MEMBER, MEMBER_ROW, key) for key in ("my-key", None))
     assert keys_of([with_key, without]) == ["my-key", ""]
     assert with_key.event_id == without.event_id
 
@@ -58,12 +49,13 @@ def test_record_that_a_gateway_sent_unheard_and_that_of_reconcile_are_copies(key
     for answer, sent in zip(answers, gateway.producer.records, strict=True):
         at = dt.datetime.fromisoformat(answer.json()["modifiedAt"])
         saved = Saved(answer.json()["id"], at, at, json.loads(sent.value))
-        again = record_of(MEMBER, UnpublishedRow(saved, None), gateway.clock)
+        again = row_record(MEMBER, saved)
         assert (again.event_id, again.key, again.value) == (sent.event_id, sent.key, sent.value)
+        assert dict(again.headers)["accepted-at"] == dict(sent.headers)["accepted-at"]
 
 
 def test_tombstone_carries_the_deletions_time():
-    record = record_of(MEMBER, UnpublishedRow(Saved(7, None, AT, None), None), FixedClock())
+    record = row_record(MEMBER, Saved(7, None, AT, None))
     assert (record.key, record.value) == (b"7", None)
     assert dict(record.headers)["accepted-at"] == b"2026-11-20T09:00:00.000Z"
 
@@ -73,7 +65,7 @@ def sent(refuses):
         producer = MemoryProducer()
         producer.refuses = refuses
         producer.start(lambda failure: None)
-        records = [record_of(MEMBER, row, FixedClock()) for row in rows(5)]
+        records = [row_record(MEMBER, Saved(number, AT, AT, {"id": number})) for number in range(5)]
         return producer, await send(producer, records)
 
     return asyncio.run(main())

@@ -24,9 +24,9 @@ def before(days):
     return TODAY - dt.timedelta(days=days)
 
 
-def seen(query, age_s=1.0, lag_records=0, lag_s=0.0, waiting_for=None):
+def seen(query, age_s=1.0, lag_records=0, lag_s=0.0, waiting_for=None, clock_ahead_s=None):
     values = dict.fromkeys(Progress._fields) | {"query": query, "lag_records": lag_records, "lag_s": lag_s}
-    return Seen(Progress(**values | {"waiting_for": waiting_for}), age_s)
+    return Seen(Progress(**values | {"waiting_for": waiting_for}), age_s, clock_ahead_s)
 
 
 def day(
@@ -89,6 +89,13 @@ def test_a_healthy_pipeline_has_no_finding_and_every_condition_is_checked():
         ({"gateways": {"http://g": Unsent(0, 0, 1)}}, [("events_set_aside", "http://g")]),
         ({"missing_stores": [LOST]}, [("store_missing", LOST.store_id)]),
         ({"unreconciled": {"7/2": NOW}}, [("rows_unrecovered", "7/2")]),
+        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=5.1)}}, [("clock_wrong", "http://g")]),
+        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=-5.1)}}, [("clock_wrong", "http://g")]),
+        ({"gateways": {"http://g": Unsent(0, 0, 0, clock_ahead_s=5.0)}}, []),
+        ({"database_ahead_s": -86_400.0}, [("clock_wrong", "PostgreSQL")]),
+        ({"database_ahead_s": 5.0}, []),
+        ({"queries": {"join": seen("join", clock_ahead_s=86_400.0), "serve": seen("serve", clock_ahead_s=0.1)}},
+         [("clock_wrong", "join")]),
         ({"kafka_silence": "no broker", "unarchived": {}}, [("kafka_silent", "")]),
         ({"rejects": 2, "first_reject_at": NOW}, [("records_rejected", "")]),
         ({"pending": Pending(1, 86_401.0)}, [("pending_old", "")]),
@@ -176,7 +183,7 @@ def test_critical_findings_come_first():
         ({"queries": {"join": seen("join", age_s=500), "serve": seen("serve")}}, {"stream_behind"}),
         ({"queries": {"join": seen("join", lag_s=None), "serve": seen("serve")}}, {"stream_behind"}),
         ({"gateways": {"http://g": "no answer", "http://h": Unsent(0, 0, 0)}},
-         {"fallback_waiting", "events_set_aside", "store_missing"}),
+         {"fallback_waiting", "events_set_aside", "store_missing", "clock_wrong"}),
         ({"kafka_silence": "out"}, {"day_not_certified", "day_expiring", "archive_behind"}),
     ],
 )  # fmt: skip

@@ -1,0 +1,131 @@
+"""The gateway's clock: the machine's, or the brokers' while the two differ.
+
+Kafka goes by the clocks of its brokers (docs/adr/0055). The gateway's own clock gives the time of acceptance, which
+each record carries, and by which the contract judges the record's version. So a clock that is wrong must not get there.
+"""
+
+import datetime as dt
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from include.clock import Clock, epoch_ms
+from include.gateway.ports import Partition
+
+log = logging.getLogger(__name__)
+
+MAX_SKEW_S = 5.0  # more than clocks that are kept by NTP differ
+_TOGETHER_MS = 60_000  # brokers are compared with each other by what they said within so long
+_SOON = dt.timedelta(seconds=1)
+_NONE = dt.timedelta()
+# goes on while the machine is suspended, as CLOCK_MONOTONIC does on macOS
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class _Bounds(NamedTuple):
+    """Bounds of what a broker's clock shows more than the monotonic one, and when they were seen, in ms."""
+
+    least: float
+    most: float
+    seen_at: int
+
+
+class BrokerClock:
+    """Implements `Clock`. Compares the machine's clock with those of the brokers whenever they acknowledge a record.
+
+    If all brokers differ from the machine by more than five seconds, `now` returns the brokers' time, until one agrees
+    again. A step of the machine's clock is noticed by a monotonic one, and changes nothing if brokers said what time it
+    is. Otherwise a step ahead is followed, and after a step back the time goes on from where it was, until a broker has
+    acknowledged a record.
+    """
+
+    def __init__(
+        self, clock: Clock, elapsed_ms: Callable[[], int] = lambda: time.clock_gettime_ns(_ELAPSED) // 1_000_000
+    ) -> None:
+        """`elapsed_ms` is a monotonic clock that also counts while the machine is suspended."""
+        self._clock = clock
+        self._elapsed_ms = elapsed_ms
+        self._bounds: dict[Partition, _Bounds] = {}  # by the partition that the broker leads
+        self._correction = _NONE
+        self._latest = clock.now()
+
+    def now(self) -> dt.datetime:
+        """See Clock."""
+        now = self._clock.now() + self._correction
+        if not self._latest <= now <= self._latest + _SOON:
+            now = self._checked(now)
+        self._latest = now
+        return now
+
+    def appended(self, partition: Partition, accepted_at_ms: int, appended_ms: int) -> None:
+        """Compare: a broker appended a record between the time when this clock accepted it, and the present.
+
+        A record that waited for long, such as a replayed one, tells nothing and is left out.
+        """
+        age_ms = epoch_ms(self._clock.now() + self._correction) - accepted_at_ms
+        if age_ms < _TOGETHER_MS:
+            elapsed = self._elapsed_ms()
+            least = appended_ms - elapsed
+            self._bounds[partition] = _Bounds(least, least + max(0, age_ms), elapsed)
+            self._correct()
+
+    def not_before(self, newest_ms: Mapping[Partition, int]) -> None:
+        """Compare with the newest records of partitions, for a start: brokers appended them in the past."""
+        elapsed, now_ms = self._elapsed_ms(), epoch_ms(self._clock.now())
+        for partition, appended_ms in newest_ms.items():
+            if appended_ms > now_ms:
+                self._bounds[partition] = _Bounds(appended_ms - elapsed, math.inf, elapsed)
+        self._correct()
+
+    @property
+    def ahead_s(self) -> float | None:
+        """Seconds by which the machine's clock is ahead of the brokers', at least; negative behind, None if unknown.
+
+        If the brokers' clocks differ, the one counts that is closest to the machine's.
+        """
+        ahead_ms = self._ahead_ms()
+        return None if ahead_ms is None else ahead_ms / 1000
+
+    @property
+    def problem(self) -> str | None:
+        """A message with the difference and the remedy while the clocks differ, else None."""
+        ahead_s = self.ahead_s
+        if ahead_s is None or abs(ahead_s) <= MAX_SKEW_S:
+            return None
+        return (
+            f"the clock of this machine is {abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} the "
+            "brokers': events are accepted with the brokers' time; correct the clock that is wrong, see "
+            "docs/runbooks/clock.md"
+        )
+
+    def _checked(self, now: dt.datetime) -> dt.datetime:
+        """Return the time after a step of the machine's clock, or after a second without a call."""
+        if self._bounds:
+            self._correct()
+        elif now < self._latest:
+            log.warning("the clock of this machine was set back by %s", self._latest - now)
+            self._correction += self._latest - now
+        return self._clock.now() + self._correction
+
+    def _correct(self) -> None:
+        ahead_ms = self._ahead_ms() or 0
+        correction = dt.timedelta(milliseconds=-ahead_ms) if abs(ahead_ms) > MAX_SKEW_S * 1000 else _NONE
+        if bool(correction) != bool(self._correction):
+            log.warning("%s", self.problem or "the clock of this machine agrees with the brokers' again")
+        if correction != self._correction:
+            self._correction = correction
+            self._latest = self._clock.now() + correction
+
+    def _ahead_ms(self) -> float | None:
+        if not self._bounds:
+            return None
+        newest = max(one.seen_at for one in self._bounds.values())
+        here = epoch_ms(self._clock.now()) - self._elapsed_ms()
+        found = [
+            max(here - one.most, 0) or min(here - one.least, 0)
+            for one in self._bounds.values()
+            if one.seen_at > newest - _TOGETHER_MS
+        ]
+        return min(found, key=abs)
