@@ -43,8 +43,8 @@ def dated_ahead(
 ) -> Violation | None:
     """Return the violation of a version that is too late for the time of its record; None if it is not.
 
-    `pointer` and `text` are the place of the version and its text. `clock` says whose time it is compared with. `margin`
-    is subtracted from the tolerance.
+    `pointer` and `text` are the place of the version and its text. `clock` says whose time it is compared with.
+    `margin` is subtracted from the tolerance.
     """
     if topic.clock_tolerance is None:
         return None

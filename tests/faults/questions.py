@@ -176,7 +176,8 @@ class Parts:
             if step is Step.REPAIR:
                 world.lose_records()
             before = 0 if event is None else 1 + int(when * _SURELY * self._questions[step])
-            with before_question(before, world.events().get(event, lambda: None)) as questions:
+            happen = world.events()[event] if event else lambda: None
+            with before_question(before, happen) as questions:
                 work()
             asked[step] = questions.asked
             if event is None:

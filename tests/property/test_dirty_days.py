@@ -20,6 +20,7 @@ from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 

@@ -59,7 +59,7 @@ def before_question(number: int, happen: Callable[[], object]) -> Iterator[Quest
     """Let `happen` run before the question with that number, from 1 on, of those that the block asks."""
     questions = Questions(number, happen)
 
-    class AskingCursor(Cursor):  # type: ignore[misc]
+    class AskingCursor(Cursor):
         def execute(self, *arguments: Any, **named: Any) -> Any:
             questions.ask()
             return super().execute(*arguments, **named)

@@ -224,7 +224,9 @@ def pending(row, schema):
     digits=st.sampled_from(["microseconds", "milliseconds", "seconds"]),
     lower=st.booleans(),
 )
-def test_what_the_gateway_accepts_no_reader_rejects_though_the_brokers_clock_is_behind(ahead_us, now_us, hours, digits, lower):
+def test_what_the_gateway_accepts_no_reader_rejects_though_the_brokers_clock_is_behind(
+    ahead_us, now_us, hours, digits, lower
+):
     at = EPOCH + dt.timedelta(microseconds=now_us + ahead_us)
     zone = dt.timezone(dt.timedelta(hours=hours))
     text = at.astimezone(zone).isoformat(timespec=digits).replace("+00:00", "Z")
