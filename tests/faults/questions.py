@@ -85,7 +85,7 @@ class Step(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens between two questions."""
+    """An event between two questions."""
 
     RECORD = "a record"
     REPLAY = "a replayed record"
@@ -220,7 +220,7 @@ class World:
                       timestamp=self.day.start - dt.timedelta(days=3))  # fmt: skip
 
     def events(self) -> dict[Event, Callable[[], object]]:
-        """What may happen, each with a key that nothing else concerns."""
+        """Return the work of each event, with a key that nothing else concerns."""
         stream, joined = self.pipeline.stream, {self.pipeline.join_field: 1}
         return {
             Event.RECORD: lambda: self.send(stream, next(self._new_keys), joined, _QUIET, timestamp=self._now()),

@@ -36,7 +36,7 @@ ROOT = Layout.of().root
 DEPLOYMENT = ROOT / "docs" / "deployment.md"
 # a command of compose that names a service: options, then the service
 DOCKER_COMPOSE = re.compile(
-    r"docker compose (?:exec|run|stop|kill|logs|restart)(?: --(?:signal|tail) \w+| --[\w-]+)* ([\w-]+)"
+    r"docker compose (?:exec|run|stop|kill|logs|restart)(?: (?:--signal|--tail|-e) \w+| --[\w-]+)* ([\w-]+)"
 )
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 STREAMS = ("stream", "stream-order-detail")

@@ -311,7 +311,7 @@ def hold_what_is_admitted(topic, body):
     record = admitted(topic, body)
     if record is None:
         return
-    sent = AnyRecord(topic.name, record.key, record.value, record.headers, record.timestamp_ms)
+    sent = AnyRecord(topic.name, record.key, record.value, record.headers, record.accepted_at_ms)
     read = read_single(Message(sent, 0), topic)
     assert not isinstance(read, Reject), read.reason
     pairs, numbers = [], []
