@@ -107,7 +107,7 @@ class Storage(ABC):
     def remove_versions(self) -> int:
         """Remove all versions that are not current, and marks of deletion; returns the number of the versions.
 
-        Raises VersionsKept if some remain.
+        Afterwards the store is asked again, in more than one way. Raises VersionsKept if some remain.
         """
 
     def write(self, path: str, content: bytes) -> None:

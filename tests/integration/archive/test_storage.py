@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ import pytest
 from include.adapters.s3 import bucket_storage, client
 from include.adapters.s3.bucket_check import ArchiveBucket
 from include.adapters.s3.client import StorageRefused
-from include.archive.storage import StorageDenied, StorageUnavailable, open_storage
+from include.archive.storage import StorageDenied, StorageUnavailable, VersionsKept, open_storage
 from include.errors import ConfigurationError
 from include.s3_connection import S3Connection
 from spark_jobs.archive.files import ArchiveDamaged, ArchiveFolder
@@ -26,6 +27,7 @@ from tests.support.object_store import BATCH, faulty_http, object_store
 from tests.support.pipeline import ROOT
 
 MIB = 1 << 20
+SIBLINGS = ("board", "board-detail")  # as folders in this order, but board-detail/ is before board/ among keys
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,12 @@ def storage(request, tmp_path):
         server = request.getfixturevalue("store")
         return open_storage(request.getfixturevalue("location"), server.connection())
     return open_storage(str(tmp_path / "archive"), S3Connection())
+
+
+def kept_in(folders, count):
+    """As many names of files in each folder, which are spread as those of the archive."""
+    digests = (hashlib.sha256(str(number).encode()).hexdigest()[:32] for number in range(count))
+    return [f"{folder}/{digest}.parquet" for digest in digests for folder in folders]
 
 
 def paths(storage):
@@ -163,6 +171,16 @@ def test_more_objects_than_a_page_of_a_listing_are_all_found_and_removed(store, 
     assert storage.sizes([*names, "none"]) == dict.fromkeys(names, 1)
     storage.remove(names)
     assert paths(storage) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket", "bucket with versions"])
+def test_objects_of_folders_whose_keys_have_another_order_than_the_folders_are_all_found(kind, store, tmp_path):
+    location = str(tmp_path / "archive") if kind == "folder" else f"s3://{store.new_bucket(kind != 'bucket')}/archive"
+    storage = open_storage(location, store.connection())
+    names = kept_in(SIBLINGS, 1001)
+    with ThreadPoolExecutor(8) as threads:
+        [*threads.map(lambda name: storage.write(name, b"x"), names)]
+    assert paths(storage) == sorted(names)
 
 
 def test_another_prefix_is_another_archive(bucket, store):
@@ -340,6 +358,96 @@ def test_versions_of_removed_objects_are_removed_for_good(store):
     assert sorted(each["Key"] for each in left["Versions"]) == ["archive/stays", "other/x"]
     assert storage.remove_versions() == 0
     assert storage.read("stays") == b"x"
+
+
+def old_versions(store, bucket, names):
+    """Write objects of these names below archive/ and remove them, so that each leaves a version and a mark."""
+    client = store.client()
+    keys = [f"archive/{name}" for name in names]
+    with ThreadPoolExecutor(8) as threads:
+        [*threads.map(lambda key: client.put_object(Bucket=bucket, Key=key, Body=b"personal"), keys)]
+    for first in range(0, len(keys), 1000):
+        batch = [{"Key": key} for key in keys[first : first + 1000]]
+        client.delete_objects(Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
+
+
+def versions_below(store, bucket, *folders):
+    """All versions and marks of deletion, one listing for each folder: the store loses none of a single one."""
+    pages = store.client().get_paginator("list_object_versions")
+    return sorted(
+        each["Key"].removeprefix("archive/")
+        for folder in folders
+        for page in pages.paginate(Bucket=bucket, Prefix=f"archive/{folder}/")
+        for each in [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+    )
+
+
+@pytest.mark.parametrize(
+    ("folders", "count"),
+    [
+        (SIBLINGS, 1),
+        pytest.param(SIBLINGS, 499, marks=pytest.mark.long),
+        pytest.param(SIBLINGS, 500, marks=pytest.mark.long),  # a page has 1,000 versions and marks
+        pytest.param(SIBLINGS, 501, marks=pytest.mark.long),
+        (SIBLINGS, 999),
+        (SIBLINGS, 1000),
+        (SIBLINGS, 1001),
+        (SIBLINGS, 2100),
+        pytest.param(("board", "member"), 2100, marks=pytest.mark.long),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_no_version_is_lost_at_the_pages_of_a_listing(store, folders, count):
+    name = store.new_bucket(is_versioned=True)
+    storage = open_storage(f"s3://{name}/archive", store.connection())
+    old_versions(store, name, kept_in(folders, count))
+    for folder in folders:
+        storage.write(f"{folder}/stays", b"x")
+    assert len(versions_below(store, name, *folders)) == 2 * (2 * count + 1)
+    assert storage.remove_versions() == 2 * count
+    assert versions_below(store, name, *folders) == sorted(f"{folder}/stays" for folder in folders)
+    assert storage.remove_versions() == 0
+
+
+def test_a_version_that_one_listing_loses_is_found_by_the_other(store):
+    """In pages of more than 1,000 folders board/ is lost; ~ is none of the characters that names are split by."""
+    name = store.new_bucket(is_versioned=True)
+    storage = open_storage(f"s3://{name}/archive", store.connection())
+    many = [f"board-{number:04}/x" for number in range(1001)]
+    old_versions(store, name, [*many, "board/x", "~/x"])
+    assert storage.remove_versions() == 1003
+    assert versions_below(store, name, "board", "~") == []
+
+
+def test_versions_that_the_store_says_are_removed_and_keeps_are_noticed(store, monkeypatch):
+    name = store.new_bucket(is_versioned=True)
+    storage = open_storage(f"s3://{name}/archive", store.connection())
+    old_versions(store, name, ["board/x", "board/y"])
+    delete = storage._delete
+    monkeypatch.setattr(storage, "_delete", lambda objects: delete([each for each in objects if "x" in each["Key"]]))
+    with pytest.raises(VersionsKept, match="versions=1, code=none"):
+        storage.remove_versions()
+    monkeypatch.undo()
+    assert storage.remove_versions() == 1
+    assert versions_below(store, name, "board") == []
+
+
+def test_a_folder_has_no_versions_to_remove(tmp_path):
+    storage = open_storage(str(tmp_path / "archive"), S3Connection())
+    storage.write("board/x", b"personal")
+    storage.remove(["board/x"])
+    assert storage.remove_versions() == 0
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+
+
+def test_more_uploads_than_a_page_of_a_listing_are_all_aborted(store):
+    name = store.new_bucket()
+    storage = open_storage(f"s3://{name}/archive", store.connection())
+    client, names = store.client(), kept_in(SIBLINGS, 1001)
+    with ThreadPoolExecutor(8) as threads:
+        [*threads.map(lambda path: client.create_multipart_upload(Bucket=name, Key=f"archive/{path}"), names)]
+    assert storage.remove_unfinished(time.time() + 60) == len(names)
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=name)
 
 
 def test_uploads_that_others_began_are_aborted(store):
